@@ -3,6 +3,7 @@
 KgweError
 ├── Transient         worth trying again (carries retry_after_s when the other side named one)
 ├── Conflict          somebody else wrote first; read again and decide again
+│   └── AlreadyExists a create found the name taken; for an idempotent create that is success
 ├── NotFound          the thing is gone; for a delete that is success
 ├── Expired           the version asked for is no longer kept (HTTP 410): list again
 ├── Permanent         trying again cannot help: bad input, no permission
@@ -28,6 +29,10 @@ class Transient(KgweError):
 
 class Conflict(KgweError):
     """Somebody else wrote first."""
+
+
+class AlreadyExists(Conflict):
+    """A create found the name taken."""
 
 
 class NotFound(KgweError):

@@ -1,0 +1,94 @@
+"""Slim views of the built-in kinds KGWE reads: Node, Pod, Job, Namespace, Lease."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kgwe.kube.api.meta import Condition, ObjectMeta, OwnerReference
+
+__all__ = ["Condition", "Job", "Lease", "Node", "ObjectMeta", "OwnerReference", "Pod"]
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    allocatable: dict[str, str] = {}
+    capacity: dict[str, str] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ResourceRequirements(msgspec.Struct, frozen=True):
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+
+
+class Container(msgspec.Struct, frozen=True):
+    name: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    restartPolicy: str = ""
+
+
+class PodSpec(msgspec.Struct, frozen=True):
+    nodeName: str = ""
+    schedulerName: str = ""
+    priority: int = 0
+    containers: tuple[Container, ...] = ()
+    initContainers: tuple[Container, ...] = ()
+    nodeSelector: dict[str, str] = {}
+
+
+class PodStatus(msgspec.Struct, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    startTime: str | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Pod(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    startTime: str | None = None
+    completionTime: str | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    status: JobStatus = JobStatus()
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    holderIdentity: str = ""
+    leaseDurationSeconds: int = 0
+    acquireTime: str | None = None
+    renewTime: str | None = None
+    leaseTransitions: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+    metadata: ObjectMeta
+    spec: LeaseSpec = LeaseSpec()

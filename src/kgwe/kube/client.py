@@ -1,0 +1,258 @@
+"""The API server, as a small async client.
+
+lightkube resolves the kubeconfig or service account, TLS and tokens (with rotation and exec plugins) and
+gives us an HTTP client; everything above it is here: paths from a `Resource`, bodies as plain JSON values,
+replies decoded straight into slim structs, and HTTP errors turned into the exceptions of `kgwe.errors`.
+
+Assumptions callers may rely on: a call either returns the object as stored or raises; `delete` raises
+NotFound when the object is gone; nothing is retried here except by `retry_conflict`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import httpx2
+import msgspec
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ConfigError
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from kgwe.kube.resources import Resource
+
+T = TypeVar("T")
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+# JSON is YAML, so server-side apply takes the same bytes.
+_encode = msgspec.json.encode
+
+_TIMEOUT = httpx2.Timeout(15.0, connect=5.0)
+# One slow watch must not starve writes: watches hold a connection each for minutes.
+_LIMITS = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=120.0)
+
+
+# The API server sheds load with 429 and asks for patience with 408; 401 is a token about to be rotated.
+_RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+
+
+class ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class ListPage(msgspec.Struct, Generic[T]):
+    """One page of a list reply."""
+
+    items: list[T]
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+
+
+class KubeClient:
+    """One authenticated connection pool to one API server; close it or use it as a context manager."""
+
+    def __init__(self, http: httpx2.AsyncClient, *, field_manager: str = "kgwe", namespace: str = "default") -> None:
+        self.http = http
+        self.field_manager = field_manager
+        self.namespace = namespace
+
+    @classmethod
+    def connect(
+        cls, kubeconfig: Path | str | None = None, *, context: str | None = None, field_manager: str = "kgwe"
+    ) -> KubeClient:
+        """Connect as `kubeconfig` says, else as $KUBECONFIG, ~/.kube/config or the pod's service account say."""
+        try:
+            loaded = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+            config = loaded.get(context)
+        except ConfigError as exc:
+            raise errors.Permanent(f"reading kubeconfig: {exc}; pass --kubeconfig or set KUBECONFIG") from exc
+        if config is None:
+            raise errors.Permanent("no kubeconfig found; pass --kubeconfig, set KUBECONFIG or run inside a cluster")
+        params = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
+        http = httpx2.AsyncClient(**params, limits=_LIMITS, headers={"User-Agent": f"kgwe/{field_manager}"})
+        return cls(http, field_manager=field_manager, namespace=config.namespace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.http.aclose()
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
+        body = await self.request("GET", resource.path(namespace=self._ns(resource, namespace), name=name))
+        return msgspec.json.decode(body, type=resource.type)
+
+    async def list(self, resource: Resource[T], namespace: str | None = None, **params: str) -> list[T]:
+        """Every object, page by page; across all namespaces unless one is given."""
+        items: list[T] = []
+        decoder = msgspec.json.Decoder(ListPage[resource.type])  # type: ignore[name-defined] # a run-time type
+        path = resource.path(namespace=namespace)
+        query = {"limit": "500", **params}
+        while True:
+            page = decoder.decode(await self.request("GET", path, params=query))
+            items.extend(page.items)
+            if not page.metadata.continue_:
+                return items
+            query["continue"] = page.metadata.continue_
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, params: Mapping[str, str], read_timeout_s: float
+    ) -> AsyncIterator[httpx2.Response]:
+        """A streaming GET (a watch or a log); `read_timeout_s` is the longest silence tolerated."""
+        timeout = httpx2.Timeout(_TIMEOUT.connect, read=read_timeout_s)
+        try:
+            async with self.http.stream("GET", path, params=dict(params), timeout=timeout) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise_for_status(response.status_code, await response.aread(), response.headers, f"GET {path}")
+                yield response
+        except httpx2.TransportError as exc:
+            raise errors.Transient(f"streaming {path}: {exc!r}") from exc
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    async def create(self, resource: Resource[T], body: Any, namespace: str | None = None) -> T:
+        path = resource.path(namespace=self._ns(resource, namespace))
+        reply = await self.request("POST", path, body=body, params={"fieldManager": self.field_manager})
+        return msgspec.json.decode(reply, type=resource.type)
+
+    async def replace(
+        self,
+        resource: Resource[T],
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> T:
+        """PUT; Conflict when the body's resourceVersion is no longer the stored one."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        reply = await self.request("PUT", path, body=body, params={"fieldManager": self.field_manager})
+        return msgspec.json.decode(reply, type=resource.type)
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        kind: str = MERGE_PATCH,
+    ) -> T:
+        """A merge patch (or JSON patch); put `metadata.resourceVersion` in it to be refused when stale."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        reply = await self.request(
+            "PATCH", path, body=body, content_type=kind, params={"fieldManager": self.field_manager}
+        )
+        return msgspec.json.decode(reply, type=resource.type)
+
+    async def apply(
+        self,
+        resource: Resource[T],
+        body: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        force: bool = True,
+    ) -> T:
+        """Server-side apply: create or bring to `body`, owning just the fields it names."""
+        name = body["metadata"]["name"]
+        named = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        params = {"fieldManager": self.field_manager, "force": "true" if force else "false"}
+        reply = await self.request("PATCH", path, body=named, content_type=APPLY_PATCH, params=params)
+        return msgspec.json.decode(reply, type=resource.type)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation: str = "Background",
+        grace_s: int | None = None,
+    ) -> None:
+        """Ask for deletion; with `uid`, only of that very object (a namesake created since is left alone)."""
+        options: dict[str, Any] = {"propagationPolicy": propagation}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        await self.request("DELETE", resource.path(namespace=self._ns(resource, namespace), name=name), body=options)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        content = None if body is None else _encode(body)
+        headers = None if body is None else {"Content-Type": content_type}
+        try:
+            response = await self.http.request(method, path, content=content, params=params, headers=headers)
+        except httpx2.TransportError as exc:
+            raise errors.Transient(f"{method} {path}: {exc!r}") from exc
+        if not response.is_success:
+            raise_for_status(response.status_code, response.content, response.headers, f"{method} {path}")
+        return response.content
+
+    def _ns(self, resource: Resource[Any], namespace: str | None) -> str | None:
+        return (namespace or self.namespace) if resource.namespaced else None
+
+
+def raise_for_status(code: int, body: bytes, headers: Mapping[str, str], doing: str) -> None:
+    """Translate a failed reply; the API server's own message is kept, it says what to change."""
+    try:
+        status = msgspec.json.decode(body, type=_Status)
+    except msgspec.DecodeError:
+        status = _Status(message=body[:300].decode(errors="replace"))
+    raise error_for(code, status.reason, f"{doing}: {status.message or f'HTTP {code}'}", headers.get("Retry-After"))
+
+
+def error_for(code: int, reason: str, message: str, retry_after: str | None = None) -> errors.KgweError:
+    """The exception for an API error code, from a reply or from a watch's ERROR event."""
+    if code == httpx2.codes.NOT_FOUND:
+        return errors.NotFound(message)
+    if code == httpx2.codes.CONFLICT:
+        return (errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict)(message)
+    if code == httpx2.codes.GONE:
+        return errors.Expired(message)
+    if code in _RETRYABLE or code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+        return errors.Transient(message, retry_after_s=float(retry_after) if retry_after else None)
+    return errors.Permanent(message)
+
+
+async def retry_conflict(attempt: Callable[[], Awaitable[T]], *, attempts: int = 5) -> T:
+    """Run a read-modify-write again while it loses to other writers; `attempt` must read afresh each time."""
+    for _ in range(attempts - 1):
+        try:
+            return await attempt()
+        except errors.AlreadyExists:
+            raise
+        except errors.Conflict:
+            continue
+    return await attempt()

@@ -1,0 +1,53 @@
+"""What the API server calls things: one Resource per kind KGWE reads or writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from kgwe.kube.api import core
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Resource(Generic[T]):
+    """A kind, where it lives in the API, and the struct its objects are decoded into."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    type: type[T]
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The request path; without a namespace a namespaced kind is addressed across all of them."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/" + "/".join(parts)
+
+
+NODE = Resource("", "v1", "nodes", "Node", namespaced=False, type=core.Node)
+POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod)
+NAMESPACE: Resource[Any] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=dict[str, Any])
+EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True, type=msgspec.Raw)
+JOB = Resource("batch", "v1", "jobs", "Job", namespaced=True, type=core.Job)
+LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=core.Lease)
+CRD: Resource[Any] = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+    type=dict[str, Any],
+)
