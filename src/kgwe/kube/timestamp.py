@@ -1,0 +1,23 @@
+"""Times as the Kubernetes API writes them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+
+def micro(at: dt.datetime | None = None) -> str:
+    """`2026-11-15T10:00:00.123456Z`: leases and events (MicroTime)."""
+    return _utc(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds(at: dt.datetime | None = None) -> str:
+    """`2026-11-15T10:00:00Z`: everything else (Time)."""
+    return _utc(at).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def parse(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _utc(at: dt.datetime | None) -> dt.datetime:
+    return (at or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
