@@ -7,9 +7,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kgwe.kube.api import core
+from kgwe.kube.api import core, gpuworkload, warp
+from kgwe.kube.schema import CustomObject
 
 T = TypeVar("T")
+K = TypeVar("K", bound=CustomObject)
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,15 @@ CRD: Resource[Any] = Resource(
     namespaced=False,
     type=dict[str, Any],
 )
+
+
+# --- our own kinds -------------------------------------------------------------------------------------
+
+
+def _custom(kind: type[K]) -> Resource[K]:
+    of = kind.definition
+    return Resource(of.group, of.version, of.plural, of.kind, namespaced=of.namespaced, type=kind)
+
+
+GPU_WORKLOAD = _custom(gpuworkload.GPUWorkload)
+WARP_GPU_WORKLOAD = _custom(warp.WarpGPUWorkload)

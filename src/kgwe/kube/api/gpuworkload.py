@@ -1,0 +1,337 @@
+"""GPUWorkload of kgwe.nvidia.io/v1: one object for a whole GPU job, from what it needs to where it ran."""
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from kgwe.kube.api.mig import PROFILES
+from kgwe.kube.schema import (
+    AGE,
+    ApiStruct,
+    Column,
+    Conditions,
+    CustomObject,
+    Definition,
+    Rule,
+    Timestamp,
+    about,
+    matching,
+)
+
+# Names end up in labels, Job names and host names, all of which stop at a DNS label.
+NAME_IS_A_LABEL = Rule(
+    "self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')",
+    "the name becomes part of Job, pod and host names: use at most 63 characters, only a-z, 0-9 and -, and no dots",
+)
+
+POD_TEMPLATE: dict[str, Any] = {
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+            "required": ["containers"],
+            "properties": {
+                "containers": {
+                    "type": "array",
+                    "maxItems": 64,
+                    "items": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                        "required": ["name", "image"],
+                        "properties": {
+                            "name": {"type": "string", "minLength": 1, "maxLength": 63},
+                            "image": {"type": "string", "minLength": 1, "maxLength": 1024},
+                        },
+                    },
+                    "x-kubernetes-validations": [
+                        {
+                            "rule": "self.size() > 0",
+                            "message": "podTemplate.spec.containers is empty: add at least one container with a name"
+                            " and an image; the first one gets the GPUs",
+                        }
+                    ],
+                },
+            },
+        },
+    },
+}
+
+
+class Phase(StrEnum):
+    """How far a workload has come. Pending waits for room, Scheduling is being planned, Scheduled has its Job."""
+
+    PENDING = "Pending"
+    SCHEDULING = "Scheduling"
+    SCHEDULED = "Scheduled"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class TopologyPreference(StrEnum):
+    NONE = "None"
+    NVLINK_OPTIMAL = "NVLinkOptimal"
+    NVLINK_REQUIRED = "NVLinkRequired"
+    SAME_NUMA = "SameNUMA"
+    SAME_PCIE_SWITCH = "SamePCIeSwitch"
+
+
+class Architecture(StrEnum):
+    VOLTA = "Volta"
+    TURING = "Turing"
+    AMPERE = "Ampere"
+    ADA = "Ada"
+    HOPPER = "Hopper"
+    BLACKWELL = "Blackwell"
+
+
+class WorkloadType(StrEnum):
+    TRAINING = "Training"
+    INFERENCE = "Inference"
+    FINE_TUNING = "FineTuning"
+    DATA_PREPROCESSING = "DataPreprocessing"
+    REINFORCEMENT = "Reinforcement"
+    VISUALIZATION = "Visualization"
+
+
+class Topology(ApiStruct, frozen=True):
+    """How the GPUs must be wired to each other."""
+
+    preference: Annotated[
+        str,
+        about(
+            "NVLinkRequired never runs without NVLink between all GPUs of a pod; the other preferences raise the"
+            " score of better wired GPUs and never keep the workload waiting.",
+            enum=TopologyPreference,
+        ),
+    ] = TopologyPreference.NONE
+    minBandwidthGBps: Annotated[
+        float | None,
+        about(
+            "Least bandwidth, in GB/s, between the GPUs of a pod; slower sets of GPUs are never used.",
+            gt=0,
+        ),
+    ] = None
+
+
+class MIGRequest(ApiStruct, frozen=True):
+    """Slices of GPUs instead of whole ones."""
+
+    profile: Annotated[str, about("The MIG profile of every slice, such as 1g.10gb.", enum=PROFILES)]
+    count: Annotated[int, about("How many slices.", ge=1, le=448)] = 1
+
+
+class GPURequirements(ApiStruct, frozen=True):
+    """What the workload needs from GPUs: whole ones (count) or slices (mig)."""
+
+    rules: ClassVar = (
+        Rule(
+            "has(self.count) || has(self.mig)",
+            "say how many GPUs: set gpuRequirements.count for whole GPUs or gpuRequirements.mig for MIG slices",
+        ),
+        Rule(
+            "!(has(self.count) && has(self.mig))",
+            "count asks for whole GPUs and mig for slices: remove gpuRequirements.count and give the number of slices"
+            " in gpuRequirements.mig.count",
+        ),
+        Rule(
+            "!has(self.minBandwidthGBps) || !has(self.topology) || !has(self.topology.minBandwidthGBps)"
+            " || self.minBandwidthGBps == self.topology.minBandwidthGBps",
+            "minBandwidthGBps is given twice with different values: keep gpuRequirements.topology.minBandwidthGBps"
+            " and remove gpuRequirements.minBandwidthGBps",
+        ),
+        Rule(
+            "!has(self.mig) || !has(self.topology) || self.topology.preference != 'NVLinkRequired'",
+            "MIG slices have no NVLink: remove topology.preference NVLinkRequired, or ask for whole GPUs with count",
+        ),
+    )
+
+    count: Annotated[int | None, about("How many whole GPUs, over all pods of the workload.", ge=1, le=64)] = None
+    minMemoryGB: Annotated[
+        int | None,
+        about(
+            "Least memory of each GPU, in GB.",
+            ge=1,
+            rules=(Rule("self <= 1024", "minMemoryGB is the memory of one GPU in GB, not MB: give at most 1024"),),
+        ),
+    ] = None
+    minBandwidthGBps: Annotated[
+        float | None, about("Older place of topology.minBandwidthGBps; give it in one of the two.", gt=0)
+    ] = None
+    topology: Annotated[Topology, about("How the GPUs must be wired to each other.")] = Topology()
+    mig: Annotated[MIGRequest | None, about("MIG slices instead of whole GPUs; not together with count.")] = None
+    gpuModel: Annotated[
+        str,
+        about(
+            "Only GPUs of this model: a product name as GPU feature discovery labels it (NVIDIA-H100-80GB-HBM3) or"
+            " a word of it (H100).",
+            max_length=128,
+        ),
+    ] = ""
+    architecture: Annotated[str, about("Only GPUs of this architecture.", enum=Architecture)] = ""
+
+    @property
+    def required_bandwidth_gb_per_s(self) -> float | None:
+        """The bandwidth asked for, wherever it was written; the schema refuses two different answers."""
+        if self.topology.minBandwidthGBps is not None:
+            return self.topology.minBandwidthGBps
+        return self.minBandwidthGBps
+
+
+class DistributedConfig(ApiStruct, frozen=True):
+    """How the ranks of a distributed job work together."""
+
+    strategy: Annotated[
+        str,
+        about(
+            "How the model is spread over the ranks.",
+            enum=("DataParallel", "ModelParallel", "PipelineParallel", "Hybrid", "FSDP", "DeepSpeed"),
+        ),
+    ] = ""
+    worldSize: Annotated[int | None, about("How many ranks take part; with NCCL each needs a GPU.", ge=1)] = None
+    backend: Annotated[str, about("What the ranks talk over.", enum=("NCCL", "Gloo", "MPI"))] = "NCCL"
+
+
+class RetryPolicy(ApiStruct, frozen=True):
+    """How errors are retried. Waiting for free GPUs is not an error and is never counted."""
+
+    maxRetries: Annotated[int, about("Errors tolerated before the workload is Failed.", ge=1, le=10)] = 3
+    backoffSeconds: Annotated[
+        int, about("Wait before the first retry; it doubles each time, up to five minutes.", ge=1, le=300)
+    ] = 30
+
+
+STRATEGY_NAME = matching(
+    "[a-zA-Z][a-zA-Z0-9]*",
+    "schedulingStrategy is the name of a strategy, letters and digits only: leastLoaded, random, costOptimized"
+    " or one that your administrator installed",
+)
+
+
+class GPUWorkloadSpec(ApiStruct, frozen=True):
+    """What to run and what it needs."""
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.gpusPerPod) || has(self.gpuRequirements.count)",
+            "gpusPerPod divides whole GPUs among pods: set gpuRequirements.count too, or remove gpusPerPod",
+            field=".gpusPerPod",
+        ),
+        Rule(
+            "!has(self.gpusPerPod) || !has(self.gpuRequirements.count)"
+            " || self.gpuRequirements.count % self.gpusPerPod == 0",
+            "gpuRequirements.count must be a multiple of gpusPerPod, so that every pod gets the same number of GPUs",
+            field=".gpusPerPod",
+        ),
+        Rule(
+            "!has(self.distributedConfig) || !has(self.distributedConfig.worldSize)"
+            " || self.distributedConfig.backend != 'NCCL' || !has(self.gpuRequirements.count)"
+            " || self.distributedConfig.worldSize <= self.gpuRequirements.count",
+            "NCCL needs a GPU for every rank: lower distributedConfig.worldSize or raise gpuRequirements.count",
+            field=".distributedConfig",
+        ),
+    )
+
+    gpuRequirements: GPURequirements
+    workloadType: Annotated[str, about("What kind of work it is.", enum=WorkloadType)] = WorkloadType.TRAINING
+    framework: Annotated[
+        str,
+        about("The framework it is written for.", enum=("PyTorch", "TensorFlow", "JAX", "MXNet", "Triton")),
+    ] = ""
+    distributedConfig: Annotated[
+        DistributedConfig | None, about("How the ranks of a distributed job work together.")
+    ] = None
+    gpusPerPod: Annotated[
+        int | None,
+        about(
+            "GPUs of each pod; count / gpusPerPod pods are created. One pod gets them all when left out.", ge=1, le=16
+        ),
+    ] = None
+    priority: Annotated[int, about("Higher goes first and may preempt lower.", ge=0, le=1_000_000)] = 0
+    preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
+    schedulingStrategy: Annotated[
+        str,
+        about("How a node is chosen among those that fit.", min_length=1, max_length=63, rules=(STRATEGY_NAME,)),
+    ] = "leastLoaded"
+    retryPolicy: Annotated[RetryPolicy, about("How errors are retried.")] = RetryPolicy()
+    expectedDurationSeconds: Annotated[
+        int | None, about("How long it is thought to run; a hint for planning, never a limit.", ge=1, le=31_536_000)
+    ] = None
+    podTemplate: Annotated[
+        dict[str, Any],
+        about(
+            "The pods to run, as in a Job: metadata and spec are passed on as they are. The first container gets"
+            " the GPUs. Left out, a placeholder container runs.",
+            schema=POD_TEMPLATE,
+        ),
+    ] = {}
+
+    @property
+    def pods(self) -> int:
+        """How many pods the workload is made of."""
+        count = self.gpuRequirements.count
+        return count // self.gpusPerPod if count and self.gpusPerPod else 1
+
+
+class MIGInstance(ApiStruct, frozen=True):
+    """One slice the workload holds."""
+
+    parentGPU: Annotated[str, about("UUID of the card it is cut from.")]
+    instanceUUID: Annotated[str, about("UUID of the slice.")]
+    profile: Annotated[str, about("Its MIG profile.")]
+
+
+class PodPlacement(ApiStruct, frozen=True):
+    """A run of consecutive ranks on one node."""
+
+    node: Annotated[str, about("The node.")]
+    pods: Annotated[int, about("How many pods are planned there.", ge=1)] = 1
+
+
+class GPUWorkloadStatus(ApiStruct, frozen=True):
+    """Where the workload is and how it is doing; written by the controller."""
+
+    phase: Annotated[str, about("How far the workload has come.", enum=Phase)] = ""
+    message: Annotated[str, about("What it waits for or what went wrong, in words.", max_length=4096)] = ""
+    scheduledNode: Annotated[str, about("The node of the first pod.")] = ""
+    placements: Annotated[tuple[PodPlacement, ...], about("The planned nodes in rank order.", max_items=64)] = ()
+    jobName: Annotated[str, about("The Job that runs the pods.")] = ""
+    allocatedGPUs: Annotated[tuple[str, ...], about("UUIDs of the GPUs it holds.", max_items=512)] = ()
+    migInstances: Annotated[tuple[MIGInstance, ...], about("MIG slices it holds.", max_items=448)] = ()
+    schedulingScore: Annotated[int | None, about("How good the placement is, 0 to 100.", ge=0, le=100)] = None
+    estimatedBandwidth: Annotated[float | None, about("Estimated bandwidth between its GPUs, in GB/s.", ge=0)] = None
+    retryCount: Annotated[int, about("Errors so far under this generation.", ge=0)] = 0
+    lastScheduleTime: Annotated[Timestamp | None, about("When it was last planned.")] = None
+    startTime: Annotated[Timestamp | None, about("When its pods began to run.")] = None
+    completionTime: Annotated[Timestamp | None, about("When it succeeded or failed.")] = None
+    observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
+    conditions: Conditions = ()
+
+
+class GPUWorkload(CustomObject, frozen=True):
+    """A GPU job as one object: what it needs from GPUs and their wiring, and the pods to run.
+
+    It is planned as a whole before any of its pods exists; the plan and its reasons are in the status.
+    """
+
+    definition: ClassVar = Definition(
+        group="kgwe.nvidia.io",
+        version="v1",
+        kind="GPUWorkload",
+        plural="gpuworkloads",
+        namespaced=True,
+        short_names=("gw", "gpuw"),
+        columns=(
+            Column("GPUs", ".spec.gpuRequirements.count", "integer"),
+            Column("Status", ".status.phase"),
+            Column("Node", ".status.scheduledNode"),
+            AGE,
+            Column("Type", ".spec.workloadType", priority=1),
+            Column("MIG", ".spec.gpuRequirements.mig.profile", priority=1),
+            Column("Message", ".status.message", priority=1),
+        ),
+    )
+    rules: ClassVar = (NAME_IS_A_LABEL,)
+
+    spec: GPUWorkloadSpec
+    status: GPUWorkloadStatus = GPUWorkloadStatus()
