@@ -1,0 +1,65 @@
+"""How much of which resource: integers per resource name, in one unit each.
+
+CPU is counted in millicores, memory and storage in bytes, everything else (GPUs, MIG slices, pods) in
+pieces. Amounts are plain dicts so that the hot loops stay plain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.model import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Amounts = dict[str, int]
+
+GPU = "nvidia.com/gpu"
+MIG_PREFIX = "nvidia.com/mig-"
+CPU = "cpu"
+MEMORY = "memory"
+PODS = "pods"
+
+
+def parse(quantities: Mapping[str, str]) -> Amounts:
+    """Amounts of a manifest's `{"cpu": "500m", "nvidia.com/gpu": "2"}`."""
+    return {name: parse_one(name, text) for name, text in quantities.items()}
+
+
+def parse_one(name: str, text: str) -> int:
+    if name == CPU:
+        return quantity.parse_milli(text)
+    if name == MEMORY or name.endswith("storage") or name.startswith("hugepages-"):
+        return quantity.parse_bytes(text)
+    return quantity.parse_int(text)
+
+
+def add(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:
+    """Add `more` to `total` in place; entries that reach zero are dropped."""
+    for name, amount in more.items():
+        left = total.get(name, 0) + sign * amount
+        if left:
+            total[name] = left
+        else:
+            total.pop(name, None)
+
+
+def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
+    result: Amounts = {}
+    for part in parts:
+        add(result, part)
+    return result
+
+
+def largest(parts: Iterable[Mapping[str, int]]) -> Amounts:
+    """Per resource, the largest of `parts` (init containers run one after another)."""
+    result: Amounts = {}
+    for part in parts:
+        for name, amount in part.items():
+            result[name] = max(result.get(name, 0), amount)
+    return result
+
+
+def is_gpu(resource: str) -> bool:
+    return resource == GPU or resource.startswith(MIG_PREFIX)
