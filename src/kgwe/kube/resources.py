@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kgwe.kube.api import core, gpuworkload, warp
+from kgwe.kube.api import autoscalingpolicy, core, gpubudget, gpuworkload, migstrategy, schedulerconfig, warp
 from kgwe.kube.schema import CustomObject
 
 T = TypeVar("T")
@@ -65,3 +65,7 @@ def _custom(kind: type[K]) -> Resource[K]:
 
 GPU_WORKLOAD = _custom(gpuworkload.GPUWorkload)
 WARP_GPU_WORKLOAD = _custom(warp.WarpGPUWorkload)
+MIG_STRATEGY = _custom(migstrategy.MIGStrategy)
+GPU_BUDGET = _custom(gpubudget.GPUBudget)
+AUTOSCALING_POLICY = _custom(autoscalingpolicy.AutoscalingPolicy)
+SCHEDULER_CONFIG = _custom(schedulerconfig.SchedulerConfig)

@@ -63,6 +63,14 @@ def matching(pattern: str, message: str) -> Rule:
     return Rule(f"self.matches(r'^({pattern})$')", message)
 
 
+def duration(name: str, at_least: str) -> Rule:
+    """A Go-style duration; the field needs `max_length=16`, which with the digits here rules out overflow."""
+    return Rule(
+        f"self.matches(r'^([0-9]{{1,6}}(ms|s|m|h))+$') && duration(self) >= duration('{at_least}')",
+        f"{name} is a duration such as 30s, 5m or 1h30m, and at least {at_least}",
+    )
+
+
 def about(
     description: str,
     *,
@@ -255,8 +263,9 @@ def _field(field: types.Field, where: str, *, defaults: bool) -> Schema:
     if defaults and field.default not in (msgspec.NODEFAULT, None, "", ()):
         if not isinstance(field.default, msgspec.Struct):
             out["default"] = msgspec.to_builtins(field.default)
-        elif any("default" in nested for nested in out["properties"].values()):
-            out["default"] = {}
+        elif filled := {name: each["default"] for name, each in out["properties"].items() if "default" in each}:
+            # Spelled out, because the API server checks rules against the default as written.
+            out["default"] = filled
     return out
 
 
