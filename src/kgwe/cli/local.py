@@ -1,0 +1,291 @@
+"""`kgwe local`: the local cluster from the command line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+
+from kgwe.errors import KgweError, NotFound
+from kgwe.local import binaries, build, logs, paths, progress, startup, status
+from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.local.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.local.status import ClusterStatus, ComponentStatus
+
+app = App(
+    name="local",
+    help="""Run a real Kubernetes control plane on this machine.
+
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are real; kwok stands in for the kubelets, so that
+nodes and pods cost next to nothing. Several clusters can run side by side under different names.""",
+    help_format="plaintext",
+)
+
+Name = Annotated[str, Parameter(name=["--name", "-n"], help="Which local cluster.")]
+Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe local up                      start the cluster, or find it running
+  kgwe local up --foreground         stay until Ctrl-C, then stop and remove it
+  kgwe local up --name second        another one beside it
+  kgwe local up --scheduler-config my-scheduler.yaml"""
+)
+def up(
+    *,
+    name: Name = "kgwe",
+    foreground: bool = False,
+    keep_data: bool = False,
+    scheduler_config: Path | None = None,
+) -> int:
+    """Start a local cluster; one that runs already is left as it is.
+
+    Programs that are not found in $KUBEBUILDER_ASSETS, on PATH or in the cache are built from source once.
+
+    Parameters
+    ----------
+    foreground
+        Stay, report if a component dies, and stop the cluster on Ctrl-C.
+    keep_data
+        With --foreground: keep the data when stopping, so that the next up continues with it.
+    scheduler_config
+        A KubeSchedulerConfiguration file for kube-scheduler.
+    """
+    options = ClusterOptions(
+        name=name,
+        scheduler_config=None if scheduler_config is None else _read(scheduler_config),
+    )
+    cluster = LocalCluster.start(options, progress=progress.for_stream())
+    _say(_welcome(cluster))
+    return _supervise(cluster, keep_data=keep_data) if foreground else 0
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe local down                    stop the cluster and remove its data
+  kgwe local down --keep-data        stop it; the next up continues where it was
+  kgwe local down --all              stop every local cluster"""
+)
+def down(
+    *,
+    name: Name = "kgwe",
+    all_clusters: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    keep_data: bool = False,
+) -> int:
+    """Stop a local cluster; its data goes too unless kept. Only processes of the cluster itself are touched.
+
+    Parameters
+    ----------
+    all_clusters
+        Stop every local cluster.
+    keep_data
+        Keep data, certificates and logs, so that the next up continues with them.
+    """
+    names = paths.cluster_names() if all_clusters else [name]
+    for each in names:
+        cluster = LocalCluster(each)
+        if not cluster.directory.exists():
+            _say(f"There is no local cluster {each!r}.")
+            continue
+        with progress.for_stream().step(f"Stopping local cluster {each!r}"):
+            cluster.stop(remove=not keep_data)
+    if all_clusters and not names:
+        _say("There are no local clusters.")
+    return 0
+
+
+@app.command(
+    name="status",
+    help_epilogue="""Examples:
+  kgwe local status                  every component of the cluster
+  kgwe local status --all            all clusters
+  kgwe local status -o json          for programs""",
+)
+def show_status(
+    *,
+    name: Name = "kgwe",
+    all_clusters: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    output: Output = "table",
+) -> int:
+    """Show what runs. Exit code 0 when everything asked for is ready, 1 otherwise.
+
+    Parameters
+    ----------
+    all_clusters
+        Every local cluster.
+    """
+    names = paths.cluster_names() if all_clusters else [name]
+    found = [status.examine(LocalCluster(each)) for each in names]
+    if output == "json":
+        _say(msgspec.json.format(msgspec.json.encode(found if all_clusters else found[0]), indent=2).decode())
+    else:
+        _say("\n\n".join(_describe(each) for each in found) or "There are no local clusters.")
+    return 0 if found and all(each.running for each in found) else 1
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe local kubeconfig > cluster.yaml
+  export KUBECONFIG=$(kgwe local kubeconfig --path)"""
+)
+def kubeconfig(*, name: Name = "kgwe", path: bool = False) -> int:
+    """Print the administrator's kubeconfig; it contains its certificates and works from anywhere on this machine.
+
+    Parameters
+    ----------
+    path
+        Print where the file is instead of its content.
+    """
+    cluster = LocalCluster(name)
+    cluster.state()  # a clear error when there is none
+    _say(str(cluster.kubeconfig) if path else cluster.kubeconfig.read_text().rstrip("\n"))
+    return 0
+
+
+@app.command(
+    name="logs",
+    help_epilogue="""Examples:
+  kgwe local logs                    the last lines of every component
+  kgwe local logs kube-scheduler -f  follow one
+  kgwe local logs audit --tail 5     who wrote what, as JSON lines""",
+)
+def show_logs(
+    component: str | None = None,
+    /,
+    *,
+    name: Name = "kgwe",
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="")] = False,
+    tail: int = 20,
+) -> int:
+    """Print the logs of the cluster's processes.
+
+    Parameters
+    ----------
+    component
+        etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, audit, or a sidecar; all when absent.
+    follow
+        Keep printing new lines until Ctrl-C.
+    tail
+        How many of the last lines to print.
+    """
+    cluster = LocalCluster(name)
+    cluster.state()
+    files = logs.select(cluster.layout, component)
+    for each, path in files.items():
+        for line in logs.last_lines(path, tail):
+            _say(line if component else f"{each}: {line}")
+    if follow:
+        for each, line in logs.follow(files):
+            _say(line if component else f"{each}: {line}")
+    return 0
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe local kubectl get nodes
+  kgwe local kubectl -- --namespace kube-system get pods"""
+)
+def kubectl(
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    name: Name = "kgwe",
+) -> int:
+    """Run kubectl of the cluster's own version against it.
+
+    Parameters
+    ----------
+    arguments
+        Everything that kubectl should see.
+    """
+    cluster = LocalCluster.attach(name)
+    found = binaries.find().found.get("kubectl") or build.ensure(progress.for_stream()).found["kubectl"]
+    os.execve(  # noqa: S606 -- replaces this process by kubectl on purpose, without a shell
+        found.path, ["kubectl", *arguments], {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    )
+
+
+def _supervise(cluster: LocalCluster, *, keep_data: bool) -> int:
+    supervisor = Supervisor(cluster)
+    supervisor.install_signal_handlers()
+    _say("Press Ctrl-C to stop.")
+    dead = supervisor.watch()
+    if dead is not None:
+        sys.stderr.write(
+            f"kgwe: {dead.name} (pid {dead.pid}) died. Its last words ({dead.log}):\n{startup.tail(Path(dead.log))}\n"
+            f"Stopping the rest; data and logs are kept.\n"
+        )
+    with progress.for_stream().step(f"Stopping local cluster {cluster.name!r}"):
+        cluster.stop(remove=dead is None and not keep_data)
+    return 0 if dead is None else 1
+
+
+def _welcome(cluster: LocalCluster) -> str:
+    version = cluster.state().versions["kube-apiserver"]
+    suffix = "" if cluster.name == "kgwe" else f" --name {cluster.name}"
+    was = "is already running" if cluster.reused else "is ready"
+    return "\n".join(
+        (
+            f"Local cluster {cluster.name!r} {was}: Kubernetes {version} at {cluster.api_url}",
+            f"  export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}",
+            f"  kgwe local kubectl{suffix} get namespaces",
+            f"  kgwe local down{suffix}",
+        )
+    )
+
+
+def _describe(cluster: ClusterStatus) -> str:
+    if cluster.problem:
+        return f"Local cluster {cluster.name!r}: {cluster.problem}"
+    if not cluster.components:
+        return f"There is no local cluster {cluster.name!r}.\nNext: `kgwe local up --name {cluster.name}` starts it."
+    head = f"Local cluster {cluster.name!r} {'is running' if cluster.running else 'is not running'}: {cluster.api_url}"
+    header = ("COMPONENT", "HEALTH", "PID", "VERSION", "RSS", "CPU", "AGE")
+    return "\n".join((head, *_columns([header, *(_row(each) for each in cluster.components)])))
+
+
+def _row(component: ComponentStatus) -> tuple[str, ...]:
+    return (
+        component.name,
+        component.health.value,
+        str(component.pid or "-"),
+        component.version or "-",
+        "-" if component.rss_mib is None else f"{component.rss_mib:.0f} MiB",
+        "-" if component.cpu_s is None else f"{component.cpu_s:.1f} s",
+        "-" if component.age_s is None else _duration(component.age_s),
+    )
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError as exc:
+        raise NotFound(f"there is no file {path}") from exc
+    except OSError as exc:
+        raise KgweError(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,89 @@
+"""The `kgwe` command.
+
+Each command group lives in a module of its own and is imported when it is called. The overview is printed from the
+table below without importing any of them, nor the argument parser: `kgwe --help` should be there at once.
+Adding a command is one line in the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kgwe.errors import KgweError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cyclopts import App
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    # "module:attribute" of a cyclopts App or a function.
+    target: str
+    summary: str
+
+
+COMMANDS = (Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),)
+
+_EXAMPLES = """\
+Examples:
+  kgwe local up                 start a local cluster
+  kgwe local status             see what runs
+  kgwe COMMAND --help           read more about a command
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        sys.stdout.write(overview())
+        return
+    if arguments[0] == "--version":
+        sys.stdout.write(f"kgwe {_version()}\n")
+        return
+    try:
+        build_app()(arguments)
+    except KgweError as exc:
+        sys.stderr.write(f"kgwe: {exc}\n")
+        sys.exit(1)
+
+
+def overview() -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    lines = [f"  {command.name:<{width}}   {command.summary}" for command in COMMANDS]
+    return "\n".join(
+        (
+            "Usage: kgwe COMMAND",
+            "",
+            "Kubernetes GPU Workload Enhancer: makes a GPU fleet behave like one well-run machine.",
+            "",
+            "Commands:",
+            *lines,
+            "",
+            "Options:",
+            "  -h, --help   show this text",
+            "  --version    show the version",
+            "",
+            _EXAMPLES,
+        )
+    )
+
+
+def build_app() -> App:
+    """The argument parser over all commands, each still unloaded."""
+    from cyclopts import App  # noqa: PLC0415 -- the overview does without it
+
+    app = App(name="kgwe", version=_version, help_format="plaintext")
+    for command in COMMANDS:
+        app.command(command.target, name=command.name, help=command.summary)
+    return app
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 -- the overview does without it
+
+    return version("kgwe")

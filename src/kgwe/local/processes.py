@@ -1,0 +1,265 @@
+"""Processes that outlive us, and how never to touch anybody else's.
+
+A component is started in a session of its own (Ctrl-C at our terminal must not reach it), with its output in a log
+file, and marked in its environment with the cluster it belongs to. A process is recognised by what cannot be had by
+accident:
+
+    its pid, its start time since boot and the boot itself    a recycled pid starts later, a reboot starts over
+    the mark in its environment                               found again even if nobody wrote the pid down
+
+Signals are sent through a pidfd opened before the check, so the process that was checked is the one that is signalled.
+Linux only, like the control plane itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MARK = "KGWE_LOCAL_COMPONENT"
+_PROC = Path("/proc")
+_START_TIME_FIELD = 19  # of /proc/PID/stat after the command's closing bracket; starttime(22) in proc(5)
+_RSS_FIELD = 21
+_CPU_FIELDS = (11, 12)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessRecord(msgspec.Struct, frozen=True):
+    """A process as written down: enough to recognise it, or to start it again."""
+
+    name: str
+    pid: int
+    start_ticks: int
+    boot: str
+    argv: tuple[str, ...]
+    log: str
+    mark: str
+    env: dict[str, str] = {}
+
+
+class Usage(msgspec.Struct, frozen=True):
+    rss_mib: float
+    cpu_s: float
+    age_s: float
+
+
+def spawn(
+    name: str, argv: Sequence[str], *, log: Path, owner: Path, env: Mapping[str, str] | None = None
+) -> ProcessRecord:
+    """Start a process that belongs to the cluster in the directory `owner`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    mark = mark_of(owner, name)
+    environment = {**os.environ, **(env or {}), MARK: mark}
+    # posix_spawn and not subprocess: nobody here waits for the child, and a Popen object insists on being waited for.
+    pid = os.posix_spawn(
+        argv[0],
+        list(argv),
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
+    )
+    # Unreaped, the child keeps its pid even if it died already, so its start time can always be read.
+    return ProcessRecord(
+        name=name,
+        pid=pid,
+        start_ticks=_start_ticks(pid) or 0,
+        boot=boot_id(),
+        argv=tuple(argv),
+        log=str(log),
+        mark=mark,
+        env=dict(env or {}),
+    )
+
+
+def mark_of(owner: Path, name: str) -> str:
+    return f"{owner}#{name}"
+
+
+def is_alive(record: ProcessRecord) -> bool:
+    """Whether this very process runs (not another one under its pid, not a zombie)."""
+    _reap(record)
+    return _matches(record)
+
+
+def find_marked(owner: Path) -> list[ProcessRecord]:
+    """Processes of a cluster by the mark in their environment, whether or not anybody wrote them down."""
+    found = []
+    prefix = f"{owner}#".encode()
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        mark = _mark(int(entry.name))
+        if mark is None or not mark.startswith(prefix):
+            continue
+        pid = int(entry.name)
+        ticks = _start_ticks(pid)
+        if ticks is None or not _running(pid):
+            continue
+        text = mark.decode(errors="surrogateescape")
+        name = text.rpartition("#")[2]
+        found.append(ProcessRecord(name, pid, ticks, boot_id(), _argv(pid), "", text))
+    return found
+
+
+def terminate(records: Sequence[ProcessRecord], *, grace_s: float) -> list[ProcessRecord]:
+    """Ask all to stop, wait together, then kill the rest; return those that had to be killed."""
+    killed = []
+    with _handles(records) as handles:
+        for _, fd in handles:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
+        _await_exit([fd for _, fd in handles], grace_s)
+        for record, fd in handles:
+            if not _exited(fd):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+                killed.append(record)
+        _await_exit([fd for _, fd in handles], grace_s)
+    for record in records:
+        _reap(record)
+    return killed
+
+
+def kill(record: ProcessRecord, *, timeout_s: float = 10.0) -> bool:
+    """SIGKILL and wait until it is gone; False if it was not running."""
+    with _handles([record]) as handles:
+        for _, fd in handles:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            _await_exit([fd], timeout_s)
+    _reap(record)
+    return bool(handles)
+
+
+def await_any_exit(records: Sequence[ProcessRecord], timeout_s: float) -> None:
+    """Return when one of the processes has ended, or after the timeout."""
+    with _handles(records) as handles:
+        if len(handles) < len(records):
+            return
+        poll = select.poll()
+        for _, fd in handles:
+            poll.register(fd, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+
+
+def usage(record: ProcessRecord) -> Usage | None:
+    """What the process uses now; None when it is gone."""
+    if not is_alive(record):
+        return None
+    fields = _stat(record.pid)
+    if fields is None:
+        return None
+    uptime_s = float((_PROC / "uptime").read_text().split()[0])
+    return Usage(
+        rss_mib=int(fields[_RSS_FIELD]) * _PAGE_BYTES / 2**20,
+        cpu_s=sum(int(fields[i]) for i in _CPU_FIELDS) / _TICKS_PER_S,
+        age_s=max(0.0, uptime_s - record.start_ticks / _TICKS_PER_S),
+    )
+
+
+def boot_id() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+@contextmanager
+def _handles(records: Sequence[ProcessRecord]) -> Iterator[list[tuple[ProcessRecord, int]]]:
+    handles: list[tuple[ProcessRecord, int]] = []
+    try:
+        for record in records:
+            try:
+                fd = os.pidfd_open(record.pid)
+            except ProcessLookupError:
+                continue
+            # The check comes after opening: from here on the descriptor stands for the process that was checked.
+            if _matches(record):
+                handles.append((record, fd))
+            else:
+                os.close(fd)
+        yield handles
+    finally:
+        for _, fd in handles:
+            os.close(fd)
+
+
+def _matches(record: ProcessRecord) -> bool:
+    return (
+        record.boot == boot_id()
+        and _start_ticks(record.pid) == record.start_ticks
+        and _running(record.pid)
+        and _mark(record.pid) == record.mark.encode(errors="surrogateescape")
+    )
+
+
+def _await_exit(fds: Sequence[int], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for fd in fds:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+
+def _exited(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _reap(record: ProcessRecord) -> None:
+    # Only a child of ours leaves a zombie that we must collect; of anybody else's we hear ECHILD. The start time is
+    # checked because another child of this program may have got the pid since, and its exit status is not ours.
+    if record.boot == boot_id() and _start_ticks(record.pid) == record.start_ticks:
+        with suppress(ChildProcessError):
+            os.waitpid(record.pid, os.WNOHANG)
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command may contain spaces and brackets; everything after the last bracket is plain.
+    return text.rpartition(")")[2].split()
+
+
+def _start_ticks(pid: int) -> int | None:
+    fields = _stat(pid)
+    return None if fields is None else int(fields[_START_TIME_FIELD])
+
+
+def _running(pid: int) -> bool:
+    fields = _stat(pid)
+    return fields is not None and fields[0] not in {"Z", "X"}
+
+
+def _mark(pid: int) -> bytes | None:
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None  # gone, or somebody else's
+    prefix = f"{MARK}=".encode()
+    return next((line[len(prefix) :] for line in environment.split(b"\0") if line.startswith(prefix)), None)
+
+
+def _argv(pid: int) -> tuple[str, ...]:
+    try:
+        data = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(part.decode(errors="surrogateescape") for part in data.rstrip(b"\0").split(b"\0"))

@@ -1,0 +1,118 @@
+"""Telling a person what takes so long.
+
+A `Progress` is told about steps; what becomes of that is its own business: nothing (`Silent`), one line per change
+(`Lines`, for logs and pipes), or a spinner with a clock (`Terminal`). Steps may nest in time but not in meaning: at
+most one is open.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+# How often a line is repeated in a log while nothing but the detail changes.
+_REPEAT_S = 15.0
+
+
+class Step(Protocol):
+    def update(self, detail: str) -> None:
+        """Say what the step is busy with."""
+
+
+class Progress(Protocol):
+    def step(self, title: str) -> AbstractContextManager[Step]:
+        """Open a step; leaving the context closes it."""
+
+    def note(self, text: str) -> None:
+        """Say something worth a line of its own."""
+
+
+class Silent:
+    """Says nothing."""
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        del title
+        yield self
+
+    def update(self, detail: str) -> None:
+        """Keep it to oneself."""
+
+    def note(self, text: str) -> None:
+        """Keep it to oneself."""
+
+
+class _LineStep:
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title = title
+        self._stream = stream
+        self.started = self._spoken = time.monotonic()
+
+    def update(self, detail: str) -> None:
+        now = time.monotonic()
+        if now - self._spoken >= _REPEAT_S:
+            self._spoken = now
+            print(f"{self._title}: {detail} ({now - self.started:.0f} s)", file=self._stream, flush=True)
+
+
+class Lines:
+    """One plain line when a step starts and ends, and one now and then while it lasts."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        print(f"{title} ...", file=self._stream, flush=True)
+        step = _LineStep(title, self._stream)
+        yield step
+        print(f"{title}: done in {time.monotonic() - step.started:.1f} s", file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class Terminal:
+    """A spinner with a clock, replaced by one line when the step is over."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 -- rich costs 50 ms that a script should not pay
+
+        self._console = Console(stderr=True)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        from rich.progress import Progress as Bar  # noqa: PLC0415 -- see above
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 -- see above
+
+        started = time.monotonic()
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[detail]}"),
+        )
+        with Bar(*columns, console=self._console, transient=True) as bar:
+            task = bar.add_task(title, total=None, detail="")
+
+            class Spinner:
+                def update(self, detail: str) -> None:
+                    bar.update(task, detail=detail)
+
+            yield Spinner()
+        self._console.print(f"[green]✓[/] {title} [dim]{time.monotonic() - started:.1f} s")
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+
+def for_stream(stream: TextIO | None = None) -> Progress:
+    """The progress display that suits the stream."""
+    stream = stream or sys.stderr
+    return Terminal() if stream is sys.stderr and stream.isatty() else Lines(stream)
