@@ -1,0 +1,132 @@
+"""How the GPUs of one machine are wired to each other.
+
+Nodes built alike share one immutable `Wiring`. Two cards are related by the best path between them, in the
+words of `nvidia-smi topo -m`, best first:
+
+    NVn   n NVLinks, direct or through an NVSwitch that joins every card to every other
+    PIX   one PCIe switch above both
+    PXB   several PCIe switches, but no host bridge
+    PHB   the host bridge of the CPU
+    NODE  host bridges of one NUMA node
+    SYS   the link between sockets
+    ?     not known: never taken for good news
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+#: A place in the PCIe tree: the host bridge, then the switches below it. Empty: not known.
+PciePath = tuple[str, ...]
+
+
+class Relation(enum.StrEnum):
+    """The best path between two devices, NVLink aside."""
+
+    SELF = "X"
+    NVLINK = "NV"
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+    SYS = "SYS"
+    UNKNOWN = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one card sits."""
+
+    bus: str
+    """PCI bus id in the driver's long form, `00000000:1B:00.0`."""
+    numa: int | None = None
+    """None: not known, which is not the same as node 0."""
+    cpus: str = ""
+    """CPUs near the card, `0-55,112-167`."""
+    pcie: PciePath = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card."""
+
+    name: str
+    gbit_per_s: int
+    numa: int | None = None
+    pcie: PciePath = ()
+    rail: int | None = None
+    """Which of the parallel networks it is on; None: there are no rails."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The cards of a machine and everything between them."""
+
+    slots: tuple[Slot, ...]
+    nvlink_version: int = 0
+    switch_links: int = 0
+    """Links from every card into the NVSwitch fabric; 0: no NVSwitch."""
+    mesh: tuple[tuple[int, int, int], ...] = ()
+    """Direct NVLinks: (card, card, links), each pair once."""
+    nics: tuple[Nic, ...] = ()
+
+    @cached_property
+    def _direct(self) -> dict[tuple[int, int], int]:
+        return {pair: links for a, b, links in self.mesh for pair in ((a, b), (b, a))}
+
+    def nvlinks(self, a: int, b: int) -> int:
+        """How many NVLinks join two cards; through a switch a card's every link reaches every peer."""
+        if a == b:
+            return 0
+        return self.switch_links or self._direct.get((a, b), 0)
+
+    def peers(self, card: int) -> dict[int, int]:
+        """card -> links, for direct NVLinks; a switch has no peers, it has everyone."""
+        return {b: links for (a, b), links in sorted(self._direct.items()) if a == card}
+
+    def relation(self, a: int, b: int) -> Relation:
+        if a == b:
+            return Relation.SELF
+        if self.nvlinks(a, b):
+            return Relation.NVLINK
+        one, other = self.slots[a], self.slots[b]
+        return path_between(one.pcie, one.numa, other.pcie, other.numa)
+
+    def nic_relation(self, nic: int, card: int) -> Relation:
+        one, other = self.nics[nic], self.slots[card]
+        return path_between(one.pcie, one.numa, other.pcie, other.numa)
+
+    def matrix(self) -> list[list[str]]:
+        """The table `nvidia-smi topo -m` prints."""
+        cards = range(len(self.slots))
+        return [[self._cell(a, b) for b in cards] for a in cards]
+
+    def _cell(self, a: int, b: int) -> str:
+        relation = self.relation(a, b)
+        return f"{relation}{self.nvlinks(a, b)}" if relation is Relation.NVLINK else str(relation)
+
+
+# Host bridge and one switch.
+_SHARED_SWITCH: Final = 2
+
+
+def path_between(a: PciePath, a_numa: int | None, b: PciePath, b_numa: int | None) -> Relation:
+    """The PCIe path between two devices that are not the same."""
+    shared = 0
+    for one, other in zip(a, b, strict=False):
+        if one != other:
+            break
+        shared += 1
+    if shared >= _SHARED_SWITCH:
+        return Relation.PIX if a == b else Relation.PXB
+    if shared == 1:
+        return Relation.PHB
+    if a_numa is None or b_numa is None:
+        return Relation.UNKNOWN
+    if a_numa != b_numa:
+        return Relation.SYS
+    # One NUMA node, but where in it: without both paths PIX is as possible as NODE.
+    return Relation.NODE if a and b else Relation.UNKNOWN
