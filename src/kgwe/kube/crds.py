@@ -12,7 +12,16 @@ import yaml
 
 from kgwe import errors
 from kgwe.kube import resources, schema
-from kgwe.kube.api import autoscalingpolicy, gpubudget, gpuworkload, migstrategy, schedulerconfig, warp
+from kgwe.kube.api import (
+    autoscalingpolicy,
+    gpubudget,
+    gpunode,
+    gpuworkload,
+    migstrategy,
+    schedulerconfig,
+    topologydomain,
+    warp,
+)
 
 if TYPE_CHECKING:
     from kgwe.kube.client import KubeClient
@@ -23,6 +32,8 @@ KINDS: tuple[type[schema.CustomObject], ...] = (
     gpubudget.GPUBudget,
     autoscalingpolicy.AutoscalingPolicy,
     schedulerconfig.SchedulerConfig,
+    gpunode.GPUNode,
+    topologydomain.TopologyDomain,
     warp.WarpGPUWorkload,
 )
 

@@ -7,7 +7,17 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kgwe.kube.api import autoscalingpolicy, core, gpubudget, gpuworkload, migstrategy, schedulerconfig, warp
+from kgwe.kube.api import (
+    autoscalingpolicy,
+    core,
+    gpubudget,
+    gpunode,
+    gpuworkload,
+    migstrategy,
+    schedulerconfig,
+    topologydomain,
+    warp,
+)
 from kgwe.kube.schema import CustomObject
 
 T = TypeVar("T")
@@ -69,3 +79,5 @@ MIG_STRATEGY = _custom(migstrategy.MIGStrategy)
 GPU_BUDGET = _custom(gpubudget.GPUBudget)
 AUTOSCALING_POLICY = _custom(autoscalingpolicy.AutoscalingPolicy)
 SCHEDULER_CONFIG = _custom(schedulerconfig.SchedulerConfig)
+GPU_NODE = _custom(gpunode.GPUNode)
+TOPOLOGY_DOMAIN = _custom(topologydomain.TopologyDomain)

@@ -82,7 +82,7 @@ def test_resource_names_are_those_of_the_device_plugin():
 
 
 def test_plain_profiles_give_the_known_number_of_layouts():
-    # The A100 has 298 layouts of 1g, 2g, 3g, 4g and 7g (without +me and double memory, the whole card counted), 19 of them maximal.
+    # 298 layouts of 1g, 2g, 3g, 4g and 7g without +me and double memory (the uncut card included), 19 of them maximal.
     places = [
         mig.Placement(profile, start)
         for name, profile in A100.profiles.items()

@@ -1,0 +1,169 @@
+"""GPUNode: what is known about the GPUs of one node, written by the agent (or the simulated fleet) on it.
+
+It has the name of its Node. Everything observed is status; a fact that could not be observed is left out,
+so that unknown never looks like zero.
+"""
+
+import enum
+from typing import Annotated, ClassVar
+
+from kgwe.kube.api.gpuworkload import Architecture
+from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
+
+
+class Source(enum.StrEnum):
+    """Who observes the node."""
+
+    AGENT = "Agent"
+    SIMULATED = "Simulated"
+
+
+class HealthState(enum.StrEnum):
+    """Whether a GPU may be given work."""
+
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"
+    UNKNOWN = "Unknown"
+
+
+class GPUNodeSpec(ApiStruct, frozen=True):
+    """How the node is observed."""
+
+    source: Annotated[str, about("Who writes the status.", enum=Source)] = str(Source.AGENT)
+
+
+class PCIeLocation(ApiStruct, frozen=True):
+    """Where a device sits in the PCIe tree."""
+
+    busID: Annotated[str, about("Bus id as the driver prints it, 00000000:1B:00.0.", max_length=32)] = ""
+    rootComplex: Annotated[str, about("Host bridge above it; left out when not known.", max_length=64)] = ""
+    switches: Annotated[
+        tuple[str, ...],
+        about("PCIe switches between host bridge and device, outermost first; empty when there are none.", max_items=8),
+    ] = ()
+
+
+class NVLinkPeer(ApiStruct, frozen=True):
+    """Direct NVLinks to one other GPU."""
+
+    gpu: Annotated[int, about("Index of the other GPU.", ge=0)]
+    links: Annotated[int, about("Links that are up.", ge=0)]
+    maxLinks: Annotated[int, about("Links that are wired.", ge=0)]
+
+
+class NVLinkState(ApiStruct, frozen=True):
+    """The NVLinks of a GPU. Behind an NVSwitch every link reaches every peer, so no peers are listed."""
+
+    version: Annotated[int, about("NVLink generation.", ge=1)]
+    links: Annotated[int, about("Links that are up.", ge=0)]
+    maxLinks: Annotated[int, about("Links that are wired.", ge=0)]
+    nvSwitch: Annotated[bool, about("Whether the links lead into an NVSwitch that joins all GPUs.")] = False
+    bandwidthGBps: Annotated[float, about("All links that are up together, one direction, in GB/s.", ge=0)] = 0.0
+    peers: Annotated[tuple[NVLinkPeer, ...], about("GPUs linked directly.", keys=("gpu",), max_items=64)] = ()
+
+
+class MIGInstance(ApiStruct, frozen=True):
+    """A slice of the GPU."""
+
+    uuid: Annotated[str, about("Identity of the slice, MIG-….", max_length=64)]
+    profile: Annotated[str, about("Its size, such as 3g.40gb.", max_length=32)]
+    instanceID: Annotated[int, about("GPU instance id, as in the metrics' GPU_I_ID.", ge=0)]
+    start: Annotated[int, about("First memory slice it occupies.", ge=0)]
+    size: Annotated[int, about("How many memory slices it occupies.", ge=1)]
+    memoryMiB: Annotated[int, about("Its memory in MiB.", ge=0)]
+
+
+class MIGState(ApiStruct, frozen=True):
+    """Whether and how the GPU is cut."""
+
+    capable: Annotated[bool, about("Whether it can be cut.")] = False
+    enabled: Annotated[bool, about("Whether MIG mode is on: then only slices can be used.")] = False
+    instances: Annotated[tuple[MIGInstance, ...], about("The slices.", keys=("uuid",), max_items=16)] = ()
+
+
+class GPUHealth(ApiStruct, frozen=True):
+    """Whether the GPU may be given work, and why not."""
+
+    state: Annotated[str, about("Healthy, Unhealthy or Unknown.", enum=HealthState)]
+    reason: Annotated[str, about("Why, as one CamelCase word.", max_length=128)] = ""
+    message: Annotated[str, about("Why, as a sentence.", max_length=1024)] = ""
+    lastXID: Annotated[int | None, about("The last XID error of the driver.", ge=0)] = None
+    lastTransitionTime: Annotated[Timestamp | None, about("When the state last changed.")] = None
+
+
+class GPUDevice(ApiStruct, frozen=True):
+    """One GPU."""
+
+    uuid: Annotated[str, about("Identity of the card, GPU-….", max_length=64)]
+    index: Annotated[int, about("Number of the card on its node.", ge=0)]
+    model: Annotated[str, about("Product name as the driver reports it.", max_length=128)]
+    memoryMiB: Annotated[int, about("Memory in MiB.", ge=0)]
+    health: Annotated[GPUHealth, about("Whether it may be given work.")]
+    architecture: Annotated[str, about("Generation; left out when not known.", enum=Architecture)] = ""
+    computeCapability: Annotated[str, about("CUDA compute capability, such as 9.0.", max_length=8)] = ""
+    numaNode: Annotated[int | None, about("NUMA node; left out when not known, which is not node 0.", ge=0)] = None
+    cpuAffinity: Annotated[str, about("CPUs near the GPU, such as 0-55,112-167.", max_length=1024)] = ""
+    pcie: Annotated[PCIeLocation | None, about("Place in the PCIe tree; left out when not known.")] = None
+    nvlink: Annotated[NVLinkState | None, about("Its NVLinks; left out when it has none.")] = None
+    mig: Annotated[MIGState, about("Whether and how it is cut.")] = MIGState()
+
+
+class NetworkInterface(ApiStruct, frozen=True):
+    """A network card GPUs can use."""
+
+    name: Annotated[str, about("Name of the device, such as mlx5_0.", max_length=64)]
+    gbitPerSecond: Annotated[int, about("Line rate in Gbit/s.", ge=0)]
+    numaNode: Annotated[int | None, about("NUMA node; left out when not known.", ge=0)] = None
+    pcie: Annotated[PCIeLocation | None, about("Place in the PCIe tree; left out when not known.")] = None
+    rail: Annotated[int | None, about("Which of the parallel networks it is on; left out without rails.", ge=0)] = None
+
+
+class Fabric(ApiStruct, frozen=True):
+    """The NVLink domain that reaches beyond the node."""
+
+    clusterUUID: Annotated[str, about("Identity of the NVLink fabric.", max_length=64)]
+    cliqueID: Annotated[int, about("Part of the fabric whose GPUs all reach each other.", ge=0)]
+
+    @property
+    def clique(self) -> str:
+        """As the label nvidia.com/gpu.clique says it."""
+        return f"{self.clusterUUID}.{self.cliqueID}"
+
+
+class GPUNodeStatus(ApiStruct, frozen=True):
+    """What was observed."""
+
+    gpus: Annotated[tuple[GPUDevice, ...], about("Every GPU of the node.", keys=("uuid",), max_items=64)] = ()
+    gpuCount: Annotated[int, about("How many GPUs there are.", ge=0)] = 0
+    healthyGPUs: Annotated[int, about("How many of them are healthy.", ge=0)] = 0
+    model: Annotated[str, about("Product name of the GPUs.", max_length=128)] = ""
+    driverVersion: Annotated[str, about("Version of the NVIDIA driver.", max_length=32)] = ""
+    cudaVersion: Annotated[str, about("Newest CUDA version the driver can run.", max_length=32)] = ""
+    nics: Annotated[tuple[NetworkInterface, ...], about("Network cards.", keys=("name",), max_items=64)] = ()
+    fabric: Annotated[Fabric | None, about("NVLink domain beyond the node; left out when there is none.")] = None
+    conditions: Conditions = ()
+
+
+class GPUNode(CustomObject, frozen=True):
+    """The GPUs of one node: identity, wiring, MIG slices and health."""
+
+    definition: ClassVar = Definition(
+        group="kgwe.nvidia.io",
+        version="v1",
+        kind="GPUNode",
+        plural="gpunodes",
+        namespaced=False,
+        short_names=("gpun", "gn"),
+        columns=(
+            Column("GPUs", ".status.gpuCount", "integer"),
+            Column("Healthy", ".status.healthyGPUs", "integer"),
+            Column("Model", ".status.model"),
+            Column("Driver", ".status.driverVersion", priority=1),
+            Column("Clique", ".status.fabric.clusterUUID", priority=1, description="NVLink domain beyond the node."),
+            Column("Source", ".spec.source", priority=1),
+            AGE,
+        ),
+    )
+
+    spec: GPUNodeSpec = GPUNodeSpec()
+    status: GPUNodeStatus = GPUNodeStatus()
