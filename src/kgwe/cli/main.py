@@ -27,7 +27,10 @@ class Command:
     summary: str
 
 
-COMMANDS = (Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),)
+COMMANDS = (
+    Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),
+    Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads: place them, create Jobs, follow them."),
+)
 
 _EXAMPLES = """\
 Examples:

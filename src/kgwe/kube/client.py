@@ -65,10 +65,22 @@ class ListPage(msgspec.Struct, Generic[T]):
 class KubeClient:
     """One authenticated connection pool to one API server; close it or use it as a context manager."""
 
-    def __init__(self, http: httpx2.AsyncClient, *, field_manager: str = "kgwe", namespace: str = "default") -> None:
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        *,
+        field_manager: str = "kgwe",
+        namespace: str = "default",
+        guard: Callable[[], None] | None = None,
+    ) -> None:
         self.http = http
         self.field_manager = field_manager
         self.namespace = namespace
+        self._guard = guard
+
+    def guarded(self, guard: Callable[[], None]) -> KubeClient:
+        """The same connections, but `guard` is asked before every write and may refuse it by raising."""
+        return KubeClient(self.http, field_manager=self.field_manager, namespace=self.namespace, guard=guard)
 
     @classmethod
     def connect(
@@ -212,6 +224,8 @@ class KubeClient:
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> bytes:
+        if self._guard is not None and method != "GET":
+            self._guard()
         content = None if body is None else _encode(body)
         headers = None if body is None else {"Content-Type": content_type}
         try:

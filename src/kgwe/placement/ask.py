@@ -67,7 +67,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One pod's worth of work looking for a node."""
+    """Work looking for a node; `amounts` is what all its pods there need together."""
 
     owner: str
     resource: str

@@ -1,9 +1,9 @@
 """Who holds what: free = allocatable - requests of non-terminal pods - own reservations.
 
-A reservation is a decision whose pod is not bound yet. It counts exactly while its owner has no bound,
-non-terminal pod; when the pod appears the pod's own request counts instead, and when the pod is evicted
-while the work is not finished the reservation counts again. So nothing is counted twice, and nothing is
-free for a moment between decision and binding.
+A reservation is a decision whose pods are not all bound yet. What counts of it is what its owner's bound,
+non-terminal pods on that node do not hold already: as pods appear their own requests count instead, and
+when one is evicted while the work is not finished its part counts again. So nothing is counted twice, and
+nothing is free for a moment between decision and binding.
 
 The ledger is memory only: pods come from the API, reservations are rebuilt from the Jobs there.
 """
@@ -38,7 +38,8 @@ class Ledger:
         self._used: dict[str, Amounts] = {}  # node -> what pods and counted reservations hold
         self._pods: dict[str, Booking] = {}  # pod key -> booking
         self._reserved: dict[str, Booking] = {}  # owner -> reservation
-        self._bound: dict[str, int] = {}  # owner -> number of its bound pods
+        self._counted: dict[str, Amounts] = {}  # owner -> the part of its reservation that counts now
+        self._pods_of: dict[str, set[str]] = {}  # owner -> keys of its bound pods
         #: raised whenever a node's facts change: caches of static matches compare it
         self.generation = 0
 
@@ -65,51 +66,46 @@ class Ledger:
     # --- bookings ---------------------------------------------------------------------------------------
 
     def set_pod(self, key: str, owner: str, node: str, request: Mapping[str, int]) -> None:
-        """A non-terminal pod is bound to `node`. Its owner's reservation stops counting."""
+        """A non-terminal pod is bound to `node`; `owner` is empty for pods that are not ours."""
         booking = Booking(owner, node, request)
         if self._pods.get(key) == booking:
             return
         self.remove_pod(key)
         self._pods[key] = booking
-        self._count(booking, 1)
+        self._count(node, request, 1)
         if owner:
-            if not self._bound.get(owner) and (reservation := self._reserved.get(owner)):
-                self._count(reservation, -1)
-            self._bound[owner] = self._bound.get(owner, 0) + 1
+            self._pods_of.setdefault(owner, set()).add(key)
+            self._recount(owner)
 
     def remove_pod(self, key: str) -> bool:
         """The pod ended or is gone; returns whether it held anything."""
         booking = self._pods.pop(key, None)
         if booking is None:
             return False
-        self._count(booking, -1)
+        self._count(booking.node, booking.amounts, -1)
         if booking.owner:
-            self._bound[booking.owner] -= 1
-            if not self._bound[booking.owner]:
-                del self._bound[booking.owner]
-                if reservation := self._reserved.get(booking.owner):
-                    self._count(reservation, 1)
+            keys = self._pods_of[booking.owner]
+            keys.discard(key)
+            if not keys:
+                del self._pods_of[booking.owner]
+            self._recount(booking.owner)
         return True
 
     def reserve(self, owner: str, node: str, request: Mapping[str, int]) -> None:
         """Hold `request` on `node` for `owner` until released. Reserving the same again changes nothing."""
         booking = Booking(owner, node, request)
-        known = self._reserved.get(owner)
-        if known == booking:
+        if self._reserved.get(owner) == booking:
             return
-        if known is not None:
-            self.release(owner)
+        self.release(owner)
         self._reserved[owner] = booking
-        if not self._bound.get(owner):
-            self._count(booking, 1)
+        self._recount(owner)
 
     def release(self, owner: str) -> bool:
         """Drop the owner's reservation; its bound pods, if any, still count until they end."""
-        booking = self._reserved.pop(owner, None)
-        if booking is None:
+        if owner not in self._reserved:
             return False
-        if not self._bound.get(owner):
-            self._count(booking, -1)
+        counted = self._counted.pop(owner, {})
+        self._count(self._reserved.pop(owner).node, counted, -1)
         return True
 
     def reservation(self, owner: str) -> Booking | None:
@@ -138,14 +134,31 @@ class Ledger:
     def check(self) -> None:
         """Recount from the bookings; raises InvariantBroken when the running totals have drifted."""
         expected: dict[str, Amounts] = {}
-        counted = [*self._pods.values(), *(r for o, r in self._reserved.items() if not self._bound.get(o))]
-        for booking in counted:
-            amounts.add(expected.setdefault(booking.node, {}), booking.amounts)
+        for pod in self._pods.values():
+            amounts.add(expected.setdefault(pod.node, {}), pod.amounts)
+        for owner, reservation in self._reserved.items():
+            amounts.add(expected.setdefault(reservation.node, {}), self._unbound(owner, reservation))
         if {n: a for n, a in expected.items() if a} != {n: a for n, a in self._used.items() if a}:
             raise errors.InvariantBroken(f"ledger drifted: counted {self._used}, bookings say {expected}")
 
-    def _count(self, booking: Booking, sign: int) -> None:
-        held = self._used.setdefault(booking.node, {})
-        amounts.add(held, booking.amounts, sign)
+    def _recount(self, owner: str) -> None:
+        reservation = self._reserved.get(owner)
+        if reservation is None:
+            return
+        counted = self._unbound(owner, reservation)
+        self._count(reservation.node, self._counted.get(owner, {}), -1)
+        self._count(reservation.node, counted, 1)
+        self._counted[owner] = counted
+
+    def _unbound(self, owner: str, reservation: Booking) -> Amounts:
+        """What the owner reserved beyond what its pods on that node hold already."""
+        pods = (self._pods[key] for key in self._pods_of.get(owner, ()))
+        bound = amounts.total(pod.amounts for pod in pods if pod.node == reservation.node)
+        missing = {name: amount - bound.get(name, 0) for name, amount in reservation.amounts.items()}
+        return {name: amount for name, amount in missing.items() if amount > 0}
+
+    def _count(self, node: str, request: Mapping[str, int], sign: int) -> None:
+        held = self._used.setdefault(node, {})
+        amounts.add(held, request, sign)
         if not held:
-            del self._used[booking.node]
+            del self._used[node]

@@ -43,13 +43,22 @@ class Container(msgspec.Struct, frozen=True):
     restartPolicy: str = ""
 
 
+class Toleration(msgspec.Struct, frozen=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True):
     nodeName: str = ""
     schedulerName: str = ""
     priority: int = 0
     containers: tuple[Container, ...] = ()
     initContainers: tuple[Container, ...] = ()
+    overhead: dict[str, str] = {}
     nodeSelector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class PodStatus(msgspec.Struct, frozen=True):
@@ -76,8 +85,19 @@ class JobStatus(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
+class PodTemplate(msgspec.Struct, frozen=True):
+    spec: PodSpec = PodSpec()
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    parallelism: int = 1
+    suspend: bool = False
+    template: PodTemplate = PodTemplate()
+
+
 class Job(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
+    spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
 

@@ -1,0 +1,196 @@
+"""`kgwe controller`: the process. Wires informers to state, state to planner, planner to reconciler.
+
+Every replica watches; the leader acts. A term of leadership starts with a fresh read of everything it
+decides on, runs workers over a queue of keys, and leaves nothing behind in memory when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import random
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.controller import jobs
+from kgwe.apps.controller.means import Means
+from kgwe.apps.controller.metrics import Metrics
+from kgwe.apps.controller.state import ClusterState
+from kgwe.apps.controller.term import Term
+from kgwe.kube import resources
+from kgwe.kube.client import KubeClient
+from kgwe.kube.events import EventRecorder
+from kgwe.kube.informer import Informer, wait_synced
+from kgwe.kube.lease import LeaderElector, LeaseTimes
+from kgwe.telemetry import http, logs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kgwe.apps.controller.settings import Settings
+    from kgwe.placement.strategies import Strategy
+
+log = structlog.get_logger(__name__)
+
+STRATEGIES_GROUP = "kgwe.strategies"
+
+
+def load_strategies() -> dict[str, Strategy]:
+    """Ours and those of installed packages; one that does not load is reported and left out."""
+    found: dict[str, Strategy] = {}
+    for entry in importlib.metadata.entry_points(group=STRATEGIES_GROUP):
+        try:
+            found[entry.name] = entry.load()()
+        except Exception:  # somebody else's code
+            log.exception("strategy_not_loaded", strategy=entry.name, source=entry.value)
+    return found
+
+
+class Controller:
+    """One replica."""
+
+    def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.state = ClusterState()
+        self.client = client
+        self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
+        self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
+        self.events = EventRecorder(client, controller=jobs.CONTROLLER_NAME, instance=self.identity)
+        self.strategies = load_strategies()
+        self.informers = self._watch()
+        self.elector = LeaderElector(
+            client,
+            name=settings.lease_name,
+            namespace=settings.lease_namespace,
+            identity=self.identity,
+            times=LeaseTimes(
+                settings.lease_duration_seconds, settings.renew_deadline_seconds, settings.retry_period_seconds
+            ),
+        )
+
+    def _watch(self) -> list[Informer[Any]]:
+        client = self.client
+        nodes = Informer(client, resources.NODE)
+        gpu_nodes = Informer(client, resources.GPU_NODE)
+        # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
+        pods = Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed")
+        job_informer = Informer(client, resources.JOB, label_selector=jobs.SELECTOR)
+        warp = Informer(client, resources.WARP_GPU_WORKLOAD)
+        kgwe = Informer(client, resources.GPU_WORKLOAD)
+        nodes.on_change(self.state.on_node)
+        gpu_nodes.on_change(self.state.on_gpunode)
+        pods.on_change(self.state.on_pod)
+        job_informer.on_change(self.state.on_job)
+        warp.on_change(self.state.on_warp)
+        kgwe.on_change(self.state.on_kgwe)
+        return [nodes, gpu_nodes, pods, job_informer, warp, kgwe]
+
+    # --- probes -----------------------------------------------------------------------------------------
+
+    def problem(self) -> str | None:
+        """Why this replica should not be relied on yet; a standby with warm caches is fine."""
+        behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
+        return f"waiting for first list of {', '.join(behind)}" if behind else None
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Act whenever this replica leads, until `stop` is set."""
+        app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
+            log.info("controller_started", id=self.identity, port=port, strategies=sorted(self.strategies))
+            async with self._background():
+                await _first(wait_synced(*self.informers), stop.wait())
+                while not stop.is_set():
+                    await self._lead_once(stop)
+            await self.events.flush()
+        log.info("controller_stopped", id=self.identity)
+
+    @contextlib.asynccontextmanager
+    async def _background(self) -> AsyncIterator[None]:
+        """Informers, events and the campaign for the Lease; if one breaks, so does the process."""
+        owner = asyncio.current_task()
+        tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
+        tasks.append(asyncio.create_task(self.events.run()))
+        if self.settings.leader_elect:
+            tasks.append(asyncio.create_task(self.elector.run()))
+
+        def broke(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None and owner is not None:
+                owner.cancel(f"background task failed: {task.exception()!r}")
+
+        for task in tasks:
+            task.add_done_callback(broke)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+
+    async def _lead_once(self, stop: asyncio.Event) -> None:
+        """One term: wait for the Lease, act while it is ours."""
+        if self.settings.leader_elect:
+            await _first(self.elector.wait_leading(), stop.wait())
+            if stop.is_set():
+                return
+        self.metrics.leader.set(1)
+        try:
+            # The leader before us may have written what our watches have not shown yet.
+            await asyncio.gather(*(informer.resync() for informer in self.informers))
+            async with Term(self.means()):
+                lost = self.elector.wait_lost() if self.settings.leader_elect else asyncio.Event().wait()
+                await _first(lost, stop.wait())
+        finally:
+            self.metrics.leader.set(0)
+
+    def means(self) -> Means:
+        return Means(
+            client=self.client.guarded(self.guard),
+            state=self.state,
+            settings=self.settings,
+            events=self.events,
+            metrics=self.metrics,
+            rng=self.rng,
+            strategies=self.strategies,
+        )
+
+    def guard(self) -> None:
+        """Called before every write of a term: refuse it when the Lease may be somebody else's by now."""
+        if self.settings.leader_elect and not self.elector.is_leader():
+            raise errors.Transient("no longer the leader")
+
+
+async def _first(*waits: Any) -> None:
+    """Return when the first of `waits` does; an exception of it is raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(settings: Settings, kubeconfig: Path | None) -> None:
+    """Run one replica until SIGTERM or SIGINT."""
+    logs.configure(level=settings.log_level)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with KubeClient.connect(kubeconfig, field_manager=jobs.CONTROLLER_NAME) as client:
+        await Controller(settings, client).run(stop)

@@ -1,0 +1,29 @@
+"""What a term of leadership works with, put together once by the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from kgwe.apps.controller.metrics import Metrics
+    from kgwe.apps.controller.settings import Settings
+    from kgwe.apps.controller.state import ClusterState
+    from kgwe.kube.client import KubeClient
+    from kgwe.kube.events import EventRecorder
+    from kgwe.placement.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Means:
+    #: refuses to write once the Lease may be somebody else's
+    client: KubeClient
+    state: ClusterState
+    settings: Settings
+    events: EventRecorder
+    metrics: Metrics
+    rng: random.Random
+    strategies: Mapping[str, Strategy]

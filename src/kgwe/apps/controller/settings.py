@@ -1,0 +1,69 @@
+"""Settings of the controller: one file, one tree, unknown keys refused with their path.
+
+Order of precedence: flag, environment (KGWE_CONTROLLER_<KEY>), file, default.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ENV_PREFIX = "KGWE_CONTROLLER_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    # Container for workloads that bring no podTemplate. It gets MODEL_NAME and GPU_COUNT.
+    default_image: str = "ghcr.io/kgwe/gpu-workload:latest"
+    # Address of /metrics, /healthz and /readyz.
+    metrics_bind_address: str = ":8080"
+    # With several replicas exactly one acts. Off saves the lease writes when there is only ever one.
+    leader_elect: bool = True
+    lease_name: str = "kgwe-controller"
+    lease_namespace: str = "kgwe-system"
+    # Seconds. After a crash a standby takes over within lease_duration + retry_period.
+    lease_duration_seconds: int = 7
+    renew_deadline_seconds: float = 5.0
+    retry_period_seconds: float = 1.0
+    # Workloads reconciled at the same time. More helps only while the API server has room.
+    workers: int = 16
+    # Seconds a pod may be refused by kube-scheduler on its planned node before it is planned anew elsewhere.
+    placement_timeout_seconds: float = 30.0
+    # Seconds a node that refused a workload is avoided for it.
+    avoid_seconds: float = 300.0
+    # Least seconds between two rewrites of a waiting workload's message when only its numbers changed.
+    message_interval_seconds: float = 30.0
+    # Seed of the `random` strategy; unset means a new one at each start.
+    random_seed: int | None = None
+    log_level: str = "info"
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read settings; Permanent with the path of the bad key when they do not make sense."""
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = yaml.safe_load(path.read_text()) or {}
+        except (OSError, yaml.YAMLError) as exc:
+            raise errors.Permanent(f"reading settings {path}: {exc}") from exc
+        if not isinstance(tree, dict):
+            raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")
+    for field in msgspec.structs.fields(Settings):
+        text = os.environ.get(ENV_PREFIX + field.name.upper())
+        if text is not None:
+            tree[field.encode_name] = text
+        override = (overrides or {}).get(field.name)
+        if override is not None:
+            tree[field.encode_name] = override
+    try:
+        return msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as exc:
+        raise errors.Permanent(f"settings{f' {path}' if path else ''}: {exc}") from exc

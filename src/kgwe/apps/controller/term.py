@@ -1,0 +1,89 @@
+"""The leader's work between winning and losing the Lease: workers over a queue of keys."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.controller.planner import Planner
+from kgwe.apps.controller.reconciler import Reconciler
+from kgwe.kube.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from kgwe.apps.controller.means import Means
+    from kgwe.apps.controller.state import Key
+
+log = structlog.get_logger(__name__)
+
+# What a worker may take to finish the workload in its hands when the process is told to stop.
+_GRACE_S = 5.0
+
+
+class Term:
+    """The leader's work between winning and losing the Lease."""
+
+    def __init__(self, means: Means) -> None:
+        self._state = means.state
+        self._metrics = means.metrics
+        self._count = means.settings.workers
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._planner = Planner(means.state, means.strategies, means.rng, means.metrics, self._decided)
+        self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
+        self._workers: list[asyncio.Task[None]] = []
+
+    def _decided(self, uid: str) -> None:
+        key = self._state.keys.get(uid)
+        if key is not None:
+            self._queue.add(key)
+
+    async def __aenter__(self) -> Self:
+        self._state.tell(on_work=self._queue.add, on_room=self._planner.pass_soon, on_gone=self._reconciler.gone)
+        for key in sorted(self._state.workloads):
+            self._queue.add(key)
+        self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
+        log.info("term_started", workloads=len(self._state.workloads), jobs=len(self._state.jobs))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._state.deaf()
+        self._queue.close()
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.wait(self._workers, timeout=_GRACE_S)
+        self._planner.close()
+        log.info("term_ended")
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                # Shielded: a write under way is finished, not torn, when the term ends.
+                await asyncio.shield(asyncio.ensure_future(self._reconcile(key)))
+            finally:
+                self._queue.done(key)
+                self._metrics.queue.set(len(self._queue))
+
+    async def _reconcile(self, key: Key) -> None:
+        started = asyncio.get_running_loop().time()
+        result = "error"
+        try:
+            result = await self._reconciler.reconcile(key)
+            self._queue.forget(key)
+        except errors.Conflict:
+            # Our view was stale; the watch brings the new one, and this makes sure of it.
+            result = "retry"
+            self._queue.retry(key)
+        except errors.NotFound:
+            result = "done"  # deleted under our hands
+        except errors.KgweError as exc:
+            delay_s = self._queue.retry(key)
+            log.warning("reconcile_failed", workload=key, error=str(exc), retry_in_s=round(delay_s, 2))
+        except Exception:  # the boundary of the supervisor: one bad workload must not stop the others
+            delay_s = self._queue.retry(key)
+            log.exception("reconcile_crashed", workload=key, retry_in_s=round(delay_s, 2))
+        finally:
+            elapsed = asyncio.get_running_loop().time() - started
+            self._metrics.reconcile_seconds.labels(result).observe(elapsed)

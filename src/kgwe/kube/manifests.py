@@ -1,0 +1,71 @@
+"""Manifests of any kind: read YAML, find where each kind lives, apply it server-side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from kgwe import errors
+from kgwe.kube.resources import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kgwe.kube.client import KubeClient
+
+Document = dict[str, Any]
+
+
+class _ApiResource(msgspec.Struct):
+    name: str
+    kind: str
+    namespaced: bool
+
+
+class _ApiResourceList(msgspec.Struct):
+    resources: list[_ApiResource]
+
+
+def load(path: Path) -> list[Document]:
+    """The documents of a YAML file; Permanent, naming the file, when it holds anything else."""
+    try:
+        documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+    except (OSError, yaml.YAMLError) as exc:
+        raise errors.Permanent(f"reading {path}: {exc}") from exc
+    for document in documents:
+        if not isinstance(document, dict) or not {"apiVersion", "kind", "metadata"} <= document.keys():
+            raise errors.Permanent(f"{path}: every document needs apiVersion, kind and metadata")
+    return documents
+
+
+async def find_resource(client: KubeClient, api_version: str, kind: str) -> Resource[Any]:
+    """Ask the server which resource serves a kind."""
+    group, _, version = api_version.rpartition("/")
+    path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    unserved = errors.NotFound(f"the cluster does not serve {kind} of {api_version}; are its CRDs installed?")
+    try:
+        served = msgspec.json.decode(await client.request("GET", path), type=_ApiResourceList).resources
+    except errors.NotFound as exc:
+        raise unserved from exc
+    for entry in served:
+        if entry.kind == kind and "/" not in entry.name:
+            return Resource(group, version, entry.name, kind, entry.namespaced, dict[str, Any])
+    raise unserved
+
+
+async def apply(
+    client: KubeClient, documents: Iterable[Mapping[str, Any]], *, namespace: str | None = None
+) -> list[Document]:
+    """Server-side apply each document in order; `namespace` is for those that name none."""
+    known: dict[tuple[str, str], Resource[Any]] = {}
+    applied = []
+    for document in documents:
+        key = (document["apiVersion"], document["kind"])
+        if key not in known:
+            known[key] = await find_resource(client, *key)
+        where = document["metadata"].get("namespace") or namespace
+        applied.append(await client.apply(known[key], document, where))
+    return applied

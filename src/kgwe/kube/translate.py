@@ -1,0 +1,118 @@
+"""From API objects to the nouns of placement: decoded once, here, and no further."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.model import amounts
+from kgwe.placement.ask import NodeFacts, Taint, Toleration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.model.amounts import Amounts
+
+# Labels that NVIDIA GPU feature discovery sets.
+GPU_COUNT_LABEL = "nvidia.com/gpu.count"
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
+GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
+GPU_FAMILY_LABEL = "nvidia.com/gpu.family"
+
+_TERMINAL = ("Succeeded", "Failed")
+
+
+def requested(spec: core.PodSpec) -> Amounts:
+    """What a pod takes of its node, as kube-scheduler counts it, pod slot included.
+
+    Containers run together, init containers one after another before them; an init container that restarts
+    (a sidecar) keeps running beside all that come later.
+    """
+    running: Amounts = {}
+    peak: Amounts = {}
+    for container in spec.initContainers:
+        request = _request(container)
+        if container.restartPolicy == "Always":
+            amounts.add(running, request)
+            peak = amounts.largest((peak, running))
+        else:
+            peak = amounts.largest((peak, amounts.total((running, request))))
+    for container in spec.containers:
+        amounts.add(running, _request(container))
+    result = amounts.largest((peak, running))
+    amounts.add(result, amounts.parse(spec.overhead))
+    result[amounts.PODS] = 1
+    return result
+
+
+def _request(container: core.Container) -> Amounts:
+    # The API server copies limits to missing requests; templates not yet created need the same rule.
+    return amounts.parse(container.resources.limits | container.resources.requests)
+
+
+def is_terminal(pod: core.Pod) -> bool:
+    return pod.status.phase in _TERMINAL
+
+
+def tolerations(spec: core.PodSpec) -> tuple[Toleration, ...]:
+    return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in spec.tolerations)
+
+
+def node_facts(node: core.Node, *, fabric_gbps: float | None = None) -> NodeFacts:
+    labels = node.metadata.labels
+    return NodeFacts(
+        name=node.metadata.name,
+        allocatable=offered(node),
+        labels=labels,
+        taints=tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints),
+        ready=is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
+        gpu_memory_mib=_int_label(labels, GPU_MEMORY_LABEL),
+        gpu_model=labels.get(GPU_PRODUCT_LABEL),
+        architecture=_architecture(labels.get(GPU_FAMILY_LABEL)),
+        fabric_gbps=fabric_gbps,
+    )
+
+
+def fabric_gbps(gpu_node: GPUNode) -> float | None:
+    """GB/s that every GPU of the node has to all the others through NVSwitch, both directions together.
+
+    That is how data sheets and users count (900 for an H100). 0 when the GPUs are not joined by a switch:
+    direct links do not reach all of them. None when nothing is known.
+    """
+    links = [gpu.nvlink for gpu in gpu_node.status.gpus]
+    if not links:
+        return None
+    return 2 * min(link.bandwidthGBps if link is not None and link.nvSwitch else 0.0 for link in links)
+
+
+def offered(node: core.Node) -> Amounts:
+    """Allocatable, and capacity for GPUs that allocatable does not mention.
+
+    A GPU that only a label promises is not offered: until the device plugin reports it no pod can get it.
+    `labelled_gpus` tells of those.
+    """
+    result = amounts.parse(node.status.allocatable)
+    for resource, quantity in node.status.capacity.items():
+        if amounts.is_gpu(resource) and resource not in result:
+            result[resource] = amounts.parse_one(resource, quantity)
+    return result
+
+
+def labelled_gpus(node: core.Node) -> int:
+    """GPUs that the labels promise; 0 when there is no such label."""
+    return _int_label(node.metadata.labels, GPU_COUNT_LABEL) or 0
+
+
+def is_ready(node: core.Node) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+
+
+def _architecture(family: str | None) -> str | None:
+    """GPU feature discovery says `ada-lovelace` where users say Ada."""
+    return None if family is None else family.partition("-")[0]
+
+
+def _int_label(labels: Mapping[str, str], key: str) -> int | None:
+    text = labels.get(key, "")
+    return int(text) if text.isdigit() else None

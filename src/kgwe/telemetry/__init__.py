@@ -1,0 +1,1 @@
+"""What a process tells of itself: logs, metrics, probes."""
