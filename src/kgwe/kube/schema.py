@@ -262,7 +262,7 @@ def _field(field: types.Field, where: str, *, defaults: bool) -> Schema:
     # Factories only build the empty list or map, which means "left out".
     if defaults and field.default not in (msgspec.NODEFAULT, None, "", ()):
         if not isinstance(field.default, msgspec.Struct):
-            out["default"] = msgspec.to_builtins(field.default)
+            out["default"] = msgspec.json.decode(msgspec.json.encode(field.default))
         elif filled := {name: each["default"] for name, each in out["properties"].items() if "default" in each}:
             # Spelled out, because the API server checks rules against the default as written.
             out["default"] = filled

@@ -7,8 +7,8 @@ so that unknown never looks like zero.
 import enum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.api.gpuworkload import Architecture
 from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
+from kgwe.model.gpu import Architecture
 
 
 class Source(enum.StrEnum):

@@ -16,6 +16,7 @@ from kgwe.kube.schema import (
     about,
     matching,
 )
+from kgwe.model.gpu import Architecture
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
 NAME_IS_A_LABEL = Rule(
@@ -74,15 +75,6 @@ class TopologyPreference(StrEnum):
     NVLINK_REQUIRED = "NVLinkRequired"
     SAME_NUMA = "SameNUMA"
     SAME_PCIE_SWITCH = "SamePCIeSwitch"
-
-
-class Architecture(StrEnum):
-    VOLTA = "Volta"
-    TURING = "Turing"
-    AMPERE = "Ampere"
-    ADA = "Ada"
-    HOPPER = "Hopper"
-    BLACKWELL = "Blackwell"
 
 
 class WorkloadType(StrEnum):

@@ -2,7 +2,6 @@
 
 from typing import Annotated, ClassVar
 
-from kgwe.kube.api.gpuworkload import Architecture
 from kgwe.kube.api.mig import PROFILES
 from kgwe.kube.schema import (
     AGE,
@@ -16,6 +15,7 @@ from kgwe.kube.schema import (
     about,
     duration,
 )
+from kgwe.model.gpu import Architecture
 
 _IS_KNOWN = "profile in [" + ",".join(f"'{profile}'" for profile in PROFILES) + "]"
 

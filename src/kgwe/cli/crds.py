@@ -1,0 +1,120 @@
+"""`kgwe crds`: print, write or check the CustomResourceDefinitions and their reference page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from kgwe import errors
+from kgwe.kube import apidocs, crds, schema
+
+CRD_DIRECTORY = Path("deploy/crds")
+DOCS_DIRECTORY = Path("docs/reference")
+DOCS_FILE = "api.md"
+
+app = App(
+    name="crds",
+    help="Print, write or check the CustomResourceDefinitions of KGWE's kinds.",
+    help_epilogue="""\
+Examples:
+
+  kgwe crds | kubectl apply --server-side -f -   install every kind
+  kgwe crds gw MIGStrategy                       print two of them
+  kgwe crds --output deploy/crds                 write one file per kind
+  kgwe crds --check                              are these files current?
+  kgwe crds --docs --output docs/reference       write api.md
+""",
+    help_format="plaintext",
+)
+
+
+@app.default
+def run(
+    *kinds: str,
+    output: Annotated[Path | None, Parameter(negative="")] = None,
+    check: Annotated[bool, Parameter(negative="")] = False,
+    docs: Annotated[bool, Parameter(negative="")] = False,
+    format: Annotated[  # noqa: A002 # the option's name
+        Literal["yaml", "json"], Parameter(name=["--format", "-o"])
+    ] = "yaml",
+) -> None:
+    """Print, write or check the CustomResourceDefinitions of KGWE's kinds.
+
+    Parameters
+    ----------
+    kinds
+        Kinds, plurals, short names or full names (gpuworkloads.gpu.warp.dev); all when left out.
+    output
+        Write files into this directory instead of printing.
+    check
+        Compare the files in the directory with the types and fail when they differ; nothing is written.
+        The directory is deploy/crds, or docs/reference with --docs, unless --output names another.
+    docs
+        The API reference in Markdown instead of the definitions.
+    format
+        yaml, or json for one list of all definitions.
+    """
+    chosen = _choose(kinds)
+    files = {DOCS_FILE: apidocs.markdown(chosen)} if docs else _definitions(chosen, format)
+    if check:
+        _check(files, output or (DOCS_DIRECTORY if docs else CRD_DIRECTORY), whole=not kinds and not docs)
+    elif output:
+        _write(files, output)
+    elif docs or format == "json":
+        sys.stdout.write("".join(files.values()))
+    else:
+        sys.stdout.write("---\n".join(files.values()))
+
+
+def _choose(names: tuple[str, ...]) -> list[type[schema.CustomObject]]:
+    if not names:
+        return list(crds.KINDS)
+    chosen: list[type[schema.CustomObject]] = []
+    for name in names:
+        found = [kind for kind in crds.KINDS if name.lower() in _names(kind.definition)]
+        if not found:
+            known = ", ".join(dict.fromkeys(kind.definition.kind for kind in crds.KINDS))
+            raise errors.Permanent(f"no kind is called {name!r}; there are {known}")
+        chosen += [kind for kind in found if kind not in chosen]
+    return chosen
+
+
+def _names(of: schema.Definition) -> set[str]:
+    return {of.kind.lower(), of.plural, of.name, *of.short_names}
+
+
+def _definitions(kinds: list[type[schema.CustomObject]], form: str) -> dict[str, str]:
+    bodies = [crds.manifest(kind) for kind in kinds]
+    if form == "json":
+        whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
+        return {"crds.json": json.dumps(whole, indent=2, ensure_ascii=False) + "\n"}
+    return {crds.file_name(body): crds.to_yaml(body) for body in bodies}
+
+
+def _write(files: dict[str, str], directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{directory / name}\n")
+
+
+def _check(files: dict[str, str], directory: Path, *, whole: bool) -> None:
+    """Raise when a file is missing, differs, or is left over from a kind that is no more."""
+    problems = []
+    for name, text in files.items():
+        path = directory / name
+        if not path.is_file():
+            problems.append(f"{path} is missing")
+        elif path.read_text(encoding="utf-8") != text:
+            problems.append(f"{path} is out of date")
+    if whole:
+        left_over = sorted(path for path in directory.glob("*.yaml") if path.name not in files)
+        problems += [f"{path} belongs to no kind" for path in left_over]
+    if problems:
+        again = "kgwe crds --docs" if DOCS_FILE in files else "kgwe crds"
+        raise errors.Permanent("; ".join(problems) + f"; run `{again} --output {directory}` and commit the result")
+    sys.stdout.write(f"{directory} is up to date\n")
