@@ -31,7 +31,17 @@ POD_TEMPLATE: dict[str, Any] = {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,
             "required": ["containers"],
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!has(self.nodeName)",
+                    "message": "nodeName would bypass the scheduler and the count of free GPUs: remove it, and use"
+                    " nodeSelector or affinity to choose nodes",
+                }
+            ],
             "properties": {
+                "nodeName": {"type": "string", "maxLength": 253},
+                # A Job takes no other; said here, because the Job is only created later.
+                "restartPolicy": {"type": "string", "enum": ["Never", "OnFailure"]},
                 "containers": {
                     "type": "array",
                     "maxItems": 64,
