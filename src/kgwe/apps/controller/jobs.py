@@ -85,6 +85,8 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
         meta["annotations"] = (meta.get("annotations") or {}) | {MODEL_ANNOTATION: workload.model_name}
     spec = template["spec"]
     spec.setdefault("restartPolicy", "Never")
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+        _quote_quantities(container)
     _give_gpus(spec["containers"], workload)
     if workload.model_name:
         env = {"MODEL_NAME": workload.model_name, "GPU_COUNT": str(workload.per_pod)}
@@ -93,6 +95,14 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
         added = [{"name": name, "value": value} for name, value in env.items() if name not in known]
         container["env"] = [*(container.get("env") or ()), *added]
     return template
+
+
+def _quote_quantities(container: dict[str, Any]) -> None:
+    """`nvidia.com/gpu: 8` without quotes is a number in a free-form template; quantities are text from here on."""
+    wants = container.get("resources") or {}
+    for part in ("requests", "limits"):
+        if wants.get(part):
+            wants[part] = {name: str(amount) for name, amount in wants[part].items()}
 
 
 def _give_gpus(containers: list[dict[str, Any]], workload: Workload) -> None:

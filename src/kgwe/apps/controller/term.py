@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Self
 
 import structlog
@@ -67,7 +68,7 @@ class Term:
                 self._metrics.queue.set(len(self._queue))
 
     async def _reconcile(self, key: Key) -> None:
-        started = asyncio.get_running_loop().time()
+        started = time.perf_counter()
         result = "error"
         try:
             result = await self._reconciler.reconcile(key)
@@ -85,5 +86,4 @@ class Term:
             delay_s = self._queue.retry(key)
             log.exception("reconcile_crashed", workload=key, retry_in_s=round(delay_s, 2))
         finally:
-            elapsed = asyncio.get_running_loop().time() - started
-            self._metrics.reconcile_seconds.labels(result).observe(elapsed)
+            self._metrics.reconcile_seconds.labels(result).observe(time.perf_counter() - started)
