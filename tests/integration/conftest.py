@@ -1,0 +1,83 @@
+"""Clusters for tests.
+
+    cluster           one for the whole session; leave it as it was found (use a namespace of your own)
+    private_cluster   a factory of clusters that a test may break; about 4 s each
+    namespace         a fresh namespace in `cluster`
+
+Clusters of test sessions live below one directory and carry the pid of their session in their name: whatever a killed
+session left behind is removed by the next one. KGWE_TEST_CLUSTER=name runs the tests against a local cluster that is
+already up, which saves its start while writing a test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from kgwe.local import paths
+from kgwe.local.cluster import ClusterOptions, LocalCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROOT = Path(tempfile.gettempdir()) / f"kgwe-tests-{os.getuid()}"
+_counter = itertools.count(1)
+
+
+class ClusterFactory(Protocol):
+    def __call__(self, *, scheduler_config: str | None = None) -> LocalCluster: ...
+
+
+@pytest.fixture(scope="session")
+def cluster_root() -> Path:
+    """The state directory of test clusters, cleared of dead sessions."""
+    for name in paths.cluster_names(_ROOT):
+        _, pid, *_ = (*name.split("-"), "")
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            LocalCluster(name, state_root=_ROOT).stop()
+    return _ROOT
+
+
+@pytest.fixture(scope="session")
+def cluster(cluster_root: Path) -> Iterator[LocalCluster]:
+    """The cluster of this session."""
+    if name := os.environ.get("KGWE_TEST_CLUSTER"):
+        yield LocalCluster.attach(name)
+        return
+    started = LocalCluster(f"test-{os.getpid()}", state_root=cluster_root)
+    try:
+        yield LocalCluster.start(ClusterOptions(started.name, state_root=cluster_root))
+    finally:
+        started.stop(grace_s=2.0)
+
+
+@pytest.fixture
+def private_cluster(cluster_root: Path) -> Iterator[ClusterFactory]:
+    """Starts clusters that are stopped when the test is over."""
+    started: list[LocalCluster] = []
+
+    def start(*, scheduler_config: str | None = None) -> LocalCluster:
+        name = f"test-{os.getpid()}-{next(_counter)}"
+        started.append(LocalCluster(name, state_root=cluster_root))
+        return LocalCluster.start(ClusterOptions(name, scheduler_config, cluster_root))
+
+    try:
+        yield start
+    finally:
+        for each in started:
+            each.stop(grace_s=2.0)
+
+
+@pytest.fixture
+def namespace(cluster: LocalCluster) -> Iterator[str]:
+    """A namespace that nobody else uses; what is in it goes away afterwards, in its own time."""
+    name = f"test-{os.getpid()}-{next(_counter)}"
+    with cluster.api() as api:
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        yield name
+        api.request("DELETE", f"/api/v1/namespaces/{name}")

@@ -1,0 +1,97 @@
+"""The command line before any command runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kgwe.cli import main
+from kgwe.cli.main import COMMANDS
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
+def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str], arguments: list[str]):
+    main.main(arguments)
+
+    text = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command.name} " in text
+        assert command.summary in text
+
+
+def test_the_overview_imports_no_command_and_no_parser():
+    code = (
+        "import sys; from kgwe.cli.main import main; main(['--help']);"
+        "heavy = {'cyclopts', 'rich', 'httpx2', 'cryptography', 'msgspec', 'asyncio', 'kgwe.local'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    main.main(["--version"])
+
+    assert capsys.readouterr().out.startswith("kgwe 0.")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_can_be_loaded_and_explains_itself(capsys: pytest.CaptureFixture[str], command: main.Command):
+    with pytest.raises(SystemExit) as stop:
+        main.main([command.name, "--help"])
+
+    assert stop.value.code in {0, None}
+    assert f"kgwe {command.name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "kubeconfig", "logs", "kubectl"])
+def test_every_local_command_shows_examples(capsys: pytest.CaptureFixture[str], command: str):
+    with pytest.raises(SystemExit):
+        main.main(["local", command, "--help"])
+
+    text = capsys.readouterr().out
+    assert f"kgwe local {command}" in text.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["kubeconfig"], "there is no local cluster 'kgwe'", id="no cluster"),
+        pytest.param(["kubectl", "get", "pods"], "kgwe local up --name kgwe", id="the next step is named"),
+        pytest.param(["up", "--name", "Not A Name"], "cannot name a cluster", id="bad name"),
+        pytest.param(["up", "--scheduler-config", "/nowhere.yaml"], "there is no file", id="no such file"),
+    ],
+)
+def test_errors_are_one_plain_message_and_exit_code_one(
+    tmp_path: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+):
+    monkeypatch.setenv("KGWE_STATE_DIR", str(tmp_path))
+
+    with pytest.raises(SystemExit) as stop:
+        main.main(["local", *arguments])
+
+    captured = capsys.readouterr()
+    assert stop.value.code == 1
+    assert captured.err.startswith("kgwe: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_status_and_down_of_nothing_say_so(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("KGWE_STATE_DIR", str(tmp_path))
+
+    for arguments, code in ((["status"], 1), (["status", "--all"], 1), (["down"], 0), (["down", "--all"], 0)):
+        with pytest.raises(SystemExit) as stop:
+            main.main(["local", *arguments])
+        assert stop.value.code == code
+        assert capsys.readouterr().out.startswith("There ")

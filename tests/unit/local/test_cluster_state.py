@@ -1,0 +1,215 @@
+"""State on disk, ports, names, locks, and what stopping does with the processes of a cluster that never really ran."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgwe.errors import NotFound, Permanent, Transient
+from kgwe.local import paths, ports, processes, state
+from kgwe.local.cluster import LocalCluster
+from kgwe.local.lock import Lock
+from kgwe.local.state import ClusterState
+from kgwe.local.status import Health, examine
+
+SLEEP = shutil.which("sleep") or ""
+
+
+def make_state(name: str = "one", **changes: object) -> ClusterState:
+    fresh = ClusterState(name, 0.0, {"kube-apiserver": 20001, "etcd": 20002}, {"etcd": "v3.6.6"})
+    return msgspec.structs.replace(fresh, **changes)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> LocalCluster:
+    """A cluster with a directory and nothing in it."""
+    cluster = LocalCluster("one", state_root=tmp_path)
+    cluster.directory.mkdir(parents=True)
+    return cluster
+
+
+def test_state_reads_back_as_it_was_written(shell: LocalCluster):
+    written = make_state(ready=True)
+    state.save(shell.directory, written)
+
+    assert state.load(shell.directory) == written
+    assert [path.name for path in shell.directory.iterdir()] == ["state.json"]
+
+
+def test_no_state_is_none(shell: LocalCluster):
+    assert state.load(shell.directory) is None
+    with pytest.raises(NotFound, match="kgwe local up --name one"):
+        shell.state()
+
+
+@pytest.mark.parametrize(
+    "content", [pytest.param("{", id="cut off"), pytest.param('{"name": 5}', id="of another shape")]
+)
+def test_unreadable_state_names_the_way_out_and_the_way_out_works(shell: LocalCluster, content: str):
+    (shell.directory / "state.json").write_text(content)
+
+    with pytest.raises(Permanent, match="kgwe local down --name one"):
+        state.load(shell.directory)
+    assert "kgwe local down" in (examine(shell).problem or "")
+
+    shell.stop()
+    assert not shell.directory.exists()
+
+
+def test_state_of_another_version_is_not_guessed_at(shell: LocalCluster):
+    state.save(shell.directory, make_state(format=99))
+
+    with pytest.raises(Permanent, match="another version"):
+        state.load(shell.directory)
+
+
+def test_stopping_leaves_alone_a_foreign_process_that_got_a_recorded_pid(shell: LocalCluster):
+    with subprocess.Popen([SLEEP, "60"]) as foreigner:
+        record = processes.ProcessRecord(
+            "etcd", foreigner.pid, 1, processes.boot_id(), ("etcd",), "", processes.mark_of(shell.directory, "etcd")
+        )
+        state.save(shell.directory, make_state(processes={"etcd": record}))
+        assert not shell.is_running()
+
+        shell.stop()
+
+        assert foreigner.poll() is None
+        foreigner.kill()
+    assert not shell.directory.exists()
+
+
+def test_stopping_finds_a_process_that_was_never_written_down(shell: LocalCluster):
+    orphan = processes.spawn("etcd", [SLEEP, "60"], log=shell.layout.log("etcd"), owner=shell.directory)
+
+    shell.stop()
+
+    assert not processes.is_alive(orphan)
+
+
+def test_stopping_can_keep_the_data(shell: LocalCluster):
+    record = processes.spawn("etcd", [SLEEP, "60"], log=shell.layout.log("etcd"), owner=shell.directory)
+    state.save(shell.directory, make_state(ready=True, resumable=True, processes={"etcd": record}))
+    shell.layout.data.mkdir()
+
+    shell.stop(remove=False)
+
+    assert not processes.is_alive(record)
+    assert shell.layout.data.exists()
+    assert state.load(shell.directory) == make_state(resumable=True)
+    assert {each.health for each in examine(shell).components} == {Health.STOPPED}
+
+
+def test_stopping_what_is_not_there_is_no_error(tmp_path: Path):
+    LocalCluster("nobody", state_root=tmp_path).stop()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dead_component_is_shown_as_dead(shell: LocalCluster):
+    record = processes.spawn("etcd", [SLEEP, "60"], log=shell.layout.log("etcd"), owner=shell.directory)
+    state.save(shell.directory, make_state(processes={"etcd": record}))
+    shell.kill("etcd")
+
+    assert shell.find_dead() == record
+    assert {each.name: each.health for each in examine(shell).components}["etcd"] is Health.DEAD
+
+
+def test_a_sidecar_lives_with_the_cluster_and_is_replaced_by_name(shell: LocalCluster):
+    state.save(shell.directory, make_state())
+    first = shell.start_sidecar("exporter", [SLEEP, "60"], env={"A": "b"})
+    second = shell.start_sidecar("exporter", [SLEEP, "61"])
+
+    assert not processes.is_alive(first)
+    assert shell.state().sidecars == {"exporter": second}
+    with pytest.raises(Permanent, match="another name"):
+        shell.start_sidecar("kwok", [SLEEP, "60"])
+    with pytest.raises(NotFound, match="it has exporter"):
+        shell.kill("kwok")
+
+    shell.stop()
+    assert not processes.is_alive(second)
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "a/b", "..", "-a", "a-", "a" * 41, "a b"])
+def test_names_that_could_lead_astray_are_refused(name: str):
+    with pytest.raises(Permanent, match="cannot name a cluster"):
+        paths.cluster_directory(name)
+
+
+def test_directories_follow_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("KGWE_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert paths.cache_root() == Path("/home/someone/.cache/kgwe")
+    assert paths.cluster_directory("kgwe") == Path("/home/someone/.local/state/kgwe/local/kgwe")
+
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    assert paths.cluster_directory("kgwe") == Path("/var/state/kgwe/local/kgwe")
+
+    monkeypatch.setenv("KGWE_STATE_DIR", "/elsewhere")
+    assert paths.cluster_directory("kgwe") == Path("/elsewhere/local/kgwe")
+
+
+def test_ports_are_free_distinct_and_not_those_of_other_clusters(tmp_path: Path):
+    other = LocalCluster("other", state_root=tmp_path)
+    other.directory.mkdir(parents=True)
+    chosen = ports.allocate(["a", "b"], seed=1)
+    state.save(other.directory, make_state("other", ports=chosen))
+
+    taken = state.ports_of_others("one", tmp_path)
+    again = ports.allocate(["a", "b"], avoid=taken, seed=1)
+
+    assert taken == set(chosen.values())
+    assert len({*chosen.values(), *again.values()}) == 4
+    assert state.ports_of_others("other", tmp_path) == set()
+
+
+def test_a_preferred_port_is_kept_while_it_is_free():
+    port = ports.allocate(["a"])["a"]
+    assert ports.allocate(["a"], preferred={"a": port}) == {"a": port}
+
+    with socket.socket() as holder:
+        holder.bind((ports.LOOPBACK, port))
+        holder.listen()
+        assert not ports.is_free(port)
+        assert ports.allocate(["a"], preferred={"a": port})["a"] != port
+
+
+def test_a_lock_is_held_by_one_and_names_its_holder(tmp_path: Path):
+    lock = Lock(tmp_path / "lock", purpose="counting")
+    message = r"gave up waiting for process \d+, counting"
+
+    with lock.held(timeout_s=1.0), pytest.raises(Transient, match=message), lock.held(timeout_s=0.0):
+        pytest.fail("two hold the lock")
+
+    with lock.held(timeout_s=0.0):
+        pass
+
+
+def test_a_lock_whose_file_is_removed_still_excludes(tmp_path: Path):
+    lock = Lock(tmp_path / "lock", purpose="counting")
+    inside = threading.Semaphore(1)
+    rounds = 25
+
+    def work() -> None:
+        for _ in range(rounds):
+            with lock.held(timeout_s=30.0):
+                assert inside.acquire(blocking=False)
+                lock.remove()
+                inside.release()
+            done.append(1)
+
+    done: list[int] = []
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 2 * rounds
