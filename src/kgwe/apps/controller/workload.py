@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kgwe.kube.resources import Resource
 
 #: Where the small kind's words sit on the large kind's scale of 0 to 1,000,000.
-WARP_PRIORITY = {Priority.LOW: 0, Priority.NORMAL: 1_000, Priority.HIGH: 10_000}
+WARP_PRIORITY: dict[str, int] = {Priority.LOW: 0, Priority.NORMAL: 1_000, Priority.HIGH: 10_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         pods=1,
         needs=Needs(),
         strategy=spec.schedulingStrategy,
-        priority=WARP_PRIORITY.get(Priority(spec.priority), 0),
+        priority=WARP_PRIORITY.get(spec.priority, 0),
         max_retries=spec.retryPolicy.maxRetries,
         backoff_s=spec.retryPolicy.backoffSeconds,
         workload_type=WorkloadType.TRAINING,
@@ -120,7 +120,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
     spec, status = obj.spec, obj.status
     wants = spec.gpuRequirements
     if wants.mig is not None:
-        resource, per_pod = f"{amounts.MIG_PREFIX}{wants.mig.profile}", wants.mig.count
+        resource, per_pod = amounts.mig_resource(wants.mig.profile), wants.mig.count
     else:
         resource, per_pod = amounts.GPU, spec.gpusPerPod or wants.count or 1
     preference = wants.topology.preference

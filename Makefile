@@ -1,0 +1,66 @@
+# Everything a developer types. `make` alone lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST ?= $(BIN)/python -m pytest
+
+.PHONY: help run test test-unit test-slow check format bench crds lock clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The environment is made anew when the lock or the project's metadata changes.
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "KGWE needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing KGWE into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) \
+		|| { echo "Cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(READY) ## Local cluster, simulated GPU fleet, KGWE on it, sample workloads; Ctrl-C stops all
+	@$(BIN)/kgwe demo
+
+test: $(READY) ## All tests but the slow ones
+	@$(PYTEST) -m "not slow"
+
+test-unit: $(READY) ## The tests that need no cluster
+	@$(PYTEST) -m "not slow and not cluster"
+
+test-slow: $(READY) ## The slow tests
+	@$(PYTEST) -m slow
+
+check: $(READY) ## Lint, types, architecture, generated files
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/kgwe crds --check
+	@$(BIN)/kgwe crds --docs --check
+	@echo "All checks passed."
+
+format: $(READY) ## Format the code and mend what lint can mend
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+bench: $(READY) ## Benchmarks at a size for a laptop
+	@$(BIN)/kgwe bench cluster --scenario fill
+
+crds: $(READY) ## Write deploy/crds and docs/reference from the types
+	@$(BIN)/kgwe crds --output deploy/crds
+	@$(BIN)/kgwe crds --docs --output docs/reference
+
+lock: $(READY) ## Pin the newest versions that fit into requirements/
+	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra controller -o requirements/controller.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --all-extras -o requirements/all.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --all-extras --group dev -o requirements/dev.txt
+
+clean: ## Stop local clusters and remove the environment and caches
+	@if [ -x $(BIN)/kgwe ]; then $(BIN)/kgwe local down --all; fi
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
