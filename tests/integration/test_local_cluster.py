@@ -105,11 +105,12 @@ def test_every_component_of_a_started_cluster_is_ready(cluster: LocalCluster):
     assert {each.name: each.health for each in status.components} == dict.fromkeys(components.NAMES, Health.READY)
 
 
-def test_a_running_cluster_can_be_found_by_its_name_and_an_absent_one_cannot(cluster: LocalCluster, cluster_root: Path):
-    assert LocalCluster.attach(cluster.name, state_root=cluster_root).api_url == cluster.api_url
+def test_a_running_cluster_can_be_found_by_its_name_and_an_absent_one_cannot(cluster: LocalCluster):
+    root = cluster.directory.parent.parent
+    assert LocalCluster.attach(cluster.name, state_root=root).api_url == cluster.api_url
 
     with pytest.raises(NotFound, match="kgwe local up --name nobody"):
-        LocalCluster.attach("nobody", state_root=cluster_root)
+        LocalCluster.attach("nobody", state_root=root)
 
 
 def test_nobody_gets_in_without_a_certificate_or_token(cluster: LocalCluster):

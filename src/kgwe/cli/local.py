@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +20,7 @@ from kgwe.local.supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kgwe.local.processes import ProcessRecord
     from kgwe.local.status import ClusterStatus, ComponentStatus
 
 app = App(
@@ -65,6 +67,8 @@ def up(
         name=name,
         scheduler_config=None if scheduler_config is None else _read(scheduler_config),
     )
+    # As Ctrl-C does: what was started so far is stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     cluster = LocalCluster.start(options, progress=progress.for_stream())
     _say(_welcome(cluster))
     return _supervise(cluster, keep_data=keep_data) if foreground else 0
@@ -216,16 +220,24 @@ def kubectl(
 def _supervise(cluster: LocalCluster, *, keep_data: bool) -> int:
     supervisor = Supervisor(cluster)
     supervisor.install_signal_handlers()
+    if cluster.reused:
+        # Somebody else started it and may have data in it.
+        _say("Watching it; press Ctrl-C to stop watching. It keeps running.")
+        dead = supervisor.watch()
+        if dead is not None:
+            sys.stderr.write(_obituary(dead))
+        return 0 if dead is None else 1
     _say("Press Ctrl-C to stop.")
     dead = supervisor.watch()
     if dead is not None:
-        sys.stderr.write(
-            f"kgwe: {dead.name} (pid {dead.pid}) died. Its last words ({dead.log}):\n{startup.tail(Path(dead.log))}\n"
-            f"Stopping the rest; data and logs are kept.\n"
-        )
+        sys.stderr.write(f"{_obituary(dead)}Stopping the rest; data and logs are kept.\n")
     with progress.for_stream().step(f"Stopping local cluster {cluster.name!r}"):
         cluster.stop(remove=dead is None and not keep_data)
     return 0 if dead is None else 1
+
+
+def _obituary(dead: ProcessRecord) -> str:
+    return f"kgwe: {dead.name} (pid {dead.pid}) died. Its last words ({dead.log}):\n{startup.tail(Path(dead.log))}\n"
 
 
 def _welcome(cluster: LocalCluster) -> str:

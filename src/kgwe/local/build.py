@@ -91,6 +91,8 @@ class _Narrator:
 def _build_one(go: Path, tool: Tool, narrator: _Narrator) -> Path:
     destination = binaries.cache_path(tool)
     destination.parent.mkdir(parents=True, exist_ok=True)
+    for abandoned in destination.parent.glob(f".{tool.name}.*.partial"):
+        abandoned.unlink()  # of a build that was killed: we hold the lock, so nobody is writing it
     with tempfile.TemporaryDirectory(prefix="kgwe-build-") as scratch:
         # A copy: the installed package may be read-only, and Go insists on a writable module directory.
         module = Path(scratch) / tool.module
@@ -108,12 +110,13 @@ def _build_one(go: Path, tool: Tool, narrator: _Narrator) -> Path:
 def _run_go(go: Path, tool: Tool, module: Path, output: Path, narrator: _Narrator) -> None:
     ldflags = " ".join(("-s", "-w", *tool.ldflags))
     command: list[str | Path] = [go, "build", "-v", "-trimpath", "-ldflags", ldflags, "-o", output, tool.package]
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    # GOTOOLCHAIN=local: the tool chain was chosen with care, it must not go and fetch another one.
+    settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     tail: deque[str] = deque(maxlen=12)
     with subprocess.Popen(
         command,
         cwd=module,
-        env=environment,
+        env={**os.environ, **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

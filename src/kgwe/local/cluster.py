@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _LOCK_TIMEOUT_S = 180.0
 _READY_TIMEOUT_S = 90.0
 _GRACE_S = 10.0
+# Leftovers are swept without ceremony: an API server whose etcd is gone would use up any grace.
+_SWEEP_GRACE_S = 3.0
 _TOKEN_LIFETIME_S = 7 * 24 * 3600
 
 
@@ -110,6 +112,11 @@ class LocalCluster:
     @property
     def kubeconfig(self) -> Path:
         return self.layout.admin_kubeconfig
+
+    @property
+    def context(self) -> str:
+        """The name of cluster and context in kubeconfigs: told apart from other clusters when files are merged."""
+        return self.name if self.name.startswith("kgwe") else f"kgwe-{self.name}"
 
     @property
     def audit_log(self) -> Path:
@@ -187,14 +194,14 @@ class LocalCluster:
 
     def _start(self, options: ClusterOptions, found: Binaries, progress: Progress) -> None:
         with progress.step(f"Starting local cluster {self.name!r}") as step:
-            known = self._sweep(_GRACE_S)
+            known = self._sweep(_SWEEP_GRACE_S)
             if known is None or not known.resumable:
                 shutil.rmtree(self.directory, ignore_errors=True)
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             certificates.ensure(self.layout.certificates.directory, dt.datetime.now(dt.UTC))
             self._allocate_ports(known, found)
             startup.write_files(
-                self.layout, cluster=self.name, server=self.api_url, scheduler_config=options.scheduler_config
+                self.layout, context=self.context, server=self.api_url, scheduler_config=options.scheduler_config
             )
 
             def launch(component: Component) -> ProcessRecord:
@@ -207,7 +214,7 @@ class LocalCluster:
                         api, self.layout, self.state().ports, found, launch=launch, timeout_s=_READY_TIMEOUT_S
                     )
             except BaseException:
-                self._sweep(_GRACE_S)
+                self._sweep(_SWEEP_GRACE_S)
                 raise
             state.save(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
 
@@ -265,7 +272,7 @@ def service_account_kubeconfig(cluster: LocalCluster, namespace: str, name: str,
         token = api.request_token(namespace, name, expires_s=_TOKEN_LIFETIME_S)
     return kubeconfig.write(
         path,
-        cluster=cluster.name,
+        context=cluster.context,
         server=cluster.api_url,
         authority=cluster.layout.certificates.authority,
         user_name=f"system:serviceaccount:{namespace}:{name}",

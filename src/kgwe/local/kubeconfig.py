@@ -25,7 +25,7 @@ def token_user(token: str) -> dict[str, Any]:
 def write(
     path: Path,
     *,
-    cluster: str,
+    context: str,
     server: str,
     authority: Path,
     user_name: str,
@@ -37,13 +37,13 @@ def write(
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": cluster, "cluster": {"server": server, "certificate-authority-data": _base64(authority)}}
+            {"name": context, "cluster": {"server": server, "certificate-authority-data": _base64(authority)}}
         ],
         "users": [{"name": user_name, "user": user}],
         "contexts": [
-            {"name": cluster, "context": {"cluster": cluster, "user": user_name, "namespace": namespace}},
+            {"name": context, "context": {"cluster": context, "user": user_name, "namespace": namespace}},
         ],
-        "current-context": cluster,
+        "current-context": context,
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kgwe.errors import InvariantBroken
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -31,6 +33,7 @@ _PROC = Path("/proc")
 _START_TIME_FIELD = 19  # of /proc/PID/stat after the command's closing bracket; starttime(22) in proc(5)
 _RSS_FIELD = 21
 _CPU_FIELDS = (11, 12)
+_SPAWN_TIMEOUT_S = 10.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -75,6 +78,7 @@ def spawn(
         setsigmask=[],
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
     )
+    _await_mark(pid, mark)
     # Unreaped, the child keeps its pid even if it died already, so its start time can always be read.
     return ProcessRecord(
         name=name,
@@ -86,6 +90,15 @@ def spawn(
         mark=mark,
         env=dict(env or {}),
     )
+
+
+def _await_mark(pid: int, mark: str) -> None:
+    """Wait until the new program's environment can be seen: the kernel lets us go on a moment before that."""
+    deadline = time.monotonic() + _SPAWN_TIMEOUT_S
+    while _mark(pid) != mark.encode(errors="surrogateescape") and _running(pid):
+        if time.monotonic() > deadline:
+            raise InvariantBroken(f"process {pid} does not carry the mark it was started with")
+        time.sleep(0.001)
 
 
 def mark_of(owner: Path, name: str) -> str:

@@ -26,7 +26,7 @@ _POLL_S = 0.05
 _TAIL_LINES = 8
 
 
-def write_files(layout: Layout, *, cluster: str, server: str, scheduler_config: str | None) -> None:
+def write_files(layout: Layout, *, context: str, server: str, scheduler_config: str | None) -> None:
     """Kubeconfigs and settings; certificates must exist."""
     files = layout.certificates
     users = {
@@ -39,7 +39,7 @@ def write_files(layout: Layout, *, cluster: str, server: str, scheduler_config: 
         path.parent.mkdir(parents=True, exist_ok=True)
         kubeconfig.write(
             path,
-            cluster=f"kgwe-{cluster}" if cluster != "kgwe" else cluster,
+            context=context,
             server=server,
             authority=files.authority,
             user_name=identity.user,

@@ -102,7 +102,7 @@ def test_a_kubeconfig_is_complete_in_itself_and_private(issued: Certificates, tm
     admin = issued.pair(certificates.ADMIN)
     path = kubeconfig.write(
         tmp_path / "config",
-        cluster="kgwe",
+        context="kgwe",
         server="https://127.0.0.1:1",
         authority=issued.authority,
         user_name="admin",
