@@ -3,11 +3,15 @@
 A key added while it waits is the same key; a key added while it is being worked on is worked on again
 afterwards, never at the same time. So a burst of events about one object costs one or two reconciles, and
 two workers never hold the same object.
+
+An appointment (`add_after`, `retry`) promises that work on the key begins by then. Work that begins earlier
+keeps the promise: whoever still wants to come back later says so again from there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -34,6 +38,7 @@ class WorkQueue(Generic[K]):
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
+        self._closed = False
 
     def __len__(self) -> int:
         """Keys ready or being worked on; a key that waits for its time does not count."""
@@ -52,6 +57,8 @@ class WorkQueue(Generic[K]):
         if delay_s <= 0:
             self.add(key)
             return
+        if key in self._dirty or self._closed:
+            return
         loop = asyncio.get_running_loop()
         due = loop.time() + delay_s
         timer = self._timers.get(key)
@@ -68,9 +75,11 @@ class WorkQueue(Generic[K]):
             try:
                 await getter
             except asyncio.CancelledError:
-                # Woken and cancelled at once: hand the wake-up on or the key would sit unseen.
                 if getter.done() and not getter.cancelled():
+                    # Woken and cancelled at once: hand the wake-up on or the key would sit unseen.
                     self._wake_one()
+                with contextlib.suppress(ValueError):
+                    self._getters.remove(getter)
                 raise
         key = self._ready.popleft()
         self._dirty.discard(key)
@@ -78,16 +87,18 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        self._working.discard(key)
+        if key not in self._working:
+            return  # said twice: queueing it twice would give it to two workers
+        self._working.remove(key)
         if key in self._dirty:
             self._push(key)
 
     def retry(self, key: K) -> float:
-        """Add `key` again after a delay that doubles with each failure; returns the delay."""
+        """Add `key` again after a delay that doubles with each failure up to the ceiling; returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay_s = min(self._base_s * float(2 ** min(failures, 30)), self._ceiling_s)
-        delay_s *= 1 + self._jitter * self._rng.random()
+        delay_s = self._base_s * float(2 ** min(failures, 30)) * (1 + self._jitter * self._rng.random())
+        delay_s = min(delay_s, self._ceiling_s)
         self.add_after(key, delay_s)
         return delay_s
 
@@ -99,7 +110,8 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     def close(self) -> None:
-        """Cancel all appointments (the process is stopping)."""
+        """Cancel all appointments and take no more (the process is stopping, work under way may still end)."""
+        self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
