@@ -31,6 +31,7 @@ COMMANDS = (
     Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),
     Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads: place them, create Jobs, follow them."),
     Command("crds", "kgwe.cli.crds:app", "Print, write or check the definitions of KGWE's kinds."),
+    Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )
 
 _EXAMPLES = """\

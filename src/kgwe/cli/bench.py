@@ -1,0 +1,132 @@
+"""`kgwe bench`: reproducible benchmarks, one JSON shape."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from kgwe.bench import cluster as cluster_bench
+from kgwe.bench import report
+from kgwe.bench.load import Kind, Phase  # noqa: TC001 -- cyclopts reads annotations at run time
+from kgwe.local import progress
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+app = App(
+    name="bench",
+    help="""Measure KGWE on this machine.
+
+Progress goes to stderr. With --json the last line of stdout is one JSON object
+{"name", "params", "metrics", "machine"}; otherwise a table is printed.
+Close other programs first: the machine is part of every number.""",
+    help_format="plaintext",
+)
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one line of JSON instead of a table.")]
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe bench cluster
+  kgwe bench cluster --nodes 1000 --workloads 2000 --json
+  kgwe bench cluster --phases jobs workloads --repeat 5
+  kgwe bench cluster --phases workloads --profile controller.prof"""
+)
+def cluster(
+    *,
+    scenario: Literal["fill"] = "fill",
+    nodes: int = 100,
+    workloads: int = 200,
+    gpus_per_node: int = 8,
+    gpus_per_workload: int = 1,
+    kind: Kind = "kgwe",
+    strategy: str = "leastLoaded",
+    phases: Annotated[tuple[Phase, ...], Parameter(consume_multiple=True)] = cluster_bench.ALL_PHASES,
+    warm_up: int = 20,
+    repeat: int = 1,
+    seed: int = 1,
+    timeout_s: float = 600.0,
+    keep: bool = False,
+    profile: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Run GPUWorkloads end to end against kube-scheduler alone, on private local clusters.
+
+    Every phase fills a fresh cluster of simulated nodes with the same pods. Its time
+    runs from the first submission to the last binding, by the API server's clock.
+    Exit code 1 when a pod was bound twice, not at all, or where there was no room.
+
+    Parameters
+    ----------
+    scenario
+        fill: submit all at once into an empty cluster.
+    nodes
+        Simulated nodes.
+    workloads
+        Pieces of work, one pod each.
+    gpus_per_node
+        GPUs of every node.
+    gpus_per_workload
+        GPUs of every pod.
+    kind
+        kgwe (kgwe.nvidia.io/v1) or warp (gpu.warp.dev/v1alpha1). Pods of the warp kind end after 10 s.
+    strategy
+        Node strategy of the workloads.
+    phases
+        null: pods bound by a loop that does not think; pods, jobs: kube-scheduler alone; workloads: the controller.
+    warm_up
+        Pieces of work run and removed before each measurement.
+    repeat
+        Rounds over all phases; numbers are medians.
+    seed
+        Seed of the controller's random strategy.
+    timeout_s
+        Longest wait, in seconds, for any step of a phase.
+    keep
+        Leave the cluster of the last phase running.
+    profile
+        Write a cProfile of the controller to this file. It slows the controller down.
+    """
+    options = cluster_bench.Options(
+        scenario=scenario,
+        nodes=nodes,
+        workloads=workloads,
+        gpus_per_node=gpus_per_node,
+        gpus_per_workload=gpus_per_workload,
+        kind=kind,
+        strategy=strategy,
+        phases=phases,
+        warm_up=warm_up,
+        repeat=repeat,
+        seed=seed,
+        timeout_s=timeout_s,
+        keep=keep,
+        profile=profile,
+    )
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        measured = cluster_bench.run(options, progress.for_stream())
+    except KeyboardInterrupt:
+        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+        return 128 + signal.SIGINT
+    _print(measured, as_json=json)
+    if cluster_bench.is_correct(measured.metrics):
+        return 0
+    sys.stderr.write("kgwe: the run was not correct: see unbound, doubled and oversubscribed.\n")
+    return 1
+
+
+def _print(measured: report.Report, *, as_json: bool) -> None:
+    sys.stdout.write((report.to_json(measured) if as_json else report.to_table(measured)) + "\n")
+    sys.stdout.flush()
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    # As Ctrl-C: the clusters of the benchmark must not outlive it.
+    del number, frame
+    raise KeyboardInterrupt
