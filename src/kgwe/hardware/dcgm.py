@@ -76,14 +76,18 @@ class Field(enum.Enum):
     PCIE_TX = (
         "DCGM_FI_PROF_PCIE_TX_BYTES",
         "gauge",
-        "The rate of data transmitted over the PCIe bus"
-        + " - including both protocol headers and data payloads - in bytes per second.",
+        (
+            "The rate of data transmitted over the PCIe bus"
+            " - including both protocol headers and data payloads - in bytes per second."
+        ),
     )
     PCIE_RX = (
         "DCGM_FI_PROF_PCIE_RX_BYTES",
         "gauge",
-        "The rate of data received over the PCIe bus"
-        + " - including both protocol headers and data payloads - in bytes per second.",
+        (
+            "The rate of data received over the PCIe bus"
+            " - including both protocol headers and data payloads - in bytes per second."
+        ),
     )
 
 

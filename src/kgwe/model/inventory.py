@@ -205,6 +205,10 @@ def labels(node: FleetNode) -> dict[str, str]:
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": machine.arch,
+        # Old spellings: kube-controller-manager would add them, one write per node.
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": machine.arch,
+        "beta.kubernetes.io/instance-type": pool.instance_type,
         "node.kubernetes.io/instance-type": pool.instance_type,
         "topology.kubernetes.io/region": place.region,
         "topology.kubernetes.io/zone": place.zone,

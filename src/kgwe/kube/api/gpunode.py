@@ -10,6 +10,10 @@ from typing import Annotated, ClassVar
 from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 from kgwe.model.gpu import Architecture
 
+# One writer writes these lists whole. Merging them by key would make the API server keep an owner per field of
+# every card: more text than the facts themselves, and most of the time of a write.
+_ATOMIC = {"x-kubernetes-list-type": "atomic"}
+
 
 class Source(enum.StrEnum):
     """Who observes the node."""
@@ -59,7 +63,7 @@ class NVLinkState(ApiStruct, frozen=True):
     maxLinks: Annotated[int, about("Links that are wired.", ge=0)]
     nvSwitch: Annotated[bool, about("Whether the links lead into an NVSwitch that joins all GPUs.")] = False
     bandwidthGBps: Annotated[float, about("All links that are up together, one direction, in GB/s.", ge=0)] = 0.0
-    peers: Annotated[tuple[NVLinkPeer, ...], about("GPUs linked directly.", keys=("gpu",), max_items=64)] = ()
+    peers: Annotated[tuple[NVLinkPeer, ...], about("GPUs linked directly.", max_items=64)] = ()
 
 
 class MIGInstance(ApiStruct, frozen=True):
@@ -78,7 +82,7 @@ class MIGState(ApiStruct, frozen=True):
 
     capable: Annotated[bool, about("Whether it can be cut.")] = False
     enabled: Annotated[bool, about("Whether MIG mode is on: then only slices can be used.")] = False
-    instances: Annotated[tuple[MIGInstance, ...], about("The slices.", keys=("uuid",), max_items=16)] = ()
+    instances: Annotated[tuple[MIGInstance, ...], about("The slices.", max_items=16)] = ()
 
 
 class GPUHealth(ApiStruct, frozen=True):
@@ -133,13 +137,13 @@ class Fabric(ApiStruct, frozen=True):
 class GPUNodeStatus(ApiStruct, frozen=True):
     """What was observed."""
 
-    gpus: Annotated[tuple[GPUDevice, ...], about("Every GPU of the node.", keys=("uuid",), max_items=64)] = ()
+    gpus: Annotated[tuple[GPUDevice, ...], about("Every GPU of the node.", max_items=64, schema=_ATOMIC)] = ()
     gpuCount: Annotated[int, about("How many GPUs there are.", ge=0)] = 0
     healthyGPUs: Annotated[int, about("How many of them are healthy.", ge=0)] = 0
     model: Annotated[str, about("Product name of the GPUs.", max_length=128)] = ""
     driverVersion: Annotated[str, about("Version of the NVIDIA driver.", max_length=32)] = ""
     cudaVersion: Annotated[str, about("Newest CUDA version the driver can run.", max_length=32)] = ""
-    nics: Annotated[tuple[NetworkInterface, ...], about("Network cards.", keys=("name",), max_items=64)] = ()
+    nics: Annotated[tuple[NetworkInterface, ...], about("Network cards.", max_items=64, schema=_ATOMIC)] = ()
     fabric: Annotated[Fabric | None, about("NVLink domain beyond the node; left out when there is none.")] = None
     conditions: Conditions = ()
 
