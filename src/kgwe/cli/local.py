@@ -196,12 +196,13 @@ def show_logs(
 
 @app.command(
     help_epilogue="""Examples:
-  kgwe local kubectl get nodes
-  kgwe local kubectl -- --namespace kube-system get pods"""
+  kgwe local kubectl get nodes -o wide
+  kgwe local kubectl --name second -n kube-system get pods
+  kgwe local kubectl -- get --help"""
 )
 def kubectl(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    name: Name = "kgwe",
+    name: Annotated[str, Parameter(help="Which local cluster.")] = "kgwe",  # no -n: that is kubectl's namespace
 ) -> int:
     """Run kubectl of the cluster's own version against it.
 

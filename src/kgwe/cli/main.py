@@ -7,6 +7,7 @@ Adding a command is one line in the table.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         build_app()(arguments)
     except KgweError as exc:
         sys.stderr.write(f"kgwe: {exc}\n")
+        sys.exit(1)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`kgwe local logs | head`); what is buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kgwe.cli import main
 from kgwe.cli.main import COMMANDS
+from kgwe.local import state
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
@@ -67,7 +73,7 @@ def test_every_local_command_shows_examples(capsys: pytest.CaptureFixture[str], 
     ],
 )
 def test_errors_are_one_plain_message_and_exit_code_one(
-    tmp_path: object,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -86,7 +92,7 @@ def test_errors_are_one_plain_message_and_exit_code_one(
 
 
 def test_status_and_down_of_nothing_say_so(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("KGWE_STATE_DIR", str(tmp_path))
 
@@ -95,3 +101,20 @@ def test_status_and_down_of_nothing_say_so(
             main.main(["local", *arguments])
         assert stop.value.code == code
         assert capsys.readouterr().out.startswith("There ")
+
+
+def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path: Path):
+    logs = tmp_path / "local" / "kgwe" / "logs"
+    logs.mkdir(parents=True)
+    state.save(logs.parent, state.ClusterState("kgwe", 0.0, {}, {}))
+    (logs / "etcd.log").write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "kgwe.cli", "local", "logs", "etcd", "--tail", "100000"]
+
+    with subprocess.Popen(
+        command, env={**os.environ, "KGWE_STATE_DIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"a line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
