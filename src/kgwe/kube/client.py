@@ -4,22 +4,28 @@ lightkube resolves the kubeconfig or service account, TLS and tokens (with rotat
 gives us an HTTP client; everything above it is here: paths from a `Resource`, bodies as plain JSON values,
 replies decoded straight into slim structs, and HTTP errors turned into the exceptions of `kgwe.errors`.
 
-Assumptions callers may rely on: a call either returns the object as stored or raises; `delete` raises
-NotFound when the object is gone; nothing is retried here except by `retry_conflict`.
+Assumptions callers may rely on: a call either returns the object as stored or raises one of those errors,
+whatever went wrong on the way; `delete` raises NotFound when the object is gone; nothing is retried here
+except by `retry_conflict`. A write that raised Transient may have been carried out all the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import datetime as dt
+import email.utils
+import math
+import random
+import ssl
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import httpx2
 import msgspec
-from lightkube.config.client_adapter import ConnectionParams
-from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
+from kgwe.kube import connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -36,10 +42,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 # JSON is YAML, so server-side apply takes the same bytes.
 _encode = msgspec.json.encode
 
-_TIMEOUT = httpx2.Timeout(15.0, connect=5.0)
-# One slow watch must not starve writes: watches hold a connection each for minutes.
-_LIMITS = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=120.0)
+# Whatever the network, TLS or a credential plugin may raise under a call.
+_UNREACHABLE = (httpx2.RequestError, ssl.SSLError, ConfigError)
 
+_CONFLICT_PAUSE_S = 0.02
 
 # The API server sheds load with 429 and asks for patience with 408; 401 is a token about to be rotated.
 _RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
@@ -87,18 +93,8 @@ class KubeClient:
         cls, kubeconfig: Path | str | None = None, *, context: str | None = None, field_manager: str = "kgwe"
     ) -> KubeClient:
         """Connect as `kubeconfig` says, else as $KUBECONFIG, ~/.kube/config or the pod's service account say."""
-        try:
-            loaded = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
-            config = loaded.get(context)
-        except ConfigError as exc:
-            raise errors.Permanent(f"reading kubeconfig: {exc}; pass --kubeconfig or set KUBECONFIG") from exc
-        if config is None:
-            raise errors.Permanent("no kubeconfig found; pass --kubeconfig, set KUBECONFIG or run inside a cluster")
-        params = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
-        # Compression costs both sides more CPU than the bytes are worth inside a cluster.
-        headers = {"User-Agent": field_manager, "Accept-Encoding": "identity"}
-        http = httpx2.AsyncClient(**params, limits=_LIMITS, headers=headers)
-        return cls(http, field_manager=field_manager, namespace=config.namespace)
+        http, namespace = connection.connect(kubeconfig, context=context, user_agent=field_manager)
+        return cls(http, field_manager=field_manager, namespace=namespace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,17 +108,26 @@ class KubeClient:
     # --- reading ---------------------------------------------------------------------------------------
 
     async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
-        body = await self.request("GET", resource.path(namespace=self._ns(resource, namespace), name=name))
-        return msgspec.json.decode(body, type=resource.type)
+        path = resource.path(namespace=self._ns(resource, namespace), name=name)
+        return _decode(await self.request("GET", path), resource.type, path)
 
     async def list(self, resource: Resource[T], namespace: str | None = None, **params: str) -> list[T]:
         """Every object, page by page; across all namespaces unless one is given."""
         items: list[T] = []
-        decoder = msgspec.json.Decoder(ListPage[resource.type])  # type: ignore[name-defined] # a run-time type
+        page_type: type[ListPage[T]] = ListPage[resource.type]  # type: ignore[name-defined] # a run-time type
         path = resource.path(namespace=namespace)
         query = {"limit": "500", **params}
         while True:
-            page = decoder.decode(await self.request("GET", path, params=query))
+            try:
+                body = await self.request("GET", path, params=query)
+            except errors.Expired:
+                if "continue" not in query:
+                    raise
+                # The list outlived the version it was reading: take it whole, as client-go does.
+                items = []
+                query = {name: value for name, value in params.items() if name not in ("limit", "continue")}
+                continue
+            page = _decode(body, page_type, path)
             items.extend(page.items)
             if not page.metadata.continue_:
                 return items
@@ -133,13 +138,13 @@ class KubeClient:
         self, path: str, *, params: Mapping[str, str], read_timeout_s: float
     ) -> AsyncIterator[httpx2.Response]:
         """A streaming GET (a watch or a log); `read_timeout_s` is the longest silence tolerated."""
-        timeout = httpx2.Timeout(_TIMEOUT.connect, read=read_timeout_s)
+        timeout = httpx2.Timeout(connection.TIMEOUT.connect, read=read_timeout_s)
         try:
             async with self.http.stream("GET", path, params=dict(params), timeout=timeout) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise_for_status(response.status_code, await response.aread(), response.headers, f"GET {path}")
                 yield response
-        except httpx2.TransportError as exc:
+        except _UNREACHABLE as exc:
             raise errors.Transient(f"streaming {path}: {exc!r}") from exc
 
     # --- writing ---------------------------------------------------------------------------------------
@@ -147,7 +152,7 @@ class KubeClient:
     async def create(self, resource: Resource[T], body: Any, namespace: str | None = None) -> T:
         path = resource.path(namespace=self._ns(resource, namespace))
         reply = await self.request("POST", path, body=body, params={"fieldManager": self.field_manager})
-        return msgspec.json.decode(reply, type=resource.type)
+        return _decode(reply, resource.type, path)
 
     async def replace(
         self,
@@ -161,7 +166,7 @@ class KubeClient:
         """PUT; Conflict when the body's resourceVersion is no longer the stored one."""
         path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
         reply = await self.request("PUT", path, body=body, params={"fieldManager": self.field_manager})
-        return msgspec.json.decode(reply, type=resource.type)
+        return _decode(reply, resource.type, path)
 
     async def patch(
         self,
@@ -178,7 +183,7 @@ class KubeClient:
         reply = await self.request(
             "PATCH", path, body=body, content_type=kind, params={"fieldManager": self.field_manager}
         )
-        return msgspec.json.decode(reply, type=resource.type)
+        return _decode(reply, resource.type, path)
 
     async def apply(
         self,
@@ -195,7 +200,7 @@ class KubeClient:
         path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
         params = {"fieldManager": self.field_manager, "force": "true" if force else "false"}
         reply = await self.request("PATCH", path, body=named, content_type=APPLY_PATCH, params=params)
-        return msgspec.json.decode(reply, type=resource.type)
+        return _decode(reply, resource.type, path)
 
     async def delete(
         self,
@@ -230,7 +235,7 @@ class KubeClient:
         headers = None if body is None else {"Content-Type": content_type}
         try:
             response = await self.http.request(method, path, content=content, params=params, headers=headers)
-        except httpx2.TransportError as exc:
+        except _UNREACHABLE as exc:
             raise errors.Transient(f"{method} {path}: {exc!r}") from exc
         if not response.is_success:
             raise_for_status(response.status_code, response.content, response.headers, f"{method} {path}")
@@ -240,11 +245,21 @@ class KubeClient:
         return (namespace or self.namespace) if resource.namespaced else None
 
 
+def _decode(body: bytes, as_type: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=as_type)
+    except msgspec.ValidationError as exc:
+        raise errors.Permanent(f"reading the reply of {path}: {exc}") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        # Not JSON at all: something between us and the API server answered in its place.
+        raise errors.Transient(f"reading the reply of {path}: {exc}") from exc
+
+
 def raise_for_status(code: int, body: bytes, headers: Mapping[str, str], doing: str) -> None:
     """Translate a failed reply; the API server's own message is kept, it says what to change."""
     try:
         status = msgspec.json.decode(body, type=_Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         status = _Status(message=body[:300].decode(errors="replace"))
     raise error_for(code, status.reason, f"{doing}: {status.message or f'HTTP {code}'}", headers.get("Retry-After"))
 
@@ -258,17 +273,32 @@ def error_for(code: int, reason: str, message: str, retry_after: str | None = No
     if code == httpx2.codes.GONE:
         return errors.Expired(message)
     if code in _RETRYABLE or code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        return errors.Transient(message, retry_after_s=float(retry_after) if retry_after else None)
+        return errors.Transient(message, retry_after_s=_seconds(retry_after) if retry_after else None)
     return errors.Permanent(message)
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Retry-After in seconds: a number (the API server) or a date (proxies); None when it is neither."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            until = email.utils.parsedate_to_datetime(retry_after)
+        except ValueError:
+            return None
+        now = dt.datetime.now(dt.UTC)
+        seconds = (until.replace(tzinfo=until.tzinfo or dt.UTC) - now).total_seconds()
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 async def retry_conflict(attempt: Callable[[], Awaitable[T]], *, attempts: int = 5) -> T:
     """Run a read-modify-write again while it loses to other writers; `attempt` must read afresh each time."""
-    for _ in range(attempts - 1):
+    for lost in range(attempts - 1):
         try:
             return await attempt()
         except errors.AlreadyExists:
             raise
         except errors.Conflict:
-            continue
+            # Writers that meet once would meet again if they all came back at once.
+            await asyncio.sleep(_CONFLICT_PAUSE_S * 2**lost * random.random())  # noqa: S311 - spreads load, guards nothing
     return await attempt()

@@ -1,0 +1,75 @@
+"""From a kubeconfig or a pod's service account to an HTTP client that is allowed in.
+
+lightkube reads the configuration, the certificates, the tokens (with rotation) and the credential plugins;
+here it gets the connection settings that watching needs, and mistakes in the file a clear name.
+"""
+
+from __future__ import annotations
+
+import socket
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import yaml
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ConfigError
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightkube.config.kubeconfig import SingleConfig
+
+TIMEOUT = httpx2.Timeout(15.0, connect=5.0)
+# One slow watch must not starve writes: watches hold a connection each for minutes.
+_LIMITS = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=120.0)
+
+# A peer that vanished without a word (a dead machine, a forgotten NAT entry) is found out in half a minute, on an idle
+# watch as much as under a request waiting for its answer.
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}  # s, s, times, ms
+_SOCKET_OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, getattr(socket, k), v) for k, v in _KEEPALIVE.items() if hasattr(socket, k)),
+]
+
+
+def connect(kubeconfig: Path | str | None, *, context: str | None, user_agent: str) -> tuple[httpx2.AsyncClient, str]:
+    """The client and the namespace that the configuration names; Permanent when it cannot be used."""
+    try:
+        config = _load(kubeconfig, context)
+        params: dict[str, Any] = ConnectionParams(timeout=TIMEOUT).httpx_params(config)
+    except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
+        # lightkube lets some mistakes in the file surface as whatever they break.
+        why = str(exc) if isinstance(exc, ConfigError | OSError) else f"{type(exc).__name__}: {exc}"
+        raise errors.Permanent(
+            f"reading kubeconfig: {why}; pass --kubeconfig, set KUBECONFIG or run inside a cluster"
+        ) from exc
+    if not _through_proxy(config.cluster.server):
+        params["transport"] = httpx2.AsyncHTTPTransport(
+            verify=params["verify"], limits=_LIMITS, socket_options=_SOCKET_OPTIONS
+        )
+    # Compression costs both sides more CPU than the bytes are worth inside a cluster.
+    headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
+    return httpx2.AsyncClient(**params, limits=_LIMITS, headers=headers), config.namespace
+
+
+def _load(kubeconfig: Path | str | None, context: str | None) -> SingleConfig:
+    loaded = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+    config = loaded.get(context)
+    if config is None:
+        raise ConfigError("no context is chosen")
+    if config.user is None:
+        raise ConfigError(f"context {config.context_name} names no user")
+    return config
+
+
+def _through_proxy(server: str) -> bool:
+    """Whether the environment sends this server's traffic through a proxy (httpx2 sees to it if so)."""
+    url = urllib.parse.urlsplit(server)
+    proxies = urllib.request.getproxies()
+    named = proxies.get(url.scheme) or proxies.get("all")
+    return bool(named) and not urllib.request.proxy_bypass(url.hostname or "")
