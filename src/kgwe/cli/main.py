@@ -29,6 +29,7 @@ class Command:
 
 
 COMMANDS = (
+    Command("demo", "kgwe.cli.demo:app", "See it work: local cluster, simulated fleet, sample workloads."),
     Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),
     Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads: place them, create Jobs, follow them."),
     Command("crds", "kgwe.cli.crds:app", "Print, write or check the definitions of KGWE's kinds."),

@@ -106,6 +106,8 @@ async def install(client: KubeClient) -> None:
         await client.apply(resources.CRD, body)
     for body in bodies:
         await _established(client, body["metadata"]["name"])
+    for body in bodies:
+        await _served(client, body)
 
 
 async def _established(client: KubeClient, name: str) -> None:
@@ -120,3 +122,18 @@ async def _established(client: KubeClient, name: str) -> None:
         await asyncio.sleep(_POLL_S)
     refusal = conditions.get("NamesAccepted", {}).get("message", "no reason given")
     raise errors.Transient(f"waiting for the API server to serve {name}: {refusal}")
+
+
+async def _served(client: KubeClient, body: dict[str, Any]) -> None:
+    """Established comes a moment before the storage behind it is ready; until then requests are refused."""
+    spec = body["spec"]
+    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+    for attempt in range(_ESTABLISH_POLLS):
+        try:
+            await client.request("GET", path, params={"limit": "1"})
+        except (errors.NotFound, errors.Transient):
+            if attempt == _ESTABLISH_POLLS - 1:
+                raise
+            await asyncio.sleep(_POLL_S)
+        else:
+            return

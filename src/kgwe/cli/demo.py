@@ -1,0 +1,120 @@
+"""`kgwe demo`: see it work. `make run` calls this."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.live import Live
+
+from kgwe.kube.client import KubeClient
+from kgwe.local import demo, demo_screen, progress
+from kgwe.telemetry import logs
+
+if TYPE_CHECKING:
+    from kgwe.local.cluster import LocalCluster
+
+ONCE = "KGWE_RUN_ONCE"
+
+app = App(
+    name="demo",
+    help="Local cluster, simulated GPU fleet, KGWE on it and sample workloads, to look at.",
+    help_format="plaintext",
+    help_epilogue=f"""Examples:
+  kgwe demo                            until Ctrl-C
+  kgwe demo --fleet dgx-h100 --nodes 8
+  {ONCE}=1 kgwe demo             stop when the samples got where they should, exit code 0""",
+)
+
+
+@app.default
+def run(
+    *,
+    name: Annotated[str, Parameter(name=["--name", "-n"])] = "kgwe",
+    fleet: str = "mixed",
+    nodes: int = 64,
+) -> int:
+    """Run everything at once until Ctrl-C.
+
+    Parameters
+    ----------
+    name
+        Name of the local cluster; one that runs already is used and left running.
+    fleet
+        Fleet model: the name of one that comes with KGWE, or a file.
+    nodes
+        How many simulated nodes.
+    """
+    logs.configure(level="warning")
+    teller = progress.for_stream()
+    started = time.monotonic()
+    try:
+        with demo.running_cluster(name, teller) as cluster:
+            asyncio.run(_Demo(cluster, teller, started).run(fleet, nodes))
+    except KeyboardInterrupt:
+        # Ctrl-C is how this is meant to end; the cluster has been stopped on the way here.
+        return 0
+    return 0
+
+
+class _Demo:
+    """One run, from the cluster to the last sample."""
+
+    def __init__(self, cluster: LocalCluster, teller: progress.Progress, started: float) -> None:
+        self._cluster = cluster
+        self._teller = teller
+        self._started = started
+        self._once = os.environ.get(ONCE, "") not in ("", "0")
+
+    async def run(self, fleet: str, nodes: int) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with KubeClient.connect(self._cluster.kubeconfig, field_manager="kgwe-demo") as client:
+            work = asyncio.create_task(self._show(client, fleet, nodes))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in (work, stopping):
+                task.cancel()
+            outcome, _ = await asyncio.gather(work, stopping, return_exceptions=True)
+            if isinstance(outcome, BaseExceptionGroup):
+                raise outcome.exceptions[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _show(self, client: KubeClient, fleet: str, nodes: int) -> None:
+        await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
+        async with demo.watching(client) as view, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(demo.watch_processes(self._cluster))]
+            if sys.stdout.isatty():
+                tasks.append(group.create_task(_screen(view, self._cluster.name, self._started)))
+            else:
+                view.on_phase = lambda seen: _line(seen, self._started)
+            await demo.submit_samples(client)
+            if self._once:
+                await demo.until_expected(view)
+                for task in tasks:
+                    task.cancel()
+        if self._once:
+            elapsed_s = time.monotonic() - self._started
+            print(f"All {len(demo.SAMPLES)} samples got where they should in {elapsed_s:.1f} s.")  # noqa: T201 - the command's output
+
+
+async def _screen(view: demo.View, name: str, started: float) -> None:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            live.update(demo_screen.render(view, name=name, started=started), refresh=True)
+            await asyncio.sleep(0.5)
+
+
+def _line(seen: demo.Seen, started: float) -> None:
+    where = f" on {seen.node}" if seen.node else ""
+    text = f"{time.monotonic() - started:7.1f} s  {seen.kind}/{seen.name}: {seen.phase}{where}  {seen.message}"
+    print(text, flush=True)  # noqa: T201 - the command's output
