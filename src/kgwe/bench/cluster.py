@@ -23,6 +23,7 @@ import msgspec
 from kgwe import errors
 from kgwe.bench import fill, report
 from kgwe.bench.load import Kind, Load, Phase
+from kgwe.bench.nodes import NodeSet, slots
 from kgwe.local import binaries, build, paths
 from kgwe.local.cluster import ClusterOptions, LocalCluster
 
@@ -43,7 +44,9 @@ class Options:
     scenario: Scenario = "fill"
     nodes: int = 100
     workloads: int = 200
-    gpus_per_node: int = 8
+    # The fleet model the nodes are made from, unless gpus_per_node asks for plain ones.
+    fleet: str = "dgx-h100"
+    gpus_per_node: int | None = None
     gpus_per_workload: int = 1
     kind: Kind = "kgwe"
     strategy: str = "leastLoaded"
@@ -57,12 +60,16 @@ class Options:
     # Where to write a cProfile of the controller; it costs the controller about half its speed.
     profile: Path | None = None
 
+    @property
+    def node_set(self) -> NodeSet:
+        return NodeSet(self.nodes, self.fleet, self.gpus_per_node)
+
     def check(self) -> None:
         """Permanent when the work cannot fit, before minutes are spent on finding out."""
         least = {
             "nodes": self.nodes,
             "workloads": self.workloads,
-            "gpus-per-node": self.gpus_per_node,
+            "gpus-per-node": 1 if self.gpus_per_node is None else self.gpus_per_node,
             "gpus-per-workload": self.gpus_per_workload,
             "repeat": self.repeat,
         }
@@ -71,12 +78,11 @@ class Options:
                 raise errors.Permanent(f"--{name} {value}: must be at least 1")
         if not self.phases:
             raise errors.Permanent(f"--phases: name at least one of {', '.join(ALL_PHASES)}")
-        slots = self.nodes * (self.gpus_per_node // self.gpus_per_workload)
-        if max(self.workloads, self.warm_up) > slots:
+        room = slots(self.node_set.gpus(), self.gpus_per_workload)
+        if (asked := max(self.workloads, self.warm_up)) > room:
             raise errors.Permanent(
-                f"{max(self.workloads, self.warm_up)} workloads of {self.gpus_per_workload} GPUs do not fit: "
-                f"{self.nodes} nodes with {self.gpus_per_node} GPUs hold {slots}.\n"
-                f"Next: more --nodes or fewer --workloads."
+                f"{asked} workloads of {self.gpus_per_workload} GPUs do not fit: {self.nodes} nodes hold {room}.\n"
+                f"Next: more --nodes, or fewer --workloads or --warm-up."
             )
 
 
@@ -102,9 +108,7 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 def _measure(cluster: LocalCluster, phase: Phase, options: Options, progress: Progress, suffix: str) -> PhaseResult:
     work = Load(phase, options.kind, options.gpus_per_workload, options.strategy)
-    size = fill.Size(
-        options.nodes, options.gpus_per_node, options.workloads, options.warm_up, timeout_s=options.timeout_s
-    )
+    size = fill.Size(options.node_set, options.workloads, options.warm_up, timeout_s=options.timeout_s)
     title = f"Filling {options.nodes} nodes: {options.workloads} {phase}{suffix}"
     with progress.step(title) as step, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(fill.measure(cluster, work, size, step, seed=options.seed, profile=options.profile))

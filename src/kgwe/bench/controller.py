@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kgwe import errors
 from kgwe.kube import crds, manifests
+from kgwe.local import assets
 from kgwe.local.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
@@ -17,16 +18,12 @@ if TYPE_CHECKING:
 
 NAME = "kgwe-controller"
 _NAMESPACE = "kgwe-system"
-# A checkout has deploy/ beside src/.
-_RBAC = Path(__file__).parents[3] / "deploy" / "rbac.yaml"
 
 
 async def install(client: KubeClient) -> None:
     """The kinds and the rights."""
-    if not _RBAC.is_file():
-        raise errors.NotFound(f"there is no {_RBAC}.\nNext: run the benchmark from a checkout of the repository.")
     await crds.install(client)
-    await manifests.apply(client, manifests.load(_RBAC))
+    await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
 
 
 def start(cluster: LocalCluster, *, seed: int, profile: Path | None) -> ProcessRecord:

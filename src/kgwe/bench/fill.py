@@ -23,15 +23,17 @@ from kgwe import errors
 from kgwe.bench import apiwrites, controller, load, timeline
 from kgwe.bench.audit import AuditTail
 from kgwe.bench.load import Phase
+from kgwe.bench.nodes import offered, round_robin
 from kgwe.bench.timeline import Timeline
 from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
-from kgwe.local import processes, startup
+from kgwe.local import fleet, processes, startup
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kgwe.bench.load import Load
+    from kgwe.bench.nodes import NodeSet
     from kgwe.local.cluster import LocalCluster
     from kgwe.local.processes import ProcessRecord
     from kgwe.local.progress import Step
@@ -47,8 +49,7 @@ _SETTLE_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    nodes: int
-    gpus_per_node: int
+    nodes: NodeSet
     workloads: int
     warm_up: int
     # For each wait of a phase.
@@ -104,7 +105,8 @@ class Fill:
         self._seed = seed
         self._profile = profile
         self._controller: ProcessRecord | None = None
-        self._nodes: list[str] = []
+        #: node name -> GPUs it offers
+        self._gpus: dict[str, int] = {}
 
     async def run(self) -> PhaseResult:
         began = time.monotonic()
@@ -146,7 +148,7 @@ class Fill:
             # Pods are refused until their namespace has a service account.
             account = functools.partial(self._exists, f"/api/v1/namespaces/{name}/serviceaccounts/default")
             await self._until(f"the service account of namespace {name}", account)
-        self._nodes = await load.create_nodes(self._client, self._size.nodes, self._size.gpus_per_node)
+        await self._size.nodes.create(self._client)
         await self._until("all nodes to be ready", self._nodes_ready)
         if self._load.phase is Phase.WORKLOADS:
             self._step.update("starting the controller")
@@ -168,9 +170,10 @@ class Fill:
 
     async def _nodes_ready(self) -> bool:
         nodes = await self._client.list(resources.NODE)
-        ready = [n for n in nodes if not n.spec.taints and any(c.type == "Ready" for c in n.status.conditions)]
-        self._step.update(f"{len(ready)} of {self._size.nodes} nodes are ready")
-        return len(ready) == self._size.nodes
+        ready = [node for node in nodes if fleet.is_open(node)]
+        self._gpus = {node.metadata.name: offered(node) for node in ready}
+        self._step.update(f"{len(ready)} of {self._size.nodes.count} nodes are ready")
+        return len(ready) == self._size.nodes.count
 
     async def _exists(self, path: str) -> bool:
         try:
@@ -184,6 +187,7 @@ class Fill:
     async def _submit_and_wait(self, namespace: str, count: int) -> Timeline:
         tail = AuditTail(self._cluster.audit_log, namespace)
         times = Timeline(self._load.resource.plural)
+        targets = round_robin(self._gpus, self._load.gpus, count)
 
         async def all_bound() -> bool:
             times.add(tail.read())
@@ -191,7 +195,7 @@ class Fill:
             return len(times.bound) >= count
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(load.submit(self._client, self._load, count, namespace, self._nodes))
+            group.create_task(load.submit(self._client, self._load, count, namespace, targets))
             await self._until(f"all of {count} pods to be bound", all_bound, lambda: f"; {len(times.bound)} are")
         # The answers to the last submissions may have come after the last bind.
         times.add(tail.read())
@@ -247,10 +251,10 @@ class Fill:
         pods: list[Any] = await self._client.list(resources.POD, _NAMESPACE)
         bound = {timeline.owner_of(pod.metadata.name) for pod in pods if pod.spec.nodeName}
         holding = [pod for pod in pods if pod.spec.nodeName and pod.status.phase not in {"Succeeded", "Failed"}]
-        held = Counter(dict.fromkeys(self._nodes, 0))
+        held: Counter[str] = Counter()
         for pod in holding:
             held[pod.spec.nodeName] += self._load.gpus
-        oversubscribed = sum(1 for gpus in held.values() if gpus > self._size.gpus_per_node)
+        oversubscribed = sum(1 for node, gpus in held.items() if gpus > self._gpus.get(node, 0))
         return self._size.workloads - len(bound), oversubscribed
 
 

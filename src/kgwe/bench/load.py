@@ -95,40 +95,20 @@ _SPECS: dict[Phase, Callable[[Load], dict[str, Any]]] = {
 
 
 async def submit(client: KubeClient, load: Load, count: int, namespace: str, nodes: list[str]) -> None:
-    """Create `count` pieces of work; in the null phase each is bound at once to the next of `nodes`."""
-    await _spread(range(count), lambda index: _submit_one(client, load, index, namespace, nodes))
+    """Create `count` pieces of work; in the null phase each is bound at once to its own of `nodes`."""
+    await spread(range(count), lambda index: _submit_one(client, load, index, namespace, nodes))
 
 
 async def _submit_one(client: KubeClient, load: Load, index: int, namespace: str, nodes: list[str]) -> None:
     await client.create(load.resource, load.body(index), namespace)
     if load.phase is Phase.NULL:
         name = work_name(index)
-        target = {"apiVersion": "v1", "kind": "Node", "name": nodes[index % len(nodes)]}
+        target = {"apiVersion": "v1", "kind": "Node", "name": nodes[index]}
         path = resources.POD.path(namespace=namespace, name=name, subresource="binding")
         await client.request("POST", path, body={"metadata": {"name": name}, "target": target})
 
 
-async def create_nodes(client: KubeClient, count: int, gpus: int) -> list[str]:
-    """Simulated nodes that differ in nothing but their name."""
-    names = [f"node-{index:05d}" for index in range(count)]
-    room = {"cpu": "128", "memory": "2048Gi", "pods": "110", amounts.GPU: str(gpus)}
-
-    async def create(index: int) -> None:
-        meta = {
-            "name": names[index],
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {"kubernetes.io/hostname": names[index], "type": "kwok"},
-        }
-        await client.create(
-            resources.NODE,
-            {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": {"capacity": room, "allocatable": room}},
-        )
-
-    await _spread(range(count), create)
-    return names
-
-
-async def _spread(indices: range, act: Callable[[int], Any]) -> None:
+async def spread(indices: range, act: Callable[[int], Any]) -> None:
     """Act on every index, IN_FLIGHT at a time; the first error ends it."""
     queue: Iterator[int] = iter(indices)
 

@@ -58,7 +58,7 @@ def to_json(report: Report) -> str:
 
 def to_table(report: Report) -> str:
     """For people: parameters and machine in a line each, numbers one below the other, groups as tables."""
-    groups = {name: value for name, value in report.metrics.items() if _is_group(value)}
+    groups = {name: value for name, value in report.metrics.items() if isinstance(value, dict)}
     single = {name: value for name, value in report.metrics.items() if not isinstance(value, dict)}
     machine = msgspec.to_builtins(report.machine)
     lines = [
@@ -69,12 +69,13 @@ def to_table(report: Report) -> str:
         *_columns([[name, _cell(value)] for name, value in single.items()]),
     ]
     for name, group in groups.items():
-        lines += ["", f"{name}:", *_columns(list(_rows(group)))]
+        rows = _rows(group) if _has_members(group) else ([key, _cell(value)] for key, value in group.items())
+        lines += ["", f"{name}:", *_columns(list(rows))]
     return "\n".join(lines)
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+def _has_members(group: Mapping[str, Any]) -> bool:
+    return all(isinstance(each, dict) for each in group.values())
 
 
 def _rows(group: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:

@@ -42,7 +42,8 @@ def cluster(
     scenario: Literal["fill"] = "fill",
     nodes: int = 100,
     workloads: int = 200,
-    gpus_per_node: int = 8,
+    fleet: str = "dgx-h100",
+    gpus_per_node: int | None = None,
     gpus_per_workload: int = 1,
     kind: Kind = "kgwe",
     strategy: str = "leastLoaded",
@@ -69,8 +70,10 @@ def cluster(
         Simulated nodes.
     workloads
         Pieces of work, one pod each.
+    fleet
+        Model of the nodes: a name such as dgx-h100 or mixed, or a file.
     gpus_per_node
-        GPUs of every node.
+        Plain nodes with that many GPUs instead of a fleet model.
     gpus_per_workload
         GPUs of every pod.
     kind
@@ -96,6 +99,7 @@ def cluster(
         scenario=scenario,
         nodes=nodes,
         workloads=workloads,
+        fleet=fleet,
         gpus_per_node=gpus_per_node,
         gpus_per_workload=gpus_per_workload,
         kind=kind,
