@@ -11,9 +11,9 @@ from kgwe.placement import ask as asks
 from kgwe.placement.ask import NodeFacts
 from kgwe.placement.dispatch import Dispatcher, Placed
 from kgwe.placement.ledger import Ledger
-from kgwe.placement.strategies import CostOptimized, LeastLoaded, Random
+from kgwe.placement.strategies import CostOptimized, LeastLoaded, Random, Strategy
 
-STRATEGIES = {"leastLoaded": LeastLoaded(), "random": Random(), "costOptimized": CostOptimized()}
+STRATEGIES: dict[str, Strategy] = {"leastLoaded": LeastLoaded(), "random": Random(), "costOptimized": CostOptimized()}
 NODES = {"a": 8, "b": 4, "c": 1}
 
 
@@ -47,7 +47,7 @@ class Life(RuleBasedStateMachine):
         else:
             assert max(before.values()) < gpus
 
-    @precondition(lambda self: set(self.placed) - set(self.bound))
+    @precondition(lambda self: bool(set(self.placed) - set(self.bound)))
     @rule(data=st.data())
     def bind(self, data):
         owner = data.draw(st.sampled_from(sorted(set(self.placed) - set(self.bound))))
@@ -57,7 +57,7 @@ class Life(RuleBasedStateMachine):
         assert self.ledger.free(decision.node, amounts.GPU) == free, "binding planned work changes nothing"
         self.bound[owner] = f"pod-{owner}"
 
-    @precondition(lambda self: self.bound)
+    @precondition(lambda self: bool(self.bound))
     @rule(data=st.data())
     def evict(self, data):
         owner = data.draw(st.sampled_from(sorted(self.bound)))
@@ -66,7 +66,7 @@ class Life(RuleBasedStateMachine):
         self.ledger.remove_pod(self.bound.pop(owner))
         assert self.ledger.free(node, amounts.GPU) == free, "evicted but unfinished work keeps its place"
 
-    @precondition(lambda self: self.placed)
+    @precondition(lambda self: bool(self.placed))
     @rule(data=st.data())
     def finish(self, data):
         owner = data.draw(st.sampled_from(sorted(self.placed)))

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.kube.client import KubeClient
+    from kgwe.kube.resources import Resource
     from kgwe.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[3]
-KINDS = {"gpu.warp.dev": resources.WARP_GPU_WORKLOAD, "kgwe.nvidia.io": resources.GPU_WORKLOAD}
+KINDS: dict[str, Resource[Any]] = {
+    "gpu.warp.dev": resources.WARP_GPU_WORKLOAD,
+    "kgwe.nvidia.io": resources.GPU_WORKLOAD,
+}
 
 
 class Replica:
@@ -91,7 +95,7 @@ class Bed:
         self._logs = logs
         self._replicas: list[Replica] = []
         self._changed = asyncio.Event()
-        self.workloads = {group: Informer(client, kind) for group, kind in KINDS.items()}
+        self.workloads: dict[str, Informer[Any]] = {group: Informer(client, kind) for group, kind in KINDS.items()}
         self.jobs = Informer(client, resources.JOB, label_selector=jobs.SELECTOR)
         self.pods = Informer(client, resources.POD)
         self.nodes = Informer(client, resources.NODE)
@@ -131,8 +135,10 @@ class Bed:
 
     # --- doing ------------------------------------------------------------------------------------------
 
-    async def node(self, name: str, gpus: int = 8, *, labels: dict[str, str] | None = None, **resources_: str) -> None:
-        offers = {"cpu": "64", "memory": "512Gi", "pods": "110", amounts.GPU: str(gpus)} | resources_
+    async def node(
+        self, name: str, gpus: int = 8, *, labels: dict[str, str] | None = None, more: dict[str, str] | None = None
+    ) -> None:
+        offers = {"cpu": "64", "memory": "512Gi", "pods": "110", amounts.GPU: str(gpus)} | (more or {})
         meta = {
             "name": name,
             "annotations": {"kwok.x-k8s.io/node": "fake"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.controller.bed import KINDS, ROOT, Bed
@@ -54,7 +54,7 @@ async def _clear(bed: Bed) -> None:
         replica.kill()
     for group, informer in bed.workloads.items():
         for workload in list(informer.store.values()):
-            body = {"metadata": {"finalizers": []}}
+            body: dict[str, Any] = {"metadata": {"finalizers": []}}
             meta = workload.metadata
             with contextlib.suppress(errors.NotFound):
                 await bed.client.patch(KINDS[group], meta.name, body, meta.namespace)

@@ -292,7 +292,7 @@ async def test_unquoted_gpu_counts_in_a_template_are_understood(bed: Bed):
 
 async def test_mig_slices_are_placed_by_their_own_resource(bed: Bed):
     await bed.node("whole", 8)
-    await bed.node("cut", 0, **{"nvidia.com/mig-1g.10gb": "7"})
+    await bed.node("cut", 0, more={"nvidia.com/mig-1g.10gb": "7"})
     await bed.controller()
     body = kgwe("w")
     body["spec"]["gpuRequirements"] = {"mig": {"profile": "1g.10gb", "count": 2}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.controller.bed import kgwe, warp
@@ -121,6 +121,7 @@ class Killer:
 
     def __init__(self, bed: Bed, rng: random.Random) -> None:
         self.kills = 0
+        self._killed = asyncio.Condition()
         self._bed = bed
         self._rng = rng
 
@@ -129,21 +130,26 @@ class Killer:
             replica = await self._start()
             await asyncio.sleep(self._rng.random() * 2.5)
             replica.kill()
-            self.kills += 1
+            async with self._killed:
+                self.kills += 1
+                self._killed.notify_all()
         await self._start()
+
+    async def reached(self, kills: int) -> None:
+        async with self._killed:
+            await self._killed.wait_for(lambda: self.kills >= kills)
 
     async def _start(self) -> Replica:
         times = {"lease_duration_seconds": "2", "renew_deadline_seconds": "1.5", "retry_period_seconds": "0.3"}
         return await self._bed.controller(**times)
 
 
-async def churn(bed: Bed, rng: random.Random, total: int, killer: Killer) -> list[object]:
+async def churn(bed: Bed, rng: random.Random, total: int, killer: Killer) -> list[Any]:
     """Create `total` workloads of both kinds, spread over all the kills; two in five are deleted again."""
-    kept: list[object] = []
-    doomed: list[object] = []
+    kept: list[Any] = []
+    doomed: list[Any] = []
     for number in range(total):
-        while number * KILLS > total * (killer.kills + 1):
-            await asyncio.sleep(0.02)
+        await killer.reached(number * KILLS // total - 1)
         gpus = rng.choice((1, 1, 2, 4))
         make = warp if rng.random() < 0.5 else kgwe
         workload = await bed.submit(make(f"w{number}", gpus))

@@ -9,9 +9,9 @@ from kgwe.placement import ask as asks
 from kgwe.placement.ask import Needs, NodeFacts, Taint, Toleration
 from kgwe.placement.dispatch import Dispatcher, Held, Placed, Reason, model_matches
 from kgwe.placement.ledger import Ledger
-from kgwe.placement.strategies import CHEAP_NODE_LABEL, CostOptimized, LeastLoaded, Random
+from kgwe.placement.strategies import CHEAP_NODE_LABEL, CostOptimized, LeastLoaded, Random, Strategy
 
-STRATEGIES = {"leastLoaded": LeastLoaded(), "random": Random(), "costOptimized": CostOptimized()}
+STRATEGIES: dict[str, Strategy] = {"leastLoaded": LeastLoaded(), "random": Random(), "costOptimized": CostOptimized()}
 
 
 def node(name, gpus=8, **more):

@@ -60,6 +60,7 @@ class Controller:
         self.settings = settings
         self.metrics = Metrics()
         self.state = ClusterState()
+        self.metrics.active = self.state.active
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
@@ -104,6 +105,7 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act whenever this replica leads, until `stop` is set."""
+        # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
         app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             log.info("controller_started", id=self.identity, port=port, strategies=sorted(self.strategies))

@@ -18,7 +18,7 @@ from kgwe.kube import translate
 from kgwe.placement.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kgwe.kube.api import core
     from kgwe.kube.api.gpunode import GPUNode
@@ -81,6 +81,12 @@ class ClusterState:
     def _remove_workload(self, uid: str) -> None:
         del self.workloads[self.keys.pop(uid)]
         self.on_gone(uid)
+
+    def active(self) -> Iterator[tuple[str, str]]:
+        """(namespace, workload type) of every workload that has not ended."""
+        for workload in self.workloads.values():
+            if not workload.finished:
+                yield workload.meta.namespace, workload.workload_type
 
     # --- jobs and pods ----------------------------------------------------------------------------------
 
