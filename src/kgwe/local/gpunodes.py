@@ -247,6 +247,20 @@ def _linked(nvlink: gpunode.NVLinkState, down: int) -> gpunode.NVLinkState:
 # --- as broken ------------------------------------------------------------------------------------------
 
 
+def without_faults(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+    """The status as built, derived from one with any faults: nothing is lost by a fault."""
+    healthy = gpunode.GPUHealth(state=gpunode.HealthState.HEALTHY)
+    gpus = tuple(
+        msgspec.structs.replace(
+            device,
+            health=healthy,
+            nvlink=device.nvlink and _with_links_down(device.index, device.nvlink, collections.Counter()),
+        )
+        for device in status.gpus
+    )
+    return msgspec.structs.replace(status, gpus=gpus, healthyGPUs=len(gpus))
+
+
 def with_faults(built: gpunode.GPUNodeStatus, faults: Sequence[CardFault]) -> gpunode.GPUNodeStatus:
     """The status of a node as built, with its faults."""
     if not faults:

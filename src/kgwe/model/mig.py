@@ -44,7 +44,7 @@ class Profile:
     @property
     def resource(self) -> str:
         """The extended resource the device plugin offers it under (strategy mixed)."""
-        return f"nvidia.com/mig-{self.name.replace('+', '.')}"
+        return resource_of(self.name)
 
     @property
     def has_media(self) -> bool:
@@ -82,6 +82,11 @@ class Placement:
     def instance_id(self, geometry: Geometry) -> int:
         """The GPU instance id the driver gives it: halves of halves, counted as in a heap (7g is 0, 1g are 7..13)."""
         return geometry.units // self.profile.units - 1 + self.start // self.profile.units
+
+
+def resource_of(profile: str) -> str:
+    """`nvidia.com/mig-1g.10gb.me` of `1g.10gb+me`."""
+    return f"nvidia.com/mig-{profile.replace('+', '.')}"
 
 
 def parse_placement(geometry: Geometry, text: str) -> Placement:

@@ -1,0 +1,125 @@
+"""Which pod has which card of a simulated node.
+
+In a real cluster the kubelet's device plugin decides that. Here it is the lowest free card, in the order in
+which pods started, per container that asks for GPUs or MIG slices. A pod keeps its cards for as long as it
+runs: what was given is remembered by the pod's uid (and written to a file by the simulator), because the order
+alone would deal the cards differently after a restart in the middle of a day.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kgwe.hardware import dcgm
+from kgwe.kube.api import gpunode
+from kgwe.model import amounts, mig, use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.local.gpupods import GpuPod
+
+#: A card, or (card, GPU instance id).
+Unit = tuple[int, int | None]
+
+
+class Offer(NamedTuple):
+    """Something the device plugin can hand out."""
+
+    unit: Unit
+    resource: str
+    healthy: bool
+
+
+class Grant(NamedTuple):
+    """Something it has handed out."""
+
+    container: str
+    unit: Unit
+
+
+#: pod uid -> what it has
+Grants = dict[str, tuple[Grant, ...]]
+
+
+def offers(obj: gpunode.GPUNode, node_resources: Iterable[str]) -> list[Offer]:
+    """What a node has, lowest card first; `node_resources` tells whether slices are offered as plain GPUs."""
+    known = set(node_resources)
+    found = []
+    for device in sorted(obj.status.gpus, key=lambda device: device.index):
+        healthy = device.health.state == gpunode.HealthState.HEALTHY
+        for instance in device.mig.instances:
+            name = mig.resource_of(instance.profile)
+            found.append(Offer((device.index, instance.instanceID), name if name in known else amounts.GPU, healthy))
+        if not device.mig.instances:
+            found.append(Offer((device.index, None), amounts.GPU, healthy))
+    return found
+
+
+def assign(available: Sequence[Offer], pods: Iterable[GpuPod], held: Mapping[str, tuple[Grant, ...]]) -> Grants:
+    """What everybody has now: those who had something keep it, the others are served in order of start.
+
+    A pod that cannot be served whole gets nothing and is asked for again next time.
+    """
+    there = {offer.unit for offer in available}
+    active = sorted((pod for pod in pods if pod.is_active), key=_order)
+    given = {
+        pod.metadata.uid: held[pod.metadata.uid]
+        for pod in active
+        if pod.metadata.uid in held and all(grant.unit in there for grant in held[pod.metadata.uid])
+    }
+    taken = {grant.unit for grants in given.values() for grant in grants}
+    free = [offer for offer in available if offer.healthy and offer.unit not in taken]
+    for pod in active:
+        if pod.metadata.uid not in given and (grants := _serve(pod, free)):
+            given[pod.metadata.uid] = grants
+            mine = {grant.unit for grant in grants}
+            free = [offer for offer in free if offer.unit not in mine]
+    return given
+
+
+def _order(pod: GpuPod) -> tuple[str, str]:
+    return (pod.status.start_time or "~", pod.metadata.uid)  # "~": after every time, not started yet
+
+
+def _serve(pod: GpuPod, free: Sequence[Offer]) -> tuple[Grant, ...]:
+    grants: list[Grant] = []
+    left = list(free)
+    for container, resource, count in pod.wants():
+        fitting = [offer for offer in left if offer.resource == resource][:count]
+        if len(fitting) < count:
+            return ()
+        grants += [Grant(container, offer.unit) for offer in fitting]
+        left = [offer for offer in left if offer not in fitting]
+    return tuple(grants)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container on a card, and what it does there."""
+
+    owner: dcgm.Owner
+    profile: use.Profile
+    started_s: float | None
+    seed: int
+
+    def use_at(self, now_s: float) -> use.Use:
+        if self.started_s is None:
+            return use.IDLE
+        return use.at(self.profile, now_s - self.started_s, now_s, self.seed)
+
+
+def holders(pods: Mapping[str, GpuPod], given: Mapping[str, tuple[Grant, ...]]) -> dict[Unit, Holder]:
+    """unit -> who has it, for the pods (by uid) of one node."""
+    found: dict[Unit, Holder] = {}
+    for uid, grants in given.items():
+        pod = pods[uid]
+        profile, _ = pod.profile()
+        # One seed per pod: its cards work in step.
+        seed = zlib.crc32(uid.encode()) << 8
+        for grant in grants:
+            owner = dcgm.Owner(pod.metadata.namespace, pod.metadata.name, grant.container)
+            found[grant.unit] = Holder(owner, profile, pod.started_s(grant.container), seed)
+    return found

@@ -1,0 +1,125 @@
+"""GPU metrics of the whole simulated fleet over HTTP.
+
+    /metrics                every card of every node
+    /nodes/NAME/metrics     one node, as the dcgm-exporter on it would answer (also /metrics/NAME)
+    /targets                every node as a target, for Prometheus' http_sd_configs
+    /healthz  /readyz
+
+A node that is down does not answer: 503, and absent from /metrics. That is not the same as zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from kgwe.hardware import dcgm
+from kgwe.local.simulator import Simulator
+from kgwe.telemetry import http
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from kgwe.kube.client import KubeClient
+
+log = structlog.get_logger(__name__)
+
+PORT: Final = 9400  # dcgm-exporter's
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain; charset=utf-8"
+_USAGE: Final = b"try /metrics, /nodes/NAME/metrics, /targets or /healthz\n"
+# Labels of the node that are worth having on its target.
+_TARGET_LABELS: Final = {
+    "node": "kubernetes.io/hostname",
+    "zone": "topology.kubernetes.io/zone",
+    "instance_type": "node.kubernetes.io/instance-type",
+}
+
+_Reply = tuple[int, str, bytes]
+
+
+class ExporterApp:
+    """The ASGI application."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    async def __call__(
+        self, scope: dict[str, Any], _receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        if scope["type"] != "http":
+            return
+        status, content_type, body = self._answer(scope["path"], _host(scope))
+        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _answer(self, path: str, host: str) -> _Reply:
+        match path.strip("/").split("/"):
+            case ["metrics"]:
+                return self._metrics(self._simulator.node_names())
+            case ["metrics", name] | ["nodes", name, "metrics"]:
+                return self._node(name)
+            case ["targets"]:
+                return 200, _JSON, msgspec.json.encode(self._targets(host))
+            case ["healthz"] | ["readyz"]:
+                return 200, _TEXT, b"ok\n"
+        return 404, _TEXT, _USAGE
+
+    def _metrics(self, names: list[str]) -> _Reply:
+        return 200, dcgm.CONTENT_TYPE, dcgm.render(self._simulator.rows(names))
+
+    def _node(self, name: str) -> _Reply:
+        if self._simulator.answers(name):
+            return self._metrics([name])
+        if name in self._simulator.node_names():
+            return 503, _TEXT, f"node {name} is down\n".encode()
+        return 404, _TEXT, f"there is no simulated node {name}\n".encode()
+
+    def _targets(self, host: str) -> list[dict[str, Any]]:
+        found = []
+        for name in self._simulator.node_names():
+            labels = self._simulator.node_labels(name)
+            found.append(
+                {
+                    "targets": [host],
+                    "labels": {
+                        "__metrics_path__": f"/nodes/{name}/metrics",
+                        "instance": f"{name}:{PORT}",
+                        **{ours: labels[theirs] for ours, theirs in _TARGET_LABELS.items() if theirs in labels},
+                    },
+                }
+            )
+        return found
+
+
+def _host(scope: dict[str, Any]) -> str:
+    """The address the client used: the one at which Prometheus will find us too."""
+    given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+    host, port = scope.get("server") or ("127.0.0.1", PORT)
+    return given or f"{host}:{port}"
+
+
+async def serve(
+    client: KubeClient,
+    address: http.Address,
+    *,
+    memory: Path | None = None,
+    ready: Callable[[int], None] | None = None,
+) -> None:
+    """Simulate the fleet and answer until SIGINT or SIGTERM; `ready` is told the port once it does."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    simulator = Simulator(client, memory=memory)
+    async with simulator.running(), http.serving(ExporterApp(simulator), address) as port:
+        if ready is not None:
+            ready(port)
+        log.info("exporter_serving", address=f"{address.host}:{port}", nodes=len(simulator.node_names()))
+        await stop.wait()

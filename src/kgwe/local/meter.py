@@ -1,0 +1,161 @@
+"""The instruments of one simulated node: what dcgm-exporter on it would read now.
+
+Counters (energy, NVLink traffic) are the sum of what was read between readings, so they only grow; energy begins
+at what an idle card has drawn since its node exists. The label part of every row is made when the cards or
+their users change, not when somebody asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kgwe.hardware import dcgm
+from kgwe.kube import timestamp
+from kgwe.model import gpu, sensors, use
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api import gpunode
+    from kgwe.local.cards import Holder, Unit
+
+
+@dataclass(slots=True)
+class _Row:
+    """A card, or one instance of it."""
+
+    device: dcgm.Device
+    labels: str
+    memory_mib: int = 0
+    share: float = 1.0
+    """Part of the card's compute."""
+    holder: Holder | None = None
+
+
+@dataclass(slots=True)
+class _Card:
+    model: gpu.GpuModel
+    rows: list[_Row]
+    is_cut: bool
+    links: int
+    has_nvlink: bool
+    faults: dcgm.Faults
+    energy_j: float
+    nvlink_bytes: float = 0.0
+    power_w: float = 0.0
+    read_at_s: float = 0.0
+    idle: sensors.Sensors | None = field(default=None)
+
+
+class NodeMeter:
+    """Reads the cards of one node."""
+
+    def __init__(self, obj: gpunode.GPUNode, now_s: float) -> None:
+        self.name = obj.metadata.name
+        self._cards: list[_Card] = []
+        self._holders: Mapping[Unit, Holder] = {}
+        self.update(obj, now_s)
+
+    def update(self, obj: gpunode.GPUNode, now_s: float) -> None:
+        """The node's cards changed: other slices, another health, links down."""
+        before = {card.rows[0].device.uuid: card for card in self._cards if card.rows}
+        created = obj.metadata.creationTimestamp
+        age_s = max(now_s - timestamp.parse(created).timestamp(), 0.0) if created else 0.0
+        self._cards = []
+        for device in sorted(obj.status.gpus, key=lambda device: device.index):
+            card = self._card(obj, device, age_s)
+            if old := before.get(device.uuid):
+                card.energy_j, card.nvlink_bytes = old.energy_j, old.nvlink_bytes
+                card.power_w, card.read_at_s = old.power_w, old.read_at_s
+            self._cards.append(card)
+        self.hold(self._holders)
+
+    def _card(self, obj: gpunode.GPUNode, device: gpunode.GPUDevice, age_s: float) -> _Card:
+        model = gpu.find(device.model)
+        slices = model.geometry.compute if model.geometry else 1
+        rows = [
+            _Row(
+                self._identity(obj, device, instance),
+                labels="",
+                memory_mib=instance.memoryMiB,
+                share=int(instance.profile.split("g.")[0]) / slices,
+            )
+            for instance in device.mig.instances
+        ]
+        return _Card(
+            model=model,
+            rows=rows or [_Row(self._identity(obj, device, None), labels="")],
+            is_cut=bool(rows),
+            links=device.nvlink.links if device.nvlink else 0,
+            has_nvlink=device.nvlink is not None,
+            faults=dcgm.Faults(device.health.lastXID or 0),
+            energy_j=model.idle_w * age_s,
+        )
+
+    @staticmethod
+    def _identity(obj: gpunode.GPUNode, device: gpunode.GPUDevice, instance: gpunode.MIGInstance | None) -> dcgm.Device:
+        return dcgm.Device(
+            index=device.index,
+            uuid=device.uuid,
+            bus_id=device.pcie.busID if device.pcie else "",
+            model_name=device.model,
+            hostname=obj.metadata.name,
+            driver_version=obj.status.driverVersion,
+            mig_profile=instance.profile if instance else "",
+            mig_instance=instance.instanceID if instance else 0,
+        )
+
+    def hold(self, holders: Mapping[Unit, Holder]) -> None:
+        """Who has which card from now on."""
+        self._holders = holders
+        for card in self._cards:
+            for row in card.rows:
+                instance = row.device.mig_instance if row.device.mig_profile else None
+                holder = holders.get((row.device.index, instance))
+                if not row.labels or _owner(holder) != _owner(row.holder):
+                    row.labels = dcgm.label_block(row.device, _owner(holder))
+                row.holder = holder
+
+    def rows(self, now_s: float) -> list[dcgm.Row]:
+        """Every row of the node, now."""
+        found: list[dcgm.Row] = []
+        for card in self._cards:
+            uses = [row.holder.use_at(now_s) if row.holder else use.IDLE for row in card.rows]
+            reading = self._read(card, uses, now_s)
+            for row, how in zip(card.rows, uses, strict=True):
+                if card.is_cut:
+                    values = dcgm.instance_values(reading, how, row.memory_mib)
+                else:
+                    values = dcgm.card_values(reading, how)
+                found.append((row.labels, values))
+        return found
+
+    @staticmethod
+    def _read(card: _Card, uses: list[use.Use], now_s: float) -> dcgm.Reading:
+        if all(how is use.IDLE for how in uses):
+            read = card.idle = card.idle or sensors.read(card.model, use.IDLE, links=card.links)
+        else:
+            read = sensors.read(card.model, _together(card, uses), links=card.links)
+        passed_s = max(now_s - card.read_at_s, 0.0) if card.read_at_s else 0.0
+        card.energy_j += passed_s * (card.power_w + read.power_w) / 2
+        card.nvlink_bytes += passed_s * read.nvlink_bytes_per_s
+        card.power_w, card.read_at_s = read.power_w, now_s
+        counters = dcgm.Counters(int(card.energy_j * 1000), int(card.nvlink_bytes))
+        return dcgm.Reading(card.model, read, counters, card.faults, card.has_nvlink)
+
+
+def _owner(holder: Holder | None) -> dcgm.Owner | None:
+    return None if holder is None else holder.owner
+
+
+def _together(card: _Card, uses: list[use.Use]) -> use.Use:
+    """What the instances of a card do to the card as a whole."""
+    if not card.is_cut:
+        return uses[0]
+    parts = [(row.share, how) for row, how in zip(card.rows, uses, strict=True)]
+    return use.Use(
+        util=min(sum(share * how.util for share, how in parts), 1.0),
+        tensor=min(sum(share * how.tensor for share, how in parts), 1.0),
+        dram=min(sum(share * how.dram for share, how in parts), 1.0),
+    )
