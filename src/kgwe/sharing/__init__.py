@@ -1,0 +1,1 @@
+"""How cards are cut and shared: MIG layouts, slots and re-cuts."""

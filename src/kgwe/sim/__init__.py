@@ -1,0 +1,1 @@
+"""Replay: deciders driven by traces and simulated time, no cluster needed."""
