@@ -32,6 +32,10 @@ nodes and pods cost next to nothing. Several clusters can run side by side under
     help_format="plaintext",
 )
 
+app.command("kgwe.cli.fleet:fleet_app", name="fleet", help="Simulated GPU nodes: bring them, look at them.")
+app.command("kgwe.cli.fleet:fault_app", name="fault", help="Break simulated hardware, and mend it.")
+app.command("kgwe.cli.fleet:metrics", name="metrics", help="Serve the GPU metrics of the simulated nodes.")
+
 Name = Annotated[str, Parameter(name=["--name", "-n"], help="Which local cluster.")]
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
 
@@ -41,6 +45,7 @@ Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], 
   kgwe local up                      start the cluster, or find it running
   kgwe local up --foreground         stay until Ctrl-C, then stop and remove it
   kgwe local up --name second        another one beside it
+  kgwe local up --fleet mixed --nodes 64   with 64 simulated GPU nodes
   kgwe local up --scheduler-config my-scheduler.yaml"""
 )
 def up(
@@ -49,6 +54,8 @@ def up(
     foreground: bool = False,
     keep_data: bool = False,
     scheduler_config: Path | None = None,
+    fleet: str | None = None,
+    nodes: int = 16,
 ) -> int:
     """Start a local cluster; one that runs already is left as it is.
 
@@ -62,6 +69,10 @@ def up(
         With --foreground: keep the data when stopping, so that the next up continues with it.
     scheduler_config
         A KubeSchedulerConfiguration file for kube-scheduler.
+    fleet
+        A fleet of simulated GPU nodes: a file such as models/mixed.yaml, or a name `kgwe local fleet models` lists.
+    nodes
+        With --fleet: how many nodes.
     """
     options = ClusterOptions(
         name=name,
@@ -70,6 +81,10 @@ def up(
     # As Ctrl-C does: what was started so far is stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     cluster = LocalCluster.start(options, progress=progress.for_stream())
+    if fleet is not None:
+        from kgwe.cli.fleet import bring  # noqa: PLC0415 -- a cluster without a fleet does without it
+
+        bring(cluster, fleet, nodes)
     _say(_welcome(cluster))
     return _supervise(cluster, keep_data=keep_data) if foreground else 0
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
 
 from kgwe.hardware import dcgm
+from kgwe.local import ports, processes
 from kgwe.local.simulator import Simulator
 from kgwe.telemetry import http
 
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.kube.client import KubeClient
+    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.processes import ProcessRecord
 
 log = structlog.get_logger(__name__)
 
 PORT: Final = 9400  # dcgm-exporter's
+SIDECAR: Final = "gpu-metrics"
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 _USAGE: Final = b"try /metrics, /nodes/NAME/metrics, /targets or /healthz\n"
@@ -103,6 +108,23 @@ def _host(scope: dict[str, Any]) -> str:
     given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
     host, port = scope.get("server") or ("127.0.0.1", PORT)
     return given or f"{host}:{port}"
+
+
+def start(cluster: LocalCluster) -> str:
+    """Run the exporter beside a cluster for as long as it lives, on dcgm-exporter's port if that is free; its URL."""
+    known = cluster.state().sidecars.get(SIDECAR)
+    listen = _listen_of(known) if known is not None and processes.is_alive(known) else ""
+    if not listen:
+        listen = f"{ports.LOOPBACK}:{ports.allocate((SIDECAR,), preferred={SIDECAR: PORT})[SIDECAR]}"
+        command = [sys.executable, "-m", "kgwe.cli", "local", "metrics", "--kubeconfig", str(cluster.kubeconfig)]
+        command += ["--listen", listen, "--memory", str(cluster.directory / "cards.json")]
+        cluster.start_sidecar(SIDECAR, command)
+    return f"http://{listen}"
+
+
+def _listen_of(record: ProcessRecord) -> str:
+    arguments = list(record.argv)
+    return arguments[arguments.index("--listen") + 1] if "--listen" in arguments else ""
 
 
 async def serve(

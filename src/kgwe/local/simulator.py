@@ -157,19 +157,26 @@ class Simulator:
     # --- acting -----------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Watch and act while the context is open; entered once everything there is has been seen."""
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch without acting while the context is open; entered once everything there is has been seen."""
         watches = (self._nodes, self._gpu_nodes, self._pods)
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
         try:
             await informer.wait_synced(*watches)
             self.settle()
-            tasks.append(asyncio.create_task(self._act()))
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancel(*tasks)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch and act while the context is open."""
+        async with self.watching():
+            acting = asyncio.create_task(self._act())
+            try:
+                yield
+            finally:
+                await _cancel(acting)
 
     async def _act(self) -> None:
         while True:
@@ -269,3 +276,9 @@ class Simulator:
         self.settle()
         now = self._clock()
         return [row for name in names if self.answers(name) for row in self._meters[name].rows(now)]
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
