@@ -227,11 +227,14 @@ class Fill:
         """The API server's count of writes once none has come for a while."""
         self._step.update("waiting until writes die down")
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        writes, since = self._writes(), time.monotonic()
-        while (now := time.monotonic()) < deadline and now - since < _QUIET_S:
-            await asyncio.sleep(_QUIET_S / 3)
-            if (latest := self._writes()) != writes:
-                writes, since = latest, time.monotonic()
+        writes = self._writes()
+        while time.monotonic() < deadline:
+            # Seldom: one scrape of some MB costs the API server as much as twenty writes.
+            await asyncio.sleep(_QUIET_S)
+            latest = self._writes()
+            if latest == writes:
+                return writes
+            writes = latest
         return writes
 
     def _writes(self) -> Counter[str]:
