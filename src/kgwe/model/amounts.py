@@ -61,10 +61,5 @@ def largest(parts: Iterable[Mapping[str, int]]) -> Amounts:
     return result
 
 
-def mig_resource(profile: str) -> str:
-    """`1g.10gb+me` is `nvidia.com/mig-1g.10gb.me` to the device plugin: a plus has no place in a resource name."""
-    return MIG_PREFIX + profile.replace("+", ".")
-
-
 def is_gpu(resource: str) -> bool:
     return resource == GPU or resource.startswith(MIG_PREFIX)

@@ -55,6 +55,9 @@ class Constraints:
     avoid: frozenset[str] = frozenset()
 
 
+ANYWHERE = Constraints()
+
+
 class LabelIndex:
     """Labels, names and taints of a fixed list of nodes."""
 

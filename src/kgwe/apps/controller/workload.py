@@ -16,7 +16,7 @@ from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, TopologyPreference, WorkloadType
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.api.warp import Priority, WarpGPUWorkload
-from kgwe.model import amounts
+from kgwe.model import amounts, mig
 from kgwe.placement.ask import Needs
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
     spec, status = obj.spec, obj.status
     wants = spec.gpuRequirements
     if wants.mig is not None:
-        resource, per_pod = amounts.mig_resource(wants.mig.profile), wants.mig.count
+        resource, per_pod = mig.resource_of(wants.mig.profile), wants.mig.count
     else:
         resource, per_pod = amounts.GPU, spec.gpusPerPod or wants.count or 1
     preference = wants.topology.preference

@@ -1,0 +1,118 @@
+"""The published baselines FGD was compared with (USENIX ATC'23): Random, DotProd, GpuClustering, GpuPacking, BestFit.
+
+Scores are integers as in the original experiment, because their ties are part of its results: among equal scores the
+first node wins, and a run's order of nodes is random but fixed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.packing.fleet import CARD
+
+if TYPE_CHECKING:
+    from kgwe.placement.packing.fleet import BoolArray, Demand, Fleet, FloatArray, IntArray
+    from kgwe.placement.packing.policy import Mix
+
+# The widest node of the original experiment, by which its scores are scaled.
+_MAX_CPU = 128_000
+_MAX_GPU = 8 * CARD
+
+
+class _TightestCard:
+    """Whole cards by lowest index; shares on the tightest card that holds them."""
+
+    def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator) -> None:
+        del mix
+        self._fleet = fleet
+        self._rng = rng
+
+    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+        if demand.is_share:
+            return self._fleet.tightest_cards(node, demand)
+        return self._fleet.whole_cards(node, demand.num_gpu)
+
+    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+        """Nothing to remember."""
+
+
+class Random(_TightestCard):
+    """Any node that fits, any card that fits."""
+
+    def scores(self, demand: Demand, fits: BoolArray) -> FloatArray:
+        del demand
+        return self._rng.random(len(fits))
+
+    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+        if not demand.is_share:
+            return self._fleet.whole_cards(node, demand.num_gpu)
+        return (int(self._rng.choice(np.flatnonzero(self._fleet.cards[:, node] >= demand.gpu_milli))),)
+
+
+class DotProd(_TightestCard):
+    """Aligns what is asked with what is free: the larger the product of both, the worse."""
+
+    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+        del fits
+        fleet = self._fleet
+        cpu = fleet.cpu_free / _MAX_CPU * (demand.cpu_milli / _MAX_CPU)
+        gpu = fleet.gpu_free / _MAX_GPU * (demand.total_milli / _MAX_GPU)
+        return (100 * (1 - (cpu + gpu) / 2)).astype(np.int64)
+
+
+class BestFit(_TightestCard):
+    """The node with the least left over. (The original then rescales to 0..100, which keeps the order.)"""
+
+    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+        del fits
+        fleet = self._fleet
+        cpu = 0.5 * (fleet.cpu_free - demand.cpu_milli) / _MAX_CPU
+        gpu = 0.5 * (fleet.gpu_free - demand.total_milli) / _MAX_GPU
+        return (100 * (1 - (cpu + gpu))).astype(np.int64)
+
+
+class GpuPacking(_TightestCard):
+    """Used cards first, then used nodes, then fresh nodes."""
+
+    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+        fleet = self._fleet
+        if demand.num_gpu == 0:
+            return np.zeros(len(fits), dtype=np.int64)
+        is_fresh = fleet.whole == fleet.card_count
+        fresh = np.maximum(33 - fleet.card_count, fleet.card_count)
+        opened = np.full(len(fits), max(50 - demand.num_gpu, 33))
+        if demand.num_gpu > 1 or demand.gpu_milli == CARD:
+            return np.where(is_fresh, fresh, opened)
+        partial = np.where((fleet.cards >= demand.gpu_milli) & (fleet.cards < CARD), fleet.cards, CARD).min(axis=0)
+        packed = np.maximum(100 - partial * 100 // CARD // 10, 50)
+        return np.where(is_fresh, fresh, np.where(partial < CARD, packed, opened))
+
+
+class GpuClustering(_TightestCard):
+    """Equals together: a node that holds only pods of the same class, then one that holds some, then an empty one."""
+
+    def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator) -> None:
+        super().__init__(fleet, mix, rng)
+        # For each node the set of classes on it, as bits: bit 0 shares, bit n pods with n cards.
+        self._classes: IntArray = np.zeros(len(fleet), dtype=np.int64)
+
+    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+        if demand.num_gpu == 0:
+            return np.zeros(len(fits), dtype=np.int64)
+        used = 25 * (_MAX_GPU - self._fleet.gpu_free) // _MAX_GPU
+        mine = _class_bit(demand)
+        alone = np.where(self._classes == mine, 75, 0)
+        shared = np.where((self._classes & mine > 0) & (self._classes != mine), 50, 0)
+        empty = np.where(self._classes == 0, 25, 0)
+        return used + alone + shared + empty
+
+    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+        del cards
+        if demand.num_gpu:
+            self._classes[node] |= _class_bit(demand)
+
+
+def _class_bit(demand: Demand) -> int:
+    return 1 if demand.is_share else 1 << demand.num_gpu

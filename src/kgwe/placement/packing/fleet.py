@@ -1,0 +1,141 @@
+"""The fleet a packing policy looks at: free CPU, memory and card shares of every node, as flat arrays.
+
+One column per node, one row per card. Cards are 1000 milli; a node with fewer cards than the widest one has rows that
+are never free. Nothing leaves and nothing moves: `place` is the only change, and it refuses to oversubscribe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    IntArray = NDArray[np.int64]
+    FloatArray = NDArray[np.float64]
+    BoolArray = NDArray[np.bool_]
+
+#: a whole card
+CARD = 1000
+#: the kubelet's limit in the published experiment
+PODS_PER_NODE = 1001
+
+
+class Demand(NamedTuple):
+    """What a pod asks for, as far as the value of a place is concerned: pods of equal demand are interchangeable."""
+
+    cpu_milli: int
+    gpu_milli: int  # per card
+    num_gpu: int
+    gpu_spec: str = ""  # allowed models, joined by "|"; empty: any
+
+    @property
+    def is_share(self) -> bool:
+        return self.num_gpu == 1 and self.gpu_milli < CARD
+
+    @property
+    def total_milli(self) -> int:
+        return self.gpu_milli * self.num_gpu
+
+    def allows(self, model: str) -> bool:
+        return self.num_gpu == 0 or not self.gpu_spec or model in self.gpu_spec.split("|")
+
+
+class Pod(NamedTuple):
+    demand: Demand
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    cards: int
+    model: str
+
+
+class Fleet:
+    """Free amounts per node; the derived arrays are kept in step by `place`."""
+
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        count, width = len(nodes), max(node.cards for node in nodes)
+        self.models = tuple(sorted({node.model for node in nodes}))
+        self.model: IntArray = np.array([self.models.index(node.model) for node in nodes])
+        self.card_count: IntArray = np.array([node.cards for node in nodes])
+        self.cpu_free: IntArray = np.array([node.cpu_milli for node in nodes])
+        self.memory_free: IntArray = np.array([node.memory_mib for node in nodes])
+        self.pods: IntArray = np.zeros(count, dtype=np.int64)
+        self.cards: IntArray = np.where(np.arange(width)[:, None] < self.card_count, CARD, 0)
+        self.largest: IntArray = self.cards.max(axis=0)
+        self.whole: IntArray = (self.cards == CARD).sum(axis=0)
+        self.gpu_free: IntArray = self.cards.sum(axis=0)
+        self.capacity = int(self.gpu_free.sum())
+        self._allowed: dict[str, BoolArray] = {}
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    def allowed_models(self, demand: Demand) -> BoolArray:
+        """For each of `models`, whether the demand may use it."""
+        return np.array([demand.allows(model) for model in self.models])
+
+    def allowed(self, demand: Demand) -> BoolArray:
+        """For each node, whether its model suits the demand."""
+        spec = demand.gpu_spec if demand.num_gpu else ""
+        if spec not in self._allowed:
+            self._allowed[spec] = self.allowed_models(demand)[self.model]
+        return self._allowed[spec]
+
+    def fits(self, pod: Pod) -> BoolArray:
+        """For each node, whether the pod fits as things are."""
+        demand = pod.demand
+        fits: BoolArray = (self.cpu_free >= demand.cpu_milli) & (self.memory_free >= pod.memory_mib)
+        fits &= self.pods < PODS_PER_NODE
+        if demand.num_gpu == 0:
+            return fits
+        if demand.gpu_spec:
+            fits &= self.allowed(demand)
+        if demand.num_gpu == 1:
+            return fits & (self.largest >= demand.gpu_milli)
+        if demand.gpu_milli == CARD:
+            return fits & (self.whole >= demand.num_gpu)
+        return fits & ((self.cards >= demand.gpu_milli).sum(axis=0) >= demand.num_gpu)
+
+    def whole_cards(self, node: int, count: int) -> tuple[int, ...]:
+        """The `count` lowest-index cards of a node that nobody uses."""
+        return tuple(int(card) for card in np.flatnonzero(self.cards[:, node] == CARD)[:count])
+
+    def tightest_cards(self, node: int, demand: Demand) -> tuple[int, ...]:
+        """The cards with the least free share that still holds the demand, lowest index first among equals."""
+        free = self.cards[:, node]
+        order = np.argsort(free, kind="stable")
+        return tuple(int(card) for card in order if free[card] >= demand.gpu_milli)[: demand.num_gpu]
+
+    def place(self, pod: Pod, node: int, cards: Sequence[int]) -> None:
+        """Take the pod's share; InvariantBroken, with nothing changed, when it is not there to take."""
+        demand = pod.demand
+        chosen = self.cards[list(cards), node]
+        if (
+            len(set(cards)) != demand.num_gpu
+            or (chosen < demand.gpu_milli).any()
+            or self.cpu_free[node] < demand.cpu_milli
+            or self.memory_free[node] < pod.memory_mib
+        ):
+            raise errors.InvariantBroken(f"node {node} cannot give {pod} on cards {tuple(cards)}")
+        self.pods[node] += 1
+        self.cpu_free[node] -= demand.cpu_milli
+        self.memory_free[node] -= pod.memory_mib
+        if demand.num_gpu:
+            self.cards[list(cards), node] -= demand.gpu_milli
+            column = self.cards[:, node]
+            self.largest[node] = column.max()
+            self.whole[node] = (column == CARD).sum()
+            self.gpu_free[node] = column.sum()

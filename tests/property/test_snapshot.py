@@ -1,0 +1,116 @@
+"""A snapshot after any bookings and their undo is bit for bit what it was, and never gives anything twice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgwe import errors
+from kgwe.model import gpu
+from kgwe.model.mig import parse_placement
+from kgwe.model.wiring import Slot, Wiring
+from kgwe.placement.node import CARD_MILLI, Gpus, Node, Request, Shape
+from kgwe.placement.snapshot import Grant, Snapshot, bits
+
+A100 = gpu.find("A100-SXM4-80GB")
+WIRING = Wiring(slots=tuple(Slot(f"00000000:{i:02X}:00.0") for i in range(8)))
+SHAPE = Shape(WIRING, A100.name, A100.memory_mib, str(A100.architecture), A100.geometry)
+assert A100.geometry is not None
+CUT = tuple(parse_placement(A100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4"))
+
+
+def fleet(count=3):
+    nodes = [Node(f"n{i}", SHAPE, 64_000, 2**38, 10, cut={7: CUT} if i == 0 else {}) for i in range(count)]
+    return Snapshot.of(nodes)
+
+
+def state(snapshot):
+    arrays = (
+        snapshot.free,
+        snapshot.cpu_milli,
+        snapshot.memory_bytes,
+        snapshot.pods,
+        snapshot.milli,
+        snapshot.share_mib,
+    )
+    slices = {name: counts.tolist() for name, counts in snapshot.slices.items()}
+    return [array.tolist() for array in arrays], slices, {key: list(held) for key, held in snapshot.free_slices.items()}
+
+
+grants = st.builds(
+    Grant,
+    node=st.integers(0, 2),
+    cpu_milli=st.integers(0, 20_000),
+    memory_bytes=st.integers(0, 2**36),
+    cards=st.integers(0, 255),
+    share=st.none() | st.tuples(st.integers(0, 7), st.integers(1, 999), st.integers(0, 40_000)),
+    slices=st.sampled_from([(), ((7, CUT[0]),), ((7, CUT[1]),), ((7, CUT[0]), (7, CUT[1]))]),
+)
+
+
+@given(st.lists(grants, max_size=25))
+def test_undone_in_reverse_it_is_what_it_was(wanted):
+    snapshot = fleet()
+    before, undos = state(snapshot), []
+    for grant in wanted:
+        held = state(snapshot)
+        try:
+            undos.append(snapshot.commit(grant))
+        except errors.InvariantBroken:
+            assert state(snapshot) == held, "a refused booking changes nothing"
+    for undo in reversed(undos):
+        undo()
+    assert state(snapshot) == before
+
+
+@given(st.lists(grants, max_size=40))
+def test_nothing_is_ever_given_twice(wanted):
+    snapshot = fleet()
+    booked: list[Grant] = []
+    for grant in wanted:
+        try:
+            snapshot.commit(grant)
+        except errors.InvariantBroken:
+            continue
+        booked.append(grant)
+    for node in range(3):
+        mine = [grant for grant in booked if grant.node == node]
+        held = np.zeros(8, dtype=int)
+        for grant in mine:
+            for card in bits(grant.cards):
+                held[card] += CARD_MILLI
+            if grant.share:
+                held[grant.share[0]] += grant.share[1]
+        assert held.max(initial=0) <= CARD_MILLI
+        assert sum(g.cpu_milli for g in mine) <= 64_000
+        assert len(mine) <= 10
+        for card in range(8):
+            is_free = bool(int(snapshot.free[node]) >> card & 1)
+            assert is_free == (held[card] == 0 and not (node == 0 and card == 7))
+
+
+@given(st.lists(grants, max_size=8))
+def test_all_or_none(wanted):
+    snapshot = fleet()
+    before = state(snapshot)
+    try:
+        undo = snapshot.commit_all(wanted)
+    except errors.InvariantBroken:
+        assert state(snapshot) == before
+    else:
+        undo()
+        assert state(snapshot) == before
+
+
+def test_changed_nodes_are_known():
+    snapshot = fleet()
+    seen = snapshot.version
+    snapshot.commit(Grant(1, cards=1))
+    assert snapshot.newer_than(seen).tolist() == [1]
+    assert snapshot.newer_than(snapshot.version).tolist() == []
+
+
+@pytest.mark.parametrize("bad", [{"count": 1, "milli": 5}, {"milli": 1000}, {"profile": "1g.10gb"}, {"count": -1}])
+def test_a_request_that_makes_no_sense_is_refused(bad):
+    with pytest.raises(ValueError, match=r"ask for|go together"):
+        Request(Gpus(**bad))
