@@ -37,14 +37,18 @@ def state(snapshot):
     return [array.tolist() for array in arrays], slices, {key: list(held) for key, held in snapshot.free_slices.items()}
 
 
+shares = st.tuples(st.integers(0, 7), st.integers(1, 999), st.integers(0, 40_000))
+held = st.one_of(
+    st.fixed_dictionaries({"cards": st.integers(0, 255)}),
+    st.fixed_dictionaries({"share": shares}),
+    st.fixed_dictionaries({"slices": st.sampled_from([((7, CUT[0]),), ((7, CUT[1]),), ((7, CUT[0]), (7, CUT[1]))])}),
+)
 grants = st.builds(
-    Grant,
-    node=st.integers(0, 2),
-    cpu_milli=st.integers(0, 20_000),
-    memory_bytes=st.integers(0, 2**36),
-    cards=st.integers(0, 255),
-    share=st.none() | st.tuples(st.integers(0, 7), st.integers(1, 999), st.integers(0, 40_000)),
-    slices=st.sampled_from([(), ((7, CUT[0]),), ((7, CUT[1]),), ((7, CUT[0]), (7, CUT[1]))]),
+    lambda node, cpu, memory, what: Grant(node, cpu, memory, **what),
+    st.integers(0, 2),
+    st.integers(0, 20_000),
+    st.integers(0, 2**36),
+    held,
 )
 
 
@@ -114,3 +118,8 @@ def test_changed_nodes_are_known():
 def test_a_request_that_makes_no_sense_is_refused(bad):
     with pytest.raises(ValueError, match=r"ask for|go together"):
         Request(Gpus(**bad))
+
+
+def test_a_grant_of_two_kinds_is_refused():
+    with pytest.raises(errors.InvariantBroken, match="one kind"):
+        Grant(0, cards=1, share=(0, 500, 0))

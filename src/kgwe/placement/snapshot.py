@@ -32,7 +32,7 @@ _GB_IN_MIB = 1e9 / 2**20
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one pod holds of one node."""
+    """What one pod holds of one node: whole cards, a share of one, or slices, never a mixture."""
 
     node: int
     cpu_milli: int = 0
@@ -43,6 +43,11 @@ class Grant:
     share: tuple[int, int, int] | None = None
     #: (card, slice) pairs
     slices: tuple[tuple[int, Placement], ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = bool(self.cards) + (self.share is not None) + bool(self.slices)
+        if kinds > 1 or len({(card, placed.start) for card, placed in self.slices}) != len(self.slices):
+            raise errors.InvariantBroken(f"a grant is of one kind and names a slice once: {self}")
 
 
 @dataclass
