@@ -1,0 +1,91 @@
+"""The instruments of a node: one row per card or slice, counters that only grow, labels of the pod on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kgwe.hardware import dcgm
+from kgwe.local import cards, gpunodes, models
+from kgwe.local.meter import NodeMeter
+from kgwe.model import inventory, use
+
+NODES = {node.pool.name: node for node in inventory.expand(models.load("mixed"), 64)}
+FIELDS = list(dcgm.Field)
+T0 = 1_800_000_000.0
+
+
+def meter(pool: str, *broken: gpunodes.CardFault) -> NodeMeter:
+    return NodeMeter(gpunodes.gpu_node(NODES[pool], "uid", broken), T0)
+
+
+def holder(profile: str = "constant(util=0.8, mem=0.5, noise=0)", pod: str = "pod") -> cards.Holder:
+    return cards.Holder(dcgm.Owner("team", pod, "main"), use.parse(profile), T0 - 1000, 1)
+
+
+def column(rows: list[dcgm.Row], field: dcgm.Field) -> list[Any]:
+    return [values[FIELDS.index(field)] for _, values in rows]
+
+
+def test_a_whole_node_has_a_row_per_card_and_a_cut_one_a_row_per_slice():
+    assert len(meter("h100").rows(T0)) == 8
+    assert len(meter("a100-mig").rows(T0)) == 24
+
+
+def test_a_used_card_carries_its_pod_and_its_use():
+    node = meter("h100")
+    node.hold({(2, None): holder()})
+    rows = node.rows(T0)
+    assert column(rows, dcgm.Field.GPU_UTIL) == [0, 0, 80, 0, 0, 0, 0, 0]
+    assert ['pod="pod"' in labels for labels, _ in rows].index(True) == 2
+    node.hold({})
+    assert column(node.rows(T0), dcgm.Field.GPU_UTIL) == [0] * 8
+    assert not any("pod=" in labels for labels, _ in node.rows(T0))
+
+
+def test_a_busy_slice_shows_in_its_engine_and_in_the_power_of_its_card():
+    node = meter("a100-mig")
+    idle_w = column(node.rows(T0), dcgm.Field.POWER_USAGE)
+    node.hold({(0, 5): holder()})
+    rows = node.rows(T0)
+    assert column(rows, dcgm.Field.GPU_UTIL) == [0] * 24
+    assert column(rows, dcgm.Field.GR_ENGINE_ACTIVE)[:3] == [0, 0.8, 0]
+    busy_w = column(rows, dcgm.Field.POWER_USAGE)
+    assert busy_w[0] == busy_w[1] == busy_w[2]
+    assert busy_w[0] > idle_w[0]
+    assert busy_w[3:] == idle_w[3:]
+
+
+def test_energy_is_power_times_time_and_only_grows():
+    node = meter("h100")
+    node.hold({(0, None): holder()})
+    first = column(node.rows(T0 + 10), dcgm.Field.ENERGY)
+    later = column(node.rows(T0 + 110), dcgm.Field.ENERGY)
+    power_w = column(node.rows(T0 + 110), dcgm.Field.POWER_USAGE)
+    for before, after, watts in zip(first, later, power_w, strict=True):
+        assert after - before == pytest.approx(watts * 100 * 1000, rel=0.01)
+    again = column(node.rows(T0 + 100), dcgm.Field.ENERGY)  # a clock that was set back
+    assert all(after >= before for before, after in zip(later, again, strict=True))
+
+
+def test_counters_survive_a_change_of_the_node():
+    node = meter("h100")
+    node.rows(T0)
+    before = column(node.rows(T0 + 100), dcgm.Field.ENERGY)
+    node.update(gpunodes.gpu_node(NODES["h100"], "uid", [gpunodes.Xid(0, 79, "2026-11-15T10:00:00Z")]), T0 + 100)
+    assert column(node.rows(T0 + 100), dcgm.Field.ENERGY) == before
+    assert column(node.rows(T0 + 100), dcgm.Field.XID_ERRORS) == [79, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_card_with_links_down_moves_less_over_nvlink():
+    whole, hurt = meter("h100"), meter("h100", gpunodes.LinkDown(0, 9))
+    for node in (whole, hurt):
+        node.hold({(0, None): holder()})
+        node.rows(T0)
+    moved = [column(node.rows(T0 + 100), dcgm.Field.NVLINK)[0] for node in (whole, hurt)]
+    assert moved[1] == pytest.approx(moved[0] / 2)
+
+
+def test_a_card_without_nvlink_has_no_figure_for_it():
+    assert column(meter("l40s").rows(T0), dcgm.Field.NVLINK) == [None] * 8
