@@ -55,6 +55,7 @@ class Nic:
 
     name: str
     gbit_per_s: int
+    """Line rate; 0: not known."""
     numa: int | None = None
     pcie: PciePath = ()
     rail: int | None = None
@@ -72,6 +73,16 @@ class Wiring:
     mesh: tuple[tuple[int, int, int], ...] = ()
     """Direct NVLinks: (card, card, links), each pair once."""
     nics: tuple[Nic, ...] = ()
+    links_down: tuple[int, ...] = ()
+    """Per card, links into the NVSwitch fabric that do not work; empty: all do."""
+    link_gb_per_s: float = 0.0
+    """One NVLink in one direction, where the source says it; 0: what is usual for the generation."""
+    pcie_gb_per_s: float = 0.0
+    """A card's PCIe slot in one direction; 0: not known."""
+    seen: tuple[tuple[Relation, ...], ...] = ()
+    """Per pair of cards, the PCIe path a tool reported; where it did, the slots' places are not asked."""
+    nics_seen: tuple[tuple[Relation, ...], ...] = ()
+    """Per network card and GPU, likewise."""
 
     @cached_property
     def _direct(self) -> dict[tuple[int, int], int]:
@@ -81,7 +92,13 @@ class Wiring:
         """How many NVLinks join two cards; through a switch a card's every link reaches every peer."""
         if a == b:
             return 0
-        return self.switch_links or self._direct.get((a, b), 0)
+        if self.switch_links:
+            return min(self.links_up(a), self.links_up(b))
+        return self._direct.get((a, b), 0)
+
+    def links_up(self, card: int) -> int:
+        """Links of the card into the NVSwitch fabric that work."""
+        return self.switch_links - (self.links_down[card] if self.links_down else 0)
 
     def peers(self, card: int) -> dict[int, int]:
         """card -> links, for direct NVLinks; a switch has no peers, it has everyone."""
@@ -90,12 +107,20 @@ class Wiring:
     def relation(self, a: int, b: int) -> Relation:
         if a == b:
             return Relation.SELF
-        if self.nvlinks(a, b):
-            return Relation.NVLINK
+        return Relation.NVLINK if self.nvlinks(a, b) else self.pcie_relation(a, b)
+
+    def pcie_relation(self, a: int, b: int) -> Relation:
+        """The path between two cards that a transfer without NVLink takes."""
+        if a == b:
+            return Relation.SELF
+        if self.seen and self.seen[a][b] is not Relation.UNKNOWN:
+            return self.seen[a][b]
         one, other = self.slots[a], self.slots[b]
         return path_between(one.pcie, one.numa, other.pcie, other.numa)
 
     def nic_relation(self, nic: int, card: int) -> Relation:
+        if self.nics_seen and self.nics_seen[nic][card] is not Relation.UNKNOWN:
+            return self.nics_seen[nic][card]
         one, other = self.nics[nic], self.slots[card]
         return path_between(one.pcie, one.numa, other.pcie, other.numa)
 
