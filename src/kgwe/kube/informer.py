@@ -10,6 +10,10 @@ update memory or put a key on a queue. A re-list is diffed against the store, so
 deleted and created anew) while the watch was down is reported like any other. Nothing is reported twice
 for the same resource version. `synced` is set after the first complete list; nobody decides before it.
 
+An object that cannot be decoded hides no other; if an earlier state of it was understood, that one stays, because
+what the object holds (a GPU, say) is not free just because we cannot read it. A handler that raises ends `run`:
+memory that missed a change is worth less than a restart.
+
 Assumptions about the other side: a list without a version is a consistent read; a watch delivers every
 change after its version or fails with 410; bookmarks only move the version forward.
 """
@@ -17,6 +21,7 @@ change after its version or fails with 410; bookmarks only move the version forw
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -56,12 +61,21 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _VersionOnlyMeta(msgspec.Struct):
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
+class _Identity(msgspec.Struct):
+    """What can be read of any object, also of one whose own struct does not fit."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the name of the manifest
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class _VersionOnly(msgspec.Struct):
-    metadata: _VersionOnlyMeta
+class _Anything(msgspec.Struct):
+    metadata: _Identity
 
 
 class _Status(msgspec.Struct):
@@ -70,12 +84,19 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
+# Not JSON, not of the shape asked for, or not even text.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+
 # The server ends a watch after a random time in this range, so that watches of many clients do not end together.
 _WATCH_SECONDS = (240, 300)
-# Longest silence on a watch. The server sends a bookmark about every minute and ends the watch itself
-# within _WATCH_SECONDS, so this long without a byte means the connection is half open.
-_INACTIVITY_S = 330.0
+# Longest silence on a watch. The server sends a bookmark about every minute, so this long without a byte means that the
+# connection is half open; should a server send none, watching again from the same version costs one request.
+_INACTIVITY_S = 150.0
 _BACKOFF_S = (0.2, 30.0)
+# A kind that is not there yet (its CRD is about to be installed) costs little to ask for.
+_ABSENT_CEILING_S = 5.0
+# A watch that ends sooner, without a word, does not count as having worked.
+_SHORT_WATCH_S = 1.0
 
 
 class Informer(Generic[T]):
@@ -111,11 +132,14 @@ class Informer(Generic[T]):
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._watching: asyncio.Future[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []  # callers of resync
+        self._wake = asyncio.Event()  # cuts a back-off short
+        self._stale = True  # a list is needed before watching makes sense
+        self._failures = 0  # since the server last gave us anything
         self._page = msgspec.json.Decoder(kube_client.ListPage[resource.type])  # type: ignore[name-defined] # a run-time type
         self._raw_page = msgspec.json.Decoder(kube_client.ListPage[msgspec.Raw])
         self._object = msgspec.json.Decoder(resource.type)
         self._event = msgspec.json.Decoder(_Event)
-        self._bookmark = msgspec.json.Decoder(_VersionOnly)
+        self._anything = msgspec.json.Decoder(_Anything)
 
     @property
     def has_synced(self) -> bool:
@@ -135,33 +159,55 @@ class Informer(Generic[T]):
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
+        self._wake.set()
         if self._watching is not None:
             self._watching.cancel()
         await waiter
 
     async def run(self) -> None:
         """Keep the store true until cancelled."""
-        backoff_s = _BACKOFF_S[0]
-        fresh = False
-        while True:
-            try:
-                if not fresh or self._waiting:
-                    await self._list()
-                    fresh = True
-                await self._watch_until_resync()
-                backoff_s = _BACKOFF_S[0]
-            except errors.Expired:
-                # The version we hold was compacted away. Everything missed meanwhile is found by diffing.
-                log.info("watch_expired", resource=self.resource.plural, version=self.version)
-                fresh = False
-            except (errors.Transient, errors.NotFound, errors.Permanent) as exc:
-                # Permanent too: rights may be granted and a CRD installed while we wait.
-                wait_s = getattr(exc, "retry_after_s", None) or backoff_s * (1 + self._rng.random())
-                log.warning(
-                    "watch_interrupted", resource=self.resource.plural, error=str(exc), retry_in_s=round(wait_s, 2)
-                )
-                backoff_s = min(backoff_s * 2, _BACKOFF_S[1])
-                await asyncio.sleep(wait_s)
+        try:
+            while True:
+                try:
+                    # Again after each list: who asked for one while it was being read waits for another.
+                    while self._stale or self._waiting:
+                        await self._list()
+                    await self._watch_until_resync()
+                except errors.InvariantBroken:
+                    raise
+                except errors.KgweError as exc:
+                    await self._recover(exc)
+        finally:
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_exception(errors.Transient(f"the informer of {self.resource.plural} was stopped"))
+            self._waiting.clear()
+
+    async def _recover(self, exc: errors.KgweError) -> None:
+        """Decide where to go on, and when."""
+        # Whatever is not a passing failure leaves open what we missed. Permanent ones are tried again too: rights may
+        # be granted and a CRD installed while we wait.
+        self._stale = self._stale or not isinstance(exc, errors.Transient)
+        first_expiry = isinstance(exc, errors.Expired) and self._failures == 0
+        wait_s = 0.0 if first_expiry else self._backoff_s(exc)
+        self._failures += 1
+        if first_expiry:
+            # The version we hold was compacted away. Everything missed meanwhile is found by diffing.
+            log.info("watch_expired", resource=self.resource.plural, version=self.version)
+            return
+        log.warning("watch_interrupted", resource=self.resource.plural, error=str(exc), retry_in_s=round(wait_s, 2))
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+
+    def _backoff_s(self, exc: errors.KgweError) -> float:
+        base_s, ceiling_s = _BACKOFF_S
+        asked_s = exc.retry_after_s if isinstance(exc, errors.Transient) else None
+        if isinstance(exc, errors.NotFound):
+            ceiling_s = _ABSENT_CEILING_S
+        wait_s = asked_s or base_s * float(2 ** min(self._failures, 10))
+        return min(wait_s, ceiling_s) * (0.5 + 0.5 * self._rng.random())
 
     async def _watch_until_resync(self) -> None:
         self._watching = asyncio.ensure_future(self._watch())
@@ -180,27 +226,31 @@ class Informer(Generic[T]):
         waiting, self._waiting = self._waiting, []
         try:
             await self._replace()
-        except errors.KgweError:
+        except BaseException:
             self._waiting += waiting  # they still wait for a list that succeeds
             raise
+        self._stale = False
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def _replace(self) -> None:
         """Make the store equal to what the server has now."""
-        found, version = await self._list_pages(self._page_size)
+        found, unreadable, version = await self._list_pages(self._page_size)
         self.lists += 1
-        for key in [key for key in self.store if key not in found]:
-            self._set(key, None)
+        for key, obj in list(self.store.items()):
+            if key not in found and unreadable.get(key) != obj.metadata.uid:
+                self._set(key, None)
         for key, obj in found.items():
             self._set(key, obj)
         self.version = version
         self.synced.set()
         log.debug("listed", resource=self.resource.plural, objects=len(found), version=version)
 
-    async def _list_pages(self, limit: int) -> tuple[dict[str, T], str]:
+    async def _list_pages(self, limit: int) -> tuple[dict[str, T], dict[str, str], str]:
+        """The objects by key, the uids of those that cannot be read by key, and the version of it all."""
         found: dict[str, T] = {}
+        unreadable: dict[str, str] = {}
         query = {**self._selectors, "limit": str(limit)} if limit else dict(self._selectors)
         while True:
             try:
@@ -210,27 +260,49 @@ class Informer(Generic[T]):
                     raise
                 # The list outlived the version it was reading: take it whole, as client-go does.
                 return await self._list_pages(0)
-            page = self._decode_page(body)
+            page = self._decode_page(body, unreadable)
             found.update((obj.metadata.key, obj) for obj in page.items)
+            if not page.metadata.resource_version:
+                # No API server said this, and taking its word could mean that everything is gone.
+                raise errors.Transient(f"listing {self._path}: the reply has no resourceVersion")
             if not page.metadata.continue_:
-                return found, page.metadata.resource_version
+                return found, unreadable, page.metadata.resource_version
             query["continue"] = page.metadata.continue_
 
-    def _decode_page(self, body: bytes) -> kube_client.ListPage[T]:
+    def _decode_page(self, body: bytes, unreadable: dict[str, str]) -> kube_client.ListPage[T]:
         try:
             return self._page.decode(body)
         except msgspec.ValidationError:
-            # One object we cannot read must not hide the others.
+            pass  # one object we cannot read must not hide the others
+        except _UNREADABLE as exc:
+            raise errors.Transient(f"listing {self._path}: {exc}") from exc
+        try:
             raw = self._raw_page.decode(body)
-            items = [obj for item in raw.items if (obj := self._decode_object(item)) is not None]
-            return kube_client.ListPage(items=items, metadata=raw.metadata)
+        except msgspec.ValidationError as exc:
+            raise errors.Permanent(f"listing {self._path}: {exc}") from exc
+        items = []
+        for item in raw.items:
+            obj = self._decode_object(item)
+            if obj is not None:
+                items.append(obj)
+            elif (identity := self._identify(item)) is not None:
+                unreadable[identity.key] = identity.uid
+        return kube_client.ListPage(items=items, metadata=raw.metadata)
 
     def _decode_object(self, raw: msgspec.Raw) -> T | None:
         try:
             return self._object.decode(raw)
-        except msgspec.ValidationError as exc:
+        except _UNREADABLE as exc:
             self.skipped += 1
-            log.warning("object_unreadable", resource=self.resource.plural, error=str(exc), start=bytes(raw)[:200])
+            identity = self._identify(raw)
+            key = "?" if identity is None else identity.key
+            log.warning("object_unreadable", resource=self.resource.plural, key=key, error=str(exc))
+            return None
+
+    def _identify(self, raw: msgspec.Raw) -> _Identity | None:
+        try:
+            return self._anything.decode(raw).metadata
+        except _UNREADABLE:
             return None
 
     # --- watch ------------------------------------------------------------------------------------------
@@ -245,25 +317,47 @@ class Informer(Generic[T]):
             "timeoutSeconds": str(self._rng.randint(*_WATCH_SECONDS)),
         }
         rest = b""
+        worked = False
         async with self._client.stream(self._path, params=params, read_timeout_s=self._inactivity_s) as response:
-            # Split bytes at newlines ourselves: decoding to text line by line would double the work.
-            async for chunk in response.aiter_raw():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    if line:
-                        self._receive(line)
+            clock = asyncio.get_running_loop().time
+            began_at = clock()
+            try:
+                # Split bytes at newlines ourselves: decoding to text line by line would double the work.
+                async for chunk in response.aiter_bytes():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        if line:
+                            self._receive(line)
+                            worked = True
+            finally:
+                worked = worked or clock() - began_at >= _SHORT_WATCH_S
+                if worked:
+                    self._failures = 0
+        if not worked:
+            # Something answers in the server's name and hangs up: not a reason to ask a thousand times a second.
+            raise errors.Transient(f"watching {self._path}: ended as soon as it began")
 
     def _receive(self, line: bytes) -> None:
-        event = self._event.decode(line)
-        if event.type == "ERROR":
-            status = msgspec.json.decode(event.object, type=_Status)
+        try:
+            event = self._event.decode(line)
+            status = msgspec.json.decode(event.object, type=_Status) if event.type == "ERROR" else None
+        except _UNREADABLE as exc:
+            # Not Transient: what this line said is lost, only a list can tell.
+            raise errors.Permanent(f"watching {self._path}: {exc}") from exc
+        if status is not None:
             raise kube_client.error_for(status.code, status.reason, f"watching {self._path}: {status.message}")
-        version = self._bookmark.decode(event.object).metadata.resource_version
-        if event.type != "BOOKMARK":
+        if event.type in ("ADDED", "MODIFIED"):
             obj = self._decode_object(event.object)
             if obj is not None:
-                self._set(obj.metadata.key, None if event.type == "DELETED" else obj)
-        self.version = version
+                self._set(obj.metadata.key, obj)
+                self.version = obj.metadata.resourceVersion
+                return
+        identity = self._identify(event.object)
+        if identity is None:
+            raise errors.Permanent(f"watching {self._path}: a {event.type} without readable metadata")
+        if event.type == "DELETED":
+            self._set(identity.key, None)
+        self.version = identity.resourceVersion
 
     # --- store ------------------------------------------------------------------------------------------
 
@@ -283,8 +377,12 @@ class Informer(Generic[T]):
         else:
             self.store[key] = new
         change = Change(key, old, new)
-        for handler in self._handlers:
-            handler(change)
+        try:
+            for handler in self._handlers:
+                handler(change)
+        except errors.KgweError as exc:
+            # Not a failure of the server, and not to be tried again: the store has moved on.
+            raise errors.InvariantBroken(f"handling a change of {self.resource.plural} {key}: {exc}") from exc
 
 
 async def wait_synced(*informers: Informer[Any]) -> None:

@@ -1,0 +1,156 @@
+"""A scripted API server for informers: it gives the answers that a real one gives seldom, when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+
+from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
+from kgwe.kube.client import KubeClient
+from kgwe.kube.informer import Change, Informer
+from kgwe.kube.resources import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+class Thing(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    size: int = 0
+
+
+THING = Resource("things.example", "v1", "things", "Thing", namespaced=True, type=Thing)
+_END = b""
+
+
+class ScriptedServer:
+    """Lists what it is told to have; a watch sends what it is told to send."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 100
+        self.queries: list[dict[str, str]] = []
+        self.answers: list[Callable[[httpx2.Request], httpx2.Response | None]] = []
+        self.hold_list: asyncio.Event | None = None
+        self.watching = asyncio.Event()
+        self._lines: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        query = dict(request.url.params)
+        self.queries.append(query)
+        if self.answers and (answer := self.answers.pop(0)(request)) is not None:
+            return answer
+        if "watch" in query:
+            self.watching.set()
+            return httpx2.Response(200, content=self._stream())
+        items, version = list(self.objects.values()), str(self.version)
+        if self.hold_list is not None:
+            await self.hold_list.wait()
+        return httpx2.Response(200, json={"metadata": {"resourceVersion": version}, "items": items})
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        while (line := await self._lines.get()) != _END:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+
+    def send(self, type_: str, obj: dict[str, Any]) -> None:
+        self.send_bytes(json.dumps({"type": type_, "object": obj}).encode() + b"\n")
+
+    def send_bytes(self, data: bytes) -> None:
+        self._lines.put_nowait(data)
+
+    def end(self) -> None:
+        self._lines.put_nowait(_END)
+
+    def cut(self) -> None:
+        self._lines.put_nowait(httpx2.ReadError("connection reset"))
+
+    def thing(self, name: str, *, uid: str = "", **fields: Any) -> dict[str, Any]:
+        """A new state of a thing, stored."""
+        self.version += 1
+        metadata = {"name": name, "namespace": "n", "uid": uid or f"u-{name}", "resourceVersion": str(self.version)}
+        self.objects[name] = {"metadata": metadata, **fields}
+        return self.objects[name]
+
+    @property
+    def lists(self) -> int:
+        return sum("watch" not in query for query in self.queries)
+
+    @property
+    def watches(self) -> int:
+        return sum("watch" in query for query in self.queries)
+
+
+class Seen:
+    """What an informer reported, as short words, and a way to wait for more."""
+
+    def __init__(self, informer: Informer[Thing]) -> None:
+        self.words: list[str] = []
+        self._more = asyncio.Event()
+        informer.on_change(self.note)
+
+    def note(self, change: Change[Thing]) -> None:
+        old, new = change.old, change.new
+        what = "new" if old is None else "gone" if new is None else "changed"
+        self.words.append(f"{what} {change.key}")
+        self._more.set()
+
+    async def until(self, count: int) -> list[str]:
+        async with asyncio.timeout(10):
+            while len(self.words) < count:
+                self._more.clear()
+                await self._more.wait()
+        return self.words
+
+
+@pytest.fixture
+def server() -> ScriptedServer:
+    return ScriptedServer()
+
+
+@pytest.fixture
+def things(server: ScriptedServer) -> Informer[Thing]:
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="https://cluster.example")
+    return Informer(KubeClient(http), THING, rng=random.Random(5))
+
+
+@pytest.fixture
+def seen(things: Informer[Thing]) -> Seen:
+    """Everything `things` reports."""
+    return Seen(things)
+
+
+@asynccontextmanager
+async def run(informer: Informer[Any]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.ensure_future(informer.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def running() -> Callable[[Informer[Any]], Any]:
+    """`async with running(informer) as task`."""
+    return run
+
+
+async def wait_until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - counters set no event
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], Any]:
+    """`await eventually(lambda: ...)`, for counters that nobody announces; bounded."""
+    return wait_until
