@@ -15,9 +15,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
 import msgspec
 import structlog
 
+from kgwe import errors
 from kgwe.hardware import dcgm
 from kgwe.local import ports, processes
 from kgwe.local.simulator import Simulator
@@ -119,7 +121,19 @@ def start(cluster: LocalCluster) -> str:
         command = [sys.executable, "-m", "kgwe.cli", "local", "metrics", "--kubeconfig", str(cluster.kubeconfig)]
         command += ["--listen", listen, "--memory", str(cluster.directory / "cards.json")]
         cluster.start_sidecar(SIDECAR, command)
+        _await_answer(f"http://{listen}/healthz")
     return f"http://{listen}"
+
+
+def _await_answer(url: str) -> None:
+    # Connecting is tried again after 0.5, 1, 2, … seconds: about half a minute in all.
+    with httpx2.Client(transport=httpx2.HTTPTransport(retries=6), trust_env=False) as client:
+        try:
+            client.get(url).raise_for_status()
+        except httpx2.HTTPError as exc:
+            raise errors.Transient(
+                f"the GPU metrics do not answer at {url}: {exc}; see `kgwe local logs {SIDECAR}`"
+            ) from exc
 
 
 def _listen_of(record: ProcessRecord) -> str:
