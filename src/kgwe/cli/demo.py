@@ -90,11 +90,12 @@ class _Demo:
                 raise outcome
 
     async def _show(self, client: KubeClient, fleet: str, nodes: int) -> None:
-        await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
+        metrics = await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
+        self._teller.note(f"GPU metrics of every card: {metrics}")
         async with demo.watching(client) as view, asyncio.TaskGroup() as group:
             tasks = [group.create_task(demo.watch_processes(self._cluster))]
             if sys.stdout.isatty():
-                tasks.append(group.create_task(_screen(view, self._cluster.name, self._started)))
+                tasks.append(group.create_task(_screen(view, self._cluster.name, metrics, self._started)))
             else:
                 view.on_phase = lambda seen: _line(seen, self._started)
             await demo.submit_samples(client)
@@ -107,10 +108,10 @@ class _Demo:
             print(f"All {len(demo.SAMPLES)} samples got where they should in {elapsed_s:.1f} s.")  # noqa: T201 - the command's output
 
 
-async def _screen(view: demo.View, name: str, started: float) -> None:
+async def _screen(view: demo.View, name: str, metrics: str, started: float) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(demo_screen.render(view, name=name, started=started), refresh=True)
+            live.update(demo_screen.render(view, name=name, metrics=metrics, started=started), refresh=True)
             await asyncio.sleep(0.5)
 
 

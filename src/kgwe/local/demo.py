@@ -18,7 +18,7 @@ from kgwe import errors
 from kgwe.kube import crds, manifests, resources
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.informer import Informer
-from kgwe.local import assets, fleet, models, ports
+from kgwe.local import assets, exporter, fleet, models, ports
 from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def running_cluster(name: str, progress: Progress) -> Any:
                 cluster.stop()
 
 
-async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> None:
-    """Install the kinds and rights, bring the fleet, start the controller."""
+async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> str:
+    """Install the kinds and rights, bring the fleet, start the controller; returns where the GPU metrics are."""
     with progress.step("Installing KGWE's kinds and rights"):
         await crds.install(client)
         await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
@@ -129,8 +129,9 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
         await fleet.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
-    with progress.step("Starting the controller"):
+    with progress.step("Starting the controller and the GPU metrics"):
         start_controller(cluster)
+        return await asyncio.to_thread(exporter.start, cluster)
 
 
 def start_controller(cluster: LocalCluster) -> int:

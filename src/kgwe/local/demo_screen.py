@@ -31,11 +31,13 @@ _PHASE_STYLE = {
 _BAR = 24
 
 
-def render(view: View, *, name: str, started: float) -> RenderableType:
+def render(view: View, *, name: str, metrics: str, started: float) -> RenderableType:
     """Workloads above, the fleet below, what to try next at the bottom."""
     title = f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s"
     return Group(
-        Panel(_workloads(view), title=title, border_style="green"), Panel(_fleet(view), title="Fleet"), _hints(name)
+        Panel(_workloads(view), title=title, border_style="green"),
+        Panel(_fleet(view), title="Fleet"),
+        _hints(name, metrics),
     )
 
 
@@ -67,7 +69,7 @@ def _fleet(view: View) -> Table:
                 amount for resource, amount in translate.requested(pod.spec).items() if amounts.is_gpu(resource)
             )
     table = Table(box=None, expand=True, pad_edge=False)
-    for column in ("GPU model", "Nodes", "GPUs", "In use", ""):
+    for column in ("GPU model", "Nodes", "GPUs and slices", "In use", ""):
         table.add_column(column, no_wrap=True)
     for model in sorted(total):
         share = used[model] / total[model] if total[model] else 0.0
@@ -78,11 +80,13 @@ def _fleet(view: View) -> Table:
     return table
 
 
-def _hints(name: str) -> Text:
+def _hints(name: str, metrics: str) -> Text:
     flag = "" if name == "kgwe" else f" --name {name}"
-    return Text(
-        f"  kgwe local kubectl{flag} -- get gw -A           what kubectl says\n"
-        f"  kgwe local kubectl{flag} -- apply -f my.yaml    submit your own\n"
-        "  Ctrl-C                                        stop everything",
-        style="dim",
+    hints = (
+        (f"kgwe local kubectl{flag} -- get gw -A", "what kubectl says"),
+        (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own"),
+        (f"curl {metrics}/metrics", "GPU metrics of every card"),
+        ("Ctrl-C", "stop everything"),
     )
+    width = max(len(command) for command, _ in hints)
+    return Text("\n".join(f"  {command:<{width}}   {what}" for command, what in hints), style="dim")
