@@ -12,6 +12,7 @@ only joins it with a name and a number.
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -253,12 +254,15 @@ def _activity_part(card: Reading, use: Use) -> Values:
 def render(rows: Sequence[Row]) -> bytes:
     """The exposition of all rows, grouped by metric as the format demands."""
     out: list[str] = []
-    for position, field in enumerate(Field):
+    columns = zip(*(values for _, values in rows), strict=True)
+    for field, column in zip(Field, columns, strict=False):  # no rows, no columns
         name, kind, text = field.value
-        lines = [f"{name}{labels}{value}" for labels, values in rows if (value := values[position]) is not None]
-        if lines:
-            out += (f"# HELP {name} {text}\n# TYPE {name} {kind}", *lines)
-    return ("\n".join(out) + "\n").encode() if out else b""
+        here = [(labels, value) for (labels, _), value in zip(rows, column, strict=True) if value is not None]
+        if here:
+            out.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
+            # Pieces, not lines: joining them once is half the work of making every line first.
+            out += itertools.chain.from_iterable((name, labels, str(value), "\n") for labels, value in here)
+    return "".join(out).encode()
 
 
 def _escape(value: str) -> str:
