@@ -142,13 +142,14 @@ class Fill:
     # --- before the clock runs --------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        self._step.update("creating nodes")
         for name in (_NAMESPACE, _WARM_UP_NAMESPACE):
             await self._client.apply(resources.NAMESPACE, {"metadata": {"name": name}})
             # Pods are refused until their namespace has a service account.
             account = functools.partial(self._exists, f"/api/v1/namespaces/{name}/serviceaccounts/default")
             await self._until(f"the service account of namespace {name}", account)
-        await self._size.nodes.create(self._client)
+        await self._size.nodes.create(
+            self._client, lambda done, total: self._step.update(f"{done} of {total} nodes are created")
+        )
         await self._until("all nodes to be ready", self._nodes_ready)
         if self._load.phase is Phase.WORKLOADS:
             self._step.update("starting the controller")

@@ -11,6 +11,8 @@ from kgwe.local import fleet, models
 from kgwe.model import amounts, inventory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kgwe.kube.api import core
     from kgwe.kube.client import KubeClient
 
@@ -30,11 +32,13 @@ class NodeSet:
         nodes = inventory.expand(models.load(self.model), self.count)
         return [int(node.allocatable().get(amounts.GPU, 0)) for node in nodes]
 
-    async def create(self, client: KubeClient) -> None:
+    async def create(self, client: KubeClient, progress: Callable[[int, int], None]) -> None:
+        """Create them all; `progress(done, total)` is told now and then. They need not be ready afterwards."""
         if self.plain_gpus is None:
-            await fleet.apply_fleet(client, models.load(self.model), self.count, wait=False)
+            await fleet.apply_fleet(client, models.load(self.model), self.count, wait=False, progress=progress)
         else:
             await spread(range(self.count), lambda index: self._create_plain(client, index))
+            progress(self.count, self.count)
 
     async def _create_plain(self, client: KubeClient, index: int) -> None:
         name = f"node-{index:05d}"
