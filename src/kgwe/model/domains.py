@@ -1,0 +1,323 @@
+"""Where nodes hang in the network: an immutable tree of domains, laid out as flat arrays.
+
+    cluster                          the root, of everything
+      core ── spine ── leaf ── node  levels, counted from the node: leaf 0, spine 1, core 2
+      NVLink domain ── node          a dimension of its own: NVLink beyond the box (72 cards of an NVL72)
+
+Nodes are put in tree order, so that every domain is a slice of it and a sum over all domains of a level is one
+`np.add.reduceat`. An array given to the tree's methods is in this order too; `order` brings one there.
+
+A domain is known by its path from the top, so `rack-1` under two spines is two racks. A node that does not say
+where it hangs gets a domain of its own at each level it is silent about: such a domain is near nothing. Where
+other nodes of its leaf tell the spine and do not disagree, it is believed.
+
+Distances are counted in switches passed: 1 inside a leaf, 3 inside a spine, and 2 between leaves declared as
+connected. A place not known is farther than every place known.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+UNKNOWN_GB_PER_S: Final = 0.0
+
+#: nvlink_of a node that is in no NVLink domain, or in none that is known
+NO_DOMAIN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one node says it hangs."""
+
+    node: str
+    path: tuple[str, ...] = ()
+    """Domain per level, the nearest first; empty text: not known. May be shorter than the tree."""
+    nvlink: str = ""
+    gb_per_s: float = UNKNOWN_GB_PER_S
+    """All network cards of the node together, one direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a domain is. None: not said."""
+
+    gb_per_s: float | None = None
+    """What one node gets inside the domain, one direction."""
+    oversubscription: float = 1.0
+    """Bandwidth of the members over bandwidth towards the parent; 1 is non-blocking."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """All domains of one kind. Domain d holds the nodes `starts[d]:starts[d + 1]` of the tree's order."""
+
+    name: str
+    names: tuple[str, ...]
+    """Name of each domain; empty for one that is not known."""
+    starts: NDArray[np.int64]
+    parent: NDArray[np.int64]
+    """Domain of the next level that holds each domain; 0, the root, at the last level."""
+    known: NDArray[np.bool_]
+    gb_per_s: NDArray[np.float64]
+    """What one node gets inside each domain; infinite where nothing was said."""
+    oversubscription: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def nodes(self, domain: int) -> slice:
+        return slice(int(self.starts[domain]), int(self.starts[domain + 1]))
+
+    def sums(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Per domain, the sum of a value of the nodes (in tree order)."""
+        if not len(self):
+            return np.zeros(0, np.int64)
+        return np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The network of a cluster. Compared by identity: it is built once per change of nodes."""
+
+    nodes: tuple[str, ...]
+    """Names in tree order."""
+    order: NDArray[np.int64]
+    """For each node in tree order, its number in the list the tree was built from."""
+    levels: tuple[Level, ...]
+    """The nearest first."""
+    domain_of: NDArray[np.int64]
+    """[level, node] -> domain."""
+    nvlink_names: tuple[str, ...]
+    nvlink_of: NDArray[np.int64]
+    """node -> NVLink domain, or NO_DOMAIN."""
+    node_gb_per_s: NDArray[np.float64]
+    connected: frozenset[tuple[int, int, int]] = field(default_factory=frozenset)
+    """(level, domain, domain): declared to be nearer than their parent tells; both ways round."""
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """Name of a node -> its place in tree order."""
+        return {name: i for i, name in enumerate(self.nodes)}
+
+    @property
+    def unknown_hops(self) -> int:
+        """What stands for a distance that is not known: more than any known one."""
+        return 2 * len(self.levels) + 3
+
+    def level(self, name: str) -> int:
+        """Number of the level of this name."""
+        for number, level in enumerate(self.levels):
+            if level.name == name:
+                return number
+        raise errors.Permanent(f"no level {name!r}; the levels are {', '.join(lvl.name for lvl in self.levels)}")
+
+    def nvlink_sums(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Per NVLink domain, the sum of a value of its nodes."""
+        inside = self.nvlink_of >= 0
+        out = np.zeros(len(self.nvlink_names), np.int64)
+        np.add.at(out, self.nvlink_of[inside], values[inside])
+        return out
+
+    def hops_from(self, node: int) -> NDArray[np.int64]:
+        """Switches between a node and every node: 0 itself, 1 in its leaf, 3 in its spine …"""
+        hops = np.full(len(self.nodes), self.unknown_hops)
+        if self.levels:
+            last = self.levels[-1].known[self.domain_of[-1]]
+            if last[node]:
+                hops[last] = 2 * len(self.levels) + 1
+        for number in reversed(range(len(self.levels))):
+            level, domains = self.levels[number], self.domain_of[number]
+            near = [b for n, a, b in self.connected if n == number and a == domains[node]]
+            touching = np.isin(domains, near)
+            hops[touching] = np.minimum(hops[touching], 2 * number + 2)
+            if level.known[domains[node]]:
+                hops[level.nodes(domains[node])] = 2 * number + 1
+        hops[node] = 0
+        return hops
+
+    def hops(self, a: int, b: int) -> int:
+        return int(self.hops_from(a)[b])
+
+    def shares_nvlink(self, a: int, b: int) -> bool:
+        return a == b or self.nvlink_of[a] == self.nvlink_of[b] != NO_DOMAIN
+
+    def gb_per_s_from(self, node: int) -> NDArray[np.float64]:
+        """Network bandwidth a node can expect to every node, one direction; infinite to itself.
+
+        The slower of the two nodes' own network cards, divided on the way up by the oversubscription of every
+        domain that is left, and never more than a domain on the way gives to one node. UNKNOWN_GB_PER_S where a
+        rate or the way is not known. NVLink domains are not counted here: see `shares_nvlink`.
+        """
+        own = self.node_gb_per_s
+        out: NDArray[np.float64] = np.where(own > 0, np.minimum(own, own[node]), UNKNOWN_GB_PER_S)
+        hops = self.hops_from(node)
+        limit = np.full(len(self.nodes), np.inf)
+        for number, level in enumerate(self.levels):
+            domains = self.domain_of[number]
+            here = domains[node]
+            passed = hops > 2 * number
+            limit[passed] = np.minimum(limit[passed], np.minimum(level.gb_per_s[domains], level.gb_per_s[here])[passed])
+            # Left upwards, or sideways through a link that is no less oversubscribed than the way up.
+            left = hops > 2 * number + 1
+            slower = np.maximum(level.oversubscription[domains], level.oversubscription[here])
+            out[left] /= slower[left]
+        np.minimum(out, limit, out=out)
+        out[hops >= self.unknown_hops] = UNKNOWN_GB_PER_S
+        out[node] = np.inf
+        return out
+
+    def gb_per_s(self, a: int, b: int) -> float:
+        return float(self.gb_per_s_from(a)[b])
+
+    def spanned(self, nodes: Collection[int]) -> tuple[int, int] | None:
+        """(level, domain) of the lowest known domain that holds all the nodes; None: only the cluster does."""
+        chosen = np.fromiter(nodes, np.int64, len(nodes))
+        for number, level in enumerate(self.levels):
+            domains = self.domain_of[number, chosen]
+            if len(domains) and (domains == domains[0]).all() and level.known[domains[0]]:
+                return number, int(domains[0])
+        return None
+
+
+# --- building -------------------------------------------------------------------------------------------
+
+
+def build(
+    places: Sequence[Place],
+    levels: Sequence[str],
+    *,
+    speeds: Mapping[str, Speed] | None = None,
+    domain_speeds: Mapping[tuple[str, str], Speed] | None = None,
+    connected: Collection[tuple[str, str, str]] = (),
+) -> Tree:
+    """The tree of these nodes; `levels` names the levels, the nearest first.
+
+    `speeds` says per level, `domain_speeds` per (level, domain) how fast it is; `connected` are (level, domain,
+    domain) nearer to each other than their parent tells.
+    """
+    if len({place.node for place in places}) != len(places):
+        raise errors.InvariantBroken("a node has two places in the network")
+    paths = _complete(places, len(levels))
+    # From the top: known domains by name, then those that are not known, one each.
+    keys = [_sort_key(place, path) for place, path in zip(places, paths, strict=True)]
+    order = sorted(range(len(places)), key=keys.__getitem__)
+    sorted_paths = [paths[i] for i in order]
+    domain_of, built = _number(sorted_paths, levels, speeds or {}, domain_speeds or {})
+    nvlink_names = tuple(dict.fromkeys(places[i].nvlink for i in order if places[i].nvlink))
+    numbers = {name: i for i, name in enumerate(nvlink_names)}
+    return Tree(
+        nodes=tuple(places[i].node for i in order),
+        order=np.array(order, np.int64),
+        levels=built,
+        domain_of=domain_of,
+        nvlink_names=nvlink_names,
+        nvlink_of=np.array([numbers.get(places[i].nvlink, NO_DOMAIN) for i in order], np.int64),
+        node_gb_per_s=np.array([places[i].gb_per_s for i in order], np.float64),
+        connected=_connections(built, connected),
+    )
+
+
+def _complete(places: Sequence[Place], levels: int) -> list[tuple[str, ...]]:
+    """Paths of full length, with what other nodes of the same domain tell about the levels above."""
+    paths = [[*place.path, *[""] * levels][:levels] for place in places]
+    for level in range(levels - 1):
+        for upper in range(level + 1, levels):
+            told: dict[str, set[str]] = {}
+            for path in paths:
+                if path[level] and path[upper]:
+                    told.setdefault(path[level], set()).add(path[upper])
+            for path in paths:
+                if path[level] and not path[upper] and len(told.get(path[level], ())) == 1:
+                    path[upper] = next(iter(told[path[level]]))
+    return [tuple(path) for path in paths]
+
+
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """node-2 before node-10."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name) if part)
+
+
+_SortKey = tuple[tuple[bool, tuple[tuple[int, str], ...], str], ...]
+
+
+def _sort_key(place: Place, path: tuple[str, ...]) -> _SortKey:
+    """Top level first; where one is not known, by the nearest that is, so that a known leaf stays together."""
+    parts = []
+    for level in reversed(range(len(path))):
+        name = path[level] or _stand_in(path, level)
+        parts.append((not path[level], _natural(name), name))
+    parts += [(not text, _natural(text), text) for text in (place.nvlink, place.node)]
+    return tuple(parts)
+
+
+def _stand_in(path: tuple[str, ...], level: int) -> str:
+    """What tells unknown domains of a level apart: the nearest known domain below; empty: the node alone does."""
+    return next((path[below] for below in reversed(range(level)) if path[below]), "")
+
+
+def _number(
+    paths: Sequence[tuple[str, ...]],
+    names: Sequence[str],
+    speeds: Mapping[str, Speed],
+    domain_speeds: Mapping[tuple[str, str], Speed],
+) -> tuple[NDArray[np.int64], tuple[Level, ...]]:
+    """Give every domain of every level its number, from the top down, in the order of the nodes."""
+    count = len(paths)
+    domain_of = np.zeros((len(names), count), np.int64)
+    built: list[Level] = []
+    above = np.zeros(count, np.int64)
+    for number in reversed(range(len(names))):
+        starts, last = [], None
+        for node, path in enumerate(paths):
+            stand_in = path[number] or _stand_in(path, number)
+            # Without a name and without anything known below, a node shares its domain with nobody.
+            identity = (int(above[node]), bool(path[number]), stand_in or node)
+            if identity != last:
+                starts.append(node)
+                last = identity
+            domain_of[number, node] = len(starts) - 1
+        labels = tuple(paths[start][number] for start in starts)
+        usual = speeds.get(names[number], Speed())
+        each = [domain_speeds.get((names[number], label), usual) for label in labels]
+        built.append(
+            Level(
+                name=names[number],
+                names=labels,
+                starts=np.array([*starts, count], np.int64),
+                parent=above[starts] if starts else np.zeros(0, np.int64),
+                known=np.array([bool(label) for label in labels], np.bool_),
+                gb_per_s=np.array([np.inf if s.gb_per_s is None else s.gb_per_s for s in each], np.float64),
+                oversubscription=np.array([s.oversubscription for s in each], np.float64),
+            )
+        )
+        above = domain_of[number]
+    return domain_of, tuple(reversed(built))
+
+
+def _connections(levels: Sequence[Level], named: Collection[tuple[str, str, str]]) -> frozenset[tuple[int, int, int]]:
+    numbers = {level.name: i for i, level in enumerate(levels)}
+    found = set()
+    for level, one, other in named:
+        number = numbers.get(level)
+        if number is None or one == other:
+            continue
+        for a, name_a in enumerate(levels[number].names):
+            for b, name_b in enumerate(levels[number].names):
+                if (name_a, name_b) == (one, other):
+                    found |= {(number, a, b), (number, b, a)}
+    return frozenset(found)
