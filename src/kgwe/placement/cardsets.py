@@ -1,0 +1,86 @@
+"""Sets of cards as bit masks: card i is bit i, and a table over all sets of n cards is an array of 2**n."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+
+def members(mask: int) -> tuple[int, ...]:
+    """The cards of a set, ascending."""
+    return tuple(card for card in range(mask.bit_length()) if mask >> card & 1)
+
+
+def mask_of(cards: Sequence[int]) -> int:
+    mask = 0
+    for card in cards:
+        mask |= 1 << card
+    return mask
+
+
+def splits(cards: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Every set of `size` of the cards, each with all sets of the other cards (none of them included).
+
+    The sets of the others grow card by card on the way down, so all of them together cost little more than the
+    last step: 3**n pairs, not 4**n.
+    """
+    if size <= len(cards):
+        yield from _splits(cards, 0, size, 0, np.zeros(1, np.int64))
+
+
+def _splits(
+    cards: Sequence[int], at: int, size: int, chosen: int, others: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    if at == len(cards):
+        yield chosen, others
+        return
+    bit = 1 << cards[at]
+    if size:
+        yield from _splits(cards, at + 1, size - 1, chosen | bit, others)
+    if len(cards) - at > size:
+        yield from _splits(cards, at + 1, size, chosen, np.concatenate((others, others | bit)))
+
+
+def cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
+    """For every set, whether each of its cards is a neighbour of every other; one card alone always is.
+
+    `neighbours[i]` is the mask of card i's neighbours.
+    """
+    n = len(neighbours)
+    table = np.ones(1 << n, np.bool_)
+    for card in reversed(range(n)):
+        rest = np.arange(1 << n - card - 1, dtype=np.int64) << card + 1
+        table[rest | 1 << card] = table[rest] & (rest & ~neighbours[card] == 0)
+    return table
+
+
+def components(neighbours: Sequence[int]) -> list[int]:
+    """The connected parts, as masks."""
+    left = (1 << len(neighbours)) - 1
+    found = []
+    while left:
+        part, edge = 0, left & -left
+        while edge:
+            part |= edge
+            reached = 0
+            for card in members(edge):
+                reached |= neighbours[card]
+            edge = reached & ~part
+        found.append(part)
+        left &= ~part
+    return found
+
+
+def mirrored(n: int) -> NDArray[np.int64]:
+    """Every mask with its bits turned round: of two sets of one size, the larger has the lower first card."""
+    masks = np.arange(1 << n, dtype=np.int64)
+    out = np.zeros(1 << n, np.int64)
+    for card in range(n):
+        out |= (masks >> card & 1) << n - 1 - card
+    return out
