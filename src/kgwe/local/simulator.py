@@ -21,7 +21,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube import informer, resources
-from kgwe.local import cards, faults, gpupods
+from kgwe.local import cards, faults, fleet, gpupods
 from kgwe.local.meter import NodeMeter
 from kgwe.model import inventory
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 # A deadline that could not be met (the API server was away) is tried again after this long.
 _RETRY_S: Final = 2.0
 # Several changes at once are one round.
@@ -221,7 +220,7 @@ class Simulator:
             body,
             pod.metadata.namespace,
             subresource="status",
-            kind=STRATEGIC_MERGE_PATCH,
+            kind=fleet.STRATEGIC_MERGE_PATCH,
         )
         log.info("pod_out_of_memory", pod=pod.metadata.key, node=pod.spec.node_name)
 
