@@ -126,12 +126,14 @@ async def await_ready(client: KubeClient, names: Iterable[str], timeout_s: float
     task = asyncio.create_task(watch.run())
     try:
         for _ in range(max(round(timeout_s / _HEARTBEAT_S), 1)):
+            before = len(waiting)
             if not waiting or await _set_within(none_left, _HEARTBEAT_S):
                 return
             # kube-controller-manager takes the taint of the beginning off a new node. Where that failed it tries
             # again when the node reports next, which a kubelet does every few seconds and kwok hardly ever.
-            stuck = [name for name in waiting if (node := watch.store.get(name)) is not None and is_ready(node)]
-            await asyncio.gather(*(_report(client, name) for name in stuck))
+            if len(waiting) == before:
+                stuck = [name for name in waiting if (node := watch.store.get(name)) is not None and is_ready(node)]
+                await asyncio.gather(*(_report(client, name) for name in stuck))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
