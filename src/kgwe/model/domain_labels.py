@@ -135,6 +135,15 @@ PRESETS: Final[Mapping[str, Labels]] = {
     "leafSpine": LEAF_SPINE,
 }
 
+#: every label that names an NVLink domain, for those who list the levels of the network themselves
+NVLINK_KEYS: Final = (
+    "kgwe.nvidia.io/nvlink-domain",
+    "accelerator.topograph.run/domain",
+    _LEGACY + "accelerator",
+    _AWS_NVLINK,
+    _CLIQUE,
+)
+
 
 def preset(name: str) -> Labels:
     if found := PRESETS.get(name):

@@ -55,8 +55,8 @@ class Speed:
 
     gb_per_s: float | None = None
     """What one node gets inside the domain, one direction."""
-    oversubscription: float = 1.0
-    """Bandwidth of the members over bandwidth towards the parent; 1 is non-blocking."""
+    oversubscription: float | None = None
+    """Bandwidth of the members over bandwidth towards the parent; 1 is non-blocking, and taken when nobody says."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ def _number(
             domain_of[number, node] = len(starts) - 1
         labels = tuple(paths[start][number] for start in starts)
         usual = speeds.get(names[number], Speed())
-        each = [domain_speeds.get((names[number], label), usual) for label in labels]
+        each = [_over(domain_speeds.get((names[number], label), usual), usual) for label in labels]
         built.append(
             Level(
                 name=names[number],
@@ -302,11 +302,16 @@ def _number(
                 parent=above[starts] if starts else np.zeros(0, np.int64),
                 known=np.array([bool(label) for label in labels], np.bool_),
                 gb_per_s=np.array([np.inf if s.gb_per_s is None else s.gb_per_s for s in each], np.float64),
-                oversubscription=np.array([s.oversubscription for s in each], np.float64),
+                oversubscription=np.array([s.oversubscription or 1.0 for s in each], np.float64),
             )
         )
         above = domain_of[number]
     return domain_of, tuple(reversed(built))
+
+
+def _over(speed: Speed, usual: Speed) -> Speed:
+    """What is said of a domain, and of its level where the domain is silent."""
+    return Speed(speed.gb_per_s or usual.gb_per_s, speed.oversubscription or usual.oversubscription)
 
 
 def _connections(levels: Sequence[Level], named: Collection[tuple[str, str, str]]) -> frozenset[tuple[int, int, int]]:
