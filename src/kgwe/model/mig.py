@@ -12,7 +12,8 @@ profile still fits depends on where the others lie, not on how much is free:
     7g        [                           ]        start 0
 
 Names carry compute and memory (`3g.40gb`), so the same geometry has other names on a card of another size.
-`+me` marks the one instance per card that also gets the media engines.
+`+me` marks the one instance per card that also gets the media engines, `+me.all` the one that gets all of them,
+`-me` one that has none, `+gfx` one that can draw.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from kgwe import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+_ALL_MEDIA: Final = "+me.all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,13 @@ class Profile:
 
     @property
     def has_media(self) -> bool:
-        return self.name.endswith("+me")
+        """Whether it takes the media engines that only one instance can have."""
+        return self.name.endswith(("+me", _ALL_MEDIA))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its name has no suffix."""
+        return not {"+", "-"} & set(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,13 @@ def problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
             found.append(f"{count} x {profile.name} are asked, a card holds {profile.limit}")
     if sum(placement.profile.has_media for placement in layout) > 1:
         found.append("only one instance per card can have the media engines (+me)")
+    # Where all engines are with one instance, a plain neighbour would lack its own.
+    if any(placement.profile.name.endswith(_ALL_MEDIA) for placement in layout):
+        found += [
+            f"{placement.profile.name}@{placement.start} lacks its media engines beside a {_ALL_MEDIA}"
+            for placement in layout
+            if not placement.profile.name.endswith((_ALL_MEDIA, "-me"))
+        ]
     return found
 
 
@@ -182,8 +199,15 @@ _KNOWN: Final = (
         4,
         Profile("1g.24gb", 1, 3, (0, 3, 6, 9), 4, 24192),
         Profile("1g.24gb+me", 1, 3, (0, 3, 6, 9), 1, 24192),
+        Profile("1g.24gb+gfx", 1, 3, (0, 3, 6, 9), 4, 24192),
+        Profile("1g.24gb+me.all", 1, 3, (0, 3, 6, 9), 1, 24192),
+        Profile("1g.24gb-me", 1, 3, (0, 3, 6, 9), 4, 24192),
         Profile("2g.48gb", 2, 6, (0, 6), 2, 48512),
+        Profile("2g.48gb+gfx", 2, 6, (0, 6), 2, 48512),
+        Profile("2g.48gb+me.all", 2, 6, (0, 6), 1, 48512),
+        Profile("2g.48gb-me", 2, 6, (0, 6), 2, 48512),
         Profile("4g.96gb", 4, 12, (0,), 1, 97152),
+        Profile("4g.96gb+gfx", 4, 12, (0,), 1, 97152),
     ),
 )
 
