@@ -61,7 +61,8 @@ class Fragmentation:
             rows = np.concatenate([model[None], cpu_free[None], np.sort(cards, axis=0)]).T
             distinct, where = np.unique(rows, axis=0, return_inverse=True)
             model, cpu_free, cards = distinct[:, 0], distinct[:, 1], distinct[:, 2:].T
-            return self._evaluate(cpu_free, cards, model)[where]
+            fragment: FloatArray = self._evaluate(cpu_free, cards, model)[where]
+            return fragment
         return self._evaluate(cpu_free, cards, model)
 
     def _evaluate(self, cpu_free: IntArray, cards: IntArray, model: IntArray) -> FloatArray:
@@ -69,7 +70,8 @@ class Fragmentation:
         holds = cards[:, None, :] >= self._milli  # card, demand, state
         runs = (holds.sum(axis=0) >= self._num) & (cpu_free >= self._cpu) & self._suits[:, model]
         usable = np.einsum("cds,cs->ds", holds, cards)
-        return idle - self._mix.weights @ np.where(runs, usable, 0)
+        fragment: FloatArray = idle - self._mix.weights @ np.where(runs, usable, 0)
+        return fragment
 
     def by_cause(self, nodes: IntArray) -> Mapping[Cause, int]:
         """Idle milli of these nodes x the mix's total count, by cause; the values sum to idle x total exactly."""

@@ -13,7 +13,7 @@ import numpy as np
 from kgwe.placement.packing.fleet import CARD
 
 if TYPE_CHECKING:
-    from kgwe.placement.packing.fleet import BoolArray, Demand, Fleet, FloatArray, IntArray
+    from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix
 
 # The widest node of the original experiment, by which its scores are scaled.
@@ -41,9 +41,9 @@ class _TightestCard:
 class Random(_TightestCard):
     """Any node that fits, any card that fits."""
 
-    def scores(self, demand: Demand, fits: BoolArray) -> FloatArray:
+    def scores(self, demand: Demand, nodes: IntArray) -> FloatArray:
         del demand
-        return self._rng.random(len(fits))
+        return self._rng.random(len(nodes))
 
     def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
@@ -54,38 +54,37 @@ class Random(_TightestCard):
 class DotProd(_TightestCard):
     """Aligns what is asked with what is free: the larger the product of both, the worse."""
 
-    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
-        del fits
+    def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         fleet = self._fleet
-        cpu = fleet.cpu_free / _MAX_CPU * (demand.cpu_milli / _MAX_CPU)
-        gpu = fleet.gpu_free / _MAX_GPU * (demand.total_milli / _MAX_GPU)
+        cpu = fleet.cpu_free[nodes] / _MAX_CPU * (demand.cpu_milli / _MAX_CPU)
+        gpu = fleet.gpu_free[nodes] / _MAX_GPU * (demand.total_milli / _MAX_GPU)
         return (100 * (1 - (cpu + gpu) / 2)).astype(np.int64)
 
 
 class BestFit(_TightestCard):
     """The node with the least left over. (The original then rescales to 0..100, which keeps the order.)"""
 
-    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
-        del fits
+    def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         fleet = self._fleet
-        cpu = 0.5 * (fleet.cpu_free - demand.cpu_milli) / _MAX_CPU
-        gpu = 0.5 * (fleet.gpu_free - demand.total_milli) / _MAX_GPU
+        cpu = 0.5 * (fleet.cpu_free[nodes] - demand.cpu_milli) / _MAX_CPU
+        gpu = 0.5 * (fleet.gpu_free[nodes] - demand.total_milli) / _MAX_GPU
         return (100 * (1 - (cpu + gpu))).astype(np.int64)
 
 
 class GpuPacking(_TightestCard):
     """Used cards first, then used nodes, then fresh nodes."""
 
-    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+    def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         fleet = self._fleet
         if demand.num_gpu == 0:
-            return np.zeros(len(fits), dtype=np.int64)
-        is_fresh = fleet.whole == fleet.card_count
-        fresh = np.maximum(33 - fleet.card_count, fleet.card_count)
-        opened = np.full(len(fits), max(50 - demand.num_gpu, 33))
+            return np.zeros(len(nodes), dtype=np.int64)
+        is_fresh = fleet.whole[nodes] == fleet.card_count[nodes]
+        fresh = np.maximum(33 - fleet.card_count[nodes], fleet.card_count[nodes])
+        opened = np.full(len(nodes), max(50 - demand.num_gpu, 33))
         if demand.num_gpu > 1 or demand.gpu_milli == CARD:
             return np.where(is_fresh, fresh, opened)
-        partial = np.where((fleet.cards >= demand.gpu_milli) & (fleet.cards < CARD), fleet.cards, CARD).min(axis=0)
+        cards = fleet.cards[:, nodes]
+        partial = np.where(cards >= demand.gpu_milli, cards, CARD).min(axis=0)
         packed = np.maximum(100 - partial * 100 // CARD // 10, 50)
         return np.where(is_fresh, fresh, np.where(partial < CARD, packed, opened))
 
@@ -98,14 +97,15 @@ class GpuClustering(_TightestCard):
         # For each node the set of classes on it, as bits: bit 0 shares, bit n pods with n cards.
         self._classes: IntArray = np.zeros(len(fleet), dtype=np.int64)
 
-    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+    def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         if demand.num_gpu == 0:
-            return np.zeros(len(fits), dtype=np.int64)
-        used = 25 * (_MAX_GPU - self._fleet.gpu_free) // _MAX_GPU
+            return np.zeros(len(nodes), dtype=np.int64)
+        used = 25 * (_MAX_GPU - self._fleet.gpu_free[nodes]) // _MAX_GPU
         mine = _class_bit(demand)
-        alone = np.where(self._classes == mine, 75, 0)
-        shared = np.where((self._classes & mine > 0) & (self._classes != mine), 50, 0)
-        empty = np.where(self._classes == 0, 25, 0)
+        classes = self._classes[nodes]
+        alone = np.where(classes == mine, 75, 0)
+        shared = np.where((classes & mine > 0) & (classes != mine), 50, 0)
+        empty = np.where(classes == 0, 25, 0)
         return used + alone + shared + empty
 
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ from kgwe.placement.fragmentation import Fragmentation
 from kgwe.placement.packing.fleet import CARD
 
 if TYPE_CHECKING:
-    from kgwe.placement.packing.fleet import BoolArray, Demand, Fleet, FloatArray, IntArray
+    from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix
 
 
@@ -25,23 +25,20 @@ class Fgd:
         self._fleet = fleet
         self._fragmentation = Fragmentation(fleet, mix)
         self._fragment = self._fragmentation.of_nodes(np.arange(len(fleet)))
-        self._changes: list[int] = []
-        self._scores: dict[Demand, IntArray] = {}
-        self._seen: dict[Demand, int] = {}
+        # How often each node has changed; for each demand the score of every node and the version it was made for.
+        self._version: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        self._scores: dict[Demand, tuple[IntArray, IntArray]] = {}
 
-    def scores(self, demand: Demand, fits: BoolArray) -> IntArray:
+    def scores(self, demand: Demand, nodes: IntArray) -> IntArray:
         if demand not in self._scores:
-            self._scores[demand] = np.zeros(len(fits), dtype=np.int64)
-            stale = np.arange(len(fits))
-        else:
-            stale = np.array(sorted(set(self._changes[self._seen[demand] :])), dtype=np.int64)
-        self._seen[demand] = len(self._changes)
-        scores = self._scores[demand]
-        # Free amounts only shrink: a node that has no room for the demand now never will.
-        stale = stale[fits[stale]]
+            never = np.full(len(self._fleet), -1)
+            self._scores[demand] = (never, never.copy())
+        scores, seen = self._scores[demand]
+        stale = nodes[seen[nodes] != self._version[nodes]]
         if len(stale):
             scores[stale] = self._score(demand, stale)
-        return scores
+            seen[stale] = self._version[stale]
+        return scores[nodes]
 
     def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
@@ -52,7 +49,7 @@ class Fgd:
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
         del demand, cards
         self._fragment[node] = self._fragmentation.of_nodes(np.array([node]))[0]
-        self._changes.append(node)
+        self._version[node] += 1
 
     def _score(self, demand: Demand, nodes: IntArray) -> IntArray:
         if demand.is_share:

@@ -107,7 +107,8 @@ class Fleet:
             return fits & (self.largest >= demand.gpu_milli)
         if demand.gpu_milli == CARD:
             return fits & (self.whole >= demand.num_gpu)
-        return fits & ((self.cards >= demand.gpu_milli).sum(axis=0) >= demand.num_gpu)
+        fits &= (self.cards >= demand.gpu_milli).sum(axis=0) >= demand.num_gpu
+        return fits
 
     def whole_cards(self, node: int, count: int) -> tuple[int, ...]:
         """The `count` lowest-index cards of a node that nobody uses."""

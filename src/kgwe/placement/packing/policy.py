@@ -1,7 +1,7 @@
 """What a packing policy is: a score per node, and the cards on the node that won.
 
-The replay asks for scores, drops the nodes that do not fit, takes the largest score (first node on ties) and asks for
-cards there. A policy never refuses: whatever fits is placed. It sees the present state and the mix of demands, never
+The replay asks for the scores of the nodes where a pod fits, takes the largest (first node on ties) and asks for cards
+there. A policy never refuses: whatever fits is placed. It sees the present state and the mix of demands, never
 what comes next.
 """
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from kgwe.placement.packing.fleet import BoolArray, Demand, Fleet, FloatArray, IntArray, Pod
+    from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray, Pod
 
 
 class Policy(Protocol):
-    def scores(self, demand: Demand, fits: BoolArray) -> FloatArray | IntArray:
-        """Larger is better; only the entries where `fits` holds are read."""
+    def scores(self, demand: Demand, nodes: IntArray) -> FloatArray | IntArray:
+        """One score for each of these nodes, on all of which the demand fits; larger is better."""
 
     def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
         """Cards for the demand on a node where it fits."""
@@ -45,8 +45,7 @@ class Mix:
 
 def choose_node(policy: Policy, fleet: Fleet, pod: Pod) -> int | None:
     """The node with the best score among those that fit; None when nothing fits."""
-    fits = fleet.fits(pod)
-    if not fits.any():
+    nodes = np.flatnonzero(fleet.fits(pod))
+    if not len(nodes):
         return None
-    scores = policy.scores(pod.demand, fits)
-    return int(np.argmax(np.where(fits, scores, -np.inf)))
+    return int(nodes[np.argmax(policy.scores(pod.demand, nodes))])

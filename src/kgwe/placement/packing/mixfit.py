@@ -1,0 +1,109 @@
+"""MixFit: our packing policy. A pod goes where it costs the fleet's future least.
+
+Everything is priced in milli of GPU that the coming mix could have used:
+
+- on the card: worth of the free share before and after (`worth.ShareWorth`, cutting-stock prices);
+- on the node: free GPU is only worth what the CPU beside it can bring to use (`rents.CpuReach`), so eaters of CPU go
+  where CPU is plentiful, small eaters fill CPU-poor nodes, and pods without GPU go where the cards are gone;
+- in the fleet: models that some pods cannot do without (`rents.ModelRent`), and nodes with several whole cards that
+  large pods need (`rents.GroupRent`).
+
+The policy knows the state of the fleet and the mix, nothing of the order of what comes. It assumes that pods keep
+coming until the fleet is full and a little longer. Prices are brought up to date every few pods; nothing else is
+remembered, so it can be started on any half-full fleet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.packing.rents import CpuReach, GroupRent, ModelRent
+from kgwe.placement.packing.worth import GRID, LEVELS, ShareWorth, level
+
+if TYPE_CHECKING:
+    from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
+    from kgwe.placement.packing.policy import Mix
+
+# Load expected beyond what is free, as a share of capacity: small pods still come when whole cards are gone.
+_OVERRUN = 0.03
+# Pods between two updates of the prices.
+_UPDATE_EVERY = 5
+
+
+class MixFit:
+    def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator) -> None:
+        del rng
+        self._fleet = fleet
+        self._shares = ShareWorth(mix)
+        self._reach = CpuReach(mix)
+        self._models = ModelRent(fleet, mix)
+        self._groups = GroupRent(fleet, mix)
+        self._levels: IntArray = fleet.cards // GRID
+        self._worth: FloatArray = np.zeros(len(fleet))
+        self._usable: FloatArray = np.zeros(len(fleet))
+        self._losses: dict[int, FloatArray] = {}
+        self._asked = 0
+        # Only to break ties: of equally good nodes the fuller one, by less than any real difference.
+        self._full_gpu = int(fleet.gpu_free.max())
+        self._full_cpu = int(fleet.cpu_free.max())
+
+    def scores(self, demand: Demand, nodes: IntArray) -> FloatArray:
+        if self._asked % _UPDATE_EVERY == 0:
+            self._update()
+        self._asked += 1
+        fleet = self._fleet
+        lost, whole_after = self._take(demand, nodes)
+        cpu_after = fleet.cpu_free[nodes] - demand.cpu_milli
+        usable_after = self._reach.usable(self._worth[nodes] - lost, cpu_after, self._card_worth)
+        cost = self._usable[nodes] - usable_after
+        cost += self._models.rent[nodes] * lost
+        cost += self._groups.losses(nodes, whole_after, cpu_after)
+        cost += fleet.gpu_free[nodes] / self._full_gpu + fleet.cpu_free[nodes] / self._full_cpu
+        return -cost
+
+    def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
+        if not demand.is_share:
+            return self._fleet.whole_cards(node, demand.num_gpu)
+        levels = self._levels[:, node]
+        return (min(range(len(levels)), key=lambda card: (self._loss_of(demand)[levels[card]], levels[card])),)
+
+    def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
+        del cards
+        fleet = self._fleet
+        if demand.num_gpu:
+            self._levels[:, node] = fleet.cards[:, node] // GRID
+            self._worth[node] = self._shares.worth[self._levels[:, node]].sum()
+        here = np.array([node])
+        self._usable[node] = self._reach.usable(self._worth[here], fleet.cpu_free[here], self._card_worth)[0]
+        self._groups.placed(node)
+
+    @property
+    def _card_worth(self) -> float:
+        return float(self._shares.worth[LEVELS])
+
+    def _take(self, demand: Demand, nodes: IntArray) -> tuple[FloatArray | float, IntArray]:
+        """Worth of the cards the demand would take on each node, and the whole cards left there."""
+        whole = self._fleet.whole[nodes]
+        if not demand.is_share:
+            return self._card_worth * demand.num_gpu, whole - demand.num_gpu
+        losses = self._loss_of(demand)
+        lost = losses[self._levels[:, nodes]].min(axis=0)
+        return lost, whole - (lost >= losses[LEVELS])
+
+    def _loss_of(self, demand: Demand) -> FloatArray:
+        size = level(demand.gpu_milli)
+        if size not in self._losses:
+            self._losses[size] = self._shares.losses(size)
+        return self._losses[size]
+
+    def _update(self) -> None:
+        fleet = self._fleet
+        coming = float(fleet.gpu_free.sum()) + _OVERRUN * fleet.capacity
+        self._shares.update(self._levels, coming)
+        self._losses.clear()
+        self._models.update()
+        self._groups.update(coming)
+        self._worth = self._shares.worth[self._levels].sum(axis=0)
+        self._usable = self._reach.usable(self._worth, fleet.cpu_free, self._card_worth)

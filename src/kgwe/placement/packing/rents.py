@@ -1,0 +1,139 @@
+"""What else makes a free card scarce: its model, and its intact neighbours.
+
+Both are prices in the unit of share worth (milli), set by demand over supply for the load still expected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.packing.fleet import CARD
+
+if TYPE_CHECKING:
+    from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
+    from kgwe.placement.packing.policy import Mix
+
+# How sharply those who may choose avoid a dear model; results hardly move between 0.03 and 1.
+_MODEL_TEMPERATURE = 0.1
+_MODEL_STEP = 0.5
+_MODEL_FIRST_ROUNDS = 50
+_MODEL_ROUNDS = 3
+# Three times its worth: a model that is needed entirely by those who can use no other.
+_MODEL_DEAREST = 3.0
+# Share of a group's milli that breaking it costs when as many are expected as there are.
+_GROUP_SHARE = 0.3
+
+
+class ModelRent:
+    """Per node, what a milli costs beyond its worth because others can use no other model.
+
+    The load to come is spread over the free cards of the models it may use; who may choose avoids dear models. Rents
+    are right when every model gets what it has free.
+    """
+
+    def __init__(self, fleet: Fleet, mix: Mix) -> None:
+        load: Counter[tuple[bool, ...]] = Counter()
+        for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
+            if demand.num_gpu:
+                load[tuple(fleet.allowed_models(demand).tolist())] += count * demand.total_milli
+        self._fleet = fleet
+        self._allowed: FloatArray = np.array(list(load), dtype=np.float64)
+        self._share: FloatArray = np.array(list(load.values())) / max(load.total(), 1)
+        self._rent: FloatArray = np.zeros(len(fleet.models))
+        self._is_settled = False
+        self.rent: FloatArray = np.zeros(len(fleet))
+
+    def update(self) -> None:
+        if len(self._share) < 2 and self._allowed.all():  # noqa: PLR2004 -- nobody is choosy
+            return
+        fleet = self._fleet
+        free = np.bincount(fleet.model, weights=fleet.gpu_free, minlength=len(fleet.models)) + 1
+        for _ in range(_MODEL_ROUNDS if self._is_settled else _MODEL_FIRST_ROUNDS):
+            drawn = self._allowed * (free * np.exp(-self._rent / _MODEL_TEMPERATURE) + 1e-12)
+            used = (self._share * free.sum()) @ (drawn / np.maximum(drawn.sum(axis=1, keepdims=True), 1e-12))
+            rent = self._rent + _MODEL_STEP * _MODEL_TEMPERATURE * np.log((used + 1) / free)
+            self._rent = np.minimum(rent - rent.min(), _MODEL_DEAREST)
+        self._is_settled = True
+        self.rent = self._rent[fleet.model]
+
+
+class GroupRent:
+    """What it costs to break the last nodes on which pods with several cards can run.
+
+    For every such demand m of the mix a node has room for q(m) = min(whole cards / cards of m, CPU / CPU of m) pods.
+    Losing one costs its milli times a share that grows with (pods of m to come / room left in the fleet) squared:
+    next to nothing while there is plenty.
+    """
+
+    def __init__(self, fleet: Fleet, mix: Mix) -> None:
+        self._fleet = fleet
+        counted = zip(mix.demands, mix.counts.tolist(), strict=True)
+        load = sum(count * demand.total_milli for demand, count in counted)
+        self._demands = [demand for demand in mix.demands if demand.num_gpu > 1]
+        self._per_milli = [
+            count / max(load, 1)
+            for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True)
+            if demand.num_gpu > 1
+        ]
+        self._room: list[IntArray] = []
+        self._price: list[float] = []
+
+    def update(self, coming_milli: float) -> None:
+        fleet = self._fleet
+        everywhere = np.arange(len(fleet))
+        self._room = [self._room_for(m, everywhere, fleet.whole, fleet.cpu_free) for m in self._demands]
+        self._price = [
+            _GROUP_SHARE * m.total_milli * min(1.0, per_milli * coming_milli / max(int(room.sum()), 1)) ** 2
+            for m, per_milli, room in zip(self._demands, self._per_milli, self._room, strict=True)
+        ]
+
+    def losses(self, nodes: IntArray, whole_after: IntArray, cpu_after: IntArray) -> FloatArray:
+        """For each of the nodes, the price of the room that goes when it is left with that many whole cards and CPU."""
+        losses: FloatArray = np.zeros(len(nodes))
+        for m, room, price in zip(self._demands, self._room, self._price, strict=True):
+            losses += price * (room[nodes] - self._room_for(m, nodes, whole_after, cpu_after))
+        return losses
+
+    def placed(self, node: int) -> None:
+        fleet = self._fleet
+        for m, room in zip(self._demands, self._room, strict=True):
+            here = np.array([node])
+            room[node] = self._room_for(m, here, fleet.whole[here], fleet.cpu_free[here])[0]
+
+    def _room_for(self, demand: Demand, nodes: IntArray, whole: IntArray, cpu: IntArray) -> IntArray:
+        room = np.minimum(whole // demand.num_gpu, cpu // max(demand.cpu_milli, 1))
+        return np.where(self._fleet.allowed(demand)[nodes], room, 0) if demand.gpu_spec else room
+
+
+class CpuReach:
+    """What part of a node's free GPU its free CPU can bring to use.
+
+    A demand that takes d milli-CPU per card can use min(1, rho / d) of a node that has rho milli-CPU per free card. Its
+    mean over the mix, weighted by load, is what one pod drawn at random could use; a node waits for several and
+    misses out only when none of `_DRAWS` suits.
+    """
+
+    # Few: pods are spread evenly over all nodes. Many: nodes run dry of CPU, waiting for small eaters that never come.
+    _DRAWS = 3
+    _STEP = 10  # milli-CPU per card between entries of the table
+    _MOST = 128_000
+
+    def __init__(self, mix: Mix) -> None:
+        density = np.arange(0, self._MOST + 1, self._STEP, dtype=np.float64)
+        reach, load = np.zeros_like(density), 0
+        for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
+            if demand.num_gpu:
+                milli = count * demand.total_milli
+                per_card = max(demand.cpu_milli * CARD / demand.total_milli, 1)
+                reach += milli * np.minimum(1, density / per_card)
+                load += milli
+        self._table: FloatArray = 1 - (1 - reach / max(load, 1)) ** self._DRAWS
+
+    def usable(self, worth: FloatArray, cpu: IntArray, card_worth: float) -> FloatArray:
+        """The part of `worth` that comes to use with that much CPU beside it."""
+        density = cpu * (card_worth / self._STEP) / np.maximum(worth, 1e-6)
+        usable: FloatArray = worth * self._table[np.minimum(density, len(self._table) - 1).astype(np.int64)]
+        return usable

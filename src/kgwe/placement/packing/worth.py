@@ -1,0 +1,104 @@
+"""What a free share of a card is worth, given what is still to come.
+
+A card with 530 milli free is worth more than its size says when 470s come by the dozen, and a card with 190 is worth
+next to nothing when only a few 160s will ever ask for it. This is the cutting-stock problem: cover the coming shares
+with the cards there are, least waste first. Its dual has one number per share size, the *rent* mu(s): what a pod of
+that size is missed elsewhere. A hole of r milli is then worth the best sequence of pods that could fill it,
+
+    worth(r) = max over sequences with sum(s) <= r of  sum(s - mu(s)),
+
+and placing s into r loses worth(r) - worth(r - s). Rents are right when the imagined sequences use each size as often
+as it will come, so each update compares both and moves the rents: too often used, dearer.
+
+Two deliberate departures. The maximum is a soft one (temperature * log of the sum of exponentials over all sequences,
+computed for all r at once by the renewal equation): of two holes with the same best filling, the one with more ways
+to be filled is worth more, which is what matters when arrivals are random. And rents follow the state of the fleet by
+one step per update instead of being solved for anew: the state moves slowly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.packing.fleet import CARD
+
+if TYPE_CHECKING:
+    from kgwe.placement.packing.fleet import FloatArray, IntArray
+    from kgwe.placement.packing.policy import Mix
+
+#: grid of free shares, in milli; demands are rounded up to it, free shares down
+GRID = 10
+#: levels of a card: 0 .. LEVELS
+LEVELS = CARD // GRID
+
+# Milli. Below ~5 rents jitter with every arrival, above ~20 worth no longer tells 30 milli of waste from none.
+_TEMPERATURE = 10.0
+# Part of the log-ratio of imagined to expected use that one update corrects.
+_STEP = 0.5
+# Rounds until the rents of an empty fleet stand still.
+_FIRST_ROUNDS = 200
+# Pods added to both sides of the ratio: sizes that come once in a blue moon must not swing.
+_PRIOR = 0.02
+
+
+def level(milli: int) -> int:
+    """The grid level a demand takes up."""
+    return -(-milli // GRID)
+
+
+class ShareWorth:
+    """`worth[r]` for every level r of free share, kept up to date by `update`."""
+
+    def __init__(self, mix: Mix, temperature: float = _TEMPERATURE) -> None:
+        cards: Counter[int] = Counter()
+        for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
+            if demand.num_gpu:
+                cards[level(demand.gpu_milli)] += count * demand.num_gpu
+        self._sizes: IntArray = np.array(sorted(cards), dtype=np.int64)
+        asked = np.array([cards[size] for size in self._sizes.tolist()], dtype=np.float64)
+        # Cards' worth of demand of each size per milli of load.
+        load = float((asked * self._sizes).sum()) * GRID
+        self._per_milli: FloatArray = asked / max(load, 1.0)
+        self._rent: FloatArray = np.zeros(len(self._sizes))
+        self._temperature = temperature
+        self._is_settled = False
+        self.worth: FloatArray = np.arange(LEVELS + 1) * float(GRID)
+
+    def update(self, free_levels: IntArray, coming_milli: float) -> None:
+        """Follow the fleet: its cards by level of free share, and the load still expected."""
+        holes = np.bincount(free_levels.ravel(), minlength=LEVELS + 1).astype(np.float64)
+        holes[0] = 0
+        expected = self._per_milli * coming_milli
+        for _ in range(1 if self._is_settled else _FIRST_ROUNDS):
+            self._step(holes, expected)
+        self._is_settled = True
+
+    def losses(self, size: int) -> FloatArray:
+        """Worth lost by placing `size` levels on a card, by its free level; infinite where they do not fit."""
+        losses = np.full(LEVELS + 1, np.inf)
+        losses[size:] = self.worth[size:] - self.worth[: LEVELS + 1 - size]
+        return losses
+
+    def _step(self, holes: FloatArray, expected: FloatArray) -> None:
+        # All weights carry the factor exp(-milli / temperature), so that nothing overflows: a sequence that fills a
+        # hole to the brim at no rent has weight 1.
+        temperature = self._temperature
+        weights = np.exp(-self._rent / temperature)
+        item = np.zeros(LEVELS + 1)
+        item[self._sizes] = weights
+        exact = np.zeros(LEVELS + 1)  # all sequences that sum to exactly n
+        exact[0] = 1
+        for n in range(1, LEVELS + 1):
+            exact[n] = item[1 : n + 1] @ exact[n - 1 :: -1]
+        waste = np.exp(-np.arange(LEVELS + 1) * (GRID / temperature))
+        within = np.convolve(exact, waste)[: LEVELS + 1]  # all sequences that sum to at most r
+        self.worth = np.arange(LEVELS + 1) * GRID + temperature * np.log(within)
+        # How often the imagined sequences, one per hole, use each size: the derivative of sum(worth) by -rent.
+        visits = np.convolve((holes / within)[::-1], exact)[: LEVELS + 1]
+        used = weights * np.convolve(visits, within)[: LEVELS + 1][::-1][self._sizes]
+        pressure = np.log((used + _PRIOR) / (expected + _PRIOR))
+        dearest = self._sizes * GRID + 3 * temperature
+        self._rent = np.clip(self._rent + _STEP * temperature * pressure, 0, dearest)
