@@ -171,8 +171,8 @@ def ring_table(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     table = np.zeros(1 << n)
     many = masks[sizes > 1]
     lowest = np.bitwise_count((many & -many) - 1)
-    closed = np.minimum(path[many], rank[lowest]).max(axis=1)
-    table[many] = values[closed - 1] if len(many) else 0.0
+    if len(many):
+        table[many] = values[np.minimum(path[many], rank[lowest]).max(axis=1) - 1]
     table[masks[sizes == 1]] = np.inf
     return table
 
