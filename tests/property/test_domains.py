@@ -40,11 +40,12 @@ def test_domains_are_slices_that_nest(places):
 
 @given(places=networks())
 def test_distance_is_symmetric_and_unknown_is_farthest(places):
-    tree = domains.build(places, LEVELS)
+    tree = domains.build(places, LEVELS, connected=[("leaf", "a", "b"), ("spine", "b", "c")])
     hops = np.array([tree.hops_from(node) for node in range(len(places))]).reshape(len(places), len(places))
     assert (hops == hops.T).all()
     assert (np.diag(hops) == 0).all()
     assert hops.max(initial=0) <= tree.unknown_hops
+    assert all(tree.hops(a, b) == hops[a, b] for a in range(len(places)) for b in range(len(places)))
     rates = np.array([tree.gb_per_s_from(node) for node in range(len(places))]).reshape(len(places), len(places))
     assert (rates == rates.T).all()
     assert (rates[hops == tree.unknown_hops] == domains.UNKNOWN_GB_PER_S).all()

@@ -17,9 +17,9 @@ connected. A place not known is farther than every place known.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -106,7 +106,7 @@ class Tree:
     connected: frozenset[tuple[int, int, int]] = field(default_factory=frozenset)
     """(level, domain, domain): declared to be nearer than their parent tells; both ways round."""
 
-    @cached_property
+    @functools.cached_property
     def position(self) -> Mapping[str, int]:
         """Name of a node -> its place in tree order."""
         return {name: i for i, name in enumerate(self.nodes)}
@@ -148,7 +148,17 @@ class Tree:
         return hops
 
     def hops(self, a: int, b: int) -> int:
-        return int(self.hops_from(a)[b])
+        """Switches between two nodes, as in `hops_from`."""
+        if a == b:
+            return 0
+        for number, level in enumerate(self.levels):
+            one, other = int(self.domain_of[number, a]), int(self.domain_of[number, b])
+            if one == other and level.known[one]:
+                return 2 * number + 1
+            if (number, one, other) in self.connected:
+                return 2 * number + 2
+        tops = self.levels[-1].known[self.domain_of[-1, [a, b]]] if self.levels else np.zeros(1, np.bool_)
+        return 2 * len(self.levels) + 1 if tops.all() else self.unknown_hops
 
     def shares_nvlink(self, a: int, b: int) -> bool:
         return a == b or self.nvlink_of[a] == self.nvlink_of[b] != NO_DOMAIN
@@ -247,6 +257,7 @@ def _complete(places: Sequence[Place], levels: int) -> list[tuple[str, ...]]:
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     """node-2 before node-10."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name) if part)
