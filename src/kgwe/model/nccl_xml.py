@@ -70,13 +70,17 @@ class _Element:
                 yield from child.all(tag)
 
     def integer(self, name: str, default: int) -> int:
+        """An attribute as a number, never below its default."""
         text = self.attributes.get(name, "")
         if not text:
             return default
         try:
-            return int(text, 0)
+            number = int(text, 0)
         except ValueError:
-            raise _bad(self.line, f"{self.tag} {name}={text!r} is not a number") from None
+            number = default - 1
+        if number < default:
+            raise _bad(self.line, f"{self.tag} {name}={text!r} is not a number from {default} up")
+        return number
 
 
 @dataclass(frozen=True)
@@ -160,14 +164,13 @@ def _below(element: _Element, numa: int | None, cpus: str, path: PciePath) -> It
     if element.tag != "pci":
         yield _Device(element, numa, cpus, path)
         return
-    inner = [child for child in element.children if child.tag == "pci"]
-    if not inner:
+    if all(child.tag != "pci" for child in element.children):
         # A device of its own below the CPU: its host bridge has no name, so it goes by the device's.
         yield _Device(element, numa, cpus, path or (f"bridge-{_long_bus(element)}",))
         return
     name = _long_bus(element)
     here = (*path, name) if path else (f"bridge-{name}", name)
-    for child in inner:
+    for child in element.children:
         yield from _below(child, numa, cpus, here)
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Colours and underlines.
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU: Final = re.compile(r"GPU\d+")
-_NVLINK: Final = re.compile(r"NV(\d+)")
-_CPUS: Final = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_NVLINK: Final = re.compile(r"NV(\d{1,3})")
+_CPUS: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 _AFFINITY_HEADINGS: Final = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _NIC_NAME: Final = re.compile(r"\s*(NIC\d+):\s*(\S+)\s*")
 

@@ -115,6 +115,10 @@ def test_a_numa_node_that_is_not_known_stays_so():
         (system(card("zz", 0)), "line 3: pci busid='0000:zz:00.0' is not a bus id"),
         (system(card("10", 0), card("10", 1)), "line 3: two devices at 00000000:10:00.0"),
         (system(card("10", 0)).replace('sm="80"', 'sm="new"'), "line 3: gpu sm='new' is not a number"),
+        (
+            system(card("10", 0)).replace('link_width="16"', 'link_width="-4"'),
+            "pci link_width='-4' is not a number from 0",
+        ),
         (system(card("10", 0)).replace("0000000f,", "xyz,"), "line 3: cpu affinity='xyzf0000000'"),
         ('<!DOCTYPE a [<!ENTITY b "bb">]>\n<system>&b;</system>', "line 1: a document type has no place"),
         ("<system>" + "<cpu>" * 100 + "</cpu>" * 100 + "</system>", "more than 64 elements inside each other"),

@@ -112,6 +112,7 @@ def test_one_card_is_a_machine_too():
         ("", "no line begins with GPU0"),
         ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "no line begins with GPU0"),
         ("\x00\xff\n" * 5, "no line begins with GPU0"),
+        (SMALL.replace("NV4", "NV" + "9" * 5000), "line 2: GPU0 to GPU1"),
         (SMALL.replace("NV4", "NVX"), "line 2: GPU0 to GPU1: 'NVX' is no kind of link"),
         (SMALL.replace("GPU1\tNV4\t X ", "GPU1\tNV2\t X "), "line 2: GPU0 to GPU1 is NV4, the other way round NV2"),
         (SMALL.replace("GPU1\tNV4\t X \tPIX\t24-47,72-95\t1\t\tN/A\n", ""), "line 1: no row for GPU1"),
