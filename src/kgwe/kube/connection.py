@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import httpcore2
 import httpx2
 import yaml
 from lightkube.config.client_adapter import ConnectionParams
@@ -20,6 +21,7 @@ from lightkube.core.exceptions import ConfigError
 from kgwe import errors
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
     from lightkube.config.kubeconfig import SingleConfig
@@ -37,6 +39,57 @@ _SOCKET_OPTIONS = [
 ]
 
 
+class _Transport(httpx2.AsyncHTTPTransport):
+    """httpx2's own, over a pool that is given keep-alive and closes what it opened."""
+
+    def __init__(self, verify: ssl.SSLContext) -> None:
+        super().__init__(verify=verify)
+        # httpx2 has no argument for the network backend, httpcore2's pool has.
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=verify,
+            max_connections=_LIMITS.max_connections,
+            max_keepalive_connections=_LIMITS.max_keepalive_connections,
+            keepalive_expiry=_LIMITS.keepalive_expiry,
+            socket_options=_SOCKET_OPTIONS,
+            network_backend=_Backend(),
+        )
+
+
+class _Backend(httpcore2.AnyIOBackend):
+    async def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await super().connect_tcp(*args, **kwargs))
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A TCP stream whose socket is closed when the TLS handshake on it is cancelled.
+
+    httpcore2 closes it when the handshake fails, not when it is cancelled; a client that gives up on calls, as ours
+    does whenever a watch makes way for a list, would lose a socket now and then.
+    """
+
+    def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
+        self._inner = inner
+
+    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore2.AsyncNetworkStream:
+        try:
+            return await self._inner.start_tls(*args, **kwargs)
+        except BaseException:
+            await self._inner.aclose()
+            raise
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore2's
+        return await self._inner.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore2's
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
 def connect(kubeconfig: Path | str | None, *, context: str | None, user_agent: str) -> tuple[httpx2.AsyncClient, str]:
     """The client and the namespace that the configuration names; Permanent when it cannot be used."""
     try:
@@ -49,9 +102,7 @@ def connect(kubeconfig: Path | str | None, *, context: str | None, user_agent: s
             f"reading kubeconfig: {why}; pass --kubeconfig, set KUBECONFIG or run inside a cluster"
         ) from exc
     if not _through_proxy(config.cluster.server):
-        params["transport"] = httpx2.AsyncHTTPTransport(
-            verify=params["verify"], limits=_LIMITS, socket_options=_SOCKET_OPTIONS
-        )
+        params["transport"] = _Transport(params["verify"])
     # Compression costs both sides more CPU than the bytes are worth inside a cluster.
     headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
     return httpx2.AsyncClient(**params, limits=_LIMITS, headers=headers), config.namespace
