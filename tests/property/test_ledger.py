@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kgwe.model import amounts
-from kgwe.placement import ask as asks
-from kgwe.placement.ask import NodeFacts
+from kgwe.placement.ask import Ask, NodeFacts
 from kgwe.placement.dispatch import Dispatcher, Placed
 from kgwe.placement.ledger import Ledger
 from kgwe.placement.strategies import CostOptimized, LeastLoaded, Random, Strategy
 
 STRATEGIES: dict[str, Strategy] = {"leastLoaded": LeastLoaded(), "random": Random(), "costOptimized": CostOptimized()}
 NODES = {"a": 8, "b": 4, "c": 1}
+
+
+def for_gpus(owner, count, **more):
+    return Ask(owner, amounts.GPU, count, {amounts.GPU: count, amounts.PODS: 1}, **more)
 
 
 def offers(gpus):
@@ -37,7 +40,7 @@ class Life(RuleBasedStateMachine):
     @rule(gpus=st.integers(1, 8), strategy=st.sampled_from(sorted(STRATEGIES)))
     def submit(self, gpus, strategy):
         self.count += 1
-        wanted = asks.for_gpus(f"w{self.count}", gpus, strategy=strategy)
+        wanted = for_gpus(f"w{self.count}", gpus, strategy=strategy)
         before = {name: self.ledger.free(name, amounts.GPU) for name in NODES}
         (decision,) = self.dispatcher.dispatch(self.ledger, [wanted])
         if isinstance(decision, Placed):
@@ -108,7 +111,7 @@ def test_who_is_placed_does_not_depend_on_the_order_of_arrival(sizes, wanted, or
         decisions = Dispatcher(STRATEGIES, random.Random(0)).dispatch(ledger, asked)
         return {d.ask.owner: d.node if isinstance(d, Placed) else d.reason for d in decisions}
 
-    asked = [asks.for_gpus(f"w{i}", gpus, priority=priority) for i, (gpus, priority) in enumerate(wanted)]
+    asked = [for_gpus(f"w{i}", gpus, priority=priority) for i, (gpus, priority) in enumerate(wanted)]
     shuffled = list(asked)
     order.shuffle(shuffled)
     assert run(asked) == run(shuffled)

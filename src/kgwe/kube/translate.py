@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kgwe.model import amounts
 from kgwe.placement.ask import NodeFacts, Taint, Toleration
+from kgwe.placement.constraints import Operator, Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from kgwe.model.amounts import Amounts
 
 # Labels that NVIDIA GPU feature discovery sets.
-GPU_COUNT_LABEL = "nvidia.com/gpu.count"
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_FAMILY_LABEL = "nvidia.com/gpu.family"
@@ -40,15 +40,19 @@ def requested(spec: core.PodSpec) -> Amounts:
             peak = amounts.largest((peak, amounts.total((running, request))))
     for container in spec.containers:
         amounts.add(running, _request(container))
-    result = amounts.largest((peak, running))
+    result = amounts.largest((peak, running)) | _request_of(spec.resources)
     amounts.add(result, amounts.parse(spec.overhead))
     result[amounts.PODS] = 1
     return result
 
 
 def _request(container: core.Container) -> Amounts:
+    return _request_of(container.resources)
+
+
+def _request_of(resources: core.ResourceRequirements) -> Amounts:
     # The API server copies limits to missing requests; templates not yet created need the same rule.
-    return amounts.parse(container.resources.limits | container.resources.requests)
+    return amounts.parse(resources.limits | resources.requests)
 
 
 def is_terminal(pod: core.Pod) -> bool:
@@ -57,6 +61,20 @@ def is_terminal(pod: core.Pod) -> bool:
 
 def tolerations(spec: core.PodSpec) -> tuple[Toleration, ...]:
     return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in spec.tolerations)
+
+
+def required_affinity(affinity: core.Affinity) -> tuple[tuple[Requirement, ...], ...] | None:
+    """The required part of node affinity; None when there is none. An operator nobody knows is an error."""
+    required = affinity.nodeAffinity.required
+    if required is None:
+        return None
+    return tuple(
+        tuple(
+            Requirement(line.key, Operator(line.operator), line.values)
+            for line in (*term.matchExpressions, *term.matchFields)
+        )
+        for term in required.nodeSelectorTerms
+    )
 
 
 def node_facts(node: core.Node, *, fabric_gbps: float | None = None) -> NodeFacts:
@@ -90,18 +108,12 @@ def offered(node: core.Node) -> Amounts:
     """Allocatable, and capacity for GPUs that allocatable does not mention.
 
     A GPU that only a label promises is not offered: until the device plugin reports it no pod can get it.
-    `labelled_gpus` tells of those.
     """
     result = amounts.parse(node.status.allocatable)
     for resource, quantity in node.status.capacity.items():
         if amounts.is_gpu(resource) and resource not in result:
             result[resource] = amounts.parse_one(resource, quantity)
     return result
-
-
-def labelled_gpus(node: core.Node) -> int:
-    """GPUs that the labels promise; 0 when there is no such label."""
-    return _int_label(node.metadata.labels, GPU_COUNT_LABEL) or 0
 
 
 def is_ready(node: core.Node) -> bool:

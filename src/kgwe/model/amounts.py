@@ -30,9 +30,10 @@ def parse(quantities: Mapping[str, str]) -> Amounts:
 def parse_one(name: str, text: str) -> int:
     if name == CPU:
         return quantity.parse_milli(text)
-    if name == MEMORY or name.endswith("storage") or name.startswith("hugepages-"):
-        return quantity.parse_bytes(text)
-    return quantity.parse_int(text)
+    if is_gpu(name) or name == PODS:
+        return quantity.parse_int(text)
+    # Bytes, and whatever else there is: the API server allows parts of some resources, so round up.
+    return quantity.parse_bytes(text)
 
 
 def add(total: Amounts, more: Mapping[str, int], sign: int = 1) -> None:

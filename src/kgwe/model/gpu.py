@@ -193,3 +193,12 @@ def find(text: str) -> GpuModel:
     if model := CATALOGUE.get(text) or _BY_PRODUCT.get(text):
         return model
     raise errors.Permanent(f"no GPU model {text!r} is known; the models are {', '.join(CATALOGUE)}")
+
+
+def name_matches(wanted: str, found: str | None) -> bool:
+    """`H100` or `NVIDIA H100 80GB HBM3` against the label `NVIDIA-H100-80GB-HBM3`: every word must be there."""
+    return _words(wanted) <= _words(found or "")
+
+
+def _words(text: str) -> set[str]:
+    return set(text.upper().replace("-", " ").replace("_", " ").split())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kgwe.model import amounts
-
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from kgwe.model.amounts import Amounts
+    from kgwe.placement.constraints import Requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,8 @@ class Ask:
     since: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
+    #: required node affinity: any of its terms; None when there is none
+    affinity: tuple[tuple[Requirement, ...], ...] | None = None
     needs: Needs = Needs()
     #: nodes that refused this work lately
     avoid: frozenset[str] = frozenset()
@@ -90,14 +91,12 @@ class Ask:
     def shape(self) -> Hashable:
         """Two asks of one shape fit the same nodes: when one finds no room, neither does the other."""
         return (
+            self.resource,
+            self.count,
             tuple(sorted(self.amounts.items())),
             tuple(sorted(self.node_selector.items())),
             self.tolerations,
             self.needs,
+            self.affinity,
             self.avoid,
         )
-
-
-def for_gpus(owner: str, count: int, **more: object) -> Ask:
-    """An ask for `count` whole GPUs and a pod slot, the common case."""
-    return Ask(owner, amounts.GPU, count, {amounts.GPU: count, amounts.PODS: 1}, **more)  # type: ignore[arg-type] # keyword pass-through

@@ -43,6 +43,33 @@ class Requirement:
     operator: Operator
     values: tuple[str, ...] = ()
 
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether one node meets it; `LabelIndex` answers the same for a whole fleet at once."""
+        value = name if self.key == NAME_FIELD else labels.get(self.key)
+        match self.operator:
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+            case Operator.IN:
+                return value in self.values
+            case Operator.NOT_IN:
+                return value not in self.values
+            case Operator.GT | Operator.LT:
+                return value is not None and self._compares(value)
+
+    def _compares(self, value: str) -> bool:
+        mine = _integer(value)
+        bound = _integer(self.values[0]) if len(self.values) == 1 else None
+        if mine is None or bound is None:
+            return False
+        return mine > bound if self.operator is Operator.GT else mine < bound
+
+
+def any_term_matches(terms: tuple[tuple[Requirement, ...], ...], name: str, labels: Mapping[str, str]) -> bool:
+    """Terms are alternatives, the lines of a term are not; an empty term matches nothing."""
+    return any(term and all(line.matches(name, labels) for line in term) for term in terms)
+
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
@@ -127,20 +154,8 @@ class LabelIndex:
                 # A node without the label is "not in" any set.
                 return found if requirement.operator is Operator.IN else ~found
             case Operator.GT | Operator.LT:
-                return self._compared(codes, values, requirement)
-
-    @staticmethod
-    def _compared(codes: NDArray[np.int32], values: Mapping[str, int], requirement: Requirement) -> NDArray[np.bool_]:
-        bound = _integer(requirement.values[0]) if len(requirement.values) == 1 else None
-        if bound is None:
-            return np.zeros(len(codes), dtype=np.bool_)
-        above = requirement.operator is Operator.GT
-        wanted = [
-            code
-            for value, code in values.items()
-            if (number := _integer(value)) is not None and (number > bound if above else number < bound)
-        ]
-        return np.isin(codes, wanted)
+                meets = [code for value, code in values.items() if requirement.matches(value, {requirement.key: value})]
+                return np.isin(codes, meets)
 
     def _column(self, key: str) -> tuple[NDArray[np.int32], dict[str, int]]:
         known = self._columns.get(key)

@@ -13,7 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kgwe.model import amounts
+from kgwe.model import amounts, gpu
+from kgwe.placement.constraints import any_term_matches
 from kgwe.placement.strategies import Candidate
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from kgwe.placement.strategies import Rng, Strategy
 
 _GB_IN_MIB = 1e9 / 2**20
+# Shapes whose matches are remembered; users write few, but nothing stops them from writing many.
+_REMEMBERED = 1000
 
 
 class Reason(enum.StrEnum):
@@ -35,14 +38,13 @@ class Reason(enum.StrEnum):
     INSUFFICIENT_GPU = "InsufficientGPU"
     INSUFFICIENT_RESOURCES = "InsufficientResources"
     UNKNOWN_STRATEGY = "UnknownStrategy"
+    STRATEGY_FAILED = "StrategyFailed"
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     ask: Ask
     node: str
-    #: nodes it could have gone to
-    candidates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class Held:
     ask: Ask
     reason: Reason
     message: str
+
+
+# Say nothing about room: a twin that names another strategy may well be placed.
+_ABOUT_THE_STRATEGY = (Reason.UNKNOWN_STRATEGY, Reason.STRATEGY_FAILED)
 
 
 class Dispatcher:
@@ -74,7 +80,7 @@ class Dispatcher:
             decision = self._place(ledger, ask, shape)
             if isinstance(decision, Placed):
                 ledger.reserve(ask.owner, decision.node, ask.amounts)
-            elif decision.reason is not Reason.UNKNOWN_STRATEGY:
+            elif decision.reason not in _ABOUT_THE_STRATEGY:
                 full[shape] = decision
             decisions.append(decision)
         return decisions
@@ -94,11 +100,21 @@ class Dispatcher:
         if ask.needs.prefers_nvlink:
             linked = [c for c in candidates if (facts := ledger.node(c.name)) and facts.fabric_gbps]
             candidates = linked or candidates
-        return Placed(ask, strategy.choose(candidates, ask, self._rng).name, len(candidates))
+        return self._choose(strategy, candidates, ask)
+
+    def _choose(self, strategy: Strategy, candidates: list[Candidate], ask: Ask) -> Placed | Held:
+        """Strategies may be anybody's code: one that fails holds the work that named it and nothing else."""
+        try:
+            chosen = strategy.choose(candidates, ask, self._rng)
+        except Exception as exc:  # noqa: BLE001 - see above
+            return Held(ask, Reason.STRATEGY_FAILED, f"strategy {ask.strategy!r} failed: {exc!r}")
+        if chosen not in candidates:
+            return Held(ask, Reason.STRATEGY_FAILED, f"strategy {ask.strategy!r} chose {chosen!r}, not a candidate")
+        return Placed(ask, chosen.name)
 
     def _matching(self, ledger: Ledger, ask: Ask, shape: Hashable) -> list[NodeFacts]:
         """The nodes that would fit if they were empty, by name; computed once per shape and fleet."""
-        if self._generation != ledger.generation:
+        if self._generation != ledger.generation or len(self._matches) > _REMEMBERED:
             self._generation = ledger.generation
             self._matches.clear()
             self._mismatches.clear()
@@ -140,16 +156,23 @@ def mismatch(facts: NodeFacts, ask: Ask) -> str | None:
         return "refused it lately"
     if facts.allocatable.get(ask.resource, 0) < ask.count:
         return f"have fewer {ask.resource}" if facts.allocatable.get(ask.resource, 0) else f"have no {ask.resource}"
+    for resource, amount in ask.amounts.items():
+        if facts.allocatable.get(resource, 0) < amount:
+            return f"have less {resource} in all"
+    return _kept_away(facts, ask) or _unmet_need(facts, ask)
+
+
+def _kept_away(facts: NodeFacts, ask: Ask) -> str | None:
+    """Taints, selector and affinity, as kube-scheduler reads them."""
     for taint in facts.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in ask.tolerations):
             return f"have taint {taint.key}"
     for key, value in ask.node_selector.items():
         if facts.labels.get(key) != value:
             return f"lack label {key}={value}"
-    for resource, amount in ask.amounts.items():
-        if facts.allocatable.get(resource, 0) < amount:
-            return f"have less {resource} in all"
-    return _unmet_need(facts, ask)
+    if ask.affinity is not None and not any_term_matches(ask.affinity, facts.name, facts.labels):
+        return "do not match its node affinity"
+    return None
 
 
 def _unmet_need(facts: NodeFacts, ask: Ask) -> str | None:
@@ -157,7 +180,7 @@ def _unmet_need(facts: NodeFacts, ask: Ask) -> str | None:
     needs = ask.needs
     if needs.min_memory_gb and (facts.gpu_memory_mib or 0) < needs.min_memory_gb * _GB_IN_MIB:
         return f"have GPUs with less than {needs.min_memory_gb} GB"
-    if needs.gpu_model and not model_matches(needs.gpu_model, facts.gpu_model):
+    if needs.gpu_model and not gpu.name_matches(needs.gpu_model, facts.gpu_model):
         return f"have other GPUs than {needs.gpu_model}"
     if needs.architecture and needs.architecture.lower() != (facts.architecture or "").lower():
         return f"have GPUs of another architecture than {needs.architecture}"
@@ -166,12 +189,6 @@ def _unmet_need(facts: NodeFacts, ask: Ask) -> str | None:
     if ask.count > 1 and needs.min_bandwidth_gbps and (facts.fabric_gbps or 0) < needs.min_bandwidth_gbps:
         return f"have less than {needs.min_bandwidth_gbps:g} GB/s between GPUs"
     return None
-
-
-def model_matches(wanted: str, found: str | None) -> bool:
-    """`H100` or `NVIDIA H100 80GB HBM3` against the label `NVIDIA-H100-80GB-HBM3`: every word must be there."""
-    words = set((found or "").upper().replace("-", " ").replace("_", " ").split())
-    return set(wanted.upper().replace("-", " ").replace("_", " ").split()) <= words
 
 
 def _short_of_room(ledger: Ledger, ask: Ask, matching: list[NodeFacts]) -> Held:

@@ -108,13 +108,7 @@ class Ledger:
         self._count(self._reserved.pop(owner).node, counted, -1)
         return True
 
-    def reservation(self, owner: str) -> Booking | None:
-        return self._reserved.get(owner)
-
     # --- what is left -----------------------------------------------------------------------------------
-
-    def used(self, node: str) -> Mapping[str, int]:
-        return self._used.get(node, {})
 
     def free(self, node: str, resource: str) -> int:
         """May be negative: pods bound by others, or a card that died under its pod."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe import errors
+from kgwe.model import gpu
 from kgwe.placement.constraints import LabelIndex
 from kgwe.placement.node import CARD_MILLI
 
@@ -216,18 +217,9 @@ class Snapshot:
 def _meets(shape: Shape, request: Request) -> bool:
     if request.min_memory_gb and (shape.memory_mib or 0) < request.min_memory_gb * _GB_IN_MIB:
         return False
-    if request.model and not model_matches(request.model, shape.model):
+    if request.model and not gpu.name_matches(request.model, shape.model):
         return False
     return not request.architecture or request.architecture.lower() == (shape.architecture or "").lower()
-
-
-def model_matches(wanted: str, found: str | None) -> bool:
-    """`H100` or `NVIDIA H100 80GB HBM3` against `NVIDIA-H100-80GB-HBM3`: every word must be there."""
-    return words(wanted) <= words(found or "")
-
-
-def words(text: str) -> set[str]:
-    return set(text.upper().replace("-", " ").replace("_", " ").split())
 
 
 def bits(mask: int) -> list[int]:

@@ -18,6 +18,7 @@ import pytest
 
 from kgwe.apps.controller import jobs
 from kgwe.kube import resources, translate
+from kgwe.kube.client import KubeClient
 from kgwe.kube.informer import Informer
 from kgwe.local import ports
 from kgwe.model import amounts
@@ -25,7 +26,6 @@ from kgwe.model import amounts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.kube.client import KubeClient
     from kgwe.kube.resources import Resource
     from kgwe.local.cluster import LocalCluster
 
@@ -166,6 +166,11 @@ class Bed:
         resource = self.resource_of(workload)
         await self.client.patch(resource, workload.metadata.name, {"spec": spec}, workload.metadata.namespace)
 
+    async def as_controller(self, path: str) -> bytes:
+        """A GET with the rights of the controller."""
+        async with KubeClient.connect(self._kubeconfig) as limited:
+            return await limited.request("GET", path)
+
     # --- seeing -----------------------------------------------------------------------------------------
 
     @staticmethod
@@ -209,6 +214,10 @@ class Bed:
                 gpus = translate.requested(pod.spec).get(amounts.GPU, 0)
                 held[pod.spec.nodeName] = held.get(pod.spec.nodeName, 0) + gpus
         return held
+
+
+def condition(workload: Any, type_: str) -> Any:
+    return next(c for c in workload.status.conditions if c.type == type_)
 
 
 def warp(name: str, gpus: int = 1, **spec: Any) -> dict[str, Any]:

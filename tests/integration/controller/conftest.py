@@ -63,6 +63,9 @@ async def _clear(bed: Bed) -> None:
     for job in list(bed.jobs.store.values()):
         with contextlib.suppress(errors.NotFound):
             await bed.client.delete(resources.JOB, job.metadata.name, job.metadata.namespace)
+    for pod in list(bed.pods.store.values()):
+        with contextlib.suppress(errors.NotFound):
+            await bed.client.delete(resources.POD, pod.metadata.name, pod.metadata.namespace, grace_s=0)
     await bed.until(lambda: not bed.jobs.store and not any(i.store for i in bed.workloads.values()))
     await bed.until(lambda: not bed.pods.store, timeout_s=60)
     await bed.remove_nodes()

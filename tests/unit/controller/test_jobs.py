@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgwe import errors
 from kgwe.apps.controller import jobs
 from kgwe.apps.controller.workload import from_kgwe, from_warp
 from kgwe.kube import resources
+from kgwe.kube.api.core import Job, JobStatus
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.model import amounts
@@ -98,11 +100,21 @@ class TestTemplate:
         (container,) = jobs.pod_template(workload, IMAGE)["spec"]["containers"]
         assert container["resources"]["requests"] == {"cpu": "8", "memory": "64Gi", amounts.GPU: "2"}
 
-    @pytest.mark.parametrize("nothing", [None, {}])
-    def test_null_metadata_maps_are_taken_as_empty(self, nothing):
-        template = {"metadata": {"labels": nothing}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    @pytest.mark.parametrize("field", ["nodeSelector", "tolerations", "initContainers", "overhead", "affinity"])
+    def test_null_means_absent(self, field):
+        container = {"name": "c", "image": "x", "resources": {"requests": None}, "env": None}
+        template = {"metadata": None, "spec": {"containers": [container], field: None}}
         workload = kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template})
-        assert jobs.pod_template(workload, IMAGE)["metadata"]["labels"][jobs.UID_LABEL] == UID
+        made = jobs.pod_template(workload, IMAGE)
+        assert made["metadata"]["labels"][jobs.UID_LABEL] == UID
+        assert jobs.ask(workload, made, frozenset()).count == 1
+
+    def test_the_users_app_label_is_kept_and_ours_are_not_to_be_overwritten(self):
+        meta = {"labels": {"app": "theirs", jobs.UID_LABEL: "forged"}}
+        template = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        made = jobs.pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
+        assert made["metadata"]["labels"]["app"] == "theirs"
+        assert made["metadata"]["labels"][jobs.UID_LABEL] == UID
 
 
 class TestAsk:
@@ -113,6 +125,40 @@ class TestAsk:
         asked = jobs.ask(workload, jobs.pod_template(workload, IMAGE), frozenset())
         assert asked.count == 4
         assert asked.amounts == {amounts.GPU: 4, "cpu": 1000, "memory": 2 * 2**30, "pods": 2}
+
+    @pytest.mark.parametrize(
+        "limits",
+        [
+            {amounts.GPU: 1},
+            {amounts.GPU: 6},
+            {"nvidia.com/mig-1g.10gb": 2},
+            {amounts.GPU: 2, "nvidia.com/mig-1g.5gb": 1},
+        ],
+    )
+    def test_a_template_that_contradicts_the_requirements_is_refused(self, limits):
+        container = {"name": "c", "image": "x", "resources": {"limits": limits}}
+        workload = with_template({"containers": [container]})
+        with pytest.raises(errors.Permanent, match="make both agree"):
+            jobs.ask(workload, jobs.pod_template(workload, IMAGE), frozenset())
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            "x",
+            {"nodeAffinity": 3},
+            {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Near"}]}]
+                    }
+                }
+            },
+        ],
+    )
+    def test_affinity_that_makes_no_sense_is_refused(self, bad):
+        workload = with_template({"containers": [{"name": "c", "image": "x"}], "affinity": bad})
+        with pytest.raises(errors.Permanent):
+            jobs.ask(workload, jobs.pod_template(workload, IMAGE), frozenset())
 
 
 class TestPin:
@@ -157,6 +203,26 @@ class TestJob:
         restarts = with_template({"containers": [{"name": "c", "image": "x"}], "restartPolicy": "OnFailure"})
         assert "podFailurePolicy" not in jobs.build(restarts, jobs.pod_template(restarts, IMAGE), "n1")["spec"]
 
+    def test_pods_that_restart_themselves_may(self):
+        restarts = with_template({"containers": [{"name": "c", "image": "x"}], "restartPolicy": "OnFailure"})
+        assert jobs.build(restarts, jobs.pod_template(restarts, IMAGE), "n1")["spec"]["backoffLimit"] == 6
+
     def test_remembers_node_and_generation(self):
         notes = jobs.build(warp(), jobs.pod_template(warp(), IMAGE), "n1")["metadata"]["annotations"]
         assert (notes[jobs.NODE_ANNOTATION], notes[jobs.GENERATION_ANNOTATION]) == ("n1", "4")
+
+
+class TestHeld:
+    def job(self, **spec):
+        container = {"name": "c", "resources": {"requests": {amounts.GPU: "2"}}}
+        body = {"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": [container]}}, **spec}}
+        return msgspec.convert(body, Job)
+
+    def test_pods_that_are_done_hold_nothing(self):
+        job = self.job(parallelism=4, completions=4)
+        done = msgspec.structs.replace(job, status=JobStatus(succeeded=3))
+        assert jobs.held_by(job)[amounts.GPU] == 8
+        assert jobs.held_by(done)[amounts.GPU] == 2
+
+    def test_a_suspended_job_holds_nothing(self):
+        assert jobs.held_by(self.job(suspend=True)) == {}

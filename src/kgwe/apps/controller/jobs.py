@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kgwe import errors
 from kgwe.kube import translate
 from kgwe.kube.api import core
 from kgwe.model import amounts
@@ -34,6 +35,8 @@ SELECTOR = f"{MANAGED_BY}={CONTROLLER_NAME}"
 # Pod names add "-" and 5 characters (and an index) to the Job's; the Job's name is also a label value: 63 at most.
 _NAME_MAX = 52
 _UID_CHARS = 8
+# Kubernetes' own default for pods that restart.
+_RESTARTS = 6
 
 
 def job_name(workload: Workload) -> str:
@@ -43,8 +46,13 @@ def job_name(workload: Workload) -> str:
 
 
 def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> Ask:
-    """What the workload's pods need together on one node."""
-    spec = msgspec.convert(template["spec"], core.PodSpec, strict=False)
+    """What the workload's pods need together on one node; Permanent when the template makes no sense."""
+    try:
+        spec = msgspec.convert(template["spec"], core.PodSpec, strict=False)
+        affinity = translate.required_affinity(spec.affinity)
+    except (msgspec.ValidationError, ValueError) as exc:
+        raise errors.Permanent(str(exc)) from exc
+    _check_gpus(workload, spec)
     return Ask(
         owner=workload.meta.uid,
         resource=workload.resource,
@@ -55,14 +63,48 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         since=workload.meta.creationTimestamp or "",
         node_selector=spec.nodeSelector,
         tolerations=translate.tolerations(spec),
+        affinity=affinity,
         needs=workload.needs,
         avoid=avoid,
     )
 
 
+def _check_gpus(workload: Workload, spec: core.PodSpec) -> None:
+    """What the template asks for is what the workload says: its spec is what users, quotas and books go by."""
+    found = {name: count for name, count in translate.requested(spec).items() if amounts.is_gpu(name)}
+    if found != {workload.resource: workload.per_pod}:
+        asked = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
+        raise errors.Permanent(
+            f"its containers ask for {asked}, gpuRequirements for {workload.per_pod} {workload.resource} per pod;"
+            " leave the GPUs out of the template or make both agree"
+        )
+
+
 def held_by(job: core.Job) -> Amounts:
-    """What an unfinished Job of ours may take on its node: the reservation it stands for."""
-    return times(translate.requested(job.spec.template.spec), job.spec.parallelism)
+    """What an unfinished Job of ours may still take on its node: the reservation it stands for."""
+    if job.spec.suspend:
+        return {}
+    left = job.spec.parallelism
+    if job.spec.completions is not None:
+        left = min(left, job.spec.completions - job.status.succeeded)
+    return times(translate.requested(job.spec.template.spec), max(left, 0))
+
+
+def belongs_to(job: core.Job, workload: Workload) -> bool:
+    """Whether the Job is the one the controller made for the workload. Labels alone anybody can set."""
+    owner = job.metadata.controller
+    return (
+        owner is not None
+        and owner.uid == workload.meta.uid
+        and job.metadata.namespace == workload.meta.namespace
+        and job.metadata.name == job_name(workload)
+    )
+
+
+def generation(job: core.Job) -> int:
+    """The generation of the workload it was made from; 0 when somebody took the annotation away."""
+    text = job.metadata.annotations.get(GENERATION_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def times(one: Amounts, count: int) -> Amounts:
@@ -76,44 +118,55 @@ def outcome(job: core.Job) -> core.Condition | None:
 
 def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     """The user's template with what every GPU pod needs; the node is added when it is known."""
-    template: dict[str, Any] = copy.deepcopy(workload.template) or {
+    template: dict[str, Any] = _without_nulls(workload.template) or {
         "spec": {"containers": [{"name": "workload", "image": default_image}]}
     }
     meta = template.setdefault("metadata", {})
-    meta["labels"] = (meta.get("labels") or {}) | labels(workload)
+    ours = labels(workload)
+    # `app` belongs to the user if he uses it: Services may select on it.
+    meta["labels"] = {"app": ours["app"], **meta.get("labels", {})} | {k: v for k, v in ours.items() if k != "app"}
     if workload.model_name:
-        meta["annotations"] = (meta.get("annotations") or {}) | {MODEL_ANNOTATION: workload.model_name}
+        meta["annotations"] = meta.get("annotations", {}) | {MODEL_ANNOTATION: workload.model_name}
     spec = template["spec"]
     spec.setdefault("restartPolicy", "Never")
-    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
         _quote_quantities(container)
     _give_gpus(spec["containers"], workload)
     if workload.model_name:
         env = {"MODEL_NAME": workload.model_name, "GPU_COUNT": str(workload.per_pod)}
         container = spec["containers"][0]
-        known = {entry.get("name") for entry in container.get("env") or ()}
+        known = {entry.get("name") for entry in container.get("env", ())}
         added = [{"name": name, "value": value} for name, value in env.items() if name not in known]
-        container["env"] = [*(container.get("env") or ()), *added]
+        container["env"] = [*container.get("env", ()), *added]
     return template
+
+
+def _without_nulls(value: Any) -> Any:
+    """A copy in which null means absent, as Kubernetes reads manifests (and templating tools write them)."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value
 
 
 def _quote_quantities(container: dict[str, Any]) -> None:
     """`nvidia.com/gpu: 8` without quotes is a number in a free-form template; quantities are text from here on."""
-    wants = container.get("resources") or {}
+    wants = container.get("resources", {})
     for part in ("requests", "limits"):
-        if wants.get(part):
+        if part in wants:
             wants[part] = {name: str(amount) for name, amount in wants[part].items()}
 
 
 def _give_gpus(containers: list[dict[str, Any]], workload: Workload) -> None:
     """Ask for the GPUs in the first container, unless the template spread them over containers itself."""
     for container in containers:
-        limits = (container.get("resources") or {}).get("limits") or {}
-        if any(amounts.is_gpu(resource) for resource in limits):
+        wants = container.get("resources", {})
+        if any(amounts.is_gpu(name) for part in ("requests", "limits") for name in wants.get(part, {})):
             return
-    wants = containers[0]["resources"] = dict(containers[0].get("resources") or {})
+    wants = containers[0].setdefault("resources", {})
     for part in ("requests", "limits"):
-        wants[part] = (wants.get(part) or {}) | {workload.resource: str(workload.per_pod)}
+        wants[part] = wants.get(part, {}) | {workload.resource: str(workload.per_pod)}
 
 
 def labels(workload: Workload) -> dict[str, str]:
@@ -141,15 +194,17 @@ def build(workload: Workload, template: dict[str, Any], node: str) -> dict[str, 
     """The Job to create for `workload` on `node`."""
     template = copy.deepcopy(template)
     _pin(template["spec"], node)
+    restarts = template["spec"]["restartPolicy"] != "Never"
     spec: dict[str, Any] = {
-        "backoffLimit": 0,
+        # A pod that restarts its containers itself counts each restart against this limit.
+        "backoffLimit": _RESTARTS if restarts else 0,
         "completions": workload.pods,
         "parallelism": workload.pods,
         "template": template,
     }
     if workload.pods > 1:
         spec["completionMode"] = "Indexed"
-    if template["spec"]["restartPolicy"] == "Never":
+    if not restarts:
         # Being evicted is not the work's own failure: the Job may start its pod again.
         ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
         spec["podFailurePolicy"] = {"rules": [ignore]}

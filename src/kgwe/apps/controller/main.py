@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STRATEGIES_GROUP = "kgwe.strategies"
+# Long enough for the largest fleets; a leader that reads nothing for so long only keeps others from leading.
+_RESYNC_S = 60.0
 
 
 def load_strategies() -> dict[str, Strategy]:
@@ -64,7 +66,7 @@ class Controller:
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
-        self.events = EventRecorder(client, controller=jobs.CONTROLLER_NAME, instance=self.identity)
+        self.events = EventRecorder(client.guarded(self.guard), controller=jobs.CONTROLLER_NAME, instance=self.identity)
         self.strategies = load_strategies()
         self.informers = self._watch()
         self.elector = LeaderElector(
@@ -113,7 +115,7 @@ class Controller:
                 await _first(wait_synced(*self.informers), stop.wait())
                 while not stop.is_set():
                     await self._lead_once(stop)
-            await self.events.flush()
+                await self.events.flush()
         log.info("controller_stopped", id=self.identity)
 
     @contextlib.asynccontextmanager
@@ -150,12 +152,29 @@ class Controller:
         self.metrics.leader.set(1)
         try:
             # The leader before us may have written what our watches have not shown yet.
-            await asyncio.gather(*(informer.resync() for informer in self.informers))
-            async with Term(self.means()):
-                lost = self.elector.wait_lost() if self.settings.leader_elect else asyncio.Event().wait()
-                await _first(lost, stop.wait())
+            await _first(self._resync(), self._lost(), stop.wait())
+            if self.may_act() and not stop.is_set():
+                async with Term(self.means()):
+                    await _first(self._lost(), stop.wait())
         finally:
             self.metrics.leader.set(0)
+
+    async def _resync(self) -> None:
+        """Read everything afresh; a replica that cannot is no use as a leader and ends, so that another may be one."""
+        try:
+            async with asyncio.timeout(_RESYNC_S):
+                await asyncio.gather(*(informer.resync() for informer in self.informers))
+        except TimeoutError as exc:
+            raise errors.Transient(f"could not read the cluster within {_RESYNC_S:.0f} s of becoming leader") from exc
+
+    async def _lost(self) -> None:
+        if self.settings.leader_elect:
+            await self.elector.wait_lost()
+        else:
+            await asyncio.Event().wait()
+
+    def may_act(self) -> bool:
+        return not self.settings.leader_elect or self.elector.is_leader()
 
     def means(self) -> Means:
         return Means(
@@ -170,7 +189,7 @@ class Controller:
 
     def guard(self) -> None:
         """Called before every write of a term: refuse it when the Lease may be somebody else's by now."""
-        if self.settings.leader_elect and not self.elector.is_leader():
+        if not self.may_act():
             raise errors.Transient("no longer the leader")
 
 

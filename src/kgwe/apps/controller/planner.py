@@ -38,12 +38,13 @@ class Planner:
     ) -> None:
         self.waiting: dict[str, Ask] = {}  # workload uid -> what it asks for
         self.held: dict[str, Held] = {}  # workload uid -> why the last pass did not place it
-        self.planned: dict[str, str] = {}  # workload uid -> node, until its Job is seen
+        self.planned: dict[str, Placed] = {}  # workload uid -> decision, until its Job is seen
         self._state = state
         self._dispatcher = Dispatcher(strategies, rng)
         self._metrics = metrics
         self._on_decided = on_decided
         self._soon: asyncio.TimerHandle | None = None
+        metrics.waiting.set_function(lambda: len(self.waiting))
 
     def want(self, ask: Ask) -> None:
         """Let the work wait for a node; asked again with other needs, the new ones count."""
@@ -55,6 +56,10 @@ class Planner:
         """The work no longer needs a decision; what was assumed for it is given back."""
         self.waiting.pop(uid, None)
         self.held.pop(uid, None)
+        self.forget_plan(uid)
+
+    def forget_plan(self, uid: str) -> None:
+        """Take back a decision that was not carried out."""
         if self.planned.pop(uid, None) is not None and uid not in self._state.jobs and self._state.ledger.release(uid):
             self.pass_soon()
 
@@ -71,6 +76,7 @@ class Planner:
     def close(self) -> None:
         if self._soon is not None:
             self._soon.cancel()
+        self._metrics.waiting.set_function(lambda: 0)
         for uid in list(self.planned):
             self.forget(uid)
 
@@ -81,13 +87,18 @@ class Planner:
         for decision in decisions:
             uid = decision.ask.owner
             if isinstance(decision, Placed):
-                self.planned[uid] = decision.node
+                self.planned[uid] = decision
                 del self.waiting[uid]
                 self.held.pop(uid, None)
                 self._on_decided(uid)
-            elif self.held.get(uid) != decision:
-                if uid not in self.held:
-                    self._metrics.failed.labels("no_suitable_node").inc()
-                self.held[uid] = decision
-                self._on_decided(uid)
-        self._metrics.waiting.set(len(self.waiting))
+            else:
+                self._hold(uid, decision)
+
+    def _hold(self, uid: str, decision: Held) -> None:
+        """Remember why. Only a new reason is news: the numbers in the message move with every pod that ends."""
+        before = self.held.get(uid)
+        self.held[uid] = decision
+        if before is None:
+            self._metrics.failed.labels("no_suitable_node").inc()
+        if before is None or before.reason != decision.reason:
+            self._on_decided(uid)

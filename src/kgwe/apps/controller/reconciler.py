@@ -17,11 +17,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import structlog
 
 from kgwe import errors
-from kgwe.apps.controller import jobs
+from kgwe.apps.controller import jobs, phases
 from kgwe.apps.controller.workload import Status, Workload, status_patch
 from kgwe.kube import resources, timestamp
 from kgwe.kube.api.gpuworkload import Phase
@@ -35,14 +34,16 @@ if TYPE_CHECKING:
     from kgwe.apps.controller.planner import Planner
     from kgwe.apps.controller.state import Key
     from kgwe.kube.api import core
+    from kgwe.placement.ask import Ask
     from kgwe.placement.dispatch import Held
 
 log = structlog.get_logger(__name__)
 
 Result = Literal["done", "waiting", "retry"]
 
-# Work that finds room at once should not first be told that it waits: that is one write for nothing.
-_WAIT_BEFORE_TELLING_S = 1.0
+# What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
+# "scheduled" before the pod runs.
+_SETTLE_S = 1.0
 # Rewrites of waiting messages over all workloads together, per second, at most.
 _MESSAGES_PER_S = 10.0
 
@@ -51,9 +52,15 @@ _MESSAGES_PER_S = 10.0
 class _Memory:
     """What is worth remembering of one workload between calls; losing it in a crash does no harm."""
 
+    generation: int = 0
+    ask: Ask | None = None
+    held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
-    first_held_at: float | None = None
-    retry_at: float = 0.0  # an error: not before this time
+    retry_at: float = 0.0  # not before this time
+    job_uid: str = ""
+    job_seen_at: float = 0.0
+    taken_back: str = ""  # uid of a Job that was deleted to plan anew
+    refusals: int = 0  # times a Job of it was taken back, one after another
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
 
 
@@ -84,6 +91,12 @@ class Reconciler:
         self.planner.forget(uid)
         self._memory.pop(uid, None)
 
+    def abandon(self, key: Key) -> None:
+        """The last call for this workload broke: hold nothing for it until it is tried again."""
+        workload = self._state.workloads.get(key)
+        if workload is not None:
+            self.planner.forget(workload.meta.uid)
+
     async def reconcile(self, key: Key) -> Result:
         workload = self._state.workloads.get(key)
         if workload is None:
@@ -98,9 +111,6 @@ class Reconciler:
         if workload.finished:
             self.planner.forget(uid)
             return "done"
-        node = self.planner.planned.get(uid)
-        if node is not None:
-            return await self._start(workload, node)
         return await self._seek(workload)
 
     # --- waiting for a node -----------------------------------------------------------------------------
@@ -113,82 +123,81 @@ class Reconciler:
             return "waiting"
         try:
             template = jobs.pod_template(workload, self._settings.default_image)
-            ask = jobs.ask(workload, template, self._avoided(memory, now))
-        except (errors.Permanent, msgspec.ValidationError, KeyError, TypeError, AttributeError) as exc:
+            ask = self._ask(workload, template, memory, now)
+            planned = self.planner.planned.get(workload.meta.uid)
+            body = jobs.build(workload, template, planned.node if planned else "")
+        except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
+            # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
-            return await self._fail(workload, "InvalidPodTemplate", message)
+            return await self._give_up(workload, "InvalidPodTemplate", message)
+        if planned is not None and planned.ask == ask:
+            return await self._start(workload, body, planned.node)
+        # Not decided yet, or decided for a spec that was edited since.
+        self.planner.forget_plan(workload.meta.uid)
         self.planner.want(ask)
         held = self.planner.held.get(workload.meta.uid)
         if held is not None:
             await self._tell_waiting(workload, memory, held, now)
+        if memory.avoid:
+            self._requeue(workload.key, min(memory.avoid.values()) - now + _SETTLE_S)
         return "waiting"
 
+    def _ask(self, workload: Workload, template: dict[str, Any], memory: _Memory, now: float) -> Ask:
+        """Worked out once per spec; nodes that refused are left out until their time is over."""
+        memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
+        avoid = frozenset(memory.avoid)
+        if memory.ask is None or memory.ask.avoid != avoid:
+            memory.ask = jobs.ask(workload, template, avoid)
+        return memory.ask
+
     async def _tell_waiting(self, workload: Workload, memory: _Memory, held: Held, now: float) -> None:
-        """Say why it waits: at once when the reason is new, seldom when only the numbers in it moved."""
-        if memory.first_held_at is None:
-            memory.first_held_at = now
-        told = _condition(workload.status, "Scheduled")
-        if told is None or told.reason != held.reason or workload.status.phase != Phase.PENDING:
-            due = memory.first_held_at + _WAIT_BEFORE_TELLING_S
-        elif told.message != held.message:
-            pace_s = max(self._settings.message_interval_seconds, len(self.planner.waiting) / _MESSAGES_PER_S)
-            due = memory.told_at + pace_s
-        else:
+        """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
+        if memory.held_at is None:
+            memory.held_at = now
+        new = phases.pending(workload, held.reason, held.message, timestamp.seconds())
+        if status_patch(workload, new) is None:
             return
+        told = workload.status.conditions[0] if workload.status.conditions else None
+        is_news = (
+            told is None
+            or told.reason != held.reason
+            or workload.status.phase != Phase.PENDING
+            or workload.status.observed_generation != workload.meta.generation
+        )
+        pace_s = len(self.planner.waiting) / _MESSAGES_PER_S
+        if is_news:
+            due = max(memory.held_at + _SETTLE_S, memory.told_at + (pace_s if memory.told_at else 0))
+        else:
+            due = memory.told_at + max(self._settings.message_interval_seconds, pace_s)
         if now < due:
             self._requeue(workload.key, due - now)
             return
         memory.told_at = now
-        new = replace(
-            workload.status,
-            phase=Phase.PENDING,
-            message=held.message,
-            node="",
-            job_name="",
-            start_time=None,
-            completion_time=None,
-            observed_generation=workload.meta.generation,
-        ).with_condition("Scheduled", status=False, reason=held.reason, message=held.message, now=timestamp.seconds())
         await self._write_status(workload, new)
+        self._requeue(workload.key, max(self._settings.message_interval_seconds, pace_s))
         if told is None or told.reason != held.reason:
             self._record(workload, "Normal", held.reason, held.message, action="Waiting")
 
-    def _avoided(self, memory: _Memory, now: float) -> frozenset[str]:
-        memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
-        return frozenset(memory.avoid)
-
     # --- creating the Job -------------------------------------------------------------------------------
 
-    async def _start(self, workload: Workload, node: str) -> Result:
+    async def _start(self, workload: Workload, body: dict[str, Any], node: str) -> Result:
         workload = await self._ensure_finalizer(workload)
-        template = jobs.pod_template(workload, self._settings.default_image)
-        body = jobs.build(workload, template, node)
         try:
             await self._client.create(resources.JOB, body, workload.meta.namespace)
         except errors.AlreadyExists as exc:
             stored = await self._client.get(resources.JOB, body["metadata"]["name"], workload.meta.namespace)
-            if stored.metadata.labels.get(jobs.UID_LABEL) == workload.meta.uid:
+            managed = stored.metadata.labels.get(jobs.MANAGED_BY) == jobs.CONTROLLER_NAME
+            if managed and jobs.belongs_to(stored, workload):
                 # Ours, from before a crash; the watch will show it, with the node it was given then.
                 return "done"
             return await self._creation_failed(workload, errors.Permanent(f"{exc} and belongs to somebody else"))
         except errors.Permanent as exc:
+            if "exceeded quota" in str(exc):
+                return await self._take_back(workload, "QuotaExceeded", str(exc))
             return await self._creation_failed(workload, exc)
-        now = timestamp.seconds()
-        message = f"placed on {node} by {workload.strategy}"
-        new = replace(
-            workload.status,
-            phase=Phase.SCHEDULED,
-            message=message,
-            node=node,
-            job_name=body["metadata"]["name"],
-            last_schedule_time=now,
-            start_time=None,
-            completion_time=None,
-            observed_generation=workload.meta.generation,
-        ).with_condition("Scheduled", status=True, reason="Placed", message=message, now=now)
-        await self._write_status(workload, new)
+        # Its status follows from the Job, see _follow; most often the pod runs before a write would be done.
         self._metrics.scheduled.labels(workload.strategy).inc()
-        self._record(workload, "Normal", "Scheduled", message, action="Scheduling")
+        self._record(workload, "Normal", "Scheduled", f"placed on {node} by {workload.strategy}", action="Scheduling")
         log.info("workload_scheduled", workload=workload.meta.key, node=node, strategy=workload.strategy)
         return "done"
 
@@ -196,149 +205,167 @@ class Reconciler:
         """An error, not a shortage: count it, wait longer each time, give up when the policy says so."""
         self.planner.forget(workload.meta.uid)
         self._metrics.failed.labels("job_creation_failed").inc()
-        same_spec = workload.status.observed_generation == workload.meta.generation
-        attempt = workload.status.retry_count if same_spec else 0
+        attempt = phases.retries(workload)
         if attempt >= workload.max_retries:
-            return await self._fail(workload, "MaxRetriesExceeded", f"gave up after {attempt} retries: {error}")
+            return await self._give_up(workload, "MaxRetriesExceeded", f"gave up after {attempt} retries: {error}")
         delay_s = backoff.delay_s(workload.backoff_s, attempt, self._rng.random())
         self._metrics.retries.inc()
         self._remember(workload).retry_at = self._clock() + delay_s
-        message = f"creating the Job failed, retry {attempt + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
-        new = replace(
-            workload.status,
-            phase=Phase.SCHEDULING,
-            message=message,
-            node="",
-            retry_count=attempt + 1,
-            observed_generation=workload.meta.generation,
-        ).with_condition(
-            "Scheduled", status=False, reason="JobCreationFailed", message=message, now=timestamp.seconds()
-        )
-        await self._write_status(workload, new)
-        self._record(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
         self._requeue(workload.key, delay_s)
+        message = f"creating the Job failed, retry {attempt + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
+        await self._write_status(workload, phases.retrying(workload, attempt + 1, message, timestamp.seconds()))
+        self._record(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
         return "retry"
 
     # --- following the Job ------------------------------------------------------------------------------
 
     async def _follow(self, workload: Workload, job: core.Job) -> Result:
+        memory = self._remember(workload)
+        now = self._clock()
+        if memory.job_uid != job.metadata.uid:
+            memory.job_uid, memory.job_seen_at = job.metadata.uid, now
+        if memory.taken_back == job.metadata.uid:
+            return "done"  # the watch will show that it is gone
+        memory.held_at, memory.told_at = None, 0.0
+        node = job.metadata.annotations.get(jobs.NODE_ANNOTATION, "")
+        placed = phases.Placement(node, job.metadata.name, jobs.generation(job), workload.strategy)
         ended = jobs.outcome(job)
-        generation = int(job.metadata.annotations.get(jobs.GENERATION_ANNOTATION, workload.meta.generation))
-        if ended is not None and workload.status.phase == Phase.FAILED and generation < workload.meta.generation:
+        if ended is not None:
+            return await self._finish(workload, job, placed, ended)
+        pods = self._state.pods_of(job)
+        if any(pod.status.phase == "Running" for pod in pods.values()):
+            memory.refusals = 0
+            await self._write_status(workload, phases.running(workload, placed, timestamp.seconds()))
+            self._warn_of_edit(workload, placed)
+            return "done"
+        if job.spec.suspend:
+            status = phases.scheduled(workload, placed, timestamp.seconds(), "its Job is suspended")
+            await self._write_status(workload, status)
+            return "done"
+        if (why := self._unplaced(job, pods)) is not None:
+            return await self._wait_placed(workload, job, memory, why)
+        if workload.status.phase == Phase.RUNNING and not pods:
+            # The pod has just ended and is no longer among `pods`; the Job's verdict follows in a moment.
+            return "done"
+        if now - memory.job_seen_at < _SETTLE_S:
+            self._requeue(workload.key, _SETTLE_S)
+            return "done"
+        await self._write_status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
+        self._warn_of_edit(workload, placed)
+        return "done"
+
+    def _warn_of_edit(self, workload: Workload, placed: phases.Placement) -> None:
+        if workload.meta.generation > placed.generation > 0:
+            note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
+            self._record(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
+
+    async def _finish(
+        self, workload: Workload, job: core.Job, placed: phases.Placement, ended: core.Condition
+    ) -> Result:
+        if workload.status.phase == Phase.FAILED and placed.generation < workload.meta.generation:
             # Failed and edited since: clear the way for another try.
             await self._delete_job(job)
             return "done"
-        if ended is not None:
-            return await self._finish(workload, job, ended, generation)
-        pods = self._state.pods.get(workload.meta.uid, {})
-        if await self._stuck(workload, job, pods):
-            return "retry"
-        node = job.metadata.annotations.get(jobs.NODE_ANNOTATION, "")
-        running = any(pod.status.phase == "Running" for pod in pods.values())
-        # A pod that has just ended is no longer among `pods`; the Job's verdict follows in a moment.
-        was_running = workload.status.phase == Phase.RUNNING and not any(not p.spec.nodeName for p in pods.values())
-        status = replace(
-            workload.status, node=node, job_name=job.metadata.name, observed_generation=generation, completion_time=None
-        )
-        now = timestamp.seconds()
-        if workload.status.phase not in (Phase.SCHEDULED, Phase.RUNNING):
-            # The Job was created, its status write was lost (a crash): make up for it.
-            message = f"placed on {node} by {workload.strategy}"
-            status = replace(status, message=message, last_schedule_time=status.last_schedule_time or now)
-            status = status.with_condition("Scheduled", status=True, reason="Placed", message=message, now=now)
-        if running or was_running:
-            message = f"running on {node}"
-            status = replace(status, phase=Phase.RUNNING, message=message, start_time=status.start_time or now)
-            status = status.with_condition("Running", status=True, reason="PodRunning", message=message, now=now)
-        else:
-            status = replace(status, phase=Phase.SCHEDULED)
-        await self._write_status(workload, status)
-        if workload.meta.generation > generation:
-            note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
-            self._record(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
-        return "done"
-
-    async def _finish(self, workload: Workload, job: core.Job, ended: core.Condition, generation: int) -> Result:
-        success = ended.type == "Complete"
-        now = timestamp.seconds()
-        message = "completed" if success else (ended.message or ended.reason or "the Job failed")
-        status = replace(
-            workload.status,
-            phase=Phase.SUCCEEDED if success else Phase.FAILED,
-            message=message,
-            node=job.metadata.annotations.get(jobs.NODE_ANNOTATION, ""),
-            job_name=job.metadata.name,
-            start_time=workload.status.start_time or job.status.startTime,
-            completion_time=workload.status.completion_time
-            or job.status.completionTime
-            or ended.lastTransitionTime
-            or now,
-            observed_generation=generation,
-        )
-        reason = ended.reason or ended.type
-        if _condition(status, "Running") is not None:
-            status = status.with_condition("Running", status=False, reason=reason, message=message, now=now)
-        status = status.with_condition("Succeeded", status=success, reason=reason, message=message, now=now)
+        status = phases.finished(workload, placed, job, ended, timestamp.seconds())
         if await self._write_status(workload, status):
-            self._record(workload, "Normal" if success else "Warning", str(status.phase), message, action="Running")
-            log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), reason=reason)
+            success = status.phase == Phase.SUCCEEDED
+            type_: Literal["Normal", "Warning"] = "Normal" if success else "Warning"
+            self._record(workload, type_, str(status.phase), status.message, action="Running")
+            log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
         return "done"
 
-    async def _stuck(self, workload: Workload, job: core.Job, pods: dict[str, core.Pod]) -> bool:
-        """kube-scheduler refuses the planned node for too long, or the node is gone: plan anew elsewhere."""
+    @staticmethod
+    def _unplaced(job: core.Job, pods: dict[str, core.Pod]) -> tuple[str, str] | None:
+        """(reason, message) when no pod of the Job has found its place; None when one has."""
+        live = [pod for pod in pods.values() if pod.metadata.deletionTimestamp is None]
+        if any(pod.spec.nodeName for pod in pods.values()):
+            return None
+        for pod in live:
+            if (refusal := _refusal(pod)) is not None:
+                return "NodeRefused", refusal.message
+        if live:
+            return "NotScheduled", "no scheduler has taken its pod; is spec.schedulerName right?"
+        if job.status.active or job.status.succeeded:
+            return None  # its pods are there, or were; our watch of them is a little behind
+        name = job.metadata.name
+        return (
+            "PodsNotCreated",
+            f"its Job could make no pods; `kubectl describe job {name}` says why (a quota, a policy)",
+        )
+
+    async def _wait_placed(self, workload: Workload, job: core.Job, memory: _Memory, why: tuple[str, str]) -> Result:
+        """Give kube-scheduler its time; then take the Job back so that its room does not lie idle."""
+        reason, message = why
         node = job.metadata.annotations.get(jobs.NODE_ANNOTATION, "")
-        refused = [why for pod in pods.values() if not pod.spec.nodeName and (why := _refusal(pod)) is not None]
-        if not refused or job.metadata.deletionTimestamp is not None:
-            return False
-        since = min(timestamp.parse(why.lastTransitionTime) for why in refused if why.lastTransitionTime)
-        waited_s = (timestamp.parse(timestamp.micro()) - since).total_seconds()
         facts = self._state.ledger.node(node)
-        if facts is not None and facts.ready and waited_s < self._settings.placement_timeout_seconds:
-            self._requeue(workload.key, self._settings.placement_timeout_seconds - max(waited_s, 0) + 0.1)
-            return False
-        memory = self._remember(workload)
-        memory.avoid[node] = self._clock() + self._settings.avoid_seconds
-        note = f"{node} did not take it ({refused[0].message}); planning anew"
-        self._record(workload, "Warning", "NodeRefused", note, action="Scheduling")
-        log.warning("node_refused", workload=workload.meta.key, node=node, message=refused[0].message)
+        waited_s = self._clock() - memory.job_seen_at
+        refused = reason == "NodeRefused"
+        timeout_s = self._settings.placement_timeout_seconds if refused else self._settings.unscheduled_timeout_seconds
+        usable = facts is not None and facts.ready
+        if job.metadata.deletionTimestamp is not None:
+            return "done"
+        if usable and waited_s < timeout_s:
+            placed = phases.Placement(node, job.metadata.name, jobs.generation(job), workload.strategy)
+            if waited_s >= _SETTLE_S:
+                await self._write_status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
+            self._requeue(workload.key, _SETTLE_S if waited_s < _SETTLE_S else timeout_s - waited_s + 0.1)
+            return "done"
+        if refused or not usable:
+            memory.avoid[node] = self._clock() + self._settings.avoid_seconds
         await self._delete_job(job)
-        return True
+        memory.taken_back = job.metadata.uid
+        return await self._take_back(workload, reason, f"{node}: {message}" if node else message)
+
+    async def _take_back(self, workload: Workload, reason: str, message: str) -> Result:
+        """Neither an error of the work nor a shortage of GPUs: hold nothing, pause, longer each time, try again."""
+        self.planner.forget(workload.meta.uid)
+        memory = self._remember(workload)
+        memory.refusals += 1
+        memory.ask = None
+        # The first time another node may do at once; after that somebody else has to mend something.
+        again_s = 0.0
+        if memory.refusals > 1 or reason != "NodeRefused":
+            again_s = backoff.delay_s(workload.backoff_s, memory.refusals - 1, self._rng.random())
+        memory.retry_at = self._clock() + again_s
+        if again_s:
+            self._requeue(workload.key, again_s)
+        self._record(workload, "Warning", reason, message, action="Scheduling")
+        log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
+        if again_s:
+            note = f"{message}; tried again in {again_s:.0f} s"
+            await self._write_status(workload, phases.pending(workload, reason, note, timestamp.seconds()))
+        return "retry"
 
     # --- ending -----------------------------------------------------------------------------------------
 
-    async def _fail(self, workload: Workload, reason: str, message: str) -> Result:
+    async def _give_up(self, workload: Workload, reason: str, message: str) -> Result:
         self.planner.forget(workload.meta.uid)
-        now = timestamp.seconds()
-        new = replace(
-            workload.status,
-            phase=Phase.FAILED,
-            message=message,
-            node="",
-            completion_time=now,
-            observed_generation=workload.meta.generation,
-        )
-        for condition in ("Scheduled", "Succeeded"):
-            new = new.with_condition(condition, status=False, reason=reason, message=message, now=now)
-        if await self._write_status(workload, new):
+        if await self._write_status(workload, phases.gave_up(workload, reason, message, timestamp.seconds())):
             self._record(workload, "Warning", reason, message, action="Scheduling")
             log.warning("workload_failed", workload=workload.meta.key, reason=reason, message=message)
         return "done"
 
     async def _finalize(self, workload: Workload) -> Result:
         """Whatever the phase: stop the Job, let the object go. Only an unreachable API server delays it."""
-        self.planner.forget(workload.meta.uid)
+        if workload.kind.finalizer not in workload.meta.finalizers:
+            self.planner.forget(workload.meta.uid)
+            return "done"
         job = self._state.jobs.get(workload.meta.uid)
-        if job is not None and job.metadata.deletionTimestamp is None:
-            try:
+        try:
+            if job is not None:
                 await self._delete_job(job)
-            except errors.Permanent as exc:
-                # The owner reference has the garbage collector do it; the user's delete must not wait for us.
-                log.warning("job_not_deleted", job=job.metadata.key, error=str(exc))
-        if workload.kind.finalizer in workload.meta.finalizers:
-            kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
-            body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
-            with contextlib.suppress(errors.NotFound):
-                await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
+            elif workload.meta.uid in self.planner.planned:
+                # Created a moment ago, perhaps: the watch has not shown it yet.
+                with contextlib.suppress(errors.NotFound):
+                    await self._client.delete(resources.JOB, jobs.job_name(workload), workload.meta.namespace)
+        except errors.Permanent as exc:
+            # The owner reference has the garbage collector do it; the user's delete must not wait for us.
+            log.warning("job_not_deleted", workload=workload.meta.key, error=str(exc))
+        self.planner.forget(workload.meta.uid)
+        kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
+        body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
+        with contextlib.suppress(errors.NotFound):
+            await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
         return "done"
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -367,6 +394,8 @@ class Reconciler:
         return True
 
     async def _delete_job(self, job: core.Job) -> None:
+        if job.metadata.deletionTimestamp is not None:
+            return
         # Gone already, or a namesake that is not the one meant.
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.delete(resources.JOB, job.metadata.name, job.metadata.namespace, uid=job.metadata.uid)
@@ -377,11 +406,11 @@ class Reconciler:
         self._events.record(Event(workload.kind.resource, workload.meta, type_, reason, note, action))
 
     def _remember(self, workload: Workload) -> _Memory:
-        return self._memory.setdefault(workload.meta.uid, _Memory())
-
-
-def _condition(status: Status, type_: str) -> core.Condition | None:
-    return next((c for c in status.conditions if c.type == type_), None)
+        """What is known of the workload; an edit of its spec starts afresh."""
+        memory = self._memory.get(workload.meta.uid)
+        if memory is None or memory.generation != workload.meta.generation:
+            memory = self._memory[workload.meta.uid] = _Memory(generation=workload.meta.generation)
+        return memory
 
 
 def _refusal(pod: core.Pod) -> core.Condition | None:

@@ -37,6 +37,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: int = 16
     # Seconds a pod may be refused by kube-scheduler on its planned node before it is planned anew elsewhere.
     placement_timeout_seconds: float = 30.0
+    # Seconds a Job may be without any pod, or its pod without any scheduler's word, before it is taken back. Long:
+    # a control plane under load is slow, not broken.
+    unscheduled_timeout_seconds: float = 300.0
     # Seconds a node that refused a workload is avoided for it.
     avoid_seconds: float = 300.0
     # Least seconds between two rewrites of a waiting workload's message when only its numbers changed.

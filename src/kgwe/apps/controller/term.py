@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 # What a worker may take to finish the workload in its hands when the process is told to stop.
 _GRACE_S = 5.0
+# Failures in a row after which a workload's reservation is given back while it is tried again.
+_PATIENCE = 5
 
 
 class Term:
@@ -34,6 +36,7 @@ class Term:
         self._planner = Planner(means.state, means.strategies, means.rng, means.metrics, self._decided)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._workers: list[asyncio.Task[None]] = []
+        self._calls: set[asyncio.Task[None]] = set()
 
     def _decided(self, uid: str) -> None:
         key = self._state.keys.get(uid)
@@ -53,19 +56,32 @@ class Term:
         self._queue.close()
         for worker in self._workers:
             worker.cancel()
-        await asyncio.wait(self._workers, timeout=_GRACE_S)
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        await self._let_finish()
         self._planner.close()
         log.info("term_ended")
 
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
+            call = asyncio.create_task(self._reconcile(key))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
             try:
-                # Shielded: a write under way is finished, not torn, when the term ends.
-                await asyncio.shield(asyncio.ensure_future(self._reconcile(key)))
+                # Shielded: when the term ends, calls under way are given time to finish, see _let_finish.
+                await asyncio.shield(call)
             finally:
                 self._queue.done(key)
                 self._metrics.queue.set(len(self._queue))
+
+    async def _let_finish(self) -> None:
+        """A write under way is finished rather than torn; what takes too long is cut off before we let go."""
+        calls = list(self._calls)
+        if calls:
+            _, late = await asyncio.wait(calls, timeout=_GRACE_S)
+            for call in late:
+                call.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _reconcile(self, key: Key) -> None:
         started = time.perf_counter()
@@ -80,9 +96,12 @@ class Term:
         except errors.NotFound:
             result = "done"  # deleted under our hands
         except errors.KgweError as exc:
+            if self._queue.failures(key) >= _PATIENCE:
+                self._reconciler.abandon(key)
             delay_s = self._queue.retry(key)
             log.warning("reconcile_failed", workload=key, error=str(exc), retry_in_s=round(delay_s, 2))
         except Exception:  # the boundary of the supervisor: one bad workload must not stop the others
+            self._reconciler.abandon(key)
             delay_s = self._queue.retry(key)
             log.exception("reconcile_crashed", workload=key, retry_in_s=round(delay_s, 2))
         finally:

@@ -7,19 +7,19 @@ kind holds the node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, TopologyPreference, WorkloadType
-from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.api.warp import Priority, WarpGPUWorkload
 from kgwe.model import amounts, mig
 from kgwe.placement.ask import Needs
 
 if TYPE_CHECKING:
+    from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.resources import Resource
 
 #: Where the small kind's words sit on the large kind's scale of 0 to 1,000,000.
@@ -53,14 +53,6 @@ class Status:
     completion_time: str | None = None
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
-
-    def with_condition(self, type_: str, *, status: bool, reason: str, message: str, now: str) -> Status:
-        """Set one condition; its transition time moves only when its status does."""
-        value = "True" if status else "False"
-        old = next((c for c in self.conditions if c.type == type_), None)
-        since = old.lastTransitionTime if old and old.status == value else now
-        new = Condition(type_, value, reason, message, since, self.observed_generation)
-        return replace(self, conditions=(*(c for c in self.conditions if c.type != type_), new))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,29 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
+class NodeRequirement(msgspec.Struct, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(msgspec.Struct, frozen=True):
+    matchExpressions: tuple[NodeRequirement, ...] = ()
+    matchFields: tuple[NodeRequirement, ...] = ()
+
+
+class NodeSelector(msgspec.Struct, frozen=True):
+    nodeSelectorTerms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(msgspec.Struct, frozen=True):
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(msgspec.Struct, frozen=True):
+    nodeAffinity: NodeAffinity = NodeAffinity()
+
+
 class PodSpec(msgspec.Struct, frozen=True):
     nodeName: str = ""
     schedulerName: str = ""
@@ -57,7 +80,10 @@ class PodSpec(msgspec.Struct, frozen=True):
     containers: tuple[Container, ...] = ()
     initContainers: tuple[Container, ...] = ()
     overhead: dict[str, str] = {}
+    #: of the pod as a whole; replaces the sum over containers for CPU, memory and huge pages
+    resources: ResourceRequirements = ResourceRequirements()
     nodeSelector: dict[str, str] = {}
+    affinity: Affinity = Affinity()
     tolerations: tuple[Toleration, ...] = ()
 
 
@@ -91,6 +117,7 @@ class PodTemplate(msgspec.Struct, frozen=True):
 
 class JobSpec(msgspec.Struct, frozen=True):
     parallelism: int = 1
+    completions: int | None = None
     suspend: bool = False
     template: PodTemplate = PodTemplate()
 

@@ -33,6 +33,11 @@ class ObjectMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     ownerReferences: tuple[OwnerReference, ...] = ()
 
     @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that manages the object; the API server allows at most one."""
+        return next((owner for owner in self.ownerReferences if owner.controller), None)
+
+    @property
     def key(self) -> str:
         """`namespace/name`, or `name` for cluster-scoped objects: unique within one resource."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name

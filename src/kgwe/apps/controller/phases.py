@@ -1,0 +1,120 @@
+"""What a workload's status says in each phase: the whole of it, conditions included, every time.
+
+A status is never patched together from what was there before: each phase states every field and every
+condition it has, and only times are carried over (a condition's since when, the run's start).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kgwe.apps.controller.workload import Status
+from kgwe.kube.api.gpuworkload import Phase
+from kgwe.kube.api.meta import Condition
+
+if TYPE_CHECKING:
+    from kgwe.apps.controller.workload import Workload
+    from kgwe.kube.api import core
+
+SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
+# The CRD allows more; nobody reads more, and the API server's own messages can be very long.
+_MESSAGE_CHARS = 1024
+
+Verdict = tuple[bool, str, str]
+"""(status, reason, message) of one condition."""
+
+
+def pending(workload: Workload, reason: str, message: str, now: str) -> Status:
+    """It waits: for room, or for something that only others can mend. Nothing of an earlier run is left."""
+    status = Status(phase=Phase.PENDING, message=_cut(message), retry_count=retries(workload))
+    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
+
+
+def retrying(workload: Workload, attempt: int, message: str, now: str) -> Status:
+    """An error is being retried; `attempt` counts from 1."""
+    status = Status(phase=Phase.SCHEDULING, message=_cut(message), retry_count=attempt)
+    verdict = (False, "JobCreationFailed", message)
+    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
+
+
+def gave_up(workload: Workload, reason: str, message: str, now: str) -> Status:
+    """Failed without ever having had a Job."""
+    status = Status(phase=Phase.FAILED, message=_cut(message), retry_count=retries(workload), completion_time=now)
+    verdict = (False, reason, message)
+    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: verdict, SUCCEEDED: verdict})
+
+
+def scheduled(workload: Workload, placed: Placement, now: str, message: str = "") -> Status:
+    return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts={})
+
+
+def running(workload: Workload, placed: Placement, now: str) -> Status:
+    message = f"running on {placed.node}"
+    verdicts = {RUNNING: (True, "PodRunning", message)}
+    status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
+    return replace(status, start_time=workload.status.start_time or now)
+
+
+def finished(workload: Workload, placed: Placement, job: core.Job, ended: core.Condition, now: str) -> Status:
+    success = ended.type == "Complete"
+    message = "completed" if success else (ended.message or ended.reason or "the Job failed")
+    reason = ended.reason or ended.type
+    verdicts = {RUNNING: (False, reason, message), SUCCEEDED: (success, reason, message)}
+    phase = Phase.SUCCEEDED if success else Phase.FAILED
+    status = _with_job(workload, placed, now, phase=phase, message=message, verdicts=verdicts)
+    return replace(
+        status,
+        start_time=workload.status.start_time or job.status.startTime,
+        completion_time=job.status.completionTime or ended.lastTransitionTime or now,
+    )
+
+
+class Placement:
+    """Where the Job of a workload was put, as its annotations tell."""
+
+    def __init__(self, node: str, job_name: str, generation: int, strategy: str) -> None:
+        self.node = node
+        self.job_name = job_name
+        self.generation = generation
+        self.words = f"placed on {node} by {strategy}"
+
+
+def retries(workload: Workload) -> int:
+    """Errors so far; an edited spec starts from none."""
+    return workload.status.retry_count if workload.status.observed_generation == workload.meta.generation else 0
+
+
+def _with_job(
+    workload: Workload, placed: Placement, now: str, *, phase: Phase, message: str, verdicts: dict[str, Verdict]
+) -> Status:
+    old = workload.status
+    same_run = old.job_name == placed.job_name and old.observed_generation == placed.generation
+    status = Status(
+        phase=phase,
+        message=_cut(message),
+        node=placed.node,
+        job_name=placed.job_name,
+        retry_count=old.retry_count if same_run else 0,
+        last_schedule_time=(old.last_schedule_time if same_run else None) or now,
+        start_time=old.start_time if same_run else None,
+    )
+    return _conditioned(
+        workload, status, placed.generation, now, {SCHEDULED: (True, "Placed", placed.words), **verdicts}
+    )
+
+
+def _conditioned(workload: Workload, status: Status, generation: int, now: str, verdicts: dict[str, Verdict]) -> Status:
+    """Exactly these conditions; a condition's time moves only when its status does."""
+    before = {condition.type: condition for condition in workload.status.conditions}
+    conditions = []
+    for type_, (is_so, reason, message) in verdicts.items():
+        value = "True" if is_so else "False"
+        old = before.get(type_)
+        since = old.lastTransitionTime if old is not None and old.status == value else now
+        conditions.append(Condition(type_, value, reason, _cut(message), since, generation))
+    return replace(status, observed_generation=generation, conditions=tuple(conditions))
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE_CHARS else message[: _MESSAGE_CHARS - 1] + "…"
