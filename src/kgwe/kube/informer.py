@@ -92,9 +92,10 @@ _WATCH_SECONDS = (240, 300)
 # Longest silence on a watch. The server sends a bookmark about every minute, so this long without a byte means that the
 # connection is half open; should a server send none, watching again from the same version costs one request.
 _INACTIVITY_S = 150.0
-_BACKOFF_S = (0.2, 30.0)
-# A kind that is not there yet (its CRD is about to be installed) costs little to ask for.
-_ABSENT_CEILING_S = 5.0
+# From the first failure to the longest wait between attempts: how stale a cache may stay once the server is back.
+_BACKOFF_S = (0.2, 10.0)
+# The server may ask for more patience than that, but not for any amount.
+_PATIENCE_S = 60.0
 # A watch that ends sooner, without a word, does not count as having worked.
 _SHORT_WATCH_S = 1.0
 
@@ -202,12 +203,10 @@ class Informer(Generic[T]):
                 await self._wake.wait()
 
     def _backoff_s(self, exc: errors.KgweError) -> float:
+        if isinstance(exc, errors.Transient) and exc.retry_after_s:
+            return min(exc.retry_after_s, _PATIENCE_S) * (1 + 0.1 * self._rng.random())
         base_s, ceiling_s = _BACKOFF_S
-        asked_s = exc.retry_after_s if isinstance(exc, errors.Transient) else None
-        if isinstance(exc, errors.NotFound):
-            ceiling_s = _ABSENT_CEILING_S
-        wait_s = asked_s or base_s * float(2 ** min(self._failures, 10))
-        return min(wait_s, ceiling_s) * (0.5 + 0.5 * self._rng.random())
+        return min(base_s * float(2 ** min(self._failures, 10)), ceiling_s) * (0.5 + 0.5 * self._rng.random())
 
     async def _watch_until_resync(self) -> None:
         self._watching = asyncio.ensure_future(self._watch())

@@ -1,0 +1,161 @@
+"""The informer through the worst: the API server killed, and history compacted away under its feet (HTTP 410)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+import pytest
+import pytest_asyncio
+
+from kgwe.kube import resources
+from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
+from kgwe.kube.client import KubeClient
+from kgwe.kube.informer import Informer
+from kgwe.kube.resources import Resource
+from kgwe.local import certificates, components
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from kgwe.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.cluster
+
+LABEL = "test=outage"
+
+
+class ConfigMap(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+
+
+CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=ConfigMap)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def near(breakable: LocalCluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.connect(breakable.kubeconfig, field_manager="near") as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def place(near: KubeClient) -> str:
+    """A namespace of the breakable cluster; goes with it."""
+    name = f"outage-{uuid.uuid4().hex[:8]}"
+    await near.create(resources.NAMESPACE, {"metadata": {"name": name}})
+    return name
+
+
+async def create(client: KubeClient, namespace: str, *names: str) -> None:
+    for name in names:
+        body = {"metadata": {"name": name, "labels": {"test": "outage"}}}
+        await client.create(CONFIG_MAP, body, namespace)
+
+
+async def compact(cluster: LocalCluster) -> None:
+    """Have etcd forget everything but the present."""
+    files = cluster.layout.certificates
+    context = ssl.create_default_context(cafile=str(files.authority))
+    pair = files.pair(certificates.ETCD_CLIENT)
+    context.load_cert_chain(pair.certificate, pair.key)
+    url = f"https://127.0.0.1:{cluster.state().ports[components.ETCD]}"
+    async with httpx2.AsyncClient(base_url=url, verify=context, trust_env=False) as etcd:
+        answer = await etcd.post("/v3/kv/range", json={"key": "eA=="})
+        revision = answer.raise_for_status().json()["header"]["revision"]
+        answer = await etcd.post("/v3/kv/compaction", json={"revision": revision, "physical": True})
+        answer.raise_for_status()
+
+
+async def crash(cluster: LocalCluster) -> None:
+    """SIGKILL the API server and start it again."""
+    await asyncio.to_thread(cluster.kill, components.APISERVER)
+    await asyncio.to_thread(cluster.restart, components.APISERVER)
+
+
+async def watch_from(client: KubeClient, namespace: str, version: str) -> dict[str, Any]:
+    """The first thing that a watch from this version says."""
+    params = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "5"}
+    async with client.stream(CONFIG_MAP.path(namespace=namespace), params=params, read_timeout_s=10) as response:
+        async for chunk in response.aiter_lines():
+            event: dict[str, Any] = msgspec.json.decode(chunk)
+            return event
+    return {}
+
+
+async def test_an_api_server_killed_and_started_again_costs_no_change(breakable, near, place, watching):
+    await create(near, place, "kept", "edited", "deleted")
+    async with watching(Informer(near, CONFIG_MAP, namespace=place, label_selector=LABEL)) as seen:
+        await seen.synced()
+        assert sorted(seen.words) == ["new deleted", "new edited", "new kept"]
+        seen.changes.clear()
+
+        await crash(breakable)
+        await near.patch(CONFIG_MAP, "edited", {"data": {"size": "2"}}, place)
+        await create(near, place, "added")
+        await near.delete(CONFIG_MAP, "deleted", place)
+
+        # Whether it could resume or had to list, and whichever write the list already contained.
+        async with asyncio.timeout(60):
+            await seen.informer.resync()
+        assert sorted(seen.words) == ["changed edited", "gone deleted", "new added"]
+
+
+async def test_history_compacted_away_is_made_up_for_by_comparing(breakable, near, place, far_from, watching):
+    await create(near, place, "kept", "edited", "deleted", "replaced")
+    async with far_from(breakable) as (proxy, far):
+        informer = Informer(far, CONFIG_MAP, namespace=place, label_selector=LABEL)
+        async with watching(informer) as seen:
+            await seen.synced()
+            seen.changes.clear()
+            held = informer.version
+
+            proxy.cut()
+            await near.patch(CONFIG_MAP, "edited", {"data": {"size": "2"}}, place)
+            await near.delete(CONFIG_MAP, "deleted", place)
+            await near.delete(CONFIG_MAP, "replaced", place)
+            await create(near, place, "replaced", "added")
+            await compact(breakable)
+            await crash(breakable)  # or the server would answer from its own memory
+            refusal = await watch_from(near, place, held)
+            assert (refusal["type"], refusal["object"]["code"]) == ("ERROR", 410)
+            proxy.mend()
+            informer._wake.set()  # or the test would sit out the back-off
+
+            # Deletions first, then what the list has, by name.
+            await seen.until(
+                "gone deleted", "new added", "changed edited", "gone replaced", "new replaced", within_s=60
+            )
+            assert informer.lists == 2
+            await create(near, place, "afterwards")
+            await seen.until(*seen.words[:5], "new afterwards")
+
+
+async def test_a_list_whose_version_is_compacted_between_two_pages_is_still_complete(breakable, near, place, watching):
+    names = [f"m{number}" for number in range(6)]
+    await create(near, place, *names)
+    answers: list[int] = []
+    async with KubeClient.connect(breakable.kubeconfig) as client:
+
+        async def forget_history(request: httpx2.Request) -> None:
+            if "continue" in request.url.params and 410 not in answers:
+                await near.patch(CONFIG_MAP, "m5", {"data": {"size": "2"}}, place)
+                await crash(breakable)
+                await compact(breakable)
+
+        async def note(response: httpx2.Response) -> None:
+            answers.append(response.status_code)
+
+        client.http.event_hooks = {"request": [forget_history], "response": [note]}
+        async with watching(Informer(client, CONFIG_MAP, namespace=place, label_selector=LABEL, page_size=2)) as seen:
+            await seen.synced(within_s=120)
+
+            assert 410 in answers
+            assert sorted(seen.words) == [f"new {name}" for name in names]
+            assert seen.informer.store[f"{place}/m5"].data == {"size": "2"}
+            found: list[Any] = await client.list(CONFIG_MAP, place, labelSelector=LABEL)
+            assert len(found) == 6
