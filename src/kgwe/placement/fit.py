@@ -1,0 +1,315 @@
+"""Whether a pod fits a node, how many like it would, and exactly what it would get: one answer for every caller.
+
+A verdict is one small integer per node, worked out for the whole fleet in a few array operations. The first rule
+that fails names it, and rules that no departure can change come first: a node that could never hold the pod
+says so even while it is full. `when_empty` gives only those, so "wait" and "never" are told apart.
+
+    fitter = Fitter(snapshot)
+    fitter.verdicts(request)       # node -> Verdict
+    fitter.room(request)           # node -> how many such pods, one after the other
+    fitter.grant(request, node)    # the cards, share or slices it gets there; None where the verdict is not FITS
+
+Every preference but None and NVLinkOptimal is a requirement (`kgwe.placement.subset` says what each means), and so
+is minBandwidthGBps. Links that are not known satisfy neither, and memory that is not known holds no share of
+known size.
+
+What a pod gets of a node: whole cards as the tables of best sets say; a share of the fullest card that still holds it,
+and only then of a whole one, that whose loss costs least; slices of the card with the fewest left, so that other
+cards stay empty enough to be cut anew.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from kgwe.placement import subset
+from kgwe.placement.node import CARD_MILLI, Gpus, Preference, Request
+from kgwe.placement.snapshot import Grant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kgwe.model.mig import Placement
+    from kgwe.placement.snapshot import Snapshot
+
+    Codes = NDArray[np.uint8]
+    At = slice | NDArray[np.intp]
+
+
+class Verdict(enum.IntEnum):
+    """What a node says to a pod; of several that hold, the first that no departure can change, else the first."""
+
+    FITS = 0
+    NOT_READY = 1
+    NOT_ALLOWED = 2
+    """Selector, affinity or taints, or the node is to be avoided."""
+    WRONG_MODEL = 3
+    WRONG_ARCHITECTURE = 4
+    GPU_MEMORY = 5
+    """Its cards have too little memory, or it is not known how much."""
+    TOO_FEW_CARDS = 6
+    """Even when nothing runs there: cards, or slices of the profile."""
+    CARDS_TAKEN = 7
+    WIRING = 8
+    """Cards enough, but no set of them that meets the preference and the bandwidth."""
+    SHARE_TAKEN = 9
+    """No card has that much left."""
+    NO_SLICE = 10
+    CPU = 11
+    MEMORY = 12
+    PODS = 13
+
+    @property
+    def reason(self) -> str:
+        """As conditions and events name it."""
+        return _REASONS[self]
+
+
+_REASONS: Final = {
+    Verdict.FITS: "Fits",
+    Verdict.NOT_READY: "NodeNotReady",
+    Verdict.NOT_ALLOWED: "NodeNotAllowed",
+    Verdict.WRONG_MODEL: "WrongGPUModel",
+    Verdict.WRONG_ARCHITECTURE: "WrongGPUArchitecture",
+    Verdict.GPU_MEMORY: "InsufficientGPUMemory",
+    Verdict.TOO_FEW_CARDS: "TooFewGPUs",
+    Verdict.CARDS_TAKEN: "GPUsTaken",
+    Verdict.WIRING: "WiringNotMet",
+    Verdict.SHARE_TAKEN: "GPUShareTaken",
+    Verdict.NO_SLICE: "MIGSlicesTaken",
+    Verdict.CPU: "InsufficientCPU",
+    Verdict.MEMORY: "InsufficientMemory",
+    Verdict.PODS: "TooManyPods",
+}
+
+# Requests remembered, the oldest forgotten first: a fleet of 10,000 nodes takes 10 kB for each.
+_KEPT: Final = 2048
+# Bandwidths may be anything; a shape of 16 cards takes half a megabyte for each.
+_KEPT_SETS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """Tables of one kind of request for whole cards, over offset[shape] + mask of free cards."""
+
+    codes: Codes
+    """FITS, CARDS_TAKEN or WIRING."""
+    best: NDArray[np.uint16]
+    room: NDArray[np.int32]
+
+
+class Fitter:
+    """Answers over one snapshot as it is at the moment of asking; what does not change with bookings is kept."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        nodes = snapshot.nodes
+        self.tables = subset.ShapeTables([shape.wiring for shape in snapshot.shapes])
+        self.offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
+        """node -> where the tables of its shape begin."""
+        self._usable = np.array([node.usable for node in nodes], np.uint32)
+        self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
+        self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
+        self._pods = np.array([node.pods for node in nodes], np.int32)
+        self._when_empty: dict[Request, Codes] = {}
+        self._sets: dict[tuple[int, Preference, float], _Sets] = {}
+
+    # --- verdicts ---------------------------------------------------------------------------------------
+
+    def verdicts(self, request: Request, nodes: NDArray[np.intp] | None = None) -> Codes:
+        """The verdict of each node, or of each of those named."""
+        at: At = slice(None) if nodes is None else nodes
+        snapshot = self.snapshot
+        codes = self._by_amounts(request, snapshot.cpu_milli[at], snapshot.memory_bytes[at], snapshot.pods[at])
+        _overrule(codes, self._by_cards(request, at))
+        _overrule(codes, self.when_empty(request)[at])
+        return codes
+
+    def when_empty(self, request: Request) -> Codes:
+        """The verdict each node would give if nothing ran there; shared, do not write to it."""
+        known = self._when_empty.get(request)
+        if known is None:
+            _forget_oldest(self._when_empty, _KEPT)
+            known = self._when_empty[request] = self._judge_empty(request)
+            known.flags.writeable = False
+        return known
+
+    def _judge_empty(self, request: Request) -> Codes:
+        snapshot = self.snapshot
+        codes = self._by_amounts(request, self._cpu_milli, self._memory_bytes, self._pods)
+        _overrule(codes, self._cards_when_empty(request))
+        gpus = request.gpus
+        by_shape = (
+            (Verdict.GPU_MEMORY, Request(Gpus(), min_memory_gb=request.min_memory_gb)),
+            (Verdict.WRONG_ARCHITECTURE, Request(Gpus(), architecture=request.architecture)),
+            (Verdict.WRONG_MODEL, Request(Gpus(), model=request.model)),
+        )
+        if gpus.milli:
+            memory = np.array([shape.memory_mib or 0 for shape in snapshot.shapes], np.int64)
+            codes[memory[snapshot.shape] < gpus.share_mib] = Verdict.GPU_MEMORY
+        for verdict, property_wanted in by_shape:
+            codes[~snapshot.shape_meets(property_wanted)[snapshot.shape]] = verdict
+        codes[~snapshot.labels.allowed(request.constraints)] = Verdict.NOT_ALLOWED
+        codes[~snapshot.ready] = Verdict.NOT_READY
+        return codes
+
+    def _cards_when_empty(self, request: Request) -> Codes:
+        gpus = request.gpus
+        if gpus.count:
+            codes: Codes = self._sets_of(request).codes[self.offset + self._usable]
+            codes[codes == Verdict.CARDS_TAKEN] = Verdict.TOO_FEW_CARDS
+            return codes
+        short = np.zeros(len(self.snapshot), np.bool_)
+        if gpus.milli:
+            short = self._usable == 0
+        elif gpus.slices:
+            short = self._slices_when_empty(gpus.profile) < gpus.slices
+        return _coded(short, Verdict.TOO_FEW_CARDS)
+
+    def _slices_when_empty(self, profile: str) -> NDArray[np.int32]:
+        counts = np.zeros(len(self.snapshot), np.int32)
+        for number, node in enumerate(self.snapshot.nodes):
+            for card, cut in node.cut.items():
+                if node.healthy >> card & 1:
+                    counts[number] += sum(each.profile.name == profile for each in cut)
+        return counts
+
+    @staticmethod
+    def _by_amounts(
+        request: Request, cpu_milli: NDArray[np.int64], memory_bytes: NDArray[np.int64], pods: NDArray[np.int32]
+    ) -> Codes:
+        codes = np.zeros(len(pods), np.uint8)
+        codes[pods < 1] = Verdict.PODS
+        codes[memory_bytes < request.memory_bytes] = Verdict.MEMORY
+        codes[cpu_milli < request.cpu_milli] = Verdict.CPU
+        return codes
+
+    def _by_cards(self, request: Request, at: At) -> Codes:
+        snapshot, gpus = self.snapshot, request.gpus
+        if gpus.count:
+            found: Codes = self._sets_of(request).codes[self.offset[at] + snapshot.free[at]]
+            return found
+        if gpus.milli:
+            holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
+            return _coded(~holds.any(axis=1), Verdict.SHARE_TAKEN)
+        if gpus.slices:
+            short: NDArray[np.bool_] = self._free_slices(gpus.profile) < gpus.slices
+            return _coded(short[at], Verdict.NO_SLICE)
+        return np.zeros(len(snapshot.pods[at]), np.uint8)
+
+    def _free_slices(self, profile: str) -> NDArray[np.int32]:
+        found = self.snapshot.slices.get(profile)
+        return np.zeros(len(self.snapshot), np.int32) if found is None else found
+
+    # --- room -------------------------------------------------------------------------------------------
+
+    def room(self, request: Request) -> NDArray[np.int32]:
+        """How many such pods each node takes now, one after the other, each given its best cards."""
+        snapshot, gpus = self.snapshot, request.gpus
+        room = snapshot.pods.astype(np.int64)
+        if request.cpu_milli:
+            np.minimum(room, snapshot.cpu_milli // request.cpu_milli, out=room)
+        if request.memory_bytes:
+            np.minimum(room, snapshot.memory_bytes // request.memory_bytes, out=room)
+        if gpus.count:
+            np.minimum(room, self._sets_of(request).room[self.offset + snapshot.free], out=room)
+        elif gpus.milli:
+            on_card = snapshot.milli // gpus.milli
+            if gpus.share_mib:
+                on_card = np.minimum(on_card, snapshot.share_mib // gpus.share_mib)
+            np.minimum(room, on_card.sum(axis=1), out=room)
+        elif gpus.slices:
+            np.minimum(room, self._free_slices(gpus.profile) // gpus.slices, out=room)
+        room[self.when_empty(request) != Verdict.FITS] = 0
+        return np.maximum(room, 0).astype(np.int32)
+
+    # --- grants -----------------------------------------------------------------------------------------
+
+    def grant(self, request: Request, node: int) -> Grant | None:
+        """What the pod gets on the node; None when it does not fit there now."""
+        if self.verdicts(request, np.array([node]))[0] != Verdict.FITS:
+            return None
+        gpus = request.gpus
+        cpu, memory = request.cpu_milli, request.memory_bytes
+        if gpus.milli:
+            return Grant(node, cpu, memory, share=(self._shared_card(gpus, node), gpus.milli, gpus.share_mib))
+        if gpus.slices:
+            return Grant(node, cpu, memory, slices=self._slices(gpus, node))
+        return Grant(node, cpu, memory, cards=self.cards(request, node) if gpus.count else 0)
+
+    def cards(self, request: Request, node: int) -> int:
+        """Mask of the whole cards the request would get of the node's free ones; 0 when no set will do."""
+        return int(self._sets_of(request).best[self.offset[node] + self.snapshot.free[node]])
+
+    def _shared_card(self, gpus: Gpus, node: int) -> int:
+        milli, mib = self.snapshot.milli[node], self.snapshot.share_mib[node]
+        left = np.where((milli >= gpus.milli) & (mib >= gpus.share_mib), milli, CARD_MILLI + 1)
+        card = int(left.argmin())
+        if left[card] < CARD_MILLI:
+            return card
+        # A whole card has to be broken into: the one whose loss costs least.
+        return self.cards(_ONE_CARD, node).bit_length() - 1
+
+    def _slices(self, gpus: Gpus, node: int) -> tuple[tuple[int, Placement], ...]:
+        cut = {card: self.snapshot.free_slices.get((node, card), []) for card in self.snapshot.nodes[node].cut}
+        fullest_first = sorted(cut, key=lambda card: (len(cut[card]), card))
+        found = [
+            (card, each)
+            for card in fullest_first
+            for each in sorted(cut[card], key=lambda placed: placed.start)
+            if each.profile.name == gpus.profile
+        ]
+        return tuple(found[: gpus.slices])
+
+    # --- tables -----------------------------------------------------------------------------------------
+
+    def _sets_of(self, request: Request) -> _Sets:
+        count, preference, least = request.gpus.count, request.preference, request.min_bandwidth_gbps
+        key = (count, preference, least)
+        known = self._sets.get(key)
+        if known is None:
+            _forget_oldest(self._sets, _KEPT_SETS)
+            known = self._sets[key] = self._build_sets(count, preference, least)
+        return known
+
+    def _build_sets(self, count: int, preference: Preference, least_gb_per_s: float) -> _Sets:
+        tables = self.tables
+        best = tables.best(count, preference).copy()
+        if least_gb_per_s:
+            # The best set is the fastest: where it is too slow, all are.
+            best[~(tables.gb_per_s(count, preference) >= least_gb_per_s)] = 0
+        sizes = np.diff(np.append(tables.offset, len(best)))
+        masks = np.concatenate([np.arange(size) for size in sizes]) if len(sizes) else np.zeros(0, np.int64)
+        starts = np.repeat(tables.offset, sizes)
+        codes = np.where(best > 0, Verdict.FITS, Verdict.WIRING).astype(np.uint8)
+        codes[np.bitwise_count(masks) < count] = Verdict.CARDS_TAKEN
+        room = np.zeros(len(best), np.int32)
+        left, taken = masks, best
+        while taken.any():
+            room += taken > 0
+            left = left ^ taken
+            taken = best[starts + left]
+        return _Sets(codes, best, room)
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_ONE_CARD: Final = Request(Gpus(count=1))
+
+
+def _coded(where: NDArray[np.bool_], verdict: Verdict) -> Codes:
+    return np.where(where, np.uint8(verdict), np.uint8(Verdict.FITS))
+
+
+def _forget_oldest(remembered: dict[_Key, _Value], most: int) -> None:
+    if len(remembered) >= most:
+        del remembered[next(iter(remembered))]
+
+
+def _overrule(codes: Codes, stronger: Codes) -> None:
+    np.copyto(codes, stronger, where=stronger != Verdict.FITS)
