@@ -150,6 +150,13 @@ class Snapshot:
             raise
         return undo
 
+    def release(self, grant: Grant) -> Callable[[], None]:
+        """Give back what is booked, as an eviction would; returns the function that books it again."""
+        if grant.cards & int(self.free[grant.node]):
+            raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: cards are not taken")
+        self._book(grant, -1)
+        return lambda: self._book(grant, 1)
+
     def _check(self, grant: Grant) -> None:
         node = grant.node
         problem = ""
