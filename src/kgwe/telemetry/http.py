@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +100,10 @@ async def serving(app: Any, address: Address) -> Any:
     )
     server = _Server(config)
     try:
-        sock = config.bind_socket()
-    except SystemExit as exc:  # uvicorn's way of saying that the address is taken
-        raise errors.Permanent(f"cannot listen on {address.host}:{address.port}: is it in use?") from exc
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        sock = socket.create_server((address.host, address.port), family=family)
+    except OSError as exc:
+        raise errors.Permanent(f"cannot listen on {address.host}:{address.port}: {exc.strerror}") from exc
     task = asyncio.create_task(server.serve([sock]))
     try:
         yield sock.getsockname()[1]

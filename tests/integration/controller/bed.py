@@ -206,6 +206,11 @@ class Bed:
         await self.until(lambda: self.phase(workload) in phases, timeout_s)
         return self.now(workload)
 
+    def pod_says(self, name: str) -> set[str]:
+        """Phase and condition reasons of a pod; empty when it is not there (yet)."""
+        pod = self.pods.store.get(f"default/{name}")
+        return set() if pod is None else {pod.status.phase, *(c.reason for c in pod.status.conditions)}
+
     def gpus_bound(self) -> dict[str, int]:
         """Node -> GPUs that its non-terminal pods hold."""
         held: dict[str, int] = {}

@@ -29,9 +29,7 @@ async def test_a_forged_pod_does_not_disturb_running_work(bed: Bed):
     forged = {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
 
     await bed.client.create(resources.POD, forged, "default")
-    await bed.until(
-        lambda: any(c.reason == "Unschedulable" for c in bed.pods.store["default/forged"].status.conditions)
-    )
+    await bed.until(lambda: "Unschedulable" in bed.pod_says("forged"))
     other = await bed.submit(kgwe("other", 1))
     await bed.until_phase(other, "Running")
 
@@ -99,7 +97,7 @@ async def test_a_node_that_refused_is_tried_again_when_its_time_is_over(bed: Bed
     container = {"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 80}]}
     taker = {"metadata": {"name": "taker"}, "spec": {"nodeName": "n1", "containers": [container]}}
     await bed.client.create(resources.POD, taker, "default")
-    await bed.until(lambda: bed.pods.store["default/taker"].status.phase == "Running")
+    await bed.until(lambda: "Running" in bed.pod_says("taker"))
     pod = {"containers": [container]}
     workload = await bed.submit(kgwe("w", 1, pod=pod, retryPolicy={"maxRetries": 1, "backoffSeconds": 1}))
     waiting = await bed.until_phase(workload, "Pending")

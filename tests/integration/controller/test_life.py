@@ -269,7 +269,7 @@ async def test_a_node_that_kube_scheduler_refuses_is_left_for_another(bed: Bed):
     container = {"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 80}]}
     taker = {"metadata": {"name": "taker"}, "spec": {"nodeName": "a-taken", "containers": [container]}}
     await bed.client.create(resources.POD, taker, "default")
-    await bed.until(lambda: bed.pods.store["default/taker"].status.phase == "Running")
+    await bed.until(lambda: "Running" in bed.pod_says("taker"))
     await bed.controller(placement_timeout_seconds="1")
 
     # leastLoaded picks a-taken: it has more free GPUs, and the plan does not look at ports.
