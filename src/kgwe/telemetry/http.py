@@ -34,8 +34,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """`:8080`, `0.0.0.0:8080` or `[::]:8080`; port 0 takes a free one."""
-        host, _, port = text.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the largest port
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the largest port
             raise errors.Permanent(f"bad address {text!r}: give HOST:PORT or :PORT, such as :8080")
         return cls(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104 - probes come from the kubelet's address
 
