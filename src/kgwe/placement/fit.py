@@ -195,10 +195,10 @@ class Fitter:
             return found
         if gpus.milli:
             holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
-            return _coded(~holds.any(axis=1), Verdict.SHARE_TAKEN)
+            return _coded(np.logical_not(holds.any(axis=1)), Verdict.SHARE_TAKEN)
         if gpus.slices:
-            short: NDArray[np.bool_] = self._free_slices(gpus.profile) < gpus.slices
-            return _coded(short[at], Verdict.NO_SLICE)
+            free: NDArray[np.int32] = self._free_slices(gpus.profile)[at]
+            return _coded(np.less(free, gpus.slices), Verdict.NO_SLICE)
         return np.zeros(len(snapshot.pods[at]), np.uint8)
 
     def _free_slices(self, profile: str) -> NDArray[np.int32]:
