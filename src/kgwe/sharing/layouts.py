@@ -91,10 +91,14 @@ class Atlas:
 
     def find(self, mask: int) -> int:
         """The number of a layout given as bits."""
-        state = int(np.searchsorted(self.layouts, mask))
-        if state == len(self) or self.layouts[state] != mask:
+        if not self.has(mask):
             raise errors.Permanent(f"{mask:#x} is no layout of a {self.geometry.name}")
-        return state
+        return int(np.searchsorted(self.layouts, mask))
+
+    def has(self, mask: int) -> bool:
+        """Whether these places, as bits, are a layout."""
+        state = int(np.searchsorted(self.layouts, mask))
+        return state < len(self) and int(self.layouts[state]) == mask
 
     def layout(self, state: int) -> tuple[mig.Placement, ...]:
         """The instances of a state, by where they start."""

@@ -139,15 +139,19 @@ class SlotTable:
             after[slot.card] = slot.state
         return tuple(found[i] for i in range(len(profiles)))
 
+    def worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
+        """state -> what a card in it is worth to a fleet with that many cards in each state; a cost is a difference."""
+        weights = self._weights / (1 + counts @ self.room)
+        return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
+
     def _judge(
         self, present: NDArray[np.int64], number: int, counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """For each state that occurs the cost of its best place (inf: none) and that place."""
         places = self._places[number]
         after = self.atlas.grown[np.ix_(present, places)]
-        weights = self._weights / (1 + counts @ self.room)
-        value = self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum()))
-        costs = np.where(after == layouts.NONE, np.inf, value[present][:, None] - value[after])
+        worth = self.worth(counts)
+        costs = np.where(after == layouts.NONE, np.inf, worth[present][:, None] - worth[after])
         # Rounded, so that places alike in all but the last bit are alike, and the order of places decides.
         best = np.round(costs, 13).argmin(axis=1)
         return costs[np.arange(len(present)), best], places[best]
