@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.packing.fleet import CARD
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,9 +29,9 @@ class Cause(enum.StrEnum):
     USABLE = "Usable"
     NO_GPU_WANTED = "NoGPUWanted"  # the pod asks for CPU only
     WRONG_MODEL = "WrongModel"  # the pod names other GPU models
+    REMAINDER = "Remainder"  # the share left on the card is too small for the pod
+    TOO_FEW_CARDS = "TooFewCards"  # the card would do, but the pod wants more of them on one node
     SHORT_OF_CPU = "ShortOfCPU"  # cards enough, CPU not
-    TOO_FEW_CARDS = "TooFewCards"  # not enough cards with a large enough share
-    REMAINDER = "Remainder"  # the pod fits here, but not on this card
 
 
 class Fragmentation:
@@ -77,22 +75,21 @@ class Fragmentation:
         """Idle milli of these nodes x the mix's total count, by cause; the values sum to idle x total exactly."""
         fleet = self._fleet
         cpu_free, cards, model = fleet.cpu_free[nodes], fleet.cards[:, nodes], fleet.model[nodes]
-        idle = np.broadcast_to(cards.sum(axis=0), (len(self._cpu), len(nodes)))
-        holds = cards[:, None, :] >= self._milli
+        holds = cards[:, None, :] >= self._milli  # card, demand, state
+        idle = np.broadcast_to(cards.sum(axis=0), holds.shape[1:])
+        large_enough = np.einsum("cds,cs->ds", holds, cards)
         wants = np.broadcast_to(self._num > 0, idle.shape)
         suits = self._allowed[:, model]
         has_cards = holds.sum(axis=0) >= self._num
-        runs = wants & suits & has_cards & (cpu_free >= self._cpu)
-        usable = np.where(runs, np.einsum("cds,cs->ds", holds, cards), 0)
-        lost = {
-            Cause.NO_GPU_WANTED: ~wants,
-            Cause.WRONG_MODEL: wants & ~suits,
-            Cause.TOO_FEW_CARDS: wants & suits & ~has_cards,
-            Cause.SHORT_OF_CPU: wants & suits & has_cards & ~runs,
+        has_cpu = cpu_free >= self._cpu
+        amounts = {
+            Cause.NO_GPU_WANTED: np.where(wants, 0, idle),
+            Cause.WRONG_MODEL: np.where(wants & ~suits, idle, 0),
+            Cause.REMAINDER: np.where(wants & suits, idle - large_enough, 0),
+            Cause.TOO_FEW_CARDS: np.where(wants & suits & ~has_cards, large_enough, 0),
+            Cause.SHORT_OF_CPU: np.where(wants & suits & has_cards & ~has_cpu, large_enough, 0),
+            Cause.USABLE: np.where(wants & suits & has_cards & has_cpu, large_enough, 0),
         }
-        amounts = {cause: np.where(where, idle, 0) for cause, where in lost.items()}
-        amounts[Cause.REMAINDER] = np.where(runs, idle - usable, 0)
-        amounts[Cause.USABLE] = usable
         return {cause: int(self._mix.counts @ amount.sum(axis=1)) for cause, amount in amounts.items()}
 
 
@@ -100,8 +97,3 @@ def idle_by_cause(fleet: Fleet, mix: Mix) -> dict[Cause, float]:
     """Share of the fleet's capacity, in percent, that is idle for each cause."""
     amounts = Fragmentation(fleet, mix).by_cause(np.arange(len(fleet)))
     return {cause: 100 * amount / (mix.total * fleet.capacity) for cause, amount in amounts.items()}
-
-
-def remainders(fleet: Fleet) -> IntArray:
-    """Free shares of partly used cards."""
-    return fleet.cards[(fleet.cards > 0) & (fleet.cards < CARD)]

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.placement.fragmentation import Fragmentation
-from kgwe.placement.packing.fleet import CARD, Fleet
+from kgwe.placement.packing.fleet import Fleet
 from kgwe.placement.packing.policy import choose_node
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kgwe.placement.packing.fleet import FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix, PolicyFactory
     from kgwe.sim.openb import Experiment
@@ -44,10 +46,11 @@ class Recording:
         return {k: float(sums[k] / events[k]) for k in range(len(events)) if events[k]}
 
     def allocation_at(self, percent: int) -> float:
-        return self.curve(self.used)[percent]
+        """Used share of capacity when that much had arrived; at the end, when less did."""
+        return _at(self.curve(self.used), percent)
 
     def fragment_at(self, percent: int) -> float:
-        return self.curve(self.fragment)[percent]
+        return _at(self.curve(self.fragment), percent)
 
 
 def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed: int) -> Recording:
@@ -77,6 +80,6 @@ def replay(experiment: Experiment, mix: Mix, make_policy: PolicyFactory, *, seed
     return Recording(fleet, np.array(columns[0]), np.array(columns[1]), np.array(columns[2]), failed)
 
 
-def idle_cards(fleet: Fleet) -> int:
-    """Cards nobody uses."""
-    return int((fleet.cards == CARD).sum())
+def _at(curve: Mapping[int, float], percent: int) -> float:
+    # A pod with many cards can jump over a point, and a short list can end before it.
+    return curve[max((k for k in curve if k <= percent), default=min(curve))]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Load expected beyond what is free, as a share of capacity: small pods still come when whole cards are gone.
 _OVERRUN = 0.03
-# Pods between two updates of the prices.
-_UPDATE_EVERY = 5
+# Pods between two updates of the prices; at 2 the results are the same.
+_UPDATE_EVERY = 10
 
 
 class MixFit:

@@ -23,8 +23,9 @@ _MODEL_FIRST_ROUNDS = 50
 _MODEL_ROUNDS = 3
 # Three times its worth: a model that is needed entirely by those who can use no other.
 _MODEL_DEAREST = 3.0
-# Share of a group's milli that breaking it costs when as many are expected as there are.
-_GROUP_SHARE = 0.3
+# Share of a group's milli that breaking it costs when as many are expected as there are. Nothing at all lets single
+# pods break every group early; much more than this makes them take worse cards than they need to.
+_GROUP_SHARE = 0.01
 
 
 class ModelRent:

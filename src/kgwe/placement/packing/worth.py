@@ -34,8 +34,8 @@ GRID = 10
 #: levels of a card: 0 .. LEVELS
 LEVELS = CARD // GRID
 
-# Milli. Below ~5 rents jitter with every arrival, above ~20 worth no longer tells 30 milli of waste from none.
-_TEMPERATURE = 10.0
+# Milli. Results hardly move between 5 and 14; at 30, worth no longer tells 30 milli of waste from none.
+_TEMPERATURE = 7.0
 # Part of the log-ratio of imagined to expected use that one update corrects.
 _STEP = 0.5
 # Rounds until the rents of an empty fleet stand still.
@@ -58,14 +58,14 @@ class ShareWorth:
             if demand.num_gpu:
                 cards[level(demand.gpu_milli)] += count * demand.num_gpu
         self._sizes: IntArray = np.array(sorted(cards), dtype=np.int64)
-        asked = np.array([cards[size] for size in self._sizes.tolist()], dtype=np.float64)
+        asked: FloatArray = np.array([cards[size] for size in self._sizes.tolist()], dtype=np.float64)
         # Cards' worth of demand of each size per milli of load.
         load = float((asked * self._sizes).sum()) * GRID
-        self._per_milli: FloatArray = asked / max(load, 1.0)
+        self._per_milli: FloatArray = np.divide(asked, max(load, 1.0))
         self._rent: FloatArray = np.zeros(len(self._sizes))
         self._temperature = temperature
         self._is_settled = False
-        self.worth: FloatArray = np.arange(LEVELS + 1) * float(GRID)
+        self.worth: FloatArray = np.arange(0, CARD + 1, GRID, dtype=np.float64)
 
     def update(self, free_levels: IntArray, coming_milli: float) -> None:
         """Follow the fleet: its cards by level of free share, and the load still expected."""
