@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
+# The C parser where PyYAML was built with it: ten times faster on big files.
+_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 class _ApiResource(msgspec.Struct):
     name: str
@@ -32,13 +35,23 @@ class _ApiResourceList(msgspec.Struct):
 def load(path: Path) -> list[Document]:
     """The documents of a YAML file; Permanent, naming the file, when it holds anything else."""
     try:
-        documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
-    except (OSError, yaml.YAMLError) as exc:
+        text = path.read_text(encoding="utf-8")
+        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise errors.Permanent(f"reading {path}: {exc}") from exc
-    for document in documents:
-        if not isinstance(document, dict) or not {"apiVersion", "kind", "metadata"} <= document.keys():
-            raise errors.Permanent(f"{path}: every document needs apiVersion, kind and metadata")
+    for number, document in enumerate(documents, 1):
+        if not _is_manifest(document):
+            raise errors.Permanent(
+                f"{path}, document {number}: needs apiVersion, kind and metadata.name, all of them text"
+            )
     return documents
+
+
+def _is_manifest(document: Any) -> bool:
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        return False
+    words = (document.get("apiVersion"), document.get("kind"), document["metadata"].get("name"))
+    return all(isinstance(word, str) and word for word in words)
 
 
 async def find_resource(client: KubeClient, api_version: str, kind: str) -> Resource[Any]:
