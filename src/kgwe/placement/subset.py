@@ -88,6 +88,12 @@ def links(wiring: Wiring) -> Links:
     )
 
 
+def islands(known: Links) -> frozenset[int]:
+    """Masks of cards that belong together: by links of one class or better, by NUMA node, by PCIe switch."""
+    groups = {near | 1 << card for side in (known.numa, known.switch) for card, near in enumerate(side)}
+    return remainder.islands(known.mb_per_s, groups)
+
+
 def _rounded(matrix: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
     n = len(matrix)
     return tuple(tuple(0 if a == b else round(matrix[a, b] * _MB_PER_GB) for b in range(n)) for a in range(n))
@@ -124,9 +130,7 @@ class Rings:
     @functools.cached_property
     def remainder_rank(self) -> NDArray[np.int64]:
         """Rank of every set by what it is worth when left free."""
-        groups = {near | 1 << card for side in (self.links.numa, self.links.switch) for card, near in enumerate(side)}
-        islands = remainder.islands(self.links.mb_per_s, groups)
-        return _ranks(remainder.worth(np.where(self.sizes > 1, self.mb_per_s, 0), islands))
+        return _ranks(remainder.worth(np.where(self.sizes > 1, self.mb_per_s, 0), islands(self.links)))
 
     def meets(self, preference: Preference) -> NDArray[np.bool_]:
         """For every set, whether the preference holds for it."""
