@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from kgwe.model import amounts
+from kgwe.model import amounts, quantity
 from kgwe.placement.ask import NodeFacts, Taint, Toleration
 from kgwe.placement.constraints import Operator, Requirement
 
@@ -21,6 +22,14 @@ GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_FAMILY_LABEL = "nvidia.com/gpu.family"
 
 _TERMINAL = ("Succeeded", "Failed")
+
+_MOST = 2**63 - 1
+_NUMBER = re.compile(r"(?P<number>\+?\d+\.?\d*(?:[eE]\+?\d+)?)(?P<suffix>[KMGTPE]i|[kMGTPE])?", re.ASCII)
+_SCALE = {
+    "": 1.0,
+    **{suffix: 1000.0 ** (power + 1) for power, suffix in enumerate("kMGTPE")},
+    **{f"{suffix}i": 1024.0 ** (power + 1) for power, suffix in enumerate("KMGTPE")},
+}
 
 
 def requested(spec: core.PodSpec) -> Amounts:
@@ -41,7 +50,7 @@ def requested(spec: core.PodSpec) -> Amounts:
     for container in spec.containers:
         amounts.add(running, _request(container))
     result = amounts.largest((peak, running)) | _request_of(spec.resources)
-    amounts.add(result, amounts.parse(spec.overhead))
+    amounts.add(result, _parse(spec.overhead))
     result[amounts.PODS] = 1
     return result
 
@@ -52,7 +61,25 @@ def _request(container: core.Container) -> Amounts:
 
 def _request_of(resources: core.ResourceRequirements) -> Amounts:
     # The API server copies limits to missing requests; templates not yet created need the same rule.
-    return amounts.parse(resources.limits | resources.requests)
+    return _parse(resources.limits | resources.requests)
+
+
+def _parse(quantities: Mapping[str, str]) -> Amounts:
+    """As `amounts.parse`; the API server stores numbers beyond what it can count with, and they mean "the most"."""
+    try:
+        return amounts.parse(quantities)
+    except quantity.BadQuantity:
+        return {name: _parse_one(name, text) for name, text in quantities.items()}
+
+
+def _parse_one(name: str, text: str) -> int:
+    try:
+        return amounts.parse_one(name, text)
+    except quantity.BadQuantity:
+        match = _NUMBER.fullmatch(text)
+        if match is None or float(match["number"]) * _SCALE[match["suffix"] or ""] <= _MOST:
+            raise
+        return _MOST
 
 
 def is_terminal(pod: core.Pod) -> bool:
@@ -109,10 +136,10 @@ def offered(node: core.Node) -> Amounts:
 
     A GPU that only a label promises is not offered: until the device plugin reports it no pod can get it.
     """
-    result = amounts.parse(node.status.allocatable)
-    for resource, quantity in node.status.capacity.items():
+    result = _parse(node.status.allocatable)
+    for resource, text in node.status.capacity.items():
         if amounts.is_gpu(resource) and resource not in result:
-            result[resource] = amounts.parse_one(resource, quantity)
+            result[resource] = _parse_one(resource, text)
     return result
 
 
@@ -127,4 +154,4 @@ def _architecture(family: str | None) -> str | None:
 
 def _int_label(labels: Mapping[str, str], key: str) -> int | None:
     text = labels.get(key, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

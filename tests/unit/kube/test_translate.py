@@ -1,0 +1,219 @@
+"""From API objects to what placement counts with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kgwe import errors
+from kgwe.kube import translate
+from kgwe.kube.api import core
+from kgwe.kube.api.gpunode import GPUNode
+
+MOST = 2**63 - 1
+
+
+def pod_spec(**fields: Any) -> core.PodSpec:
+    return msgspec.convert(fields, core.PodSpec)
+
+
+def container(*, limits: dict[str, str] | None = None, restart: str = "", **requests: str) -> dict[str, Any]:
+    named = {name.replace("gpu", "nvidia.com/gpu"): text for name, text in requests.items()}
+    return {"resources": {"requests": named, "limits": limits or {}}, "restartPolicy": restart}
+
+
+def node(**fields: Any) -> core.Node:
+    metadata = {"name": "n", **fields.pop("metadata", {})}
+    return msgspec.convert({"metadata": metadata, **fields}, core.Node)
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+
+def test_containers_run_together_and_a_pod_takes_a_slot():
+    spec = pod_spec(containers=[container(cpu="500m", memory="1Gi", gpu="2"), container(cpu="1", gpu="1")])
+
+    assert translate.requested(spec) == {"cpu": 1500, "memory": 2**30, "nvidia.com/gpu": 3, "pods": 1}
+
+
+def test_a_pod_that_asks_for_nothing_takes_a_slot():
+    assert translate.requested(pod_spec(containers=[container()])) == {"pods": 1}
+
+
+def test_limits_stand_in_for_missing_requests_one_by_one():
+    spec = pod_spec(containers=[container(limits={"cpu": "4", "nvidia.com/gpu": "2"}, cpu="1")])
+
+    assert translate.requested(spec) == {"cpu": 1000, "nvidia.com/gpu": 2, "pods": 1}
+
+
+def test_init_containers_run_one_after_another_before_the_others():
+    spec = pod_spec(
+        initContainers=[container(cpu="3", gpu="1"), container(cpu="2", memory="5Gi")],
+        containers=[container(cpu="1", gpu="2"), container(cpu="1")],
+    )
+
+    assert translate.requested(spec) == {"cpu": 3000, "memory": 5 * 2**30, "nvidia.com/gpu": 2, "pods": 1}
+
+
+#                       time ─►
+#   init a (2)   ██
+#   sidecar (1)     ████████████
+#   init b (3)      ███
+#   main (1)            ████████
+def test_a_sidecar_runs_beside_everything_after_it():
+    spec = pod_spec(
+        initContainers=[container(cpu="2"), container(cpu="1", restart="Always"), container(cpu="3")],
+        containers=[container(cpu="1")],
+    )
+
+    assert translate.requested(spec)["cpu"] == 4000
+
+
+def test_sidecars_count_among_the_running_when_those_are_more():
+    spec = pod_spec(
+        initContainers=[container(gpu="1", restart="Always"), container(gpu="1", restart="Always"), container(gpu="1")],
+        containers=[container(gpu="4")],
+    )
+
+    assert translate.requested(spec)["nvidia.com/gpu"] == 6
+
+
+def test_overhead_of_the_runtime_comes_on_top():
+    spec = pod_spec(containers=[container(cpu="1")], overhead={"cpu": "250m", "memory": "64Mi"})
+
+    assert translate.requested(spec) == {"cpu": 1250, "memory": 64 * 2**20, "pods": 1}
+
+
+def test_what_a_pod_asks_for_as_a_whole_replaces_what_its_containers_ask_for():
+    spec = pod_spec(containers=[container(cpu="1", gpu="1")], resources={"requests": {"cpu": "3"}})
+
+    assert translate.requested(spec) == {"cpu": 3000, "nvidia.com/gpu": 1, "pods": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["1e30", "12E", "8Ei", "9223372036854775808", "123456789012345678901234567890", "1e400"]
+)
+def test_more_than_can_be_counted_is_the_most_there_is(text):
+    """The API server stores such numbers. Whoever asks for them fits nowhere, which is not a failure of ours."""
+    spec = pod_spec(containers=[container(gpu=text, cpu="1"), container(memory=text)])
+
+    assert translate.requested(spec) == {"nvidia.com/gpu": MOST, "memory": MOST, "cpu": 1000, "pods": 1}
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1", "-1e30", "0x10", "1.5", "1 Gi", "1e", "1ee3", "1.2.3", "१"])
+def test_what_is_no_number_of_gpus_is_an_error_that_quotes_it(text):
+    """Templates of workloads are not checked by the API server."""
+    with pytest.raises(errors.Permanent) as caught:
+        translate.requested(pod_spec(containers=[container(gpu=text)]))
+
+    assert f'"{text}"' in str(caught.value)
+
+
+# --- nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_node_offers_what_is_allocatable():
+    offered = translate.offered(
+        node(
+            status={
+                "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
+                "allocatable": {"cpu": "7500m", "nvidia.com/gpu": "6"},
+            }
+        )
+    )
+
+    assert offered == {"cpu": 7500, "nvidia.com/gpu": 6}
+
+
+def test_gpus_that_allocatable_does_not_mention_are_taken_from_capacity_and_nothing_else_is():
+    status = {
+        "capacity": {"cpu": "8", "nvidia.com/gpu": "8", "nvidia.com/mig-1g.5gb": "7"},
+        "allocatable": {"memory": "1Gi"},
+    }
+
+    assert translate.offered(node(status=status)) == {
+        "memory": 2**30,
+        "nvidia.com/gpu": 8,
+        "nvidia.com/mig-1g.5gb": 7,
+    }
+
+
+def test_a_node_whose_gpus_are_all_unhealthy_offers_none():
+    status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
+
+    assert translate.offered(node(status=status)) == {"nvidia.com/gpu": 0}
+
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "ready"),
+    [
+        pytest.param({"status": READY}, True, id="ready"),
+        pytest.param({}, False, id="nothing known"),
+        pytest.param({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, False, id="not ready"),
+        pytest.param({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False, id="not heard of"),
+        pytest.param(
+            {"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}}, False, id="another condition"
+        ),
+        pytest.param({"status": READY, "spec": {"unschedulable": True}}, False, id="cordoned"),
+        pytest.param(
+            {"status": READY, "metadata": {"deletionTimestamp": "2026-11-15T12:00:00Z"}}, False, id="being deleted"
+        ),
+    ],
+)
+def test_a_node_takes_work_when_it_is_ready_not_cordoned_and_not_going_away(fields, ready):
+    assert translate.node_facts(node(**fields)).ready is ready
+
+
+def test_labels_of_gpu_feature_discovery_become_facts():
+    labels = {
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.product": "NVIDIA-L40S",
+        "nvidia.com/gpu.family": "ada-lovelace",
+    }
+    facts = translate.node_facts(node(metadata={"labels": labels}), fabric_gbps=900.0)
+
+    assert (facts.gpu_memory_mib, facts.gpu_model, facts.architecture) == (81559, "NVIDIA-L40S", "ada")
+    assert facts.fabric_gbps == 900.0
+
+
+@pytest.mark.parametrize("memory", ["", "80Gi", "-1", "1e3", "²"])
+def test_a_label_that_makes_no_sense_is_unknown_not_zero(memory):
+    facts = translate.node_facts(node(metadata={"labels": {"nvidia.com/gpu.memory": memory}}))
+
+    assert facts.gpu_memory_mib is None
+    assert facts.gpu_model is None
+    assert facts.architecture is None
+
+
+# --- wiring ---------------------------------------------------------------------------------------------
+
+
+def gpu_node(*links: dict[str, Any] | None) -> GPUNode:
+    gpus = [
+        {"index": number, "uuid": f"GPU-{number}", "model": "m", "memoryMiB": 1, "health": {"state": "Healthy"}}
+        | ({"nvlink": link} if link else {})
+        for number, link in enumerate(links)
+    ]
+    return msgspec.convert({"metadata": {"name": "n"}, "status": {"gpus": gpus}}, GPUNode)
+
+
+def links(*, switch: bool, gbps: float) -> dict[str, Any]:
+    return {"version": 4, "links": 18, "maxLinks": 18, "nvSwitch": switch, "bandwidthGBps": gbps}
+
+
+def test_a_fabric_is_as_fast_as_its_slowest_gpu_counted_both_ways():
+    assert translate.fabric_gbps(gpu_node(links(switch=True, gbps=450), links(switch=True, gbps=425))) == 850
+
+
+def test_gpus_joined_by_no_switch_or_not_at_all_have_no_fabric():
+    assert translate.fabric_gbps(gpu_node(links(switch=False, gbps=150), links(switch=False, gbps=150))) == 0
+    assert translate.fabric_gbps(gpu_node(links(switch=True, gbps=450), None)) == 0
+
+
+def test_a_node_whose_gpus_nobody_has_seen_is_unknown():
+    assert translate.fabric_gbps(gpu_node()) is None
