@@ -1,0 +1,156 @@
+"""Which running work to stop so that more important work can start: the least that suffices, or nothing.
+
+The rules, none of which a plan ever bends:
+
+- only work of strictly lower priority that says it may be preempted,
+- a gang that cannot go on without a member counts, and is stopped, as a whole,
+- disruption budgets hold, for the members of such a gang too,
+- nothing is stopped unless the wanted work then starts: every set is tried on the snapshot without it, with the
+  same fit and the same gang planner that place work, so what is required of wiring and domains is kept,
+- nobody is stopped who could be spared: no victim can be dropped from a plan.
+
+Of all sets that suffice, the one that costs least is taken (`kgwe.placement.running` says what counts). For one
+pod that is exact: its victims are on one node, and every node that could be cheaper is searched. `proven` tells
+whether no cheaper set exists or whether the search was cut short.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.placement import node_clearing
+from kgwe.placement.eviction import Pool
+from kgwe.placement.fit import Verdict
+from kgwe.placement.node_clearing import OnNode
+from kgwe.placement.node import Request
+from kgwe.placement.running import Cost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.model.domains import Tree
+    from kgwe.placement.eviction import Picked
+    from kgwe.placement.fit import Fitter
+    from kgwe.placement.running import Running, Victim
+    from kgwe.placement.snapshot import Grant
+
+
+class Why(enum.StrEnum):
+    """Why stopping work does not help."""
+
+    NOTHING_LOWER = "NothingOfLowerPriority"
+    """Nothing that may be stopped has a lower priority."""
+    NOT_ENOUGH = "PreemptionDoesNotSuffice"
+    """It would not start even with all of that stopped."""
+    BUDGETS = "DisruptionBudgetsExhausted"
+    """It would, but not within the disruption budgets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No set of victims will do, and how much there would have been."""
+
+    reason: Why
+    workloads: int
+    """Workloads that could be stopped."""
+    evictable_milli: int
+    """GPU they hold."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.workloads} workloads with {self.evictable_milli / 1000:g} GPUs could be stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionPlan:
+    """Stop the victims, all of them, then place the work as told."""
+
+    victims: tuple[Victim, ...]
+    placement: tuple[Grant, ...]
+    """One per pod, in the order of ranks."""
+    cost: Cost
+    proven: bool
+    """Whether no cheaper set of victims exists."""
+    reasons: tuple[str, ...] = ()
+
+
+def plan_preemption(
+    fitter: Fitter,
+    tree: Tree | None,
+    wanted: Request,
+    running: Iterable[Running],
+    now_s: float,
+    *,
+    priority: int,
+    budgets: Mapping[str, int] | None = None,
+) -> PreemptionPlan | Refusal:
+    """The cheapest victims that let `wanted` of this priority start; none when it starts as things are.
+
+    `budgets`: disruption budget -> pods that may still be stopped; one that is not listed allows none.
+    """
+    lower = [each for each in running if each.preemptible and each.priority < priority and each.held]
+    pool = Pool(fitter.snapshot, lower, now_s, budgets)
+    return _for_pod(fitter, pool, wanted)
+
+
+# --- one pod --------------------------------------------------------------------------------------------
+
+
+def _for_pod(fitter: Fitter, pool: Pool, request: Request) -> PreemptionPlan | Refusal:
+    fits = np.flatnonzero(fitter.verdicts(request) == Verdict.FITS)
+    if len(fits):
+        return nothing_to_stop((granted(fitter, request, int(fits[0])),))
+    problems = (OnNode(fitter, pool, request, node) for node in _hopeful(fitter, pool, request))
+    found, node = node_clearing.best_node(pool, problems)
+    if found.picked is None:
+        return refuse(fitter, pool, request)
+    with pool.without(found.picked):
+        grant = granted(fitter, request, node)
+    return plan_of(fitter, pool, found.picked, (grant,), proven=found.proven)
+
+
+def granted(fitter: Fitter, request: Request, node: int) -> Grant:
+    """What the pod gets on a node that was found to fit."""
+    grant = fitter.grant(request, node)
+    if grant is None:
+        raise errors.InvariantBroken(f"{fitter.snapshot.nodes[node].name} fits a pod and grants it nothing")
+    return grant
+
+
+def nothing_to_stop(placement: tuple[Grant, ...]) -> PreemptionPlan:
+    return PreemptionPlan((), placement, Cost(), proven=True, reasons=("starts without stopping anything",))
+
+
+def _hopeful(fitter: Fitter, pool: Pool, request: Request) -> list[int]:
+    """Nodes that could hold the pod when empty and where something can be stopped."""
+    possible = fitter.when_empty(request)
+    return [node for node in sorted(pool.on) if possible[node] == Verdict.FITS]
+
+
+def plan_of(fitter: Fitter, pool: Pool, picked: Picked, placement: Sequence[Grant], *, proven: bool) -> PreemptionPlan:
+    victims = pool.victims(picked)
+    nodes = fitter.snapshot.nodes
+    reasons = tuple(
+        f"stop {'all of ' if victim.whole else ''}{victim.workload} on "
+        f"{', '.join(sorted({nodes[grant.node].name for grant in victim.grants}))}, "
+        f"which costs {victim.cost.gpu_hours:.2f} GPU-hours"
+        for victim in victims
+    )
+    return PreemptionPlan(victims, tuple(placement), sum((victim.cost for victim in victims), Cost()), proven, reasons)
+
+
+def refuse(fitter: Fitter, pool: Pool, request: Request) -> Refusal:
+    """Why no set of victims will do."""
+    free = Pool(fitter.snapshot, [dataclasses.replace(each, budget="") for each in pool.workloads], 0.0)
+    everything = tuple(range(len(free.items)))
+    reason = Why.NOTHING_LOWER
+    if everything:
+        with free.without(everything):
+            helps = bool((fitter.verdicts(request) == Verdict.FITS).any())
+        reason = Why.BUDGETS if helps else Why.NOT_ENOUGH
+    return Refusal(reason, len(free.workloads), free.milli())
