@@ -86,6 +86,15 @@ _REASONS: Final = {
     Verdict.PODS: "TooManyPods",
 }
 
+# As NumPy scalars: it takes longer to see through an enum than to do what is done with it.
+_FITS: Final = np.uint8(Verdict.FITS)
+_SHARE_TAKEN: Final = np.uint8(Verdict.SHARE_TAKEN)
+_NO_SLICE: Final = np.uint8(Verdict.NO_SLICE)
+_CPU: Final = np.uint8(Verdict.CPU)
+_MEMORY: Final = np.uint8(Verdict.MEMORY)
+_PODS: Final = np.uint8(Verdict.PODS)
+
+_PAIR: Final = 2
 # Requests remembered, the oldest forgotten first: a fleet of 10,000 nodes takes 10 kB for each.
 _KEPT: Final = 2048
 # Bandwidths may be anything; a shape of 16 cards takes half a megabyte for each.
@@ -168,7 +177,7 @@ class Fitter:
             short = self._usable == 0
         elif gpus.slices:
             short = self._slices_when_empty(gpus.profile) < gpus.slices
-        return _coded(short, Verdict.TOO_FEW_CARDS)
+        return np.where(short, np.uint8(Verdict.TOO_FEW_CARDS), _FITS)
 
     def _slices_when_empty(self, profile: str) -> NDArray[np.int32]:
         counts = np.zeros(len(self.snapshot), np.int32)
@@ -183,9 +192,9 @@ class Fitter:
         request: Request, cpu_milli: NDArray[np.int64], memory_bytes: NDArray[np.int64], pods: NDArray[np.int32]
     ) -> Codes:
         codes = np.zeros(len(pods), np.uint8)
-        codes[pods < 1] = Verdict.PODS
-        codes[memory_bytes < request.memory_bytes] = Verdict.MEMORY
-        codes[cpu_milli < request.cpu_milli] = Verdict.CPU
+        codes[pods < 1] = _PODS
+        codes[memory_bytes < request.memory_bytes] = _MEMORY
+        codes[cpu_milli < request.cpu_milli] = _CPU
         return codes
 
     def _by_cards(self, request: Request, at: At) -> Codes:
@@ -195,10 +204,10 @@ class Fitter:
             return found
         if gpus.milli:
             holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
-            return _coded(np.logical_not(holds.any(axis=1)), Verdict.SHARE_TAKEN)
+            return np.where(holds.any(axis=1), _FITS, _SHARE_TAKEN)
         if gpus.slices:
             free: NDArray[np.int32] = self._free_slices(gpus.profile)[at]
-            return _coded(np.less(free, gpus.slices), Verdict.NO_SLICE)
+            return np.where(free < gpus.slices, _NO_SLICE, _FITS)
         return np.zeros(len(snapshot.pods[at]), np.uint8)
 
     def _free_slices(self, profile: str) -> NDArray[np.int32]:
@@ -231,8 +240,12 @@ class Fitter:
 
     def grant(self, request: Request, node: int) -> Grant | None:
         """What the pod gets on the node; None when it does not fit there now."""
-        if self.verdicts(request, np.array([node]))[0] != Verdict.FITS:
+        if self.verdicts(request, np.array([node]))[0] != _FITS:
             return None
+        return self.allot(request, node)
+
+    def allot(self, request: Request, node: int) -> Grant:
+        """What the pod gets on a node whose verdict is known to be FITS."""
         gpus = request.gpus
         cpu, memory = request.cpu_milli, request.memory_bytes
         if gpus.milli:
@@ -244,6 +257,13 @@ class Fitter:
     def cards(self, request: Request, node: int) -> int:
         """Mask of the whole cards the request would get of the node's free ones; 0 when no set will do."""
         return int(self._sets_of(request).best[self.offset[node] + self.snapshot.free[node]])
+
+    def gb_per_s(self, request: Request, node: int) -> float | None:
+        """Ring bandwidth of the cards it would get, data-sheet figures; None for less than two, 0 when not known."""
+        if request.gpus.count < _PAIR:
+            return None
+        rates = self.tables.gb_per_s(request.gpus.count, request.preference)
+        return float(rates[self.offset[node] + self.snapshot.free[node]])
 
     def _shared_card(self, gpus: Gpus, node: int) -> int:
         milli, mib = self.snapshot.milli[node], self.snapshot.share_mib[node]
@@ -302,14 +322,10 @@ _Value = TypeVar("_Value")
 _ONE_CARD: Final = Request(Gpus(count=1))
 
 
-def _coded(where: NDArray[np.bool_], verdict: Verdict) -> Codes:
-    return np.where(where, np.uint8(verdict), np.uint8(Verdict.FITS))
-
-
 def _forget_oldest(remembered: dict[_Key, _Value], most: int) -> None:
     if len(remembered) >= most:
         del remembered[next(iter(remembered))]
 
 
 def _overrule(codes: Codes, stronger: Codes) -> None:
-    np.copyto(codes, stronger, where=stronger != Verdict.FITS)
+    np.copyto(codes, stronger, where=stronger != _FITS)

@@ -5,8 +5,10 @@
     resource  35 %  how full the node's GPUs are once the pod is there: full nodes are filled first, empty ones stay
                     empty for work that needs a whole one. Counted in milli-cards, so that eight cards count eight times
                     as much as one; for work without GPUs the mean of CPU and memory
-    balance   25 %  how even the shares of GPU, CPU and memory are that remain: 100 minus the percentage points
-                    between the largest and the smallest. A node whose CPU goes before its cards strands the cards
+    balance   25 %  how evenly CPU and memory remain beside the GPUs: 100 minus the percentage points by which the share
+                    of CPU or memory left falls behind the share of GPU left. A node whose CPU goes before its
+                    cards strands the cards. The other way round costs nothing: spare CPU beside full cards is no loss, and
+                    to punish it would keep nodes from being filled
 
     score = (40 * topology + 35 * resource + 25 * balance) / 100 + hint, kept within 0..100
 
@@ -87,6 +89,7 @@ class Scorer:
 
     def __init__(self, fitter: Fitter, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
         self.weights = weights
+        self._shares = (weights.topology / HIGHEST, weights.resource / HIGHEST, weights.balance / HIGHEST)
         self._fitter = fitter
         self._snapshot = snapshot = fitter.snapshot
         self._wirings = tuple(shape.wiring for shape in snapshot.shapes)
@@ -104,11 +107,9 @@ class Scorer:
         self._merits: dict[tuple[int, Preference], Merit] = {}
 
     def score(self, parts: Parts) -> Floats:
-        """The weighted sum, 0..100."""
-        weights = self.weights
-        total = weights.topology * parts.topology + weights.resource * parts.resource + weights.balance * parts.balance
-        # Parts never exceed their range by more than a rounding; the promise is made good here.
-        return np.minimum(np.maximum(total / HIGHEST, 0.0), HIGHEST)
+        """The weighted sum; 0..100 where the pod fits, but for a rounding."""
+        topology, resource, balance = self._shares
+        return topology * parts.topology + resource * parts.resource + balance * parts.balance
 
     def parts(self, request: Request, nodes: NDArray[np.intp]) -> Parts:
         """The parts for these nodes, as if the pod came there now."""
@@ -117,15 +118,15 @@ class Scorer:
         memory = (snapshot.memory_bytes[nodes] - request.memory_bytes) / self._memory[nodes]
         gpu = (self.gpu_left()[nodes] - self._wanted_milli(gpus, nodes)) / self._gpu[nodes]
         if not self._all_have_gpu:
-            # Without cards there is nothing to be uneven with.
-            gpu = np.where(self._has_gpu[nodes], gpu, cpu)
+            # Without cards there is nothing to strand.
+            gpu = np.where(self._has_gpu[nodes], gpu, 0.0)
         if gpus.count or gpus.milli or gpus.slices:
             resource = HIGHEST * (1 - gpu)
         else:
             resource = HIGHEST * (1 - (cpu + memory) / 2)
-        spread = np.maximum(np.maximum(cpu, memory), gpu) - np.minimum(np.minimum(cpu, memory), gpu)
+        stranded = np.maximum(gpu - np.minimum(cpu, memory), 0.0)
         topology, broken = self._topology(request, nodes)
-        return Parts(topology, resource, HIGHEST * (1 - spread), broken)
+        return Parts(topology, resource, HIGHEST * (1 - stranded), broken)
 
     def gpu_left(self) -> Floats:
         """Node -> milli-cards nobody uses, slices counted by their part of a card; shared, do not write to it."""

@@ -6,16 +6,20 @@ A fleet model (`kgwe.model.fleet`) says what machines there are; `nodes` turns i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from kgwe.model import bandwidth, domain_labels, domains, inventory, quantity
-from kgwe.placement.node import Node, Shape
+from kgwe.placement.fit import Fitter
+from kgwe.placement.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kgwe.model.fleet import Machine
     from kgwe.model.inventory import FleetNode
+    from kgwe.placement.snapshot import Snapshot
 
 
 def nodes(listed: Iterable[FleetNode], prices: Mapping[str, int] | None = None) -> list[Node]:
@@ -56,3 +60,64 @@ def network(listed: Sequence[FleetNode], labels: domain_labels.Labels = domain_l
     }
     places = [labels.place(node.name, inventory.labels(node), speeds[node.machine.name]) for node in listed]
     return domains.build(places, labels.names)
+
+
+# --- work ------------------------------------------------------------------------------------------------
+
+_GIB: Final = 2**30
+_TRIES_PER_NODE: Final = 50
+
+#: what a mixed fleet is asked for, and how often: mostly one card, some shares and slices, few whole nodes
+MIX: Final[tuple[tuple[int, Request], ...]] = (
+    (18, Request(Gpus(count=1), 4_000, 32 * _GIB)),
+    (10, Request(Gpus(count=1), 8_000, 64 * _GIB)),
+    (5, Request(Gpus(count=1), 8_000, 64 * _GIB, model="A100")),
+    (5, Request(Gpus(count=1), 12_000, 96 * _GIB, min_memory_gb=40)),
+    (4, Request(Gpus(count=1), 2_000, 16 * _GIB, architecture="Ada")),
+    (8, Request(Gpus(count=2), 16_000, 128 * _GIB)),
+    (5, Request(Gpus(count=2), 16_000, 128 * _GIB, Preference.NVLINK_REQUIRED)),
+    (3, Request(Gpus(count=2), 8_000, 64 * _GIB, Preference.SAME_PCIE_SWITCH)),
+    (3, Request(Gpus(count=2), 12_000, 96 * _GIB, Preference.SAME_NUMA)),
+    (6, Request(Gpus(count=4), 32_000, 256 * _GIB, Preference.NVLINK_OPTIMAL)),
+    (3, Request(Gpus(count=4), 24_000, 192 * _GIB, Preference.SAME_NUMA)),
+    (3, Request(Gpus(count=4), 32_000, 256 * _GIB, min_bandwidth_gbps=600)),
+    (4, Request(Gpus(count=8), 64_000, 512 * _GIB, Preference.NVLINK_REQUIRED)),
+    (1, Request(Gpus(count=8), 64_000, 512 * _GIB, min_bandwidth_gbps=900, model="H100")),
+    (8, Request(Gpus(milli=250, share_mib=8_000), 2_000, 16 * _GIB)),
+    (6, Request(Gpus(milli=500, share_mib=20_000), 4_000, 32 * _GIB)),
+    (3, Request(Gpus(milli=700), 4_000, 32 * _GIB)),
+    (3, Request(Gpus(profile="1g.10gb", slices=1), 2_000, 16 * _GIB)),
+    (2, Request(Gpus(profile="3g.40gb", slices=1), 6_000, 48 * _GIB)),
+)
+
+
+def half_full(snapshot: Snapshot, seed: int) -> list[Callable[[], None]]:
+    """Fill half of it."""
+    return fill(snapshot, 0.5, np.random.default_rng(seed))
+
+
+def requests(count: int, rng: np.random.Generator) -> list[Request]:
+    """Pods of the mix, drawn by its weights."""
+    weights = np.array([weight for weight, _ in MIX], np.float64)
+    return [MIX[i][1] for i in rng.choice(len(MIX), size=count, p=weights / weights.sum()).tolist()]
+
+
+def fill(snapshot: Snapshot, share: float, rng: np.random.Generator) -> list[Callable[[], None]]:
+    """Book pods of the mix on nodes drawn at random until that share of all card milli is gone; returns their undos.
+
+    Random places leave every kind of remainder behind, as years of arrivals and departures do. Bounded: it gives up
+    when a long row of pods found no room where they tried.
+    """
+    fitter = Fitter(snapshot)
+    undos: list[Callable[[], None]] = []
+    left = int(snapshot.milli.sum(dtype=np.int64))
+    until = left * (1 - share)
+    for _ in range(_TRIES_PER_NODE * len(snapshot)):
+        if left <= until:
+            break
+        (request,) = requests(1, rng)
+        grant = fitter.grant(request, int(rng.integers(len(snapshot))))
+        if grant is not None:
+            undos.append(snapshot.commit(grant))
+            left -= request.gpus.count * CARD_MILLI + request.gpus.milli
+    return undos
