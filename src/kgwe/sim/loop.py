@@ -1,0 +1,292 @@
+"""The simulation: events in order of time, and after each moment one pass over the queue.
+
+    arrival ──► waiting ──► running ──► finished
+                   ▲           │
+                   └───────────┘   its node or card broke, or its spot node was taken back
+
+Everything a job holds is booked in the world's snapshot, so nothing is ever given twice, and a run follows from fleet,
+workload, policy, options and seed alone. An interrupted job keeps its place in the queue and goes on from its last
+saved state. `kgwe.sim.dispatch` says who starts when not all can.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.node import CARD_MILLI
+from kgwe.sim import sensitivity, spread
+from kgwe.sim.dispatch import Backfill, Dispatcher, Run
+from kgwe.sim.events import Agenda, Event, Kind
+from kgwe.sim.faults import Faults, FaultStreams
+from kgwe.sim.recording import Fate, JobRecord, Recorder
+from kgwe.sim.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Protocol
+
+    from kgwe.placement.snapshot import Grant
+    from kgwe.sim.policies import PolicyFactory
+    from kgwe.sim.workload import Job, Workload
+    from kgwe.sim.world import World
+
+    class Watcher(Protocol):
+        """Told what happens, while it happens."""
+
+        def moment(self, simulation: Simulation, at_s: float) -> None: ...
+
+        def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+            """Before the grants are booked."""
+
+        def ended(self, simulation: Simulation, at_s: float, job: Job) -> None: ...
+
+
+# Policies draw from a stream of their own: faults must not depend on what a policy draws.
+_POLICY_STREAM = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    backfill: Backfill = Backfill.EASY
+    #: jobs looked at behind the one that has a promise
+    depth: int = 256
+    faults: Faults = field(default_factory=Faults)
+    seed: int = 1
+    slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: sensitivity.DEFAULTS)
+    #: the run ends here, done or not; None: when all work is done
+    until_s: float | None = None
+    #: moments per job after which a run that never ends (work that always breaks before it is done) is cut off
+    moments_per_job: int = 1000
+
+
+class Simulation:
+    """One run. `run` may be called once."""
+
+    def __init__(
+        self,
+        world: World,
+        workload: Workload,
+        make_policy: PolicyFactory,
+        options: Options | None = None,
+        watchers: tuple[Watcher, ...] = (),
+    ) -> None:
+        self.world = world
+        self.workload = workload
+        self.options = options or Options()
+        self.records = [JobRecord(job) for job in workload.jobs]
+        self.waiting = Waiting()
+        self.running: dict[int, Run] = {}
+        self.unfinished = len(workload)
+        self._watchers = watchers
+        seed, start_s = self.options.seed, workload.jobs[0].arrival_s
+        self.recorder = Recorder(world, self.waiting, workload, start_s)
+        self._policy = make_policy(world, workload, np.random.default_rng((seed, _POLICY_STREAM)))
+        self._dispatcher = Dispatcher(
+            world,
+            workload.jobs,
+            self.waiting,
+            self._policy,
+            backfill=self.options.backfill,
+            depth=self.options.depth,
+        )
+        self._faults = FaultStreams(self.options.faults, world.snapshot.nodes, seed=seed, start_s=start_s)
+        self._end_of_fault: dict[Event, Event] = {}
+        self._taken_back: set[int] = set()
+        self._agenda = Agenda()
+        # Work left of each job, in seconds of its best placement.
+        self._left_s = [job.duration_s for job in workload.jobs]
+        self._fewest: dict[tuple[object, int], spread.Spread] = {}
+        self._ends: list[tuple[float, int]] = []
+        self._holders: dict[int, set[int]] = {}
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    def run(self) -> Simulation:
+        self._begin()
+        until_s = self.options.until_s
+        for _ in range(self.options.moments_per_job * len(self.workload)):
+            if not self.unfinished or not len(self._agenda):
+                break
+            events = self._agenda.take_moment()
+            at_s = events[0].at_s
+            if until_s is not None and at_s > until_s:
+                self.recorder.advance(max(self.recorder.now_s, until_s))
+                break
+            self.recorder.advance(at_s)
+            for event in events:
+                self._handle(event)
+            self._dispatcher.run(at_s, self._start, self._end_at, self._running_by_end)
+            self.recorder.running = len(self.running)
+            for watcher in self._watchers:
+                watcher.moment(self, at_s)
+        self.recorder.finish()
+        return self
+
+    def _begin(self) -> None:
+        # Every kind is tried on the empty fleet once: what does not fit there would wait for ever.
+        fits: dict[tuple[object, int], bool] = {}
+        for number, job in enumerate(self.workload.jobs):
+            if job.kind not in fits:
+                fits[job.kind] = self._policy.place(job) is not None
+                self._fewest[job.kind] = spread.fewest(self.world, job)
+            if fits[job.kind]:
+                self._agenda.add(Event(job.arrival_s, Kind.ARRIVAL, number))
+            else:
+                self.records[number].fate = Fate.IMPOSSIBLE
+                self.unfinished -= 1
+        for fault in self._faults.first():
+            self._end_of_fault[fault.event] = fault.end
+            self._agenda.add(fault.event)
+
+    def _handle(self, event: Event) -> None:
+        match event.kind:
+            case Kind.ARRIVAL:
+                self.waiting.add(event.subject, self.workload.jobs[event.subject])
+            case Kind.END:
+                self._end(event)
+            case Kind.NODE_UP:
+                self._bring_up(event.subject)
+            case Kind.CARD_UP:
+                self.world.bring_card_up(event.subject, event.detail)
+                self._dispatcher.room_appeared()
+            case Kind.NODE_DOWN | Kind.CARD_DOWN | Kind.TAKE_BACK:
+                self._break(event)
+
+    # --- starts -----------------------------------------------------------------------------------------
+
+    def _start(self, number: int, grants: tuple[Grant, ...]) -> None:
+        record, now_s = self.records[number], self.recorder.now_s
+        job = record.job
+        for watcher in self._watchers:
+            watcher.started(self, now_s, job, grants)
+        release = self.world.book(grants)
+        rate = sum(self._rate_micro(grant) for grant in grants)
+        run = Run(grants, release, now_s, self._end_at(number, grants), rate)
+        self.running[number] = run
+        self.recorder.used_rate += rate
+        bisect.insort(self._ends, (run.end_s, number))
+        for grant in grants:
+            self._holders.setdefault(grant.node, set()).add(number)
+        self._note_start(record, grants)
+        self._agenda.add(Event(run.end_s, Kind.END, number, record.starts))
+
+    def _note_start(self, record: JobRecord, grants: tuple[Grant, ...]) -> None:
+        found, best = spread.of(self.world, grants), self._fewest[record.job.kind]
+        record.fate = Fate.RUNNING
+        record.starts += 1
+        if record.first_start_s is None:
+            record.first_start_s = self.recorder.now_s
+        record.nodes, record.fewest_nodes = found.nodes, best.nodes
+        record.leaves, record.fewest_leaves = found.leaves, best.leaves
+        record.slowdown = self._slowdown(record.job, found)
+
+    def _end_at(self, number: int, grants: tuple[Grant, ...]) -> float:
+        job = self.workload.jobs[number]
+        slower = self._slowdown(job, spread.of(self.world, grants)) if job.model else 1.0
+        return self.recorder.now_s + self._left_s[number] * slower
+
+    def _slowdown(self, job: Job, found: spread.Spread) -> float:
+        fewest = self._fewest[job.kind].boxes
+        return sensitivity.slowdown(self.options.slowdowns, job.model, boxes=found.boxes, fewest=fewest)
+
+    def _rate_micro(self, grant: Grant) -> float:
+        capacity = int(self.world.capacity[grant.node])
+        return int(self.world.price_micro[grant.node]) * self.world.milli(grant) / capacity if capacity else 0.0
+
+    def _running_by_end(self) -> Iterator[tuple[float, Run]]:
+        for end_s, number in self._ends:
+            yield end_s, self.running[number]
+
+    # --- ends and faults --------------------------------------------------------------------------------
+
+    def _end(self, event: Event) -> None:
+        number = event.subject
+        record = self.records[number]
+        if number not in self.running or event.detail != record.starts:
+            return  # it was interrupted since
+        self._stop(number)
+        self._left_s[number] = 0.0
+        record.fate, record.end_s = Fate.FINISHED, event.at_s
+        self.unfinished -= 1
+        for watcher in self._watchers:
+            watcher.ended(self, event.at_s, record.job)
+
+    def _stop(self, number: int) -> Run:
+        run = self.running.pop(number)
+        run.release()
+        self.recorder.used_rate -= run.rate_micro
+        del self._ends[bisect.bisect_left(self._ends, (run.end_s, number))]
+        for grant in run.grants:
+            self._holders[grant.node].discard(number)
+        self._dispatcher.room_appeared()
+        return run
+
+    def _interrupt(self, number: int, at_s: float) -> None:
+        """Back to the queue, with what was saved."""
+        run, record = self._stop(number), self.records[number]
+        job = record.job
+        done_before_s = job.duration_s - self._left_s[number]
+        done_s = done_before_s + (at_s - run.started_s) / record.slowdown
+        saved_s = done_s // job.checkpoint_s * job.checkpoint_s if job.checkpoint_s else done_s
+        saved_s = min(max(saved_s, done_before_s), job.duration_s)
+        self._left_s[number] = job.duration_s - saved_s
+        record.lost_gpu_s += (done_s - saved_s) * sum(map(self.world.milli, run.grants)) / CARD_MILLI
+        record.interruptions += 1
+        record.fate = Fate.WAITING
+        self.waiting.add(number, job)
+
+    def _break(self, event: Event) -> None:
+        end = self._end_of_fault.pop(event)
+        following = self._faults.after(event)
+        self._end_of_fault[following.event] = following.end
+        self._agenda.add(following.event)
+        node, world = event.subject, self.world
+        if world.is_down(node) or not self._can_break(event):
+            return
+        for number in sorted(self._holders.get(node, ())):
+            if event.kind is not Kind.CARD_DOWN or _touches(self.running[number].grants, node, event.detail):
+                self._interrupt(number, event.at_s)
+        if event.kind is Kind.CARD_DOWN:
+            world.take_card_down(node, event.detail)
+        else:
+            world.take_node_down(node)
+        if event.kind is Kind.TAKE_BACK:
+            # What is taken back is not paid for; what is broken is.
+            self._taken_back.add(node)
+            self.recorder.paid_rate -= int(world.price_micro[node])
+        self._dispatcher.forget_promise()
+        self._agenda.add(end)
+
+    def _can_break(self, event: Event) -> bool:
+        if event.kind is not Kind.CARD_DOWN:
+            return True
+        node, card = event.subject, event.detail
+        if self.world.is_card_down(node, card) or card not in self.world.usable_cards(node):
+            return False
+        # What is out of order is booked as a pod; where no pod fits any more, an idle card cannot be taken out.
+        held = any(_touches(self.running[number].grants, node, card) for number in self._holders.get(node, ()))
+        return held or bool(self.world.snapshot.pods[node] > 0)
+
+    def _bring_up(self, node: int) -> None:
+        self.world.bring_node_up(node)
+        if node in self._taken_back:
+            self._taken_back.remove(node)
+            self.recorder.paid_rate += int(self.world.price_micro[node])
+        self._dispatcher.room_appeared()
+
+
+def _touches(grants: tuple[Grant, ...], node: int, card: int) -> bool:
+    """Whether any of the grants holds a part of the card."""
+    return any(
+        grant.node == node
+        and (
+            grant.cards >> card & 1
+            or (grant.share is not None and grant.share[0] == card)
+            or any(where == card for where, _ in grant.slices)
+        )
+        for grant in grants
+    )

@@ -1,0 +1,178 @@
+"""What a run leaves behind: the fate of every job, and the state of the fleet over time.
+
+Between two events nothing changes, so amounts over time are exact sums of rectangles. Curves are sampled on a grid
+that grows with the run: when there are too many samples every second one is dropped and the grid is twice as wide.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kgwe.placement.node import Request
+    from kgwe.sim.waiting import Waiting
+    from kgwe.sim.workload import Job, Workload
+    from kgwe.sim.world import World
+
+_FIRST_SAMPLES = 200
+_MOST_SAMPLES = 600
+# The mix for fragmentation: the most frequent pods up to this part of all, and no more kinds than this.
+_TYPICAL_PART = 0.95
+_MOST_KINDS = 40
+_HOUR_S = 3600.0
+
+
+class Fate(enum.StrEnum):
+    FINISHED = "Finished"
+    RUNNING = "Running"
+    WAITING = "Waiting"
+    #: does not fit the fleet even when it is empty
+    IMPOSSIBLE = "Impossible"
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job; its spread is that of its last start."""
+
+    job: Job
+    fate: Fate = Fate.WAITING
+    first_start_s: float | None = None
+    end_s: float | None = None
+    starts: int = 0
+    slowdown: float = 1.0
+    nodes: int = 0
+    fewest_nodes: int = 0
+    #: leaves of the network; 0: not known
+    leaves: int = 0
+    fewest_leaves: int = 0
+    #: times it was stopped by something that broke or was taken back
+    interruptions: int = 0
+    #: card-seconds of work done again
+    lost_gpu_s: float = 0.0
+
+    @property
+    def wait_s(self) -> float | None:
+        return None if self.first_start_s is None else self.first_start_s - self.job.arrival_s
+
+    @property
+    def completion_s(self) -> float | None:
+        return None if self.end_s is None else self.end_s - self.job.arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at_s: float
+    #: parts of capacity
+    allocated: float
+    fragmented: float
+    out: float
+    #: GPU asked for by jobs that wait, as a part of capacity
+    demand: float
+    running: int
+    waiting: int
+
+
+@dataclass
+class Recorder:
+    """Fed by the simulation: `advance` before anything changes."""
+
+    world: World
+    waiting: Waiting
+    workload: Workload
+    now_s: float
+    running: int = 0
+    #: milli-seconds of GPU (milli x s) and micro-dollars over the run
+    allocated: float = 0.0
+    out: float = 0.0
+    paid_micro: float = 0.0
+    used_micro: float = 0.0
+    #: micro-dollars per hour, of the nodes that are paid for and of the parts of them that work holds
+    paid_rate: float = 0.0
+    used_rate: float = 0.0
+    samples: list[Sample] = field(default_factory=list)
+    until_last_arrival: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.start_s = self.now_s
+        self._last_arrival_s = self.workload.jobs[-1].arrival_s
+        longest = max(job.duration_s for job in self.workload.jobs)
+        self._step_s = max(self.workload.span_s, longest / 4) / _FIRST_SAMPLES
+        self._due = 0
+        self._typical = _typical(self.workload)
+        self.paid_rate = float(self.world.price_micro.sum())
+
+    def advance(self, to_s: float) -> None:
+        """Account for the time since the last event."""
+        self._sample(to_s)
+        passed = to_s - self.now_s
+        self.allocated += self.world.allocated * passed
+        self.out += self.world.out * passed
+        self.paid_micro += self.paid_rate * passed / _HOUR_S
+        self.used_micro += self.used_rate * passed / _HOUR_S
+        busy = min(to_s, self._last_arrival_s) - self.now_s
+        self.until_last_arrival += self.world.allocated * max(busy, 0.0)
+        self.now_s = to_s
+
+    def _sample(self, to_s: float) -> None:
+        if self.start_s + self._due * self._step_s >= to_s:
+            return
+        state = self._state()
+        while (at_s := self.start_s + self._due * self._step_s) < to_s:
+            self.samples.append(Sample(at_s, *state))
+            self._due += 1
+            if len(self.samples) > _MOST_SAMPLES:
+                self.samples = self.samples[::2]
+                self._step_s *= 2
+                self._due = len(self.samples)
+
+    def finish(self) -> None:
+        """The last sample, where the run ended."""
+        self.samples.append(Sample(self.now_s, *self._state()))
+
+    def _state(self) -> tuple[float, float, float, float, int, int]:
+        world, total = self.world, max(self.world.total, 1)
+        return (
+            world.allocated / total,
+            fragmented_milli(world, self._typical) / total,
+            world.out / total,
+            self.waiting.milli / total,
+            self.running,
+            len(self.waiting),
+        )
+
+
+def _typical(workload: Workload) -> list[tuple[Request, int]]:
+    mix = [(request, count) for request, count in workload.mix if request.gpus.count or request.gpus.milli]
+    enough = _TYPICAL_PART * sum(count for _, count in mix)
+    kept: list[tuple[Request, int]] = []
+    covered = 0
+    for request, count in mix[:_MOST_KINDS]:
+        if covered >= enough:
+            break
+        kept.append((request, count))
+        covered += count
+    return kept
+
+
+def fragmented_milli(world: World, mix: list[tuple[Request, int]]) -> float:
+    """Idle GPU, in milli, that a pod drawn from the mix could not use: FGD's measure, over whole cards and shares.
+
+    All of a node where the pod does not fit, and of the others the cards with too little left for it.
+    """
+    snapshot = world.snapshot
+    free = snapshot.milli
+    idle = int(free.sum())
+    total = sum(count for _, count in mix)
+    if not total or not idle:
+        return 0.0
+    lost = 0.0
+    for request, count in mix:
+        fits = np.flatnonzero(world.fitter.verdicts(request) == 0)
+        least = 1000 if request.gpus.count else request.gpus.milli
+        here = free[fits]
+        lost += count * (idle - int(here[here >= least].sum()))
+    return lost / total
