@@ -7,8 +7,8 @@
                     as much as one; for work without GPUs the mean of CPU and memory
     balance   25 %  how evenly CPU and memory remain beside the GPUs: 100 minus the percentage points by which the share
                     of CPU or memory left falls behind the share of GPU left. A node whose CPU goes before its
-                    cards strands the cards. The other way round costs nothing: spare CPU beside full cards is no loss, and
-                    to punish it would keep nodes from being filled
+                    cards strands the cards. The other way round costs nothing: spare CPU beside full cards is no
+                    loss, and to punish it would keep nodes from being filled
 
     score = (40 * topology + 35 * resource + 25 * balance) / 100 + hint, kept within 0..100
 
