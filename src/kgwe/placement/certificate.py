@@ -1,0 +1,271 @@
+"""A gang that cannot start: the constraint that binds, how short the best domain is, and what would start it now.
+
+Every suggestion is one change, made on the same snapshot and planned anew before it is offered: it carries the plan
+it leads to. Nothing is guessed, so "no change found" is an answer too.
+
+    LowerLevel        the required level, one step at a time           RelaxWiring     links between a pod's own cards
+    FewerReplicas     as many as fit                                   RelaxNetwork    GB/s between nodes
+    OtherModel        any GPU model and architecture                   RelaxSegment    groups that must stay together
+    TolerateSpot      the taints of spot nodes                         RelaxSpread     nodes per leaf, pods per node
+    Evict             work of lower priority, the least that is found to suffice
+
+The reason names what binds: the first of network, segments, limits, wiring, model, taints and level whose change alone
+starts the gang; otherwise there is too little room, and the verdicts of the nodes say of what.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement import gang_eviction
+from kgwe.placement.ask import Toleration
+from kgwe.placement.fit import Verdict
+from kgwe.placement.gang_eviction import Evictable
+from kgwe.placement.gang_plan import GangPlan
+from kgwe.placement.gang_request import CLUSTER
+from kgwe.placement.node import Preference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kgwe.placement.gang_plan import Look
+    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.gang_search import GangSearch, Missing
+
+__all__ = ["Change", "ChangeKind", "Evictable", "GangReason", "GangRefusal", "certify"]
+
+
+class GangReason(enum.StrEnum):
+    """What binds."""
+
+    TOO_LITTLE_ROOM = "TooLittleRoom"
+    """The whole cluster has too little that is free and fit."""
+    NO_DOMAIN_LARGE_ENOUGH = "NoDomainLargeEnough"
+    """The cluster has room, but no single domain of the required level."""
+    SEGMENTS_DO_NOT_FIT = "SegmentsDoNotFit"
+    NETWORK_TOO_SLOW = "NetworkTooSlow"
+    """Or its speed is not known."""
+    TOO_MANY_PER_DOMAIN = "TooManyPerDomain"
+    """The gang's own limits of nodes per leaf or pods per node."""
+    WIRING_NOT_MET = "WiringNotMet"
+    WRONG_GPU_MODEL = "WrongGPUModel"
+    NODES_TAINTED = "NodesTainted"
+    ROLES_DO_NOT_FIT_TOGETHER = "RolesDoNotFitTogether"
+    """Each role would fit alone; no way was found to place them together, which is not a proof that there is none."""
+
+
+class ChangeKind(enum.StrEnum):
+    """A single thing to change."""
+
+    RELAX_NETWORK = "RelaxNetwork"
+    RELAX_SEGMENT = "RelaxSegment"
+    RELAX_SPREAD = "RelaxSpread"
+    RELAX_WIRING = "RelaxWiring"
+    OTHER_MODEL = "OtherModel"
+    TOLERATE_SPOT = "TolerateSpot"
+    LOWER_LEVEL = "LowerLevel"
+    FEWER_REPLICAS = "FewerReplicas"
+    EVICT = "Evict"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change that starts the gang now; planned, not supposed."""
+
+    kind: ChangeKind
+    text: str
+    gang: GangRequest
+    """The gang as changed."""
+    plan: GangPlan
+    evicts: tuple[str, ...] = ()
+    """Owners of work that has to go first."""
+
+
+@dataclass(frozen=True)
+class GangRefusal:
+    """Why a gang cannot start now, and what would start it."""
+
+    gang: GangRequest
+    reason: GangReason
+    role: str
+    needed: int
+    room: int
+    level: str
+    domain: str
+    verdicts: Mapping[Verdict, int]
+    """Verdict -> nodes of the whole fleet that give it to a pod of the role."""
+    looks: tuple[Look, ...]
+    changes: tuple[Change, ...]
+    proven: bool
+
+    @property
+    def short(self) -> int:
+        """Pods that the best domain is short of."""
+        return max(0, self.needed - self.room)
+
+    def words(self) -> str:
+        """The certificate for people."""
+        where = self.level if self.domain in ("", self.level) else f"{self.level} {self.domain}"
+        name = f"gang {self.gang.name} " if self.gang.name else "the gang "
+        lines = [
+            f"{name}cannot start: {_REASONS[self.reason]}.",
+            f"Best is {where}: room for {self.room} of {self.needed} pods ({self.role}), {self.short} short.",
+            f"Nodes: {', '.join(f'{count} {verdict.reason}' for verdict, count in self.verdicts.items())}.",
+        ]
+        lines += [f"Level {look.words()}." for look in self.looks if not look.holding]
+        if self.changes:
+            lines.append("Any one of these starts it now:")
+            lines += [f"  - {change.text}" for change in self.changes]
+        else:
+            lines.append("No single change that was tried starts it now; it waits for room.")
+        return "\n".join(lines)
+
+
+_REASONS: Final[Mapping[GangReason, str]] = {
+    GangReason.TOO_LITTLE_ROOM: "too little room in the whole cluster",
+    GangReason.NO_DOMAIN_LARGE_ENOUGH: "the cluster has room, but no domain of the required level has it all",
+    GangReason.SEGMENTS_DO_NOT_FIT: "there is room for the pods, but not for whole segments of them",
+    GangReason.NETWORK_TOO_SLOW: "the network where there is room is too slow, or its speed is not known",
+    GangReason.TOO_MANY_PER_DOMAIN: "its own limit of nodes per leaf or pods per node leaves too little room",
+    GangReason.WIRING_NOT_MET: "cards are free, but not wired as its pods require",
+    GangReason.WRONG_GPU_MODEL: "there is room on other GPU models only",
+    GangReason.NODES_TAINTED: "there is room on spot nodes only, whose taints it does not tolerate",
+    GangReason.ROLES_DO_NOT_FIT_TOGETHER: "each role would fit alone, but no way was found to place them together",
+}
+
+_BINDING: Final[Mapping[ChangeKind, GangReason]] = {
+    ChangeKind.RELAX_NETWORK: GangReason.NETWORK_TOO_SLOW,
+    ChangeKind.RELAX_SEGMENT: GangReason.SEGMENTS_DO_NOT_FIT,
+    ChangeKind.RELAX_SPREAD: GangReason.TOO_MANY_PER_DOMAIN,
+    ChangeKind.RELAX_WIRING: GangReason.WIRING_NOT_MET,
+    ChangeKind.OTHER_MODEL: GangReason.WRONG_GPU_MODEL,
+    ChangeKind.TOLERATE_SPOT: GangReason.NODES_TAINTED,
+    ChangeKind.LOWER_LEVEL: GangReason.NO_DOMAIN_LARGE_ENOUGH,
+}
+
+
+def certify(
+    search: GangSearch, gang: GangRequest, missing: Missing, evictable: Sequence[Evictable] = ()
+) -> GangRefusal:
+    """Explain a refusal; tries every change on the snapshot and leaves it as it was."""
+    changes = list(_changes(search, gang, missing, evictable))
+    request = next(role.request for role in gang.roles if role.name == missing.role)
+    counts = Counter(search.fitter.verdicts(request).tolist())
+    reason = next((_BINDING[change.kind] for change in changes if change.kind in _BINDING), None)
+    if reason is None:
+        alone = missing.room >= missing.needed
+        reason = GangReason.ROLES_DO_NOT_FIT_TOGETHER if alone else GangReason.TOO_LITTLE_ROOM
+    return GangRefusal(
+        gang=gang,
+        reason=reason,
+        role=missing.role,
+        needed=missing.needed,
+        room=missing.room,
+        level=missing.level,
+        domain=missing.domain,
+        verdicts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
+        looks=missing.looks,
+        changes=tuple(changes),
+        proven=missing.proven,
+    )
+
+
+def _changes(
+    search: GangSearch, gang: GangRequest, missing: Missing, evictable: Sequence[Evictable]
+) -> Iterator[Change]:
+    tried = [
+        *_relaxed(gang),
+        *_other_model(gang),
+        *_spot(search, gang),
+        *_levels(search, gang),
+        *_fewer(gang, missing),
+    ]
+    done: set[ChangeKind] = set()
+    for kind, text, changed in tried:
+        # Of several steps of one kind the first that works is the smallest.
+        if kind in done:
+            continue
+        plan = search.find(changed)
+        if isinstance(plan, GangPlan):
+            done.add(kind)
+            yield Change(kind, text.format(**_numbers(search, plan, missing)), changed, plan)
+    found = gang_eviction.least(search, gang, evictable)
+    if found is not None:
+        owners, plan = found
+        yield Change(ChangeKind.EVICT, f"evict {', '.join(owners)} (lower priority)", gang, plan, owners)
+
+
+def _numbers(search: GangSearch, plan: GangPlan, missing: Missing) -> dict[str, object]:
+    """What the texts speak of, from the plan that was really made."""
+    index, nodes = search.fitter.snapshot.index, search.fitter.snapshot.nodes
+    models = sorted({nodes[index[name]].shape.model for name in plan.nodes})
+    return {
+        "replicas": plan.replicas[missing.role],
+        "models": ", ".join(models),
+        "rate": f"{plan.ring.gb_per_s:.1f}",
+        "where": f"{plan.level} {plan.domain}".strip(),
+    }
+
+
+_Tried = tuple[ChangeKind, str, "GangRequest"]
+
+
+def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
+    if gang.min_network_gb_per_s:
+        text = f"ask for less than {gang.min_network_gb_per_s:g} GB/s between nodes (it would run at {{rate}})"
+        yield ChangeKind.RELAX_NETWORK, text, dataclasses.replace(gang, min_network_gb_per_s=0.0)
+    if any(role.segments for role in gang.roles):
+        roles = tuple(dataclasses.replace(role, segments=()) for role in gang.roles)
+        text = "let groups of ranks be split (ring {rate} GB/s)"
+        yield ChangeKind.RELAX_SEGMENT, text, dataclasses.replace(gang, roles=roles)
+    if gang.max_nodes_per_leaf or gang.max_pods_per_node:
+        text = "lift its limit of nodes per leaf and pods per node"
+        yield ChangeKind.RELAX_SPREAD, text, dataclasses.replace(gang, max_nodes_per_leaf=0, max_pods_per_node=0)
+    wired = {Preference.NVLINK_REQUIRED, Preference.SAME_NUMA, Preference.SAME_PCIE_SWITCH}
+    if any(role.request.preference in wired or role.request.min_bandwidth_gbps for role in gang.roles):
+        text = "accept cards that are not wired as required (ring {rate} GB/s)"
+        changed = gang.with_requests(preference=Preference.NONE, min_bandwidth_gbps=0.0)
+        yield ChangeKind.RELAX_WIRING, text, changed
+
+
+def _other_model(gang: GangRequest) -> Iterator[_Tried]:
+    if any(role.request.model or role.request.architecture for role in gang.roles):
+        yield ChangeKind.OTHER_MODEL, "accept {models}", gang.with_requests(model="", architecture="")
+
+
+def _spot(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
+    taints = {taint for node in search.fitter.snapshot.nodes if node.spot for taint in node.taints}
+    extra = tuple(Toleration(t.key, "Equal", t.value, t.effect) for t in sorted(taints, key=repr))
+    if not extra:
+        return
+    roles = []
+    for role in gang.roles:
+        bound = role.request.constraints
+        tolerant = dataclasses.replace(bound, tolerations=(*bound.tolerations, *extra))
+        request = dataclasses.replace(role.request, constraints=tolerant)
+        roles.append(dataclasses.replace(role, request=request))
+    names = ", ".join(sorted({taint.key for taint in taints}))
+    yield ChangeKind.TOLERATE_SPOT, f"tolerate spot nodes ({names})", dataclasses.replace(gang, roles=tuple(roles))
+
+
+def _levels(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
+    """One level up after the other."""
+    ladder = search.ladders.of(gang.named_levels)
+    if not gang.required or gang.required == CLUSTER:
+        return
+    for rung in ladder.rungs[ladder.index(gang.required) + 1 :]:
+        text = f"require {rung.name} instead of {gang.required} (it would go to {{where}}, ring {{rate}} GB/s)"
+        yield ChangeKind.LOWER_LEVEL, text, dataclasses.replace(gang, required=rung.name)
+
+
+def _fewer(gang: GangRequest, missing: Missing) -> Iterator[_Tried]:
+    short = next(role for role in gang.roles if role.name == missing.role)
+    if short.least > short.step:
+        fewer = dataclasses.replace(short, replicas=short.least - short.step, min_replicas=short.step)
+        roles = tuple(fewer if role is short else role for role in gang.roles)
+        text = f"run {{replicas}} {missing.role} pods instead of {missing.needed}"
+        yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)

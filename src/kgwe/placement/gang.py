@@ -1,0 +1,84 @@
+"""Gangs: pods that are placed together or not at all.
+
+    planner = GangPlanner(Fitter(snapshot), tree)
+    plan = planner.plan(GangRequest.of(request, 16, required="spine", preferred="leaf"))
+    if isinstance(plan, GangPlan):
+        undo = snapshot.commit_all(plan.grants)      # rank i: plan.seats[i].node, plan.seats[i].grant
+    else:
+        print(plan.words())                          # the binding constraint, and what would start it now
+
+Planning books nothing: the snapshot is afterwards bit for bit what it was. The same snapshot and gang always give the
+same plan. `kgwe.placement.gang_search` tells how a place is found, `kgwe.placement.certificate` how a no is explained.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.placement import certificate
+from kgwe.placement.certificate import Evictable, GangRefusal
+from kgwe.placement.gang_plan import DomainScore, DomainWeights, GangPlan, Look, Seat, SizeClass
+from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK, GangRequest, Role, Segment, Strategy
+from kgwe.placement.gang_search import GangSearch, Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kgwe.model.domains import Tree
+    from kgwe.placement.fit import Fitter
+
+__all__ = [
+    "CLUSTER",
+    "NODE",
+    "NVLINK",
+    "DomainScore",
+    "DomainWeights",
+    "Evictable",
+    "GangPlan",
+    "GangPlanner",
+    "GangRefusal",
+    "GangRequest",
+    "Look",
+    "Role",
+    "Seat",
+    "Segment",
+    "SizeClass",
+    "Strategy",
+    "plan_gang",
+]
+
+
+class GangPlanner:
+    """Plans any number of gangs over one fitter and tree, and keeps what they have in common."""
+
+    def __init__(
+        self,
+        fitter: Fitter,
+        tree: Tree,
+        *,
+        weights: DomainWeights | None = None,
+        history: NDArray[np.float64] | None = None,
+    ) -> None:
+        """`history`: per node of the snapshot how well work ended there, 0..1; NaN: not known."""
+        self._search = GangSearch(fitter, tree, weights=weights, history=history)
+
+    def plan(self, gang: GangRequest, *, evictable: Sequence[Evictable] = ()) -> GangPlan | GangRefusal:
+        """All of the gang, or why not and what would help; `evictable` is work that may be asked to go."""
+        found = self._search.find(gang)
+        if isinstance(found, Missing):
+            return certificate.certify(self._search, gang, found, evictable)
+        return found
+
+    def try_plan(self, gang: GangRequest) -> GangPlan | Missing:
+        """All of the gang, or a bare no: for callers that try many and explain none."""
+        return self._search.find(gang)
+
+
+def plan_gang(
+    fitter: Fitter, tree: Tree, gang: GangRequest, *, evictable: Sequence[Evictable] = ()
+) -> GangPlan | GangRefusal:
+    """Plan a single gang."""
+    return GangPlanner(fitter, tree).plan(gang, evictable=evictable)
