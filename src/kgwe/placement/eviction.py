@@ -148,6 +148,15 @@ class Pool:
             for undo in reversed(undos):
                 undo()
 
+    @contextlib.contextmanager
+    def back(self, items: Sequence[int]) -> Iterator[None]:
+        """The snapshot with these, of all that are stopped, running again."""
+        undo = self.snapshot.commit_all([grant for number in items for grant in self.items[number].grants])
+        try:
+            yield
+        finally:
+            undo()
+
     def victims(self, picked: Sequence[int]) -> tuple[Victim, ...]:
         """The set as a plan names it, by workload."""
         members: dict[int, list[int]] = {}
@@ -221,20 +230,27 @@ def lightest(pool: Pool, items: Sequence[int], problem: Problem, *, steps: int, 
     return Found(None, proven=not heap)
 
 
-def reprieve(pool: Pool, picked: Picked, suffices: Callable[[Picked], bool]) -> Picked:
+def reprieve(pool: Pool, picked: Picked, holds: Callable[[Picked], bool]) -> Picked:
     """Let go whoever is not needed, the heaviest first: afterwards no item can be dropped.
 
-    Tried by halves, so that a few who are needed are found among many who are not without asking for each.
+    `holds` is asked with the snapshot as it is without the set it is given. Items are tried by halves, so that a
+    few who are needed are found among many who are not without asking for each.
     """
     kept = set(picked)
-    heaviest_first = sorted(kept, key=lambda each: (-pool.items[each].weight, each))
-    chunks = [heaviest_first]
-    while chunks:
-        chunk = chunks.pop(0)
-        fewer = tuple(sorted(kept.difference(chunk)))
-        if suffices(fewer):
-            kept.difference_update(chunk)
-        elif len(chunk) > 1:
-            half = len(chunk) // 2
-            chunks[:0] = [chunk[:half], chunk[half:]]
+    chunks = [sorted(kept, key=lambda each: (-pool.items[each].weight, each))]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pool.without(picked))
+        while chunks:
+            chunk = chunks.pop(0)
+            fewer = kept.difference(chunk)
+            spared = set(pool.closed(sorted(kept))).difference(pool.closed(sorted(fewer)))
+            trial = contextlib.ExitStack()
+            with trial:
+                trial.enter_context(pool.back(sorted(spared)))
+                if holds(tuple(sorted(fewer))):
+                    kept = fewer
+                    stack.push(trial.pop_all())
+                elif len(chunk) > 1:
+                    half = len(chunk) // 2
+                    chunks[:0] = [chunk[:half], chunk[half:]]
     return tuple(sorted(kept))

@@ -61,7 +61,7 @@ class Lack:
 
 
 class OnNode(eviction.Problem):
-    """How to make room for a pod on one node. `also` is asked last, of a set after which the pod fits."""
+    """How to make room for a pod on one node. `also` is asked last, on the snapshot without the set."""
 
     def __init__(
         self,
@@ -114,8 +114,12 @@ class OnNode(eviction.Problem):
         return {number: sum(map(gain, grants)) for number, grants in self._held.items()}
 
     def suffices(self, picked: Picked) -> bool:
-        with self._pool.without(picked, self.node):
-            fits = bool(self._fitter.verdicts(self._request, np.array([self.node]))[0] == Verdict.FITS)
+        with self._pool.without(picked, None if self._also else self.node):
+            return self.holds(picked)
+
+    def holds(self, picked: Picked) -> bool:
+        """Whether it suffices, the snapshot being without the set already."""
+        fits = bool(self._fitter.verdicts(self._request, np.array([self.node]))[0] == Verdict.FITS)
         return fits and (self._also is None or self._also(self.node, picked))
 
     def lacks(self, picked: Picked, rest: Sequence[int]) -> int | None:
@@ -141,7 +145,7 @@ class OnNode(eviction.Problem):
         """Stop everything that budgets allow, then let go whoever is not needed."""
         picked = self._pool.allowed(self.items)
         if self.suffices(picked):
-            picked = eviction.reprieve(self._pool, picked, self.suffices)
+            picked = eviction.reprieve(self._pool, picked, self.holds)
             if below is None or self._pool.weight(picked) < below:
                 return eviction.Found(picked, proven=False)
         return eviction.Found(None, proven=False)

@@ -24,21 +24,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe import errors
+from kgwe.model import domains
 from kgwe.placement import node_clearing
-from kgwe.placement.eviction import Pool
+from kgwe.placement.eviction import Found, Pool
 from kgwe.placement.fit import Verdict
+from kgwe.placement.gang_clearing import Clearing
+from kgwe.placement.gang_plan import GangPlan
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.gang_search import GangSearch
 from kgwe.placement.node_clearing import OnNode
-from kgwe.placement.node import Request
 from kgwe.placement.running import Cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kgwe.model.domains import Tree
     from kgwe.placement.eviction import Picked
     from kgwe.placement.fit import Fitter
+    from kgwe.placement.node import Request
     from kgwe.placement.running import Running, Victim
-    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.snapshot import Grant, Snapshot
 
 
 class Why(enum.StrEnum):
@@ -82,7 +87,7 @@ class PreemptionPlan:
 def plan_preemption(
     fitter: Fitter,
     tree: Tree | None,
-    wanted: Request,
+    wanted: Request | GangRequest,
     running: Iterable[Running],
     now_s: float,
     *,
@@ -95,7 +100,14 @@ def plan_preemption(
     """
     lower = [each for each in running if each.preemptible and each.priority < priority and each.held]
     pool = Pool(fitter.snapshot, lower, now_s, budgets)
+    if isinstance(wanted, GangRequest):
+        return _for_gang(GangSearch(fitter, tree or flat(fitter.snapshot)), pool, wanted)
     return _for_pod(fitter, pool, wanted)
+
+
+def flat(snapshot: Snapshot) -> Tree:
+    """The network when nothing is known of it."""
+    return domains.build([domains.Place(node.name) for node in snapshot.nodes], ())
 
 
 # --- one pod --------------------------------------------------------------------------------------------
@@ -108,7 +120,7 @@ def _for_pod(fitter: Fitter, pool: Pool, request: Request) -> PreemptionPlan | R
     problems = (OnNode(fitter, pool, request, node) for node in _hopeful(fitter, pool, request))
     found, node = node_clearing.best_node(pool, problems)
     if found.picked is None:
-        return refuse(fitter, pool, request)
+        return refuse(fitter, pool, lambda: bool((fitter.verdicts(request) == Verdict.FITS).any()))
     with pool.without(found.picked):
         grant = granted(fitter, request, node)
     return plan_of(fitter, pool, found.picked, (grant,), proven=found.proven)
@@ -144,13 +156,33 @@ def plan_of(fitter: Fitter, pool: Pool, picked: Picked, placement: Sequence[Gran
     return PreemptionPlan(victims, tuple(placement), sum((victim.cost for victim in victims), Cost()), proven, reasons)
 
 
-def refuse(fitter: Fitter, pool: Pool, request: Request) -> Refusal:
-    """Why no set of victims will do."""
+def refuse(fitter: Fitter, pool: Pool, starts: Callable[[], bool]) -> Refusal:
+    """Why no set of victims will do; `starts` tells whether the work would with things as they then are."""
     free = Pool(fitter.snapshot, [dataclasses.replace(each, budget="") for each in pool.workloads], 0.0)
-    everything = tuple(range(len(free.items)))
     reason = Why.NOTHING_LOWER
-    if everything:
-        with free.without(everything):
-            helps = bool((fitter.verdicts(request) == Verdict.FITS).any())
-        reason = Why.BUDGETS if helps else Why.NOT_ENOUGH
+    if free.items:
+        with free.without(range(len(free.items))):
+            reason = Why.BUDGETS if starts() else Why.NOT_ENOUGH
     return Refusal(reason, len(free.workloads), free.milli())
+
+
+# --- a gang ---------------------------------------------------------------------------------------------
+
+
+def _for_gang(search: GangSearch, pool: Pool, gang: GangRequest) -> PreemptionPlan | Refusal:
+    def starts() -> bool:
+        return isinstance(search.find(gang), GangPlan)
+
+    now = search.find(gang)
+    if isinstance(now, GangPlan):
+        return nothing_to_stop(now.grants)
+    with pool.without(range(len(pool.items))):
+        hopeless = not starts()
+    found = Found(None, proven=True) if hopeless else Clearing(search, pool, gang).lightest()
+    if found.picked is None:
+        return refuse(search.fitter, pool, starts)
+    with pool.without(found.picked):
+        plan = search.find(gang)
+    if not isinstance(plan, GangPlan):
+        raise errors.InvariantBroken(f"{gang.name or 'a gang'} has room and is not placed: {plan}")
+    return plan_of(search.fitter, pool, found.picked, plan.grants, proven=found.proven)

@@ -1,0 +1,289 @@
+"""Which running work to stop so that a gang has room inside one domain of the level it requires.
+
+    per node     what room for 1, 2, 3 … of its pods weighs there: items in order of weight per amount freed
+    per domain   how many pods to put where, so that the sum is least: exact over those figures, by dynamic programming
+    per cluster  the domains from the lightest on, each tried for real until no other can be lighter
+
+A gang on several nodes comes down as a whole, so once it has to go its other nodes are free of charge. The choice
+in a domain is therefore made again with that gang gone, and with each of the gangs that free most for their
+weight gone from the start; the lightest result counts.
+
+All that is a proposal: the gang's own search on the snapshot without the set has the last word. Where it says no
+to a set whose sums were right (CPU, segments, networks), all of the domain is cleared and whoever is not needed let
+go again. Few items are searched through to the end instead, and then nothing lighter exists.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement import eviction
+from kgwe.placement.fit import Verdict
+from kgwe.placement.gang_plan import GangPlan
+from kgwe.placement.gang_request import CLUSTER
+from kgwe.placement.gang_room import GangRoom
+from kgwe.placement.node import CARD_MILLI
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.eviction import Found, Picked, Pool
+    from kgwe.placement.gang_request import GangRequest, Role
+    from kgwe.placement.gang_search import GangSearch
+    from kgwe.placement.node import Request
+    from kgwe.placement.snapshot import Grant
+
+# Searched to the end when no more items than this can matter: at most 2^12 sets, most of them cut off by the bound.
+_EXACT_ITEMS: Final = 12
+_EXACT_STEPS: Final = 4096
+# Domains tried for real, gangs tried as the first to go, and rounds around disruption budgets, per request.
+_DOMAINS: Final = 8
+_SEEDS: Final = 8
+_ROUNDS: Final = 12
+
+
+class Clearing:
+    """The search for one gang on one snapshot. `also` is asked last, on the snapshot without the set."""
+
+    def __init__(
+        self, search: GangSearch, pool: Pool, gang: GangRequest, also: Callable[[Picked], bool] | None = None
+    ) -> None:
+        self._search = search
+        self._fitter = search.fitter
+        self._pool = pool
+        self._gang = gang
+        self._also = also
+        self._ladder = search.ladders.of(gang.named_levels)
+        self._top = self._ladder.index(gang.required or CLUSTER)
+        rung = self._ladder.rungs[self._top]
+        self._domains = [np.sort(self._ladder.node[rung.places(number)]) for number in range(len(rung))]
+        self._domain_of = np.zeros(len(self._fitter.snapshot), np.int64)
+        for number, nodes in enumerate(self._domains):
+            self._domain_of[nodes] = number
+        self._possible = {role.name: self._fitter.when_empty(role.request) == Verdict.FITS for role in gang.roles}
+
+    def lightest(self) -> Found:
+        """A set that lets the gang start, none of it dispensable; None when there is none or none was found."""
+        picked = self._propose()
+        weight = None if picked is None else self._pool.weight(picked)
+        relevant = self._relevant(weight)
+        if len(relevant) <= _EXACT_ITEMS:
+            found = eviction.lightest(self._pool, relevant, _Exact(self), steps=_EXACT_STEPS, below=weight)
+            return found if found.picked is not None else eviction.Found(picked, found.proven)
+        return eviction.Found(picked, proven=False)
+
+    def suffices(self, picked: Picked) -> bool:
+        """Whether the gang starts without these."""
+        with self._pool.without(picked):
+            return self.holds(picked)
+
+    def holds(self, picked: Picked) -> bool:
+        """The same, the snapshot being without the set already."""
+        starts = self._has_room() and (len(self._gang.roles) == 1 or self._is_placed())
+        return starts and (self._also is None or self._also(picked))
+
+    def _has_room(self) -> bool:
+        """Whether some domain holds every role by itself; with one role that settles it."""
+        room = GangRoom(self._fitter, self._ladder, self._gang)
+        return any(
+            all(room.capacity(i, rung)[rung].max(initial=0) >= role.least for i, role in enumerate(self._gang.roles))
+            for rung in range(self._top, -1, -1)
+        )
+
+    def _is_placed(self) -> bool:
+        return isinstance(self._search.find(self._gang), GangPlan)
+
+    def _relevant(self, weight: int | None) -> list[int]:
+        """Items that could be part of a lighter set: on nodes the gang can use, and not too heavy themselves."""
+        useful = np.logical_or.reduce(list(self._possible.values()))
+        return [
+            number
+            for number, item in enumerate(self._pool.items)
+            if (weight is None or item.weight < weight) and any(useful[grant.node] for grant in item.grants)
+        ]
+
+    def _room(self, role: Role) -> NDArray[np.int64]:
+        room = self._fitter.room(role.request).astype(np.int64)
+        return np.minimum(room, self._gang.max_pods_per_node) if self._gang.max_pods_per_node else room
+
+    # --- proposals --------------------------------------------------------------------------------------
+
+    def _propose(self) -> Picked | None:
+        best: Picked | None = None
+        weight: float = math.inf
+        ranked = sorted((self._estimate(domain), domain) for domain in range(len(self._domains)))
+        for estimate, domain in ranked[:_DOMAINS]:
+            if estimate >= weight:
+                break
+            picked = self._clear(domain)
+            if picked is not None and self._pool.weight(picked) < weight:
+                best, weight = picked, self._pool.weight(picked)
+        return best
+
+    def _estimate(self, domain: int) -> float:
+        """What clearing the domain weighs when its choice is right the first time; infinite: it cannot help."""
+        chosen = self._choose(domain, frozenset(), frozenset())
+        return math.inf if chosen is None else self._pool.weight(tuple(sorted(chosen)))
+
+    def _clear(self, domain: int) -> Picked | None:
+        """The lightest of several ways to clear one domain, with whoever is not needed let go."""
+        proposals = {self._within_budgets(domain, gone) for gone in self._first_to_go(domain)}
+        lightest_first = sorted((self._pool.weight(each), each) for each in proposals if each is not None)
+        for _, picked in lightest_first:
+            if self.suffices(picked):
+                return eviction.reprieve(self._pool, picked, self.holds)
+        everything = self._pool.allowed(self._items_in(domain))
+        return eviction.reprieve(self._pool, everything, self.holds) if self.suffices(everything) else None
+
+    def _items_in(self, domain: int) -> list[int]:
+        return sorted({number for node in self._domains[domain] for number in self._pool.on.get(int(node), ())})
+
+    def _first_to_go(self, domain: int) -> list[frozenset[int]]:
+        """Nobody; or one of the items on several nodes that free most for their weight."""
+        freed: dict[int, int] = {}
+        request = max(self._gang.roles, key=lambda role: (_amount(role.request), role.name)).request
+        for number in self._items_in(domain):
+            inside = [grant for grant in self._pool.items[number].grants if self._domain_of[grant.node] == domain]
+            if len({grant.node for grant in inside}) > 1:
+                freed[number] = sum(_freed(grant, request) for grant in inside)
+        useful = [number for number, amount in freed.items() if amount]
+        useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
+        return [frozenset(), *(frozenset({number}) for number in useful[:_SEEDS])]
+
+    def _within_budgets(self, domain: int, gone: frozenset[int]) -> Picked | None:
+        """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again."""
+        spared: frozenset[int] = frozenset()
+        for _ in range(_ROUNDS):
+            chosen = self._choose(domain, gone, spared)
+            if chosen is None:
+                return None
+            again = self._choose(domain, chosen, spared)
+            if again is not None and self._pool.weight(tuple(sorted(again))) < self._pool.weight(tuple(sorted(chosen))):
+                chosen = again
+            kept = self._pool.allowed(sorted(chosen))
+            if len(kept) == len(chosen):
+                return kept
+            spared |= chosen - set(kept)
+        return None
+
+    def _choose(self, domain: int, gone: frozenset[int], spared: frozenset[int]) -> frozenset[int] | None:
+        """Items to stop in a domain so that its sums hold the gang, `gone` being stopped anyway."""
+        chosen: frozenset[int] = frozenset()
+        for role in sorted(self._gang.roles, key=lambda each: (-_amount(each.request), each.name)):
+            picked = self._choose_for(role, domain, gone | chosen, spared)
+            if picked is None:
+                return None
+            chosen |= picked
+        return chosen
+
+    def _choose_for(
+        self, role: Role, domain: int, gone: frozenset[int], spared: frozenset[int]
+    ) -> frozenset[int] | None:
+        nodes = self._domains[domain]
+        nodes = nodes[self._possible[role.name][nodes]]
+        room = self._room(role)[nodes]
+        missing = role.least - int(room.sum())
+        if missing <= 0:
+            return frozenset()
+        curves = [
+            curve
+            for node, now in zip(nodes.tolist(), room.tolist(), strict=True)
+            if (curve := self._curve(role.request, node, now, gone, spared))
+        ]
+        return _cheapest_mix(curves, missing)
+
+    def _curve(
+        self, request: Request, node: int, now: int, gone: frozenset[int], spared: frozenset[int]
+    ) -> list[tuple[float, frozenset[int]]]:
+        """For 1, 2, 3 … pods more than now: what it weighs, and whom it stops."""
+        unit = _amount(request)
+        most = self._gang.max_pods_per_node or math.inf
+        per_node = []
+        for number in self._pool.on.get(node, ()):
+            item = self._pool.items[number]
+            gain = sum(_freed(grant, request) for grant in item.grants if grant.node == node)
+            if gain and number not in spared:
+                weight = 0 if number in gone else item.weight
+                per_node.append((weight / gain, number, weight, gain))
+        per_node.sort()
+        curve: list[tuple[float, frozenset[int]]] = []
+        freed, total, stopped = self._left_over(request, node, now), 0.0, []
+        for _, number, weight, gain in per_node:
+            freed += gain
+            total += weight
+            stopped.append(number)
+            while freed >= unit * (len(curve) + 1) and now + len(curve) < most:
+                curve.append((total, frozenset(stopped)))
+        return curve
+
+    def _left_over(self, request: Request, node: int, now: int) -> int:
+        """What is free on the node beyond the pods it takes now."""
+        snapshot, gpus = self._fitter.snapshot, request.gpus
+        if gpus.count:
+            return int(snapshot.free[node]).bit_count() - gpus.count * now
+        if gpus.slices:
+            return (
+                int(snapshot.slices[gpus.profile][node]) - gpus.slices * now if gpus.profile in snapshot.slices else 0
+            )
+        return 0
+
+
+class _Exact(eviction.Problem):
+    """The whole question; no bound is needed where sets are few."""
+
+    def __init__(self, clearing: Clearing) -> None:
+        self._clearing = clearing
+
+    def suffices(self, picked: Picked) -> bool:
+        return self._clearing.suffices(picked)
+
+
+def _amount(request: Request) -> int:
+    """The amount by which a request is measured: slices, thousandths of a card, or of a CPU."""
+    gpus = request.gpus
+    if gpus.count:
+        return gpus.count
+    return gpus.slices or gpus.milli or max(1, request.cpu_milli)
+
+
+def _freed(grant: Grant, request: Request) -> int:
+    """What a grant gives back of that amount."""
+    gpus = request.gpus
+    if gpus.count:
+        return grant.cards.bit_count() + (grant.share is not None)
+    if gpus.slices:
+        return sum(placed.profile.name == gpus.profile for _, placed in grant.slices)
+    if gpus.milli:
+        return grant.cards.bit_count() * (CARD_MILLI // gpus.milli) * gpus.milli + (
+            grant.share[1] if grant.share else 0
+        )
+    return grant.cpu_milli
+
+
+def _cheapest_mix(curves: Sequence[Sequence[tuple[float, frozenset[int]]]], missing: int) -> frozenset[int] | None:
+    """Of each curve a number of pods, `missing` in all, at least weight. Fewer pods never weigh more on a node."""
+    least = np.full(missing + 1, np.inf)
+    least[0] = 0.0
+    taken = np.zeros((len(curves), missing + 1), np.int32)
+    for number, curve in enumerate(curves):
+        before = least.copy()
+        for pods, (weight, _) in enumerate(curve[:missing], 1):
+            offered = before[: missing + 1 - pods] + weight
+            better = np.flatnonzero(offered < least[pods:]) + pods
+            least[better] = offered[better - pods]
+            taken[number, better] = pods
+    if math.isinf(least[missing]):
+        return None
+    stopped: set[int] = set()
+    left = missing
+    for number in reversed(range(len(curves))):
+        pods = int(taken[number, left])
+        if pods:
+            stopped |= curves[number][pods - 1][1]
+            left -= pods
+    return frozenset(stopped)

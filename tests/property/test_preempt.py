@@ -1,0 +1,144 @@
+"""Plans of preemption against every set of victims there is, counted without the planner's code."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
+
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.preempt import PreemptionPlan, plan_preemption
+from kgwe.placement.running import Cost, member_cost, ranks
+
+BUDGETS = {"one": 1, "two": 2}
+
+
+@st.composite
+def fleets(draw, layout="ab cd", cards=4, most=8):
+    """A few nodes with work of several kinds on them, as much as fits."""
+    fleet = Fleet(layout, cards)
+    for number in range(draw(st.integers(1, most))):
+        size = draw(st.integers(1, cards))
+        free = [name for name, count in fleet.free().items() if count >= size]
+        if not free:
+            continue
+        at = draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True))
+        fleet.run(
+            f"w{number}",
+            "".join(at),
+            size,
+            priority=draw(st.sampled_from([0, 1, 5, 10])),
+            preemptible=draw(st.sampled_from([True, True, True, False])),
+            least=draw(st.sampled_from([None, None, 0, 1, 2])),
+            started_at_s=NOW - draw(st.integers(0, 5)) * 1000,
+            saved_at_s=draw(st.sampled_from([None, NOW - 100])),
+            budget=draw(st.sampled_from(["", "", "", "one", "two"])),
+        )
+    return fleet
+
+
+def every_way(fleet, priority):
+    """(members stopped by workload, cost) of every set that the rules allow."""
+    usable = [
+        (number, list(losses(work)))
+        for number, work in enumerate(fleet.running)
+        if work.preemptible and work.priority < priority
+    ]
+    rank = ranks([fleet.running[number] for number, _ in usable])
+    for chosen in itertools.product(*(options for _, options in usable)):
+        stopped = {number: gone for (number, _), gone in zip(usable, chosen, strict=True) if gone}
+        drawn = dict.fromkeys(BUDGETS, 0)
+        cost = Cost()
+        for number, gone in stopped.items():
+            work = fleet.running[number]
+            if work.budget:
+                drawn[work.budget] += len(gone)
+            for i in gone:
+                cost += member_cost(work, work.members[i], NOW, fleet.snapshot, rank[work.priority])
+        if all(drawn[name] <= allowed for name, allowed in BUDGETS.items()):
+            yield stopped, cost
+
+
+def holds(fleet, free, cards, pods, level):
+    """Whether that many pods fit, by counting: cards of one node are all alike here."""
+    room = [count // cards for count in free]
+    if level is None:
+        return sum(room) >= pods
+    return any(
+        sum(room[i] for i, name in enumerate(fleet.names) if fleet.leaf[name] == leaf) >= pods
+        for leaf in set(fleet.leaf.values())
+    )
+
+
+def check(fleet, wanted, cards, pods, level, priority):
+    before = state(fleet.snapshot)
+    made = plan_preemption(fleet.fitter, fleet.tree, wanted, fleet.running, NOW, priority=priority, budgets=BUDGETS)
+    again = plan_preemption(fleet.fitter, fleet.tree, wanted, fleet.running, NOW, priority=priority, budgets=BUDGETS)
+    assert made == again, "the same question has the same answer"
+    assert state(fleet.snapshot) == before
+    ways = [
+        cost.total
+        for stopped, cost in every_way(fleet, priority)
+        if holds(fleet, free_after(fleet, without(fleet.running, stopped)), cards, pods, level)
+    ]
+    if not isinstance(made, PreemptionPlan):
+        assert not ways, f"refused, and there are {len(ways)} ways"
+        return
+    if made.proven:
+        assert made.cost.total == min(ways)
+    check_plan(fleet, made, cards, pods, level, priority)
+    return
+
+
+def check_plan(fleet, made, cards, pods, level, priority):
+    by_name = {work.name: (number, work) for number, work in enumerate(fleet.running)}
+    stopped = {}
+    for victim in made.victims:
+        number, work = by_name[victim.workload]
+        assert work.preemptible
+        assert work.priority < priority
+        names = [member.name for member in work.members]
+        stopped[number] = tuple(names.index(name) for name in victim.members)
+        assert len(stopped[number]) <= work.spare or victim.whole
+    left = without(fleet.running, stopped)
+    check_books(fleet.nodes, [*grants_of(left), *made.placement])
+    assert len(made.placement) == pods
+    if level:
+        assert len({fleet.leaf[fleet.names[grant.node]] for grant in made.placement}) == 1
+    for number in stopped:
+        spared = without(fleet.running, {n: gone for n, gone in stopped.items() if n != number})
+        assert not holds(fleet, free_after(fleet, spared), cards, pods, level), "a victim that could be spared"
+
+
+@given(fleets(), st.integers(1, 4), st.sampled_from([1, 5, 10, 11]))
+def test_victims_of_a_pod_are_the_cheapest_there_are(fleet, cards, priority):
+    check(fleet, whole(cards), cards, 1, None, priority)
+
+
+@settings(max_examples=40)
+@given(fleets(), st.integers(1, 4), st.integers(1, 4), st.sampled_from([None, "leaf"]), st.sampled_from([1, 5, 11]))
+def test_victims_of_a_gang_are_the_cheapest_there_are(fleet, cards, pods, level, priority):
+    gang = GangRequest.of(whole(cards), pods, required=level or "")
+    check(fleet, gang, cards, pods, level, priority)
+
+
+@pytest.mark.parametrize("exact_items", [0, 2])
+@given(data=st.data())
+def test_proposals_that_are_not_searched_to_the_end_keep_all_rules(exact_items, data):
+    """The same with the exact search switched off: what large fleets get."""
+    fleet = data.draw(fleets("abc def", most=12))
+    cards, pods = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kgwe.placement.gang_clearing._EXACT_ITEMS", exact_items)
+        made = plan_preemption(
+            fleet.fitter,
+            fleet.tree,
+            GangRequest.of(whole(cards), pods, required="leaf"),
+            fleet.running,
+            NOW,
+            priority=10,
+            budgets=BUDGETS,
+        )
+    if isinstance(made, PreemptionPlan):
+        check_plan(fleet, made, cards, pods, "leaf", 10)

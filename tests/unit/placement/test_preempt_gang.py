@@ -1,0 +1,169 @@
+"""Who is stopped for a gang: inside one domain where that is required, and gangs as a whole.
+
+Pictures: leaves side by side, one row per node, one letter per card, dots are free.
+"""
+
+from tests.plans import NOW, Fleet, check_books, state, whole
+
+from kgwe.placement.gang_request import GangRequest, Role, Segment
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.preempt import PreemptionPlan, Refusal, Why, plan_preemption
+
+
+def plan(fleet, gang, priority=10, budgets=None):
+    before = state(fleet.snapshot)
+    made = plan_preemption(fleet.fitter, fleet.tree, gang, fleet.running, NOW, priority=priority, budgets=budgets)
+    assert state(fleet.snapshot) == before, "planning leaves nothing behind"
+    return made
+
+
+def stopped(made):
+    assert isinstance(made, PreemptionPlan), made
+    return {victim.workload for victim in made.victims}
+
+
+def leaves(fleet, made):
+    return {fleet.leaf[fleet.names[grant.node]] for grant in made.placement}
+
+
+def test_a_gang_that_fits_stops_nobody():
+    fleet = Fleet("ab cd")
+    fleet.run("low", "a", 4)
+    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    assert stopped(made) == set()
+    assert leaves(fleet, made) == {1}
+
+
+def test_a_hard_gang_preempts_inside_one_domain_only():
+    """volcano#4533: low work in two domains; stopping one pod in each frees two nodes the gang cannot use together.
+
+    leaf-0          leaf-1          wanted: 2 x 4 cards in one leaf
+    a  llll         c  mmmm
+    b  HHHH         d  mmmm         l is the cheapest of all and no use
+    """
+    fleet = Fleet("ab cd")
+    fleet.run("l", "a", 4, started_at_s=NOW - 1)
+    fleet.run("high", "b", 4, priority=10)
+    fleet.run("m1", "c", 4)
+    fleet.run("m2", "d", 4)
+    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    assert stopped(made) == {"m1", "m2"}
+    assert leaves(fleet, made) == {1}
+    assert made.proven
+
+
+def test_where_nothing_is_required_the_cheapest_go_wherever_they_are():
+    fleet = Fleet("ab cd")
+    fleet.run("l", "a", 4, started_at_s=NOW - 1)
+    fleet.run("high", "b", 4, priority=10)
+    fleet.run("m1", "c", 4)
+    fleet.run("m2", "d", 4)
+    assert stopped(plan(fleet, GangRequest.of(whole(4), 2))) == {"l", "m1"}
+
+
+def test_nothing_is_stopped_when_no_domain_suffices():
+    """Two nodes could be freed, but in two leaves: the gang would not start, so nobody goes."""
+    fleet = Fleet("ab cd")
+    fleet.run("l", "a", 4)
+    fleet.run("high-1", "b", 4, priority=10)
+    fleet.run("m", "c", 4)
+    fleet.run("high-2", "d", 4, priority=10)
+    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    assert made == Refusal(Why.NOT_ENOUGH, workloads=2, evictable_milli=8000)
+
+
+def test_one_gang_that_frees_many_nodes_is_better_than_many_pods():
+    """The gang g holds three nodes: once it goes, all three are free, and 12 cards of it cost less than 12 of others.
+
+    leaf-0     leaf-1
+    a  gggg    d  1111
+    b  gggg    e  2222       wanted: 3 x 4 cards in one leaf
+    c  gggg    f  3333
+    """
+    fleet = Fleet("abc def")
+    fleet.run("g", "abc", 4, started_at_s=NOW - 3000)
+    for number, node in enumerate("def"):
+        fleet.run(f"p{number}", node, 4)
+    assert stopped(plan(fleet, GangRequest.of(whole(4), 3, required="leaf"))) == {"g"}
+
+
+def test_a_gang_that_reaches_into_another_domain_costs_all_of_itself():
+    """g holds one node of leaf-0 and two of leaf-1: for leaf-0 it would have to go entirely."""
+    fleet = Fleet("ab cd")
+    fleet.run("g", "acd", 4, started_at_s=NOW - 2000)
+    fleet.run("p", "b", 4, started_at_s=NOW - 2000)
+    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    assert stopped(made) == {"g"}, "leaf-1 takes g alone, leaf-0 would take g and p"
+    assert leaves(fleet, made) == {1}
+
+
+def test_segments_are_kept():
+    """Two segments of two ranks, each on one node of 4 cards: single cards all over the leaf do not help."""
+    fleet = Fleet("abcd", cards=4)
+    for node in "abcd":
+        for number in range(2):
+            fleet.run(f"{node}{number}", node, 2, started_at_s=NOW - 100 - ord(node))
+    gang = GangRequest.of(whole(2), 4, segments=(Segment(2, "node"),))
+    made = plan(fleet, gang)
+    assert stopped(made) == {"a0", "a1", "b0", "b1"}
+
+
+def test_roles_of_different_sizes():
+    fleet = Fleet("ab", cards=4)
+    fleet.run("big", "a", 4, started_at_s=NOW - 100)
+    fleet.run("one", "b", 1, started_at_s=NOW - 100)
+    fleet.run("high", "b", 3, priority=10)
+    gang = GangRequest((Role("leader", whole(1), 1), Role("worker", whole(4), 1)))
+    made = plan(fleet, gang)
+    assert stopped(made) == {"big", "one"}
+    check_books(fleet.nodes, [*made.placement, fleet.running[2].members[0].grant])
+
+
+def test_an_elastic_gang_stops_no_more_than_its_least_needs():
+    fleet = Fleet("abc")
+    for number, node in enumerate("abc"):
+        fleet.run(f"p{number}", node, 4)
+    made = plan(fleet, GangRequest.of(whole(4), 3, min_replicas=1))
+    assert stopped(made) == {"p0"}
+    assert len(made.placement) == 1
+
+
+def test_cpu_is_what_is_short():
+    """Cards are free everywhere; CPU is not."""
+    fleet = Fleet("ab", cards=4, cpu=8000)
+    fleet.run("a-cpu", "a", request=Request(Gpus(), cpu_milli=6000))
+    fleet.run("b-cpu", "b", request=Request(Gpus(), cpu_milli=6000))
+    made = plan(fleet, GangRequest.of(whole(1, cpu=4000), 3))
+    assert stopped(made) == {"a-cpu", "b-cpu"}
+
+
+def test_budgets_hold_across_the_gang():
+    fleet = Fleet("abc")
+    for number, node in enumerate("abc"):
+        fleet.run(f"p{number}", node, 4, budget="web" if number < 2 else "", started_at_s=NOW - 100 * (number + 1))
+    gang = GangRequest.of(whole(4), 2)
+    assert stopped(plan(fleet, gang, budgets={"web": 2})) == {"p0", "p1"}
+    assert stopped(plan(fleet, gang, budgets={"web": 1})) == {"p0", "p2"}
+    made = plan(fleet, gang, budgets={"web": 0})
+    assert isinstance(made, Refusal)
+    assert made.reason is Why.BUDGETS
+
+
+def test_without_a_network_everything_is_one_domain():
+    fleet = Fleet("ab")
+    fleet.run("p", "ab", 4)
+    made = plan_preemption(fleet.fitter, None, GangRequest.of(whole(4), 2), fleet.running, NOW, priority=1)
+    assert stopped(made) == {"p"}
+
+
+def test_many_items_are_handled_by_proposal_and_stay_minimal():
+    """More items than are searched to the end: still one leaf, and nobody to spare."""
+    fleet = Fleet("abcd efgh ijkl", cards=8)
+    for node in fleet.names:
+        for number in range(8):
+            fleet.run(f"{node}{number}", node, 1, started_at_s=NOW - 50 - (7 * ord(node) + 13 * number) % 31)
+    gang = GangRequest.of(whole(4), 6, required="leaf")
+    made = plan(fleet, gang)
+    assert len(made.victims) == 24
+    assert len(leaves(fleet, made)) == 1
+    assert not made.proven

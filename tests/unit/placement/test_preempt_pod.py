@@ -1,0 +1,187 @@
+"""Who is stopped for one pod: strictly lower priority, only when it helps, and no more than it takes.
+
+Pictures: one row per node, one letter per card, capitals may not be stopped, dots are free.
+"""
+
+import pytest
+from tests.plans import NOW, Fleet, state, whole
+
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.preempt import PreemptionPlan, Refusal, Why, plan_preemption
+
+
+def plan(fleet, wanted, priority=10, budgets=None):
+    before = state(fleet.snapshot)
+    made = plan_preemption(fleet.fitter, fleet.tree, wanted, fleet.running, NOW, priority=priority, budgets=budgets)
+    assert state(fleet.snapshot) == before, "planning leaves nothing behind"
+    return made
+
+
+def stopped(made):
+    assert isinstance(made, PreemptionPlan), made
+    return {victim.workload for victim in made.victims}
+
+
+def test_a_pod_that_fits_stops_nobody():
+    fleet = Fleet("ab")
+    fleet.run("low", "a", 4)
+    made = plan(fleet, whole(4))
+    assert stopped(made) == set()
+    assert made.placement[0].node == 1
+
+
+def test_nothing_is_evicted_that_does_not_help():
+    """kueue#5243: 4 nodes of 8 cards, 6 of each at high priority; 8 low ones would go and the job still not run.
+
+    a  HHHHHHll
+    b  HHHHHHll      wanted, high: 8 cards on one node
+    c  HHHHHHll
+    d  HHHHHHll
+    """
+    fleet = Fleet("abcd", cards=8)
+    for node in "abcd":
+        fleet.run(f"high-{node}", node, 6, priority=10)
+        for number in range(2):
+            fleet.run(f"low-{node}{number}", node, 1)
+    made = plan(fleet, whole(8))
+    assert made == Refusal(Why.NOT_ENOUGH, workloads=8, evictable_milli=8000)
+
+
+def test_equal_priority_is_safe():
+    fleet = Fleet("a")
+    fleet.run("equal", "a", 4, priority=10)
+    made = plan(fleet, whole(1))
+    assert isinstance(made, Refusal)
+    assert made.reason is Why.NOTHING_LOWER
+
+
+def test_work_that_may_not_be_preempted_is_safe():
+    fleet = Fleet("a")
+    fleet.run("low", "a", 4, preemptible=False)
+    assert plan(fleet, whole(1)) == Refusal(Why.NOTHING_LOWER, 0, 0)
+
+
+def test_the_least_lost_work_goes():
+    """a  oooo (an hour since the start)   b  nnnn (saved a minute ago)"""
+    fleet = Fleet("ab")
+    fleet.run("old", "a", 4)
+    fleet.run("saved", "b", 4, started_at_s=0.0, saved_at_s=NOW - 60)
+    made = plan(fleet, whole(2))
+    assert stopped(made) == {"saved"}
+    assert made.cost.lost == 4000 * 60
+    assert made.cost.restart == 4000 * 60
+    assert made.proven
+
+
+def test_lower_priority_goes_first():
+    fleet = Fleet("ab")
+    fleet.run("middle", "a", 4, priority=5, started_at_s=NOW - 60)
+    fleet.run("low", "b", 4, priority=0)
+    assert stopped(plan(fleet, whole(4))) == {"low"}
+
+
+def test_one_large_is_better_than_many_small_when_it_costs_less():
+    """a  bbbb   b  ssss: two cards are wanted, two single ones on b cost less than the large one on a."""
+    fleet = Fleet("ab")
+    fleet.run("big", "a", 4)
+    for number in range(4):
+        fleet.run(f"small-{number}", "b", 1)
+    assert stopped(plan(fleet, whole(2))) == {"small-0", "small-1"}
+
+
+def test_a_gang_counts_as_a_whole():
+    """a  g...s...  The gang on a and b comes down entirely: the dearer single pod is the cheaper victim.
+
+    a  gggg     the gang of 4 nodes holds 16 cards in all
+    b  gggg
+    c  gggg
+    d  gggg
+    e  ssss     alone, but twice as long without a saved state
+    """
+    fleet = Fleet("abcde")
+    fleet.run("gang", "abcd", 4)
+    fleet.run("single", "e", 4, started_at_s=NOW - 7200)
+    made = plan(fleet, whole(4))
+    assert stopped(made) == {"single"}
+
+
+def test_an_elastic_gang_gives_what_it_can_spare():
+    fleet = Fleet("abcde")
+    fleet.run("gang", "abcd", 4, least=3)
+    fleet.run("single", "e", 4, started_at_s=NOW - 7200)
+    made = plan(fleet, whole(4))
+    assert [(victim.workload, victim.members, victim.whole) for victim in made.victims] == [
+        ("gang", ("gang-0",), False)
+    ]
+
+
+def test_an_elastic_gang_below_its_least_counts_as_a_whole():
+    """a  ggss: both members on a have to go, which is one more than the gang can spare."""
+    fleet = Fleet("ab", cards=4)
+    fleet.run("gang", "aabb", 2, least=3)
+    made = plan(fleet, whole(4))
+    assert [victim.members for victim in made.victims] == [("gang-0", "gang-1", "gang-2", "gang-3")]
+    assert made.cost.lost == 8000 * 3600
+
+
+def test_a_disruption_budget_is_kept():
+    fleet = Fleet("ab")
+    fleet.run("guarded", "a", 4, budget="web", started_at_s=NOW)
+    fleet.run("other", "b", 4)
+    assert stopped(plan(fleet, whole(4), budgets={"web": 0})) == {"other"}
+    assert stopped(plan(fleet, whole(4), budgets={"web": 1})) == {"guarded"}
+
+
+def test_a_gang_needs_a_budget_for_all_its_members():
+    fleet = Fleet("ab")
+    fleet.run("guarded", "ab", 4, budget="web")
+    made = plan(fleet, whole(4), budgets={"web": 1})
+    assert isinstance(made, Refusal)
+    assert made.reason is Why.BUDGETS
+    assert stopped(plan(fleet, whole(4), budgets={"web": 2})) == {"guarded"}
+
+
+def test_two_on_one_budget_of_one():
+    fleet = Fleet("a")
+    for number in range(4):
+        fleet.run(f"guarded-{number}", "a", 1, budget="web")
+    assert len(stopped(plan(fleet, whole(1), budgets={"web": 1}))) == 1
+    assert isinstance(plan(fleet, whole(2), budgets={"web": 1}), Refusal)
+
+
+def test_cpu_is_freed_as_well_as_cards():
+    """The node has free cards and no CPU: the pod that holds the CPU goes, though it holds no card."""
+    fleet = Fleet("a", cards=4, cpu=8000)
+    fleet.run("cards", "a", 2)
+    fleet.run("cpu", "a", request=Request(Gpus(), cpu_milli=7000))
+    assert stopped(plan(fleet, whole(1, cpu=4000))) == {"cpu"}
+
+
+def test_a_shared_card_comes_free_when_all_sharers_go():
+    """One card of thirds, one of a half: the half is cheaper for a whole card, a third for a third."""
+    fleet = Fleet("a", cards=2)
+    for number in range(3):
+        fleet.run(f"third-{number}", "a", request=Request(Gpus(milli=333)))
+    fleet.run("half", "a", request=Request(Gpus(milli=700)))
+    assert stopped(plan(fleet, whole(1))) == {"half"}
+    assert stopped(plan(fleet, Request(Gpus(milli=302)))) == {"third-0"}
+
+
+@pytest.mark.parametrize("cards", [1, 2, 3, 4])
+def test_no_victim_can_be_dropped(cards):
+    fleet = Fleet("abc")
+    for node in "abc":
+        for number in range(4):
+            fleet.run(f"{node}{number}", node, 1, started_at_s=NOW - 100 * number - ord(node))
+    made = plan(fleet, whole(cards))
+    assert len(made.victims) == cards
+
+
+def test_reasons_say_who_goes_where_and_at_what_cost():
+    fleet = Fleet("a")
+    fleet.run("low", "a", 4)
+    made = plan(fleet, whole(4))
+    assert made.reasons == ("stop all of low on a, which costs 4.07 GPU-hours",)
+    assert str(Refusal(Why.NOT_ENOUGH, 2, 2500)) == (
+        "PreemptionDoesNotSuffice: 2 workloads with 2.5 GPUs could be stopped"
+    )
