@@ -16,7 +16,7 @@ def seconds(at: dt.datetime | None = None) -> str:
 
 
 def parse(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return dt.datetime.fromisoformat(text)
 
 
 def _utc(at: dt.datetime | None) -> dt.datetime:
