@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from kgwe import errors
+from kgwe.placement.packing.fgd import Fgd
+from kgwe.placement.packing.mixfit import MixFit
+from kgwe.sim import engine_policies
 from kgwe.sim.world import NO_LEAF
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kgwe.placement.packing.policy import PolicyFactory as PackingFactory
     from kgwe.placement.snapshot import Grant
     from kgwe.sim.workload import Job, Workload
     from kgwe.sim.world import World
@@ -139,6 +143,13 @@ class Consolidate(_Ordered):
         return _fill(job.pods, nodes[rank], room)
 
 
+def _packing(make: PackingFactory) -> PolicyFactory:
+    def build(world: World, workload: Workload, rng: np.random.Generator) -> Policy:
+        return engine_policies.PodByPod(world, workload, rng, make)
+
+    return build
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     make: PolicyFactory
@@ -150,6 +161,10 @@ REGISTRY: Final[Mapping[str, Named]] = {
     "best-fit": Named(BestFit, "the fullest nodes that have room, pod by pod"),
     "spread": Named(Spread, "the emptiest nodes, one pod on each in turn"),
     "random": Named(Random, "any nodes that have room"),
+    "kgwe": Named(engine_policies.kgwe, "KGWE's engine for single pods, its gang planner for several"),
+    "kgwe-pack": Named(engine_policies.kgwe_pack, "the same, single pods to the fullest node"),
+    "fgd": Named(_packing(Fgd), "FGD (ATC'23): least growth of fragmentation, pod by pod"),
+    "mixfit": Named(_packing(MixFit), "KGWE's packing policy for shares, pod by pod"),
     "consolidate": Named(Consolidate, "the fewest nodes of the tightest leaf"),
 }
 

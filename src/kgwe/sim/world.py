@@ -39,7 +39,7 @@ class World:
 
     snapshot: Snapshot
     fitter: Fitter
-    tree: domains.Tree | None
+    tree: domains.Tree
     #: milli per node
     capacity: NDArray[np.int64]
     #: micro-dollars per node and hour; 0 where not known
@@ -219,18 +219,16 @@ def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int,
     return found
 
 
-def _network(nodes: Sequence[Node]) -> domains.Tree | None:
+def _network(nodes: Sequence[Node]) -> domains.Tree:
     preset = domain_labels.preset(domain_labels.detect(node.labels for node in nodes))
-    places = [preset.place(node.name, node.labels) for node in nodes]
-    return domains.build(places, preset.names) if any(place.path and place.path[0] for place in places) else None
+    return domains.build([preset.place(node.name, node.labels) for node in nodes], preset.names)
 
 
-def _places(nodes: Sequence[Node], tree: domains.Tree | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(nodes: Sequence[Node], tree: domains.Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     leaf = np.full(len(nodes), NO_LEAF, dtype=np.int64)
     box = np.arange(len(nodes), dtype=np.int64)
-    if tree is not None:
-        known = tree.levels[0].known[tree.domain_of[0]]
-        leaf[tree.order] = np.where(known, tree.domain_of[0], NO_LEAF)
-        joined = tree.nvlink_of != domains.NO_DOMAIN
-        box[tree.order[joined]] = len(nodes) + tree.nvlink_of[joined]
+    known = tree.levels[0].known[tree.domain_of[0]]
+    leaf[tree.order] = np.where(known, tree.domain_of[0], NO_LEAF)
+    joined = tree.nvlink_of != domains.NO_DOMAIN
+    box[tree.order[joined]] = len(nodes) + tree.nvlink_of[joined]
     return leaf, box

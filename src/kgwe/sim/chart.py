@@ -1,0 +1,154 @@
+"""Curves as inline SVG: no script, no outside file, colours from the page so that light and dark both suit.
+
+Series are drawn in the order given and coloured by their place in it (CSS classes `s0`, `s1` …); hovering over a line
+names it. Coordinates have one decimal, which at this size is finer than a pixel.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: colours a page has to define, as .s0, .s1 …
+COLOURS: Final = 8
+
+_WIDTH: Final = 640
+_HEIGHT: Final = 270
+_LEFT: Final = 52
+_RIGHT: Final = 14
+_TOP: Final = 14
+_BOTTOM: Final = 40
+
+#: marks of a logarithmic axis of time: seconds and what to write
+TIMES: Final = (
+    (1, "1 s"),
+    (10, "10 s"),
+    (60, "1 min"),
+    (600, "10 min"),
+    (3600, "1 h"),
+    (6 * 3600, "6 h"),
+    (24 * 3600, "1 d"),
+    (7 * 24 * 3600, "7 d"),
+    (30 * 24 * 3600, "30 d"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Values to places along one side."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    marks: tuple[tuple[float, str], ...]
+    is_log: bool = False
+
+    def at(self, value: float) -> float:
+        low, high, here = self.low, self.high, value
+        if self.is_log:
+            low, high, here = math.log(low), math.log(high), math.log(max(value, self.low))
+        part = (here - low) / (high - low) if high > low else 0.0
+        return self.start + min(max(part, 0.0), 1.0) * (self.end - self.start)
+
+
+def lines(series: Sequence[Series], *, x_label: str, y_label: str, top: float | None = None) -> str:
+    """Curves over a linear axis."""
+    x_high = max((each.xs[-1] for each in series if each.xs), default=1.0)
+    y_high = top or max((max(each.ys) for each in series if each.ys), default=1.0)
+    x, y = _linear(x_high, _LEFT, _WIDTH - _RIGHT), _linear(y_high, _HEIGHT - _BOTTOM, _TOP)
+    return _frame(x, y, x_label, y_label, _paths(series, x, y))
+
+
+def distribution(series: Sequence[Series], *, x_label: str, y_label: str) -> str:
+    """Curves over a logarithmic axis of time, 0 to 100 percent."""
+    longest = max((each.xs[-1] for each in series if each.xs), default=1.0)
+    x = _times(longest)
+    y = _linear(100.0, _HEIGHT - _BOTTOM, _TOP)
+    return _frame(x, y, x_label, y_label, _paths(series, x, y))
+
+
+def stacked(series: Sequence[Series], *, x_label: str, y_label: str, top: float) -> str:
+    """Layers on top of each other."""
+    xs = series[0].xs
+    x = _linear(xs[-1] if xs else 1.0, _LEFT, _WIDTH - _RIGHT)
+    y = _linear(top, _HEIGHT - _BOTTOM, _TOP)
+    below = [0.0] * len(xs)
+    parts = []
+    for number, each in enumerate(series):
+        above = [low + value for low, value in zip(below, each.ys, strict=True)]
+        edge = _points(xs, above, x, y) + _points(list(reversed(xs)), list(reversed(below)), x, y)
+        title = html.escape(each.label)
+        parts.append(
+            f'<polygon class="a s{number % COLOURS}" points="{" ".join(edge)}"><title>{title}</title></polygon>'
+        )
+        below = above
+    return _frame(x, y, x_label, y_label, "".join(parts))
+
+
+def _paths(series: Sequence[Series], x: _Axis, y: _Axis) -> str:
+    parts = []
+    for number, each in enumerate(series):
+        points = _points(each.xs, each.ys, x, y)
+        if points:
+            title = html.escape(each.label)
+            parts.append(
+                f'<polyline class="l s{number % COLOURS}" points="{" ".join(points)}"><title>{title}</title></polyline>'
+            )
+    return "".join(parts)
+
+
+def _points(xs: Sequence[float], ys: Sequence[float], x: _Axis, y: _Axis) -> list[str]:
+    return [f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in zip(xs, ys, strict=True)]
+
+
+def _linear(high: float, start: float, end: float) -> _Axis:
+    step = _step(high)
+    top = math.ceil(high / step - 1e-9) * step if start > end else high  # the axis upwards ends on a mark
+    count = int(top / step + 1e-9)
+    return _Axis(0.0, top or 1.0, start, end, tuple((k * step, f"{k * step:,.10g}") for k in range(count + 1)))
+
+
+def _step(high: float, most: int = 6) -> float:
+    """1, 2 or 5 times a power of ten, such that there are at most so many steps."""
+    if high <= 0:
+        return 1.0
+    power: float = 10.0 ** math.floor(math.log10(high / most))
+    return next(power * k for k in (1, 2, 5, 10) if high / (power * k) <= most)
+
+
+def _times(longest: float) -> _Axis:
+    last = next((number for number, (seconds, _) in enumerate(TIMES) if seconds >= longest), len(TIMES) - 1)
+    marks = tuple((float(seconds), text) for seconds, text in TIMES[: max(last, 2) + 1])
+    return _Axis(1.0, max(marks[-1][0], longest), _LEFT, _WIDTH - _RIGHT, marks, is_log=True)
+
+
+def _frame(x: _Axis, y: _Axis, x_label: str, y_label: str, inside: str) -> str:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    rows = [
+        f'<line class="g" x1="{_LEFT}" x2="{right}" y1="{y.at(mark):.1f}" y2="{y.at(mark):.1f}"/>'
+        f'<text class="t e" x="{_LEFT - 7}" y="{y.at(mark) + 4:.1f}">{text}</text>'
+        for mark, text in y.marks
+    ]
+    columns = [f'<text class="t m" x="{x.at(mark):.1f}" y="{bottom + 16}">{text}</text>' for mark, text in x.marks]
+    labels = (
+        f'<text class="t m" x="{(_LEFT + right) / 2:.0f}" y="{_HEIGHT - 6}">{html.escape(x_label)}</text>'
+        f'<text class="t m" transform="translate(13 {(bottom + _TOP) / 2:.0f}) rotate(-90)">'
+        f"{html.escape(y_label)}</text>"
+    )
+    axis = f'<line class="x" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
+    alt = html.escape(f"{y_label} by {x_label}", quote=True)
+    body = "".join((*rows, *columns, labels, inside, axis))
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{alt}">{body}</svg>'
