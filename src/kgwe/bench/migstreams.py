@@ -57,7 +57,7 @@ def draw(
     atlas: Atlas, mix: Mapping[str, float], *, cards: int, load: float, requests: int, rng: np.random.Generator
 ) -> list[Request]:
     """A stream of that many requests, in time order."""
-    shares = np.array([mix.get(profile.name, 0.0) for profile in atlas.profiles])
+    shares = np.array([mix.get(profile.name, 0) for profile in atlas.profiles], float)
     shares /= shares.sum()
     slices = float(shares @ np.array([profile.compute for profile in atlas.profiles]))
     rate = load * cards * atlas.geometry.compute / slices

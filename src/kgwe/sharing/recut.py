@@ -227,7 +227,8 @@ def _openings(
     """(instances, units, card, place, instances as bits) whose end opens a place, for each place."""
     for place in wanted:
         if atlas.has(held | 1 << place) and not held >> place & 1:
-            blockers = _fewest(atlas, held | 1 << place, used)
+            # One of the same profile in the same place is in the way, too, though it looks like what is wanted.
+            blockers = _fewest(atlas, held | 1 << place, used & ~(1 << place)) | used & 1 << place
             units = sum(atlas.places[bit].profile.units for bit in range(len(atlas.places)) if blockers >> bit & 1)
             yield blockers.bit_count(), units, number, place, blockers
 

@@ -5,7 +5,7 @@ Instances never move, so a bad place is paid for until its work ends. A place is
 lowers some of these numbers by as many as its place crosses.
 
     cost of a place = sum over p of  share(p) * units(p) * (room of p lost) / (1 + room of p in the whole fleet)
-                      + (expected waste gained) / (6 * cards)
+                      + (expected waste gained) / (3 * cards)
 
 `share(p)` is the forecast share of requests. Without the divisor the first term is the growth of the expected
 number of memory units that cannot serve the next request (what is free and still unusable for it), the measure
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from kgwe.model import mig
 
-# Weight of the look-ahead, per card: the best of 1/60 .. 1 on random streams is flat around here (docs/mig.md).
-_LOOK_AHEAD: Final = 1 / 6
+# Weight of the look-ahead, per card: on random streams all from 1/6 to 1/2 are alike (docs/mig.md).
+_LOOK_AHEAD: Final = 1 / 3
 # Costs are sums of a few products of small numbers; closer than this they are equal.
 _SAME: Final = 1e-12
 

@@ -21,6 +21,10 @@ def at(*texts):
     return tuple(mig.parse_placement(A100, text) for text in texts)
 
 
+def plan_for(cards, profile, count=1):
+    return recut.plan(TABLE, cards, profile, count)
+
+
 def texts(placements):
     return [f"{each.profile.name}@{each.start}" for each in placements]
 
@@ -31,7 +35,7 @@ def test_dra_driver_933_a_3g_is_cut_where_spare_slices_lie():
         Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@6")),
         Card(at("1g.10gb@0"), at("1g.10gb@1", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6")),
     ]
-    plan = recut.plan(TABLE, cards, "3g.40gb")
+    plan = plan_for(cards, "3g.40gb")
     (change,) = plan.changes
     assert change.card == 1
     assert texts(change.serve) == ["3g.40gb@4"]
@@ -41,13 +45,13 @@ def test_dra_driver_933_a_3g_is_cut_where_spare_slices_lie():
 
 def test_dra_driver_933_the_2g_is_cut_on_the_card_with_the_holes():
     cards = [Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"), at("1g.10gb@2", "1g.10gb@3"))]
-    plan = recut.plan(TABLE, cards, "2g.20gb")
+    plan = plan_for(cards, "2g.20gb")
     assert texts(plan.changes[0].serve) == ["2g.20gb@2"]
     assert plan.destroyed == 2
 
 
 def test_dra_driver_933_the_no_names_the_one_instance_that_must_end():
-    stuck = recut.plan(TABLE, [Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"))], "3g.40gb")
+    stuck = plan_for([Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"))], "3g.40gb")
     assert isinstance(stuck, recut.Stuck)
     assert stuck.reason is slots.Shortage.HOLE
     assert [(card, texts([each])) for card, each in stuck.ends] == [(0, ["1g.10gb@5"])]
@@ -56,32 +60,32 @@ def test_dra_driver_933_the_no_names_the_one_instance_that_must_end():
 
 
 def test_a_spare_instance_serves_as_it_is():
-    plan = recut.plan(TABLE, [Card(), Card(spare=at("3g.40gb@4", "1g.10gb@0"))], "3g.40gb")
+    plan = plan_for([Card(), Card(spare=at("3g.40gb@4", "1g.10gb@0"))], "3g.40gb")
     assert (plan.destroyed, plan.created) == (0, 0)
     assert plan.changes[0].card == 1
     assert "as they are" in plan.reason
 
 
 def test_free_units_are_used_before_spare_instances_are_destroyed():
-    plan = recut.plan(TABLE, [Card(spare=at("7g.80gb@0")), Card(at("4g.40gb@0"))], "3g.40gb")
+    plan = plan_for([Card(spare=at("7g.80gb@0")), Card(at("4g.40gb@0"))], "3g.40gb")
     assert plan.changes[0].card == 1
     assert (plan.destroyed, plan.created) == (0, 1)
 
 
 def test_instaslice_614_two_slices_are_two_instances():
-    plan = recut.plan(TABLE, [Card(at("4g.40gb@0"), at("3g.40gb@4"))], "1g.10gb", 2)
+    plan = plan_for([Card(at("4g.40gb@0"), at("3g.40gb@4"))], "1g.10gb", 2)
     served = [each for change in plan.changes for each in change.serve]
     assert len(served) == len(set(served)) == 2
     assert plan.destroyed == 1
 
 
 def test_several_instances_are_shared_out_over_cards():
-    plan = recut.plan(TABLE, [Card(at("3g.40gb@0")), Card(at("7g.80gb@0")), Card(at("4g.40gb@0"))], "3g.40gb", 2)
+    plan = plan_for([Card(at("3g.40gb@0")), Card(at("7g.80gb@0")), Card(at("4g.40gb@0"))], "3g.40gb", 2)
     assert [change.card for change in plan.changes] == [0, 2]
 
 
 def test_more_than_the_cards_hold_is_a_no_without_a_way_out():
-    stuck = recut.plan(TABLE, [Card()], "3g.40gb", 3)
+    stuck = plan_for([Card()], "3g.40gb", 3)
     assert (stuck.asked, stuck.possible, stuck.ends) == (3, 2, ())
     assert stuck.reason is slots.Shortage.FULL
     assert "too few" in stuck.detail
@@ -94,7 +98,7 @@ def test_an_instance_that_ended_is_spare():
 
 def test_a_card_cut_into_unknown_profiles_is_refused():
     with pytest.raises(errors.Permanent, match=r"1g.20gb@6 is no place"):
-        recut.plan(TABLE, [Card(spare=at("1g.20gb@6"))], "1g.10gb")
+        plan_for([Card(spare=at("1g.20gb@6"))], "1g.10gb")
 
 
 def every_way(card, profile):
@@ -125,7 +129,7 @@ def test_no_way_is_cheaper_on_random_cards(seed):
         )
     for profile in ATLAS.profiles:
         cheapest = min((way for card in cards for way in every_way(card, profile.name)), default=None)
-        found = recut.plan(TABLE, cards, profile.name)
+        found = plan_for(cards, profile.name)
         if cheapest is None:
             assert isinstance(found, recut.Stuck)
         else:
