@@ -1,0 +1,24 @@
+"""The engine's benchmark measures what it says, and notices when the engine is wrong."""
+
+import pytest
+
+from kgwe import errors
+from kgwe.bench import engine
+from kgwe.local.progress import Silent
+
+
+def test_it_reports_every_size_and_the_loop_agrees():
+    measured = engine.run(engine.Options(nodes=(30, 60), decisions=60, naive=12), Silent())
+    assert list(measured.metrics["by_nodes"]) == ["30", "60"]
+    assert measured.metrics["by_nodes"]["60"]["gpus"] == 480
+    assert engine.is_correct(measured.metrics)
+    assert {"decisions_per_s", "p99_ms", "rss_mb", "naive_decisions_per_s", "growth"} <= measured.metrics.keys()
+
+
+def test_a_choice_that_differs_is_not_correct():
+    assert not engine.is_correct({"by_nodes": {"10": {"naive_agreed": 4, "naive_compared": 5}}})
+
+
+def test_a_fleet_without_nodes_of_eight_is_refused():
+    with pytest.raises(errors.Permanent, match="no machine with 8 GPUs"):
+        engine.snapshot_of("gb200-nvl72", 4)
