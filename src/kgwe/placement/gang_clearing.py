@@ -20,23 +20,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement import eviction
+from kgwe.placement import clearing_curves, eviction
+from kgwe.placement.clearing_curves import Curves
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import CLUSTER
 from kgwe.placement.gang_room import GangRoom
-from kgwe.placement.node import CARD_MILLI
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from kgwe.placement.eviction import Found, Picked, Pool
     from kgwe.placement.gang_request import GangRequest, Role
     from kgwe.placement.gang_search import GangSearch
-    from kgwe.placement.node import Request
-    from kgwe.placement.snapshot import Grant
 
 # Searched to the end when no more items than this can matter: at most 2^12 sets, most of them cut off by the bound.
 _EXACT_ITEMS: Final = 12
@@ -65,6 +61,13 @@ class Clearing:
         self._domain_of = np.zeros(len(self._fitter.snapshot), np.int64)
         for number, nodes in enumerate(self._domains):
             self._domain_of[nodes] = number
+        per_node = gang.max_pods_per_node
+        self._curves = {
+            role.name: Curves(self._fitter, pool, role.request, most_per_node=per_node) for role in gang.roles
+        }
+        self._room = {
+            role.name: np.minimum(self._fitter.room(role.request), per_node or math.inf) for role in gang.roles
+        }
         self._possible = {role.name: self._fitter.when_empty(role.request) == Verdict.FITS for role in gang.roles}
 
     def lightest(self) -> Found:
@@ -107,10 +110,6 @@ class Clearing:
             if (weight is None or item.weight < weight) and any(useful[grant.node] for grant in item.grants)
         ]
 
-    def _room(self, role: Role) -> NDArray[np.int64]:
-        room = self._fitter.room(role.request).astype(np.int64)
-        return np.minimum(room, self._gang.max_pods_per_node) if self._gang.max_pods_per_node else room
-
     # --- proposals --------------------------------------------------------------------------------------
 
     def _propose(self) -> Picked | None:
@@ -146,11 +145,11 @@ class Clearing:
     def _first_to_go(self, domain: int) -> list[frozenset[int]]:
         """Nobody; or one of the items on several nodes that free most for their weight."""
         freed: dict[int, int] = {}
-        request = max(self._gang.roles, key=lambda role: (_amount(role.request), role.name)).request
+        request = max(self._gang.roles, key=lambda role: (clearing_curves.amount(role.request), role.name)).request
         for number in self._items_in(domain):
             inside = [grant for grant in self._pool.items[number].grants if self._domain_of[grant.node] == domain]
             if len({grant.node for grant in inside}) > 1:
-                freed[number] = sum(_freed(grant, request) for grant in inside)
+                freed[number] = sum(clearing_curves.freed(grant, request) for grant in inside)
         useful = [number for number, amount in freed.items() if amount]
         useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
         return [frozenset(), *(frozenset({number}) for number in useful[:_SEEDS])]
@@ -174,7 +173,7 @@ class Clearing:
     def _choose(self, domain: int, gone: frozenset[int], spared: frozenset[int]) -> frozenset[int] | None:
         """Items to stop in a domain so that its sums hold the gang, `gone` being stopped anyway."""
         chosen: frozenset[int] = frozenset()
-        for role in sorted(self._gang.roles, key=lambda each: (-_amount(each.request), each.name)):
+        for role in sorted(self._gang.roles, key=lambda each: (-clearing_curves.amount(each.request), each.name)):
             picked = self._choose_for(role, domain, gone | chosen, spared)
             if picked is None:
                 return None
@@ -186,51 +185,10 @@ class Clearing:
     ) -> frozenset[int] | None:
         nodes = self._domains[domain]
         nodes = nodes[self._possible[role.name][nodes]]
-        room = self._room(role)[nodes]
-        missing = role.least - int(room.sum())
+        missing = role.least - int(self._room[role.name][nodes].sum())
         if missing <= 0:
             return frozenset()
-        curves = [
-            curve
-            for node, now in zip(nodes.tolist(), room.tolist(), strict=True)
-            if (curve := self._curve(role.request, node, now, gone, spared))
-        ]
-        return _cheapest_mix(curves, missing)
-
-    def _curve(
-        self, request: Request, node: int, now: int, gone: frozenset[int], spared: frozenset[int]
-    ) -> list[tuple[float, frozenset[int]]]:
-        """For 1, 2, 3 … pods more than now: what it weighs, and whom it stops."""
-        unit = _amount(request)
-        most = self._gang.max_pods_per_node or math.inf
-        per_node = []
-        for number in self._pool.on.get(node, ()):
-            item = self._pool.items[number]
-            gain = sum(_freed(grant, request) for grant in item.grants if grant.node == node)
-            if gain and number not in spared:
-                weight = 0 if number in gone else item.weight
-                per_node.append((weight / gain, number, weight, gain))
-        per_node.sort()
-        curve: list[tuple[float, frozenset[int]]] = []
-        freed, total, stopped = self._left_over(request, node, now), 0.0, []
-        for _, number, weight, gain in per_node:
-            freed += gain
-            total += weight
-            stopped.append(number)
-            while freed >= unit * (len(curve) + 1) and now + len(curve) < most:
-                curve.append((total, frozenset(stopped)))
-        return curve
-
-    def _left_over(self, request: Request, node: int, now: int) -> int:
-        """What is free on the node beyond the pods it takes now."""
-        snapshot, gpus = self._fitter.snapshot, request.gpus
-        if gpus.count:
-            return int(snapshot.free[node]).bit_count() - gpus.count * now
-        if gpus.slices:
-            return (
-                int(snapshot.slices[gpus.profile][node]) - gpus.slices * now if gpus.profile in snapshot.slices else 0
-            )
-        return 0
+        return clearing_curves.lightest_mix(self._curves[role.name].of(nodes.tolist(), gone, spared), missing)
 
 
 class _Exact(eviction.Problem):
@@ -241,49 +199,3 @@ class _Exact(eviction.Problem):
 
     def suffices(self, picked: Picked) -> bool:
         return self._clearing.suffices(picked)
-
-
-def _amount(request: Request) -> int:
-    """The amount by which a request is measured: slices, thousandths of a card, or of a CPU."""
-    gpus = request.gpus
-    if gpus.count:
-        return gpus.count
-    return gpus.slices or gpus.milli or max(1, request.cpu_milli)
-
-
-def _freed(grant: Grant, request: Request) -> int:
-    """What a grant gives back of that amount."""
-    gpus = request.gpus
-    if gpus.count:
-        return grant.cards.bit_count() + (grant.share is not None)
-    if gpus.slices:
-        return sum(placed.profile.name == gpus.profile for _, placed in grant.slices)
-    if gpus.milli:
-        return grant.cards.bit_count() * (CARD_MILLI // gpus.milli) * gpus.milli + (
-            grant.share[1] if grant.share else 0
-        )
-    return grant.cpu_milli
-
-
-def _cheapest_mix(curves: Sequence[Sequence[tuple[float, frozenset[int]]]], missing: int) -> frozenset[int] | None:
-    """Of each curve a number of pods, `missing` in all, at least weight. Fewer pods never weigh more on a node."""
-    least = np.full(missing + 1, np.inf)
-    least[0] = 0.0
-    taken = np.zeros((len(curves), missing + 1), np.int32)
-    for number, curve in enumerate(curves):
-        before = least.copy()
-        for pods, (weight, _) in enumerate(curve[:missing], 1):
-            offered = before[: missing + 1 - pods] + weight
-            better = np.flatnonzero(offered < least[pods:]) + pods
-            least[better] = offered[better - pods]
-            taken[number, better] = pods
-    if math.isinf(least[missing]):
-        return None
-    stopped: set[int] = set()
-    left = missing
-    for number in reversed(range(len(curves))):
-        pods = int(taken[number, left])
-        if pods:
-            stopped |= curves[number][pods - 1][1]
-            left -= pods
-    return frozenset(stopped)
