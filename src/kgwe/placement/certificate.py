@@ -43,7 +43,7 @@ class GangReason(enum.StrEnum):
     """What binds."""
 
     TOO_LITTLE_ROOM = "TooLittleRoom"
-    """The whole cluster has too little that is free and fit."""
+    """Too little is free and fit, and no other single thing is to blame."""
     NO_DOMAIN_LARGE_ENOUGH = "NoDomainLargeEnough"
     """The cluster has room, but no single domain of the required level."""
     SEGMENTS_DO_NOT_FIT = "SegmentsDoNotFit"
@@ -100,12 +100,20 @@ class GangRefusal:
     """Verdict -> nodes of the whole fleet that give it to a pod of the role."""
     looks: tuple[Look, ...]
     changes: tuple[Change, ...]
+    most_when_empty: int | None
+    """Pods of the role that one domain could take if nothing ran there; None: not known."""
     proven: bool
+    """Whether nothing of it could be otherwise; False only for roles that compete for the same nodes."""
 
     @property
     def short(self) -> int:
         """Pods that the best domain is short of."""
         return max(0, self.needed - self.room)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether waiting cannot help: not even with nothing running would it start as it is asked for."""
+        return self.most_when_empty is not None and self.most_when_empty < self.needed
 
     def words(self) -> str:
         """The certificate for people."""
@@ -117,16 +125,21 @@ class GangRefusal:
             f"Nodes: {', '.join(f'{count} {verdict.reason}' for verdict, count in self.verdicts.items())}.",
         ]
         lines += [f"Level {look.words()}." for look in self.looks if not look.holding]
+        if self.is_hopeless:
+            lines.append(
+                f"Waiting does not help: with nothing running, one {self.gang.required or CLUSTER} "
+                f"takes {self.most_when_empty} of {self.needed}."
+            )
         if self.changes:
             lines.append("Any one of these starts it now:")
             lines += [f"  - {change.text}" for change in self.changes]
         else:
-            lines.append("No single change that was tried starts it now; it waits for room.")
+            lines.append("No single change that was tried starts it now.")
         return "\n".join(lines)
 
 
 _REASONS: Final[Mapping[GangReason, str]] = {
-    GangReason.TOO_LITTLE_ROOM: "too little room in the whole cluster",
+    GangReason.TOO_LITTLE_ROOM: "too little room",
     GangReason.NO_DOMAIN_LARGE_ENOUGH: "the cluster has room, but no domain of the required level has it all",
     GangReason.SEGMENTS_DO_NOT_FIT: "there is room for the pods, but not for whole segments of them",
     GangReason.NETWORK_TOO_SLOW: "the network where there is room is too slow, or its speed is not known",
@@ -170,6 +183,7 @@ def certify(
         verdicts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
         looks=missing.looks,
         changes=tuple(changes),
+        most_when_empty=missing.most_when_empty,
         proven=missing.proven,
     )
 
@@ -185,13 +199,14 @@ def _changes(
         *_fewer(gang, missing),
     ]
     done: set[ChangeKind] = set()
-    for kind, text, changed in tried:
+    for kind, text, asked in tried:
         # Of several steps of one kind the first that works is the smallest.
         if kind in done:
             continue
-        plan = search.find(changed)
+        plan = search.find(asked)
         if isinstance(plan, GangPlan):
             done.add(kind)
+            changed = _exactly(asked, plan) if kind is ChangeKind.FEWER_REPLICAS else asked
             yield Change(kind, text.format(**_numbers(search, plan, missing)), changed, plan)
     found = gang_eviction.least(search, gang, evictable)
     if found is not None:
@@ -269,3 +284,9 @@ def _fewer(gang: GangRequest, missing: Missing) -> Iterator[_Tried]:
         roles = tuple(fewer if role is short else role for role in gang.roles)
         text = f"run {{replicas}} {missing.role} pods instead of {missing.needed}"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
+
+
+def _exactly(gang: GangRequest, plan: GangPlan) -> GangRequest:
+    """The gang with the replicas that the plan has."""
+    roles = (dataclasses.replace(role, replicas=plan.replicas[role.name], min_replicas=0) for role in gang.roles)
+    return dataclasses.replace(gang, roles=tuple(roles))

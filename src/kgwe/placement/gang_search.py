@@ -63,6 +63,8 @@ class Missing:
     level: str
     domain: str
     looks: tuple[Look, ...]
+    most_when_empty: int | None
+    """Pods of it that one domain could take if nothing ran there; None: not known. Below `needed`, it never starts."""
     proven: bool
     """False when each role alone would fit and no way was found to place them together."""
 
@@ -171,8 +173,23 @@ class _Climb:
                 best = (largest[step] - needed, number, self.start + step, domain)
         short, number, rung, domain = best or (0, 0, self.top, 0)
         role, level = self.gang.roles[number], self.ladder.rungs[rung]
-        name = level.names[domain] if level.names else ""
-        return Missing(role.name, role.least, role.least + short, level.name, name, tuple(looks), proven)
+        return Missing(
+            role=role.name,
+            needed=role.least,
+            room=role.least + short,
+            level=level.name,
+            domain=level.names[domain] if level.names else "",
+            looks=tuple(looks),
+            most_when_empty=self._most_when_empty(number),
+            proven=proven,
+        )
+
+    def _most_when_empty(self, number: int) -> int | None:
+        """Counted in cards alone: no less than the truth."""
+        if not self.gang.roles[number].request.gpus.count:
+            return None
+        empty = gang_split.capacities(self.ladder, self.room.when_empty(number), self.room.units[number], self.top)
+        return max(int(each.max(initial=0)) for each in empty)
 
     # --- which domain -----------------------------------------------------------------------------------
 
@@ -235,12 +252,22 @@ class _Climb:
         )
 
     def _shortlist(self, rung: int, holds: NDArray[np.intp], score: NDArray[np.float64]) -> list[int]:
-        """Domains in the order they are worth trying: known ones, by the network's promise, by score."""
+        """Domains in the order they are worth trying: known ones, by the network's promise, score, surroundings."""
         level = self.ladder.rungs[rung]
         promise = self._promise(rung) if self.by_rate else np.zeros(len(level))
-        order = np.lexsort((holds, -score[holds], -promise[holds], ~level.known[holds]))
+        order = np.lexsort(
+            (holds, *self._surroundings(rung, holds), -score[holds], -promise[holds], ~level.known[holds])
+        )
         shortest: list[int] = holds[order][: _SHORTLIST if len(self.gang.roles) == 1 else _TRIES].tolist()
         return shortest
+
+    def _surroundings(self, rung: int, holds: NDArray[np.intp]) -> list[Ints]:
+        """Free cards around each domain, from the highest level down: of equals, the one in the smaller hole."""
+        free = np.bitwise_count(self.fitter.snapshot.free[self.ladder.node]).astype(np.int64)
+        sign = -1 if self.gang.strategy is Strategy.DISTRIBUTED else 1
+        first = self.ladder.rungs[rung].starts[holds]
+        above = self.ladder.rungs[rung + 1 : self.ladder.top]
+        return [sign * level.sums(free)[np.searchsorted(level.starts, first, "right") - 1] for level in above[::-1]]
 
     def _promise(self, rung: int) -> NDArray[np.float64]:
         """Per domain, no less than the GB/s its ring can have."""
@@ -271,7 +298,8 @@ class _Climb:
         options = [option for option in options if self._reaches(np.flatnonzero(option[1]))]
         fastest = max((rate for _, _, rate in options if rate < np.inf), default=0.0)
         known = self.ladder.rungs[rung].known
-        options.sort(key=lambda o: (not known[o[0]], -o[2] if self.by_rate else 0.0, -float(score[o[0]]), o[0]))
+        # Stable: what is equal stays in the order of the shortlist.
+        options.sort(key=lambda o: (not known[o[0]], -o[2] if self.by_rate else 0.0, -float(score[o[0]])))
         for domain, loads, _ in options:
             trial = gang_seats.Trial(self.fitter, self.ladder)
             taken = trial.take(self.gang.roles[0].request, loads)

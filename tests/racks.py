@@ -1,0 +1,76 @@
+"""Small clusters for tests, written as they are drawn: spines of leaves of nodes, each with its free cards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests import machines
+
+from kgwe.model import domains
+from kgwe.model.domains import Place, Speed, Tree
+from kgwe.placement.fit import Fitter
+from kgwe.placement.gang import GangPlan, GangPlanner, GangRefusal, GangRequest
+from kgwe.placement.node import Gpus, Node, Request, Shape
+from kgwe.placement.snapshot import Grant, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LEVELS = ("leaf", "spine")
+H100 = Shape(machines.nvswitch(8), "H100-SXM5-80GB", 81_559, "Hopper")
+
+
+@dataclass
+class Racks:
+    snapshot: Snapshot
+    tree: Tree
+    planner: GangPlanner
+    held: dict[str, Grant]
+    """Node -> what is taken there."""
+
+    def place(self, gang: GangRequest) -> GangPlan:
+        return placed(self.planner, gang)
+
+    def refuse(self, gang: GangRequest, **more: Any) -> GangRefusal:
+        refusal = self.planner.plan(gang, **more)
+        assert isinstance(refusal, GangRefusal), refusal.words()
+        return refusal
+
+
+def placed(planner: GangPlanner, gang: GangRequest) -> GangPlan:
+    plan = planner.plan(gang)
+    assert isinstance(plan, GangPlan), plan.words()
+    return plan
+
+
+def cards(count: int, **more: Any) -> Request:
+    return Request(Gpus(count=count), **more)
+
+
+def racks(
+    drawn: Mapping[str, Mapping[str, Sequence[int]]],
+    *,
+    shape: Shape = H100,
+    nvlink: Mapping[str, str] | None = None,
+    gb_per_s: float = 50.0,
+    speeds: Mapping[str, Speed] | None = None,
+    **node: Any,
+) -> Racks:
+    """{spine: {leaf: [free cards of its nodes]}}; node 2 of leaf a is a2. An empty name is one not known."""
+    nodes: list[Node] = []
+    places: list[Place] = []
+    held: dict[str, Grant] = {}
+    for spine, leaves in drawn.items():
+        for leaf, free in leaves.items():
+            for number, cards_free in enumerate(free, 1):
+                name = f"{leaf}{number}"
+                nodes.append(Node(name, shape, 64_000, 2**40, **node))
+                places.append(Place(name, (leaf, spine), (nvlink or {}).get(name, ""), gb_per_s))
+                taken = shape.cards - cards_free
+                if taken:
+                    held[name] = Grant(len(nodes) - 1, cards=((1 << taken) - 1) << cards_free)
+    snapshot = Snapshot.of(nodes)
+    snapshot.commit_all(list(held.values()))
+    tree = domains.build(places, LEVELS, speeds=speeds)
+    return Racks(snapshot, tree, GangPlanner(Fitter(snapshot), tree), held)

@@ -1,0 +1,318 @@
+"""Where gangs go, on clusters small enough to draw: numbers are free cards of 8."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from tests.racks import H100, cards, placed, racks
+
+from kgwe import errors
+from kgwe.model import domains
+from kgwe.model.domains import Place, Speed
+from kgwe.placement.fit import Fitter
+from kgwe.placement.gang import (
+    NODE,
+    NVLINK,
+    DomainWeights,
+    GangPlanner,
+    GangRequest,
+    Role,
+    Segment,
+    SizeClass,
+    Strategy,
+)
+from kgwe.placement.node import Gpus, Node, Request
+from kgwe.placement.snapshot import Snapshot
+
+
+def on(plan):
+    """Node -> pods."""
+    return dict(Counter(seat.node for seat in plan.seats))
+
+
+# --- which domain ---------------------------------------------------------------------------------------
+#
+#             spine s                  spine t
+#        leaf a       leaf b           leaf c
+#       8 8 8 8      8 8 2 0          8 8 8 8
+
+DRAWN = {"s": {"a": [8, 8, 8, 8], "b": [8, 8, 2, 0]}, "t": {"c": [8, 8, 8, 8]}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "each", "level", "domain"),
+    [
+        pytest.param(2, 1, "node", "b3", id="the tightest node that holds all"),
+        pytest.param(2, 4, "node", "b1", id="one whole node, in the leaf that is used already"),
+        pytest.param(2, 8, "leaf", "b", id="the tightest leaf keeps whole leaves whole"),
+        pytest.param(4, 8, "leaf", "c", id="a complete leaf, in the spine with the smaller hole"),
+        pytest.param(6, 8, "spine", "s", id="two leaves below one spine"),
+        pytest.param(10, 8, "cluster", "cluster", id="everything"),
+    ],
+)
+def test_the_lowest_domain_that_holds_the_gang_is_taken(pods, each, level, domain):
+    plan = racks(DRAWN).place(GangRequest.of(cards(each), pods, preferred="leaf"))
+    assert (plan.level, plan.domain) == (level, domain)
+    assert plan.prefers is (level in {"node", "leaf"})
+
+
+def test_a_required_level_is_never_left():
+    cluster = racks(DRAWN)
+    refusal = cluster.refuse(GangRequest.of(cards(8), 7, required="spine"))
+    assert (refusal.level, refusal.domain, refusal.room, refusal.short) == ("spine", "s", 6, 1)
+    assert cluster.place(GangRequest.of(cards(8), 7)).level == "cluster"
+
+
+def test_a_plan_says_level_by_level_why_it_is_not_lower():
+    plan = racks(DRAWN).place(GangRequest.of(cards(8), 6))
+    assert [(look.level, look.holding, look.most, look.needed) for look in plan.looks] == [
+        ("node", 0, 1, 6),
+        ("leaf", 0, 4, 6),
+        ("spine", 1, 6, 6),
+    ]
+    assert "leaf: none of 3 holds it, at most 4 of 6 pods fit in one" in plan.words()
+
+
+def test_the_faster_network_wins_before_the_score():
+    nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(4)]
+    places = [Place(f"n{i}", ("slow" if i < 2 else "fast",), gb_per_s=25.0 if i < 2 else 50.0) for i in range(4)]
+    planner = GangPlanner(Fitter(Snapshot.of(nodes)), domains.build(places, ("leaf",)))
+    plan = placed(planner, GangRequest.of(cards(8), 2))
+    assert (plan.domain, plan.ring.gb_per_s) == ("fast", 50.0)
+
+
+def test_a_place_that_is_not_known_never_beats_a_known_one():
+    nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(3)]
+    places = [Place("n0"), Place("n1", ("a",), gb_per_s=50.0), Place("n2", ("a",), gb_per_s=50.0)]
+    planner = GangPlanner(Fitter(Snapshot.of(nodes)), domains.build(places, ("leaf",)))
+    assert placed(planner, GangRequest.of(cards(8), 2)).nodes == ("n1", "n2")
+    across = placed(planner, GangRequest.of(cards(8), 3))
+    assert (across.level, across.ring.gb_per_s) == ("cluster", 0.0), "a ring with an unknown step is unknown"
+
+
+def test_nodes_the_tree_does_not_know_are_used_last_and_near_nothing():
+    nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(3)]
+    tree = domains.build([Place(f"n{i}", ("a",), gb_per_s=50.0) for i in (1, 2)], ("leaf",))
+    planner = GangPlanner(Fitter(Snapshot.of(nodes)), tree)
+    assert placed(planner, GangRequest.of(cards(8), 2)).domain == "a"
+    assert placed(planner, GangRequest.of(cards(8), 3)).nodes == ("n1", "n2", "n0")
+
+
+def test_a_good_past_decides_between_equals():
+    cluster = racks({"s": {"a": [8, 8], "b": [8, 8]}})
+    fitter = Fitter(cluster.snapshot)
+    past = np.array([np.nan, np.nan, 0.9, 0.9])
+    plan = placed(GangPlanner(fitter, cluster.tree, history=past), GangRequest.of(cards(8), 2))
+    assert (plan.domain, plan.score.history) == ("b", pytest.approx(9.0))
+    plain = GangPlanner(fitter, cluster.tree, weights=DomainWeights(50, 30, 20, 0), history=past)
+    assert placed(plain, GangRequest.of(cards(8), 2)).domain == "a"
+
+
+def test_weights_that_do_not_sum_to_100_are_refused():
+    with pytest.raises(ValueError, match="sum to 100"):
+        DomainWeights(50, 50, 50, 0)
+
+
+# --- how it is split ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("leaves", "pods", "split"),
+    [
+        pytest.param([10, 10], 12, [6, 6], id="6+6, not 10+2"),
+        pytest.param([10, 8, 4], 12, [6, 6], id="evenly over two, though 10+2 would leave a tighter rest"),
+        pytest.param([10, 4], 12, [8, 4], id="as even as the room allows"),
+        pytest.param([10, 9, 7, 7], 13, [0, 0, 7, 6], id="the two smallest that can share evenly"),
+        pytest.param([5, 5, 5], 13, [4, 4, 5], id="over three when two do not hold it"),
+    ],
+)
+def test_a_gang_that_must_be_split_is_split_evenly_over_the_fewest(leaves, pods, split):
+    drawn = {"s": {chr(ord("a") + i): [8] * room for i, room in enumerate(leaves)}}
+    plan = racks(drawn).place(GangRequest.of(cards(8), pods))
+    found = Counter(seat.node[0] for seat in plan.seats)
+    assert sorted(found.values()) == sorted(n for n in split if n)
+    if 0 in split:
+        assert set(found) == {chr(ord("a") + i) for i, n in enumerate(split) if n}
+
+
+def test_nodes_are_split_evenly_too():
+    plan = racks({"s": {"a": [8, 8, 8]}}).place(GangRequest.of(cards(2), 6))
+    assert on(plan) == {"a1": 3, "a2": 3}
+
+
+def test_strategies_differ_in_how_far_they_spread():
+    #        spine s                spine t
+    #     a: 8 8    b: 8 8       c: 8 8    d: 8 8
+    drawn = {"s": {"a": [8, 8], "b": [8, 8]}, "t": {"c": [8, 8], "d": [8, 8]}}
+
+    def spread(strategy, **more):
+        return on(racks(drawn).place(GangRequest.of(cards(2), 4, strategy=strategy, **more)))
+
+    assert spread(Strategy.CONSOLIDATED) == {"a1": 4}
+    assert spread(Strategy.BALANCED) == {"a1": 2, "a2": 2}
+    assert sorted(node[0] for node in spread(Strategy.DISTRIBUTED)) == ["a", "b", "c", "d"]
+    assert sorted(node[0] for node in spread(Strategy.DISTRIBUTED, required="spine")) == ["a", "a", "b", "b"]
+    assert spread(Strategy.PACK) == {"a1": 4}
+
+
+def test_distributed_takes_the_emptiest_domain():
+    plan = racks({"s": {"a": [8, 8]}, "t": {"b": [8, 4]}}).place(
+        GangRequest.of(cards(4), 2, required="leaf", strategy=Strategy.DISTRIBUTED)
+    )
+    assert plan.domain == "a"
+
+
+# --- size classes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pods", "size"),
+    [
+        (1, SizeClass.SINGLE_NODE),
+        (3, SizeClass.SINGLE_DOMAIN),
+        (4, SizeClass.COMPLETE_DOMAIN),
+        (5, SizeClass.ADJACENT_DOMAINS),
+        (9, SizeClass.MULTIPLE_DOMAINS),
+    ],
+)
+def test_size_classes_come_from_what_leaves_hold(pods, size):
+    plan = racks({"s": {"a": [8] * 4, "b": [8] * 4}, "t": {"c": [8] * 4}}).place(GangRequest.of(cards(8), pods))
+    assert plan.size is size
+
+
+# --- segments, roles, limits ----------------------------------------------------------------------------
+
+
+def test_groups_of_ranks_stay_inside_a_leaf():
+    #   a: 8 8 8      b: 8 8 8       six pods in groups of two: room for 3 is room for 2
+    cluster = racks({"s": {"a": [8, 8, 8], "b": [8, 8, 8]}})
+    gang = GangRequest.of(cards(8), 4, segments=(Segment(2, "leaf"),))
+    plan = cluster.place(gang)
+    for first, second in zip(plan.seats[::2], plan.seats[1::2], strict=True):
+        assert first.node[0] == second.node[0]
+    refusal = cluster.refuse(GangRequest.of(cards(8), 6, segments=(Segment(2, "leaf"),)))
+    assert (refusal.reason, refusal.room) == ("SegmentsDoNotFit", 4)
+
+
+def test_groups_nest_in_nodes_and_nvlink_domains():
+    #   leaf a, NVLink domains x and y      a1 a2 | a3 a4       two cards each, all of four
+    nvlink = {"a1": "x", "a2": "x", "a3": "y", "a4": "y"}
+    cluster = racks({"s": {"a": [8, 8, 8, 8]}}, nvlink=nvlink)
+    gang = GangRequest.of(cards(4), 8, segments=(Segment(2, NODE), Segment(4, NVLINK)))
+    nodes = [seat.node for seat in cluster.place(gang).seats]
+    assert all(a == b for a, b in zip(nodes[::2], nodes[1::2], strict=True))
+    for group in range(0, 8, 4):
+        assert len({nvlink[node] for node in nodes[group : group + 4]}) == 1
+
+
+def test_an_nvlink_domain_is_lower_than_its_leaf_and_faster():
+    nvlink = {"a3": "x", "a4": "x"}
+    plan = racks({"s": {"a": [8, 8, 8, 8]}}, nvlink=nvlink).place(GangRequest.of(cards(8), 2))
+    assert (plan.level, plan.domain, plan.nodes) == ("nvlink", "x", ("a3", "a4"))
+    assert plan.ring.gb_per_s > 300
+
+
+def test_an_nvlink_domain_across_leaves_counts_when_it_is_asked_for():
+    nvlink = {"a2": "x", "b1": "x"}
+    cluster = racks({"s": {"a": [8, 8], "b": [8, 8]}}, nvlink=nvlink)
+    assert cluster.place(GangRequest.of(cards(8), 2)).level == "leaf"
+    assert set(cluster.place(GangRequest.of(cards(8), 2, required=NVLINK)).nodes) == {"a2", "b1"}
+    both = GangRequest.of(cards(8), 2, required="leaf", segments=(Segment(2, NVLINK),))
+    assert cluster.refuse(both).reason == "SegmentsDoNotFit"
+
+
+def test_a_leader_sits_beside_its_first_worker():
+    #   a: 8 8 8     a leader of one card, five workers of four
+    gang = GangRequest((Role("leader", cards(1), 1), Role("worker", cards(4), 5)), preferred="leaf")
+    plan = racks({"s": {"a": [8, 8, 8]}}).place(gang)
+    assert [seat.role for seat in plan.seats] == ["leader", *["worker"] * 5]
+    assert plan.seats[0].node == plan.seats[1].node
+    assert plan.replicas == {"leader": 1, "worker": 5}
+
+
+def test_roles_are_placed_together_or_not_at_all():
+    gang = GangRequest((Role("leader", cards(1), 1), Role("worker", cards(4), 6)))
+    cluster = racks({"s": {"a": [8, 8, 8]}})
+    refusal = cluster.refuse(gang)
+    assert (refusal.reason, refusal.proven) == ("RolesDoNotFitTogether", False)
+    assert cluster.snapshot.free.tolist() == [255, 255, 255]
+
+
+def test_an_elastic_gang_takes_as_many_as_fit_and_no_fewer_than_it_needs():
+    cluster = racks(DRAWN)
+    plan = cluster.place(GangRequest.of(cards(8), 9, min_replicas=2, required="spine"))
+    assert (plan.replicas, plan.domain) == ({"worker": 6}, "s")
+    refusal = cluster.refuse(GangRequest.of(cards(8), 9, min_replicas=7, required="spine"))
+    assert (refusal.needed, refusal.room) == (7, 6)
+
+
+def test_elastic_roles_grow_one_after_the_other():
+    gang = GangRequest((Role("leader", cards(4), 1), Role("worker", cards(4), 9, 1)))
+    plan = racks({"s": {"a": [8, 8]}}).place(gang)
+    assert plan.replicas == {"leader": 1, "worker": 3}
+
+
+def test_at_most_so_many_nodes_per_leaf():
+    cluster = racks({"s": {"a": [8, 8, 8, 8], "b": [8, 8, 8]}})
+    plan = cluster.place(GangRequest.of(cards(8), 4, max_nodes_per_leaf=2))
+    assert Counter(seat.node[0] for seat in plan.seats) == {"a": 2, "b": 2}
+    assert cluster.refuse(GangRequest.of(cards(8), 5, max_nodes_per_leaf=2)).reason == "TooManyPerDomain"
+
+
+# --- network --------------------------------------------------------------------------------------------
+
+
+def test_a_demand_on_the_network_is_kept_and_unknown_does_not_meet_it():
+    #   leaf to spine four to one: 50 GB/s in a leaf, 12.5 between leaves
+    drawn = {"s": {"a": [8, 8], "b": [8, 8]}}
+    cluster = racks(drawn, speeds={"leaf": Speed(oversubscription=4.0)})
+    assert cluster.place(GangRequest.of(cards(8), 2, min_network_gb_per_s=40)).level == "leaf"
+    refusal = cluster.refuse(GangRequest.of(cards(8), 3, min_network_gb_per_s=40))
+    assert refusal.reason == "NetworkTooSlow"
+    assert cluster.place(GangRequest.of(cards(8), 3, min_network_gb_per_s=12.5)).ring.gb_per_s == 12.5
+    unknown = racks(drawn, gb_per_s=0.0)
+    assert unknown.refuse(GangRequest.of(cards(8), 2, min_network_gb_per_s=1)).reason == "NetworkTooSlow"
+    assert unknown.place(GangRequest.of(cards(4), 2, min_network_gb_per_s=1)).level == "node"
+
+
+def test_the_ring_names_its_slowest_step():
+    plan = racks({"s": {"a": [8], "b": [8]}}, speeds={"leaf": Speed(oversubscription=2.0)}).place(
+        GangRequest.of(cards(8), 2)
+    )
+    assert (plan.ring.gb_per_s, plan.ring.step, set(plan.ring.nodes)) == (25.0, "Network", {"a1", "b1"})
+    inside = racks({"s": {"a": [8]}}).place(GangRequest.of(cards(4), 2))
+    assert (inside.ring.step, inside.ring.nodes) == ("InsideNode", ("a1",))
+    alone = racks({"s": {"a": [8]}}).place(GangRequest.of(cards(1), 1))
+    assert alone.ring.words() == "one card, no ring"
+
+
+def test_pods_without_cards_are_placed_and_wait_for_no_ring():
+    plan = racks({"s": {"a": [0, 0]}}).place(GangRequest.of(Request(Gpus(), cpu_milli=40_000), 2))
+    assert on(plan) == {"a1": 1, "a2": 1}
+    assert plan.ring.step == "None"
+
+
+# --- bad requests ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: GangRequest(()), "at least one role"),
+        (lambda: GangRequest.of(cards(1), 0), "at least one"),
+        (lambda: GangRequest.of(cards(1), 2, min_replicas=3), "no more"),
+        (lambda: GangRequest.of(cards(1), 6, segments=(Segment(4, NODE),)), "multiples of each other"),
+        (lambda: GangRequest.of(cards(1), 6, segments=(Segment(0, NODE),)), "at least one rank"),
+        (lambda: GangRequest.of(cards(1), 1, max_nodes_per_leaf=-1), "not negative"),
+    ],
+)
+def test_a_gang_that_makes_no_sense_is_refused_in_words(build, words):
+    with pytest.raises(errors.Permanent, match=words):
+        build()
+
+
+def test_a_level_that_does_not_exist_is_named():
+    with pytest.raises(errors.Permanent, match="no level 'row'; the levels are leaf, spine"):
+        racks(DRAWN).place(GangRequest.of(cards(8), 2, required="row"))
