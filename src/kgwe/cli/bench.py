@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from kgwe.bench import cluster as cluster_bench
+from kgwe.bench import informer as informer_bench
 from kgwe.bench import report
 from kgwe.bench.load import Kind, Phase  # noqa: TC001 -- cyclopts reads annotations at run time
 from kgwe.local import progress
@@ -226,6 +227,108 @@ def engine(
         return 0
     sys.stderr.write("kgwe: the engine and the loop chose different nodes: see naive_agreed.\n")
     return 1
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe bench informer
+  kgwe bench informer --pods 10000 --json"""
+)
+def informer(
+    *,
+    pods: int = 10_000,
+    page_size: int = 500,
+    lists: int = 3,
+    repeat: int = 3,
+    json: Json = False,
+) -> int:
+    """List every pod of a big cluster with our informer, with lightkube's typed client, and into dictionaries.
+
+    Wall and CPU time per pod and memory, on a private local cluster, each way in processes of its own.
+    With 10,000 pods it takes a few minutes, most of them to create the pods.
+
+    Parameters
+    ----------
+    pods
+        Pods to create; nobody schedules them.
+    page_size
+        Pods per page of a list.
+    lists
+        Lists per process, after one to warm up.
+    repeat
+        Processes per way of listing, taken in turns; numbers are medians over all lists.
+    """
+    options = informer_bench.Options(pods=pods, page_size=page_size, lists=lists, repeat=repeat)
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        measured = informer_bench.run(options, progress.for_stream())
+    except KeyboardInterrupt:
+        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+        return 128 + signal.SIGINT
+    _print(measured, as_json=json)
+    return 0
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe bench mig
+  kgwe bench mig --models A30-24GB --cards 64 --loads 0.9 --json
+  kgwe bench mig --mixes inference training --seeds 10 --short 0"""
+)
+def mig(
+    *,
+    models: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ("A100-80GB", "H100-80GB"),
+    cards: int = 16,
+    requests: int = 2_500,
+    mixes: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    loads: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (0.7, 0.85, 1.0),
+    seeds: int = 3,
+    short: int = 12,
+    seed: int = 1,
+    json: Json = False,
+) -> int:
+    """Serve random streams of MIG requests with our choice of slots, and with those of other systems.
+
+    Requests come and go; one that finds no place is lost. Every policy gets the same streams. Short streams on one and
+    two cards are compared with the exact optimum of one who knows the future. Takes about two minutes.
+
+    Parameters
+    ----------
+    models
+        GPU models, each a fleet of its own.
+    cards
+        Cards of a fleet.
+    requests
+        Requests of a stream; those that first fill the fleet are not counted.
+    mixes
+        What is asked for: even, inference, mixed, training, halves, memory, poles; all unless given.
+    loads
+        Compute slices offered, as a part of those of the fleet.
+    seeds
+        Streams of each model, mix and load.
+    short
+        Short streams of each model, mix and size of fleet; 0 leaves the optimum out.
+    seed
+        Seed of all streams.
+    """
+    from kgwe.bench import mig as mig_bench  # noqa: PLC0415 - NumPy: see packing
+
+    options = mig_bench.Options(
+        models=models,
+        cards=cards,
+        requests=requests,
+        mixes=mixes or mig_bench.ALL_MIXES,
+        loads=loads,
+        seeds=seeds,
+        short=short,
+        seed=seed,
+    )
+    try:
+        measured = mig_bench.run(options, progress.for_stream())
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    _print(measured, as_json=json)
+    return 0
 
 
 def _print(measured: report.Report, *, as_json: bool) -> None:
