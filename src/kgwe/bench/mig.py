@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from kgwe.bench.migstreams import Outcome
+    from kgwe.local.progress import Progress
     from kgwe.sharing.layouts import Atlas
     from kgwe.sharing.optimum import Request
 
 OURS = "kgwe"
+ALL_MIXES = tuple(migstreams.MIXES)
 # The fleets of the short streams, and the requests each can be given for the optimum to stay a matter of seconds.
 _SHORT = {1: 20, 2: 12}
 _SHORT_LOAD = 1.0
@@ -39,7 +41,7 @@ class Options:
     models: tuple[str, ...] = ("A100-80GB", "H100-80GB")
     cards: int = 16
     requests: int = 2500
-    mixes: tuple[str, ...] = tuple(migstreams.MIXES)
+    mixes: tuple[str, ...] = ALL_MIXES
     loads: tuple[float, ...] = (0.7, 0.85, 1.0)
     seeds: int = 3
     # Streams per model, mix and fleet size; 0 leaves the optimum out.
@@ -81,28 +83,23 @@ class Clock:
     requests: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def run(options: Options, say: Callable[[str], None] = lambda _: None) -> report.Report:
-    """Replay all streams; `say` is told of every model and mix begun."""
+def run(options: Options, progress: Progress) -> report.Report:
+    """Replay all streams."""
     options.check()
     machine = report.examine_machine()
     began = time.monotonic()
     clock = Clock()
     cells: list[Cell] = []
     short: dict[str, list[float]] = defaultdict(list)
-    for model_number, model in enumerate(options.models):
-        atlas = _atlas(model)
-        # Tables and caches are made before anything is timed.
-        _replay_all(atlas, "mixed", _draw(options, atlas, (model_number,), "mixed", 1.0)[:200], options.cards)
-        for mix_number, mix in enumerate(options.mixes):
-            say(f"{model}, mix {mix}")
-            for load in options.loads:
-                for seed in range(options.seeds):
-                    key = (model_number, mix_number, round(load * 1000), seed)
-                    requests = _draw(options, atlas, key, mix, load)
-                    found = _replay_all(atlas, mix, requests, options.cards, clock=clock, warm_up=options.warm_up)
-                    cells += [Cell(model, mix, load, seed, policy, outcome) for policy, outcome in found.items()]
-            for name, rates in _short_streams(options, atlas, (model_number, mix_number), mix).items():
-                short[name] += rates
+    for number, model in enumerate(options.models):
+        with progress.step(f"Serving streams on {options.cards} x {model}") as step:
+            _warm_up(options, model)
+            for mix in options.mixes:
+                step.update(mix)
+                cells += _long_streams(options, model, (number, ALL_MIXES.index(mix)), mix, clock)
+                found = _short_streams(options, model, (number, ALL_MIXES.index(mix)), mix)
+                for name, rates in found.items():
+                    short[name] += rates
     metrics = {**summarize(cells), **_optimum(short), "decision_us": _decision_us(clock)}
     metrics["wall_s"] = round(time.monotonic() - began, 1)
     params = {**asdict(options), "warm_up": options.warm_up, "short_fleets": _SHORT, "short_load": _SHORT_LOAD}
@@ -170,20 +167,37 @@ def _optimum(short: Mapping[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def _short_streams(options: Options, atlas: Atlas, key: tuple[int, int], mix: str) -> dict[str, list[float]]:
+def _warm_up(options: Options, model: str) -> None:
+    """Tables and caches are made before anything is timed."""
+    atlas = _atlas(model)
+    _replay_all(atlas, "mixed", _draw(options, atlas, (), "mixed", 1.0)[:200], options.cards)
+
+
+def _long_streams(options: Options, model: str, key: tuple[int, int], mix: str, clock: Clock) -> list[Cell]:
+    atlas = _atlas(model)
+    cells = []
+    for load in options.loads:
+        for seed in range(options.seeds):
+            requests = _draw(options, atlas, (*key, round(load * 1000), seed), mix, load)
+            found = _replay_all(atlas, mix, requests, options.cards, clock=clock, warm_up=options.warm_up)
+            cells += [Cell(model, mix, load, seed, policy, outcome) for policy, outcome in found.items()]
+    return cells
+
+
+def _short_streams(options: Options, model: str, key: tuple[int, int], mix: str) -> dict[str, list[float]]:
     """The share served of each short stream, by every policy and by the two optima."""
+    atlas = _atlas(model)
+    named = migstreams.named(atlas, migstreams.MIXES[mix])
     rates: dict[str, list[float]] = defaultdict(list)
     for cards, length in _SHORT.items():
         for number in range(options.short):
             rng = np.random.default_rng([options.seed, 2, *key, cards, number])
-            named = migstreams.named(atlas, migstreams.MIXES[mix])
             requests = migstreams.draw(atlas, named, cards=cards, load=_SHORT_LOAD, requests=length, rng=rng)
             served = {name: each.served for name, each in _replay_all(atlas, mix, requests, cards).items()}
-            best = max(served.values())
-            served["optimum_unrefusing"] = best = optimum.most_served(
-                atlas, cards, requests, at_least=best, may_refuse=False
+            served["optimum_unrefusing"] = optimum.most_served(
+                atlas, cards, requests, at_least=max(served.values()), may_refuse=False
             )
-            served["optimum"] = optimum.most_served(atlas, cards, requests, at_least=best)
+            served["optimum"] = optimum.most_served(atlas, cards, requests, at_least=served["optimum_unrefusing"])
             for name, count in served.items():
                 rates[name].append(count / length)
     return rates
