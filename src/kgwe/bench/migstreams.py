@@ -40,16 +40,14 @@ class Outcome(NamedTuple):
 
 
 def named(atlas: Atlas, mix: Mapping[str, float]) -> dict[str, float]:
-    """The mix by the profile names of a model: `1g2` is the 1g with twice the memory."""
+    """The mix by the profile names of a model (`1g2` is the 1g with twice the memory); sizes it has not are left out."""
     found = {}
     for size, share in mix.items():
-        compute, _, units = size.partition("g")
-        sizes = sorted({profile.units for profile in atlas.profiles if profile.compute == int(compute)})
-        wanted = sizes[int(units or 1) - 1]
-        profile = next(
-            each for each in atlas.profiles if each.is_plain and (each.compute, each.units) == (int(compute), wanted)
-        )
-        found[profile.name] = share
+        compute, _, rank = size.partition("g")
+        plain = [each for each in atlas.profiles if each.is_plain and each.compute == int(compute)]
+        plain.sort(key=lambda each: each.units)
+        if len(plain) >= int(rank or 1):
+            found[plain[int(rank or 1) - 1].name] = share
     return found
 
 
