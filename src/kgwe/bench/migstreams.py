@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 def named(atlas: Atlas, mix: Mapping[str, float]) -> dict[str, float]:
-    """The mix by the profile names of a model (`1g2` is the 1g with twice the memory); sizes it has not are left out."""
+    """The mix by a model's profile names (`1g2`: the 1g with twice the memory); sizes it has not are left out."""
     found = {}
     for size, share in mix.items():
         compute, _, rank = size.partition("g")
