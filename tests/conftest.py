@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,11 +13,11 @@ hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=300, derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-_CLUSTER_FIXTURES = {"cluster", "private_cluster", "namespace"}
+_INTEGRATION = Path(__file__).parent / "integration"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a cluster is a cluster test, so that `-m "not cluster"` never starts one."""
+    """Whatever lies under integration/ is a cluster test, so that `-m "not cluster"` never starts one."""
     for item in items:
-        if _CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ())):
+        if item.path.is_relative_to(_INTEGRATION):
             item.add_marker(pytest.mark.cluster)
