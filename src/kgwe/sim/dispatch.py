@@ -46,6 +46,7 @@ class Run:
     end_s: float
     #: micro-dollars per hour of what it holds
     rate_micro: float
+    milli: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,13 +165,14 @@ class Simulation:
             watcher.started(self, now_s, job, grants)
         release = self.world.book(grants)
         rate = sum(self._rate_micro(grant) for grant in grants)
-        run = Run(grants, release, now_s, self._end_at(number, grants), rate)
+        run = Run(grants, release, now_s, self._end_at(number, grants), rate, self._milli(grants))
         self.running[number] = run
         self.recorder.used_rate += rate
         bisect.insort(self._ends, (run.end_s, number))
         for grant in grants:
             self._holders.setdefault(grant.node, set()).add(number)
         self._note_start(record, grants)
+        self.recorder.useful_milli += run.milli / record.slowdown
         self._agenda.add(Event(run.end_s, Kind.END, number, record.starts))
 
     def _note_start(self, record: JobRecord, grants: tuple[Grant, ...]) -> None:
@@ -197,6 +198,9 @@ class Simulation:
         capacity = int(self.world.capacity[grant.node])
         return int(self.world.price_micro[grant.node]) * self.world.milli(grant) / capacity if capacity else 0.0
 
+    def _milli(self, grants: tuple[Grant, ...]) -> int:
+        return sum(map(self.world.milli, grants))
+
     def _running_by_end(self) -> Iterator[tuple[float, Run]]:
         for end_s, number in self._ends:
             yield end_s, self.running[number]
@@ -219,6 +223,7 @@ class Simulation:
         run = self.running.pop(number)
         run.release()
         self.recorder.used_rate -= run.rate_micro
+        self.recorder.useful_milli -= run.milli / self.records[number].slowdown
         del self._ends[bisect.bisect_left(self._ends, (run.end_s, number))]
         for grant in run.grants:
             self._holders[grant.node].discard(number)
@@ -234,7 +239,8 @@ class Simulation:
         saved_s = done_s // job.checkpoint_s * job.checkpoint_s if job.checkpoint_s else done_s
         saved_s = min(max(saved_s, done_before_s), job.duration_s)
         self._left_s[number] = job.duration_s - saved_s
-        record.lost_gpu_s += (done_s - saved_s) * sum(map(self.world.milli, run.grants)) / CARD_MILLI
+        record.lost_gpu_s += (done_s - saved_s) * run.milli / CARD_MILLI
+        self.recorder.lose((done_s - saved_s) * run.milli)
         record.interruptions += 1
         record.fate = Fate.WAITING
         self.waiting.add(number, job)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MICRO = 1_000_000
 _HOUR_S = 3600.0
 _CDF_POINTS = 100
+# Instead of nothing, where nothing took any time.
+_TINY_S = 1e-9
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -69,14 +71,14 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Dollars over the run, of the nodes whose price is known. paid = used + unused."""
+    """Dollars while jobs arrive, of the nodes whose price is known. paid = used + unused."""
 
     priced_nodes: int
     nodes: int
     paid_usd: float
     used_usd: float
     unused_usd: float
-    #: paid, per card-hour of finished work
+    #: paid, per card-hour of work, less what was done again or slowed down; None: not all prices are known
     usd_per_useful_gpu_hour: float | None
 
 
@@ -113,25 +115,23 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def summarise(policy: str, simulation: Simulation) -> Result:
-    records, recorder, world = simulation.records, simulation.recorder, simulation.world
-    total, hours = max(world.total, 1), (recorder.now_s - recorder.start_s) / _HOUR_S
-    span_s = simulation.workload.span_s
-    last_s = simulation.workload.jobs[-1].arrival_s
+    records, recorder = simulation.records, simulation.recorder
+    total = max(simulation.world.total, 1)
     waits = [record.wait_s for record in records if record.wait_s is not None]
     completions = [record.completion_s for record in records if record.completion_s is not None]
-    whole = recorder.allocated / total / max(hours * _HOUR_S, 1e-9)
-    early = [sample.fragmented for sample in recorder.samples if sample.at_s <= last_s]
+    busy, whole = recorder.busy, recorder.whole_run
+    early = [sample.fragmented for sample in recorder.samples if sample.at_s <= recorder.busy_until_s]
     return Result(
         policy=policy,
         jobs=_jobs(records),
-        hours=hours,
-        allocation=recorder.until_last_arrival / total / span_s if span_s else whole,
-        allocation_whole_run=whole,
+        hours=whole.seconds / _HOUR_S,
+        allocation=busy.allocated / total / max(busy.seconds, _TINY_S),
+        allocation_whole_run=whole.allocated / total / max(whole.seconds, _TINY_S),
         fragmentation=float(np.mean(early)) if early else 0.0,
         wait_s=_percentiles(waits),
         completion_s=_percentiles(completions),
         gangs=_gangs(records),
-        failures=_failures(records, recorder.out / total / max(hours * _HOUR_S, 1e-9)),
+        failures=_failures(records, whole.out / total / max(whole.seconds, _TINY_S)),
         cost=_cost(simulation),
         curves=_curves(simulation, waits, completions),
     )
@@ -183,14 +183,13 @@ def _failures(records: list[JobRecord], out: float) -> Failures:
 
 
 def _cost(simulation: Simulation) -> Cost:
-    recorder, world = simulation.recorder, simulation.world
-    paid, used = recorder.paid_micro / _MICRO, recorder.used_micro / _MICRO
-    done = [record.job for record in simulation.records if record.fate is Fate.FINISHED]
-    useful = sum(job.milli * job.duration_s for job in done) / CARD_MILLI / _HOUR_S
-    priced = int((world.price_micro > 0).sum())
+    busy, prices = simulation.recorder.busy, simulation.world.price_micro
+    paid, used = busy.paid_micro / _MICRO, busy.used_micro / _MICRO
+    useful = busy.useful / CARD_MILLI / _HOUR_S
+    priced = int((prices > 0).sum())
     # With some prices missing, dollars per hour of all work would flatter.
-    whole = useful > 0 and priced == len(world.price_micro)
-    return Cost(priced, len(world.price_micro), paid, used, paid - used, paid / useful if whole else None)
+    is_known = useful > 0 and priced == len(prices)
+    return Cost(priced, len(prices), paid, used, paid - used, paid / useful if is_known else None)
 
 
 def _curves(simulation: Simulation, waits: list[float], completions: list[float]) -> Curves:

@@ -7,6 +7,7 @@ that grows with the run: when there are too many samples every second one is dro
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,18 @@ class Sample:
     waiting: int
 
 
+@dataclass(slots=True)
+class Totals:
+    """Sums over time: GPU in milli x seconds, money in micro-dollars."""
+
+    seconds: float = 0.0
+    allocated: float = 0.0
+    out: float = 0.0
+    useful: float = 0.0
+    paid_micro: float = 0.0
+    used_micro: float = 0.0
+
+
 @dataclass
 class Recorder:
     """Fed by the simulation: `advance` before anything changes."""
@@ -85,20 +98,20 @@ class Recorder:
     workload: Workload
     now_s: float
     running: int = 0
-    #: milli-seconds of GPU (milli x s) and micro-dollars over the run
-    allocated: float = 0.0
-    out: float = 0.0
-    paid_micro: float = 0.0
-    used_micro: float = 0.0
     #: micro-dollars per hour, of the nodes that are paid for and of the parts of them that work holds
     paid_rate: float = 0.0
     used_rate: float = 0.0
+    #: milli at work, less what a spread placement wastes
+    useful_milli: float = 0.0
+    whole_run: Totals = field(default_factory=Totals)
+    #: while jobs arrive: after that a fleet runs dry whatever the policy
+    busy: Totals = field(default_factory=Totals)
     samples: list[Sample] = field(default_factory=list)
-    until_last_arrival: float = 0.0
 
     def __post_init__(self) -> None:
         self.start_s = self.now_s
-        self._last_arrival_s = self.workload.jobs[-1].arrival_s
+        # Where all jobs come at once, all of the run counts.
+        self.busy_until_s = self.workload.jobs[-1].arrival_s if self.workload.span_s else math.inf
         longest = max(job.duration_s for job in self.workload.jobs)
         self._step_s = max(self.workload.span_s, longest / 4) / _FIRST_SAMPLES
         self._due = 0
@@ -108,14 +121,24 @@ class Recorder:
     def advance(self, to_s: float) -> None:
         """Account for the time since the last event."""
         self._sample(to_s)
-        passed = to_s - self.now_s
-        self.allocated += self.world.allocated * passed
-        self.out += self.world.out * passed
-        self.paid_micro += self.paid_rate * passed / _HOUR_S
-        self.used_micro += self.used_rate * passed / _HOUR_S
-        busy = min(to_s, self._last_arrival_s) - self.now_s
-        self.until_last_arrival += self.world.allocated * max(busy, 0.0)
+        self._count(self.whole_run, to_s - self.now_s)
+        self._count(self.busy, min(to_s, self.busy_until_s) - self.now_s)
         self.now_s = to_s
+
+    def _count(self, totals: Totals, passed_s: float) -> None:
+        if passed_s > 0:
+            totals.seconds += passed_s
+            totals.allocated += self.world.allocated * passed_s
+            totals.out += self.world.out * passed_s
+            totals.useful += self.useful_milli * passed_s
+            totals.paid_micro += self.paid_rate * passed_s / _HOUR_S
+            totals.used_micro += self.used_rate * passed_s / _HOUR_S
+
+    def lose(self, milli_s: float) -> None:
+        """Work that has to be done again was not useful."""
+        self.whole_run.useful -= milli_s
+        if self.now_s <= self.busy_until_s:
+            self.busy.useful -= milli_s
 
     def _sample(self, to_s: float) -> None:
         if self.start_s + self._due * self._step_s >= to_s:

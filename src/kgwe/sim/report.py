@@ -86,7 +86,7 @@ FIGURES: Final = (
     Figure("gangs in one leaf", lambda r: r.gangs.one_leaf_share, percent, 1, "of those that could be"),
     Figure("interruptions", lambda r: r.failures.interruptions, count, -1),
     Figure("GPU hours lost", lambda r: r.failures.lost_gpu_hours, count, -1, "work done again after a failure"),
-    Figure("cost of the fleet", lambda r: _paid(r, r.cost.paid_usd), dollars, -1, "nodes whose price is known"),
+    Figure("cost of the fleet", lambda r: _paid(r, r.cost.paid_usd), dollars, -1, "while jobs arrive"),
     Figure("cost of idle GPU", lambda r: _paid(r, r.cost.unused_usd), dollars, -1),
     Figure("per useful GPU hour", lambda r: r.cost.usd_per_useful_gpu_hour, dollars, -1),
 )
@@ -124,9 +124,9 @@ def to_table(report: Report) -> Table:
     from rich.table import Table  # noqa: PLC0415 -- rich costs 50 ms that a script should not pay
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for result in report.results:
-        table.add_column(result.policy, justify="right")
+        table.add_column(result.policy, justify="right", no_wrap=True)
     for figure in FIGURES:
         winners = best(figure, report.results)
         cells = [

@@ -1,0 +1,291 @@
+"""`kgwe simulate`: what a policy makes of a workload on a fleet, without a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from kgwe import errors
+from kgwe.local import models
+from kgwe.model import inventory
+from kgwe.placement.node import CARD_MILLI
+from kgwe.sim import fleets, generate, loaders, openb, page, policies, prices, records, report, sensitivity, study
+from kgwe.sim.dispatch import Backfill
+from kgwe.sim.faults import Faults
+from kgwe.sim.loop import Options
+from kgwe.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import BinaryIO
+
+    from kgwe.placement.node import Node
+    from kgwe.placement.snapshot import Grant
+    from kgwe.sim.loop import Simulation, Watcher
+    from kgwe.sim.workload import Job, Workload
+
+#: stands for the nodes of the openb trace where a fleet model is named
+OPENB = "openb"
+_DEFAULT_FLEET = "dgx-h100"
+_DEFAULT_NODES = 64
+
+_POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in policies.REGISTRY.items())
+_MIXES = "\n".join(f"  {name:<16} {mix.summary}" for name, mix in generate.MIXES.items())
+
+app = App(
+    name="simulate",
+    help="Try placement policies on a simulated fleet: no cluster needed, same seed, same result.",
+    help_format="plaintext",
+    help_epilogue=f"""Policies:
+{_POLICIES}
+
+Mixes to generate:
+{_MIXES}
+
+Examples:
+  kgwe simulate
+  kgwe simulate --fleet mixed --nodes 256 --generate llm-pretrain --jobs 2000 --failures 0.2
+  kgwe simulate --compare kgwe,spread,best-fit --html report.html
+  kgwe simulate --trace jobs.csv --format philly --policy kgwe -o json
+  kgwe simulate --trace openb_pod_list_default.csv --format openb --compare mixfit,fgd,best-fit""",
+)
+
+
+@app.default
+def simulate(
+    *,
+    fleet: str | None = None,
+    nodes: int | None = None,
+    trace: Path | None = None,
+    format: Literal["openb", "philly", "records"] = "philly",  # noqa: A002 - the name of the option
+    generate: Annotated[str, Parameter(name="--generate")] = "research",
+    jobs: int = 1000,
+    load: float = 0.9,
+    policy: str = "kgwe",
+    compare: str = "",
+    backfill: Backfill = Backfill.EASY,
+    seed: int = 1,
+    failures: float = 0.0,
+    spot_take_backs: float = 0.0,
+    output: Annotated[Literal["json", "table"], Parameter(name=["--output", "-o"])] = "table",
+    html: Path | None = None,
+    record: Path | None = None,
+    sensitivity_data: Path | None = None,
+    price_list: Path | None = None,
+) -> int:
+    """Run a workload on a fleet and report allocation, waits, spread, failures and cost.
+
+    Parameters
+    ----------
+    fleet
+        Fleet model: a name such as dgx-h100 or mixed, a file, or openb (the nodes of that trace).
+    nodes
+        How many nodes of it.
+    trace
+        Jobs from this file instead of a generated workload.
+    format
+        Of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions recorded with --record).
+    generate
+        Mix of jobs to generate when no trace is given.
+    jobs
+        How many to generate.
+    load
+        Work asked for over what the fleet can do while jobs arrive; for generated and openb workloads.
+    policy
+        Where jobs go.
+    compare
+        Several policies side by side, separated by commas; "all" for all of them.
+    backfill
+        Who goes ahead of a job that does not fit: none, greedy (anybody), easy (who does not delay it).
+    seed
+        Of the generated workload, of faults and of the random policy.
+    failures
+        Failures per node in 30 days, half of them of the whole node and half of one card.
+    spot_take_backs
+        How often a spot node is taken back, per day.
+    output
+        What to print.
+    html
+        Write the report with curves to this file: one file, nothing else needed to look at it.
+    record
+        Write every decision to this file, as JSON lines; with one policy only.
+    sensitivity_data
+        Folder of measured step times by placement, one CSV per model; by default those that come with KGWE.
+    price_list
+        CSV file of prices (instance_type, region, price_usd_h, spot_price_usd_h) instead of those that come with KGWE.
+    """
+    names = _policies(policy, compare)
+    if record is not None and len(names) > 1:
+        raise errors.Permanent("--record goes with one policy: drop --compare or --record")
+    chosen = _Chosen(fleet, nodes, trace, format, price_list)
+    machines = chosen.machines()
+    workload = chosen.workload(machines, mix=generate, jobs=jobs, load=load, seed=seed)
+    options = Options(
+        backfill=backfill,
+        faults=Faults(per_node_month=failures, spot_per_day=spot_take_backs),
+        seed=seed,
+        slowdowns=sensitivity.fit(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,
+    )
+    with _recording(record) as writers, _progress(len(workload)) as progress:
+        results = study.compare(machines, workload, names, options, lambda name: (*writers, _Bar(progress, name)))
+    found = report.Report(
+        params={
+            "fleet": chosen.fleet,
+            "nodes": len(machines),
+            "GPUs": World.of(machines).total // CARD_MILLI,
+            "workload": workload.name,
+            "jobs": len(workload),
+            "backfill": str(backfill),
+            "failures per node and month": failures,
+            "seed": seed,
+        },
+        results=results,
+    )
+    _show(found, output, html)
+    return 0
+
+
+def _policies(policy: str, compare: str) -> list[str]:
+    if compare == "all":
+        return list(policies.REGISTRY)
+    names = [name.strip() for name in compare.split(",") if name.strip()] or [policy]
+    for name in names:
+        policies.find(name)
+    return list(dict.fromkeys(names))
+
+
+def _show(found: report.Report, output: str, html: Path | None) -> None:
+    if html is not None:
+        try:
+            html.write_text(page.render(found), encoding="utf-8")
+        except OSError as exc:
+            raise errors.Permanent(f"writing the report: {exc}") from exc
+        sys.stderr.write(f"Report: {html}\n")
+    if output == "json":
+        sys.stdout.write(report.to_json(found) + "\n")
+        return
+    console = Console()
+    params = found.params
+    console.print(
+        f"{params['jobs']:,} jobs ({params['workload']}) on {params['nodes']:,} nodes, {params['GPUs']:,} GPUs"
+        f" ({params['fleet']}), seed {params['seed']}\n",
+        highlight=False,
+    )
+    table = report.to_table(found)
+    # Into a file or a pipe whole; a narrow terminal wraps lines, which loses less than cutting cells.
+    console.width = max(console.width, console.measure(table).maximum)
+    console.print(table)
+
+
+# --- what is simulated ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    named_fleet: str | None
+    count: int | None
+    trace: Path | None
+    format: str
+    price_list: Path | None
+
+    @property
+    def is_openb(self) -> bool:
+        return self.trace is not None and self.format == "openb"
+
+    @property
+    def fleet(self) -> str:
+        return self.named_fleet or (OPENB if self.is_openb and self.count is None else _DEFAULT_FLEET)
+
+    def machines(self) -> Sequence[Node]:
+        if self.count is not None and self.count < 1:
+            raise errors.Permanent("--nodes: at least 1")
+        if self.fleet == OPENB:
+            return loaders.openb_nodes(openb.read_nodes(self._openb_nodes())[: self.count])
+        model = models.load(self.fleet)
+        table = prices.read(self.price_list, model.region) if self.price_list else prices.PRICES
+        listed = inventory.expand(model, self.count or _DEFAULT_NODES)
+        return fleets.nodes(listed, prices.of_pools(model.pools, table))
+
+    def _openb_nodes(self) -> Path:
+        beside = self.trace.parent / openb.NODE_FILE if self.trace else None
+        return beside if beside is not None and beside.is_file() else openb.find_folder() / openb.NODE_FILE
+
+    def workload(self, machines: Sequence[Node], *, mix: str, jobs: int, load: float, seed: int) -> Workload:
+        cards = World.of(machines).total // CARD_MILLI
+        if self.trace is None:
+            return generate.generate(mix, jobs=jobs, cards=cards, seed=seed, load=load)
+        if self.format == "openb":
+            return loaders.read_openb(self.trace, cards=cards, load=load, any_model=self.fleet != OPENB)
+        if self.format == "records":
+            return records.workload(self.trace.stem, records.read(self.trace))
+        return loaders.read_philly(self.trace)
+
+
+# --- while it runs --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _recording(path: Path | None) -> Iterator[tuple[Watcher, ...]]:
+    if path is None:
+        yield ()
+        return
+    with _opened(path) as file:
+        yield (records.Writer(file),)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as exc:
+        raise errors.Permanent(f"writing decisions: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _progress(jobs: int) -> Iterator[_Bars]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("jobs"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as drawn:
+        yield _Bars(drawn, jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bars:
+    drawn: Progress
+    jobs: int
+
+
+class _Bar:
+    """Tells how many jobs are done, a few times per percent."""
+
+    def __init__(self, bars: _Bars, policy: str) -> None:
+        self._bars = bars
+        self._task = bars.drawn.add_task(f"Simulating {policy}", total=bars.jobs)
+        self._told = 0
+        self._step = max(1, bars.jobs // 400)
+
+    def moment(self, simulation: Simulation, at_s: float) -> None:
+        del at_s
+        done = self._bars.jobs - simulation.unfinished
+        if done - self._told >= self._step or done == self._bars.jobs:
+            self._told = done
+            self._bars.drawn.update(self._task, completed=done)
+
+    def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+        """Nothing to tell."""
+
+    def ended(self, simulation: Simulation, at_s: float, job: Job) -> None:
+        """Told with the moment."""

@@ -1,0 +1,42 @@
+"""One workload on one fleet under several policies, each from an empty fleet and with the same faults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.sim import metrics, policies
+from kgwe.sim.loop import Options, Simulation
+from kgwe.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.placement.node import Node
+    from kgwe.sim.loop import Watcher
+    from kgwe.sim.metrics import Result
+    from kgwe.sim.workload import Workload
+
+
+def run(
+    nodes: Sequence[Node],
+    workload: Workload,
+    policy: str,
+    options: Options | None = None,
+    watchers: tuple[Watcher, ...] = (),
+) -> Result:
+    """What becomes of the workload under the policy of this name."""
+    simulation = Simulation(World.of(nodes), workload, policies.find(policy), options, watchers)
+    return metrics.summarise(policy, simulation.run())
+
+
+def compare(
+    nodes: Sequence[Node],
+    workload: Workload,
+    names: Sequence[str],
+    options: Options | None = None,
+    watch: Callable[[str], tuple[Watcher, ...]] = lambda _: (),
+) -> list[Result]:
+    """The same for each policy in turn; `watch(policy)` gives its watchers."""
+    for name in names:
+        policies.find(name)  # a misspelt one is told before the others have run
+    return [run(nodes, workload, name, options, watch(name)) for name in names]
