@@ -1,9 +1,12 @@
 """The engine's benchmark measures what it says, and notices when the engine is wrong."""
 
+import json
+
 import pytest
 
 from kgwe import errors
 from kgwe.bench import engine
+from kgwe.cli.main import main
 from kgwe.local.progress import Silent
 
 
@@ -22,3 +25,11 @@ def test_a_choice_that_differs_is_not_correct():
 def test_a_fleet_without_nodes_of_eight_is_refused():
     with pytest.raises(errors.Permanent, match="no machine with 8 GPUs"):
         engine.snapshot_of("gb200-nvl72", 4)
+
+
+def test_the_command_prints_one_line_of_json(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "engine", "--nodes", "20", "40", "--decisions", "20", "--naive", "4", "--json"])
+    assert ended.value.code == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["name"], said["params"]["nodes"]) == ("engine", [20, 40])
