@@ -6,7 +6,8 @@ it leads to. Nothing is guessed, so "no change found" is an answer too.
     LowerLevel        the required level, one step at a time           RelaxWiring     links between a pod's own cards
     FewerReplicas     as many as fit                                   RelaxNetwork    GB/s between nodes
     OtherModel        any GPU model and architecture                   RelaxSegment    groups that must stay together
-    TolerateSpot      the taints of spot nodes                         RelaxSpread     nodes per leaf, pods per node
+    MixModels         cards of several models                          RelaxSpread     nodes per leaf, pods per node
+    TolerateSpot      the taints of spot nodes
     Evict             work of lower priority, the least that is found to suffice
 
 The reason names what binds: the first of network, segments, limits, wiring, model, taints and level whose change alone
@@ -26,7 +27,7 @@ from kgwe.placement.ask import Toleration
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_eviction import Evictable
 from kgwe.placement.gang_plan import GangPlan
-from kgwe.placement.gang_request import CLUSTER
+from kgwe.placement.gang_request import CLUSTER, Hardware
 from kgwe.placement.node import Preference
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class GangReason(enum.StrEnum):
     """The gang's own limits of nodes per leaf or pods per node."""
     WIRING_NOT_MET = "WiringNotMet"
     WRONG_GPU_MODEL = "WrongGPUModel"
+    MODELS_DIFFER = "ModelsDiffer"
+    """There is room, but not on cards of one model, which the gang demands."""
     NODES_TAINTED = "NodesTainted"
     ROLES_DO_NOT_FIT_TOGETHER = "RolesDoNotFitTogether"
     """Each role would fit alone; no way was found to place them together, which is not a proof that there is none."""
@@ -66,6 +69,7 @@ class ChangeKind(enum.StrEnum):
     RELAX_SPREAD = "RelaxSpread"
     RELAX_WIRING = "RelaxWiring"
     OTHER_MODEL = "OtherModel"
+    MIX_MODELS = "MixModels"
     TOLERATE_SPOT = "TolerateSpot"
     LOWER_LEVEL = "LowerLevel"
     FEWER_REPLICAS = "FewerReplicas"
@@ -146,6 +150,7 @@ _REASONS: Final[Mapping[GangReason, str]] = {
     GangReason.TOO_MANY_PER_DOMAIN: "its own limit of nodes per leaf or pods per node leaves too little room",
     GangReason.WIRING_NOT_MET: "cards are free, but not wired as its pods require",
     GangReason.WRONG_GPU_MODEL: "there is room on other GPU models only",
+    GangReason.MODELS_DIFFER: "there is room, but not on cards of one model",
     GangReason.NODES_TAINTED: "there is room on spot nodes only, whose taints it does not tolerate",
     GangReason.ROLES_DO_NOT_FIT_TOGETHER: "each role would fit alone, but no way was found to place them together",
 }
@@ -156,6 +161,7 @@ _BINDING: Final[Mapping[ChangeKind, GangReason]] = {
     ChangeKind.RELAX_SPREAD: GangReason.TOO_MANY_PER_DOMAIN,
     ChangeKind.RELAX_WIRING: GangReason.WIRING_NOT_MET,
     ChangeKind.OTHER_MODEL: GangReason.WRONG_GPU_MODEL,
+    ChangeKind.MIX_MODELS: GangReason.MODELS_DIFFER,
     ChangeKind.TOLERATE_SPOT: GangReason.NODES_TAINTED,
     ChangeKind.LOWER_LEVEL: GangReason.NO_DOMAIN_LARGE_ENOUGH,
 }
@@ -193,7 +199,7 @@ def _changes(
 ) -> Iterator[Change]:
     tried = [
         *_relaxed(gang),
-        *_other_model(gang),
+        *_models(gang),
         *_spot(search, gang),
         *_levels(search, gang),
         *_fewer(gang, missing),
@@ -247,9 +253,12 @@ def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.RELAX_WIRING, text, changed
 
 
-def _other_model(gang: GangRequest) -> Iterator[_Tried]:
+def _models(gang: GangRequest) -> Iterator[_Tried]:
     if any(role.request.model or role.request.architecture for role in gang.roles):
         yield ChangeKind.OTHER_MODEL, "accept {models}", gang.with_requests(model="", architecture="")
+    if gang.hardware is Hardware.SAME:
+        changed = dataclasses.replace(gang, hardware=Hardware.PREFER_SAME)
+        yield ChangeKind.MIX_MODELS, "mix {models} (the slowest card sets the pace)", changed
 
 
 def _spot(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:

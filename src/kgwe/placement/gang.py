@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kgwe.placement import certificate
 from kgwe.placement.certificate import Evictable, GangRefusal
 from kgwe.placement.gang_plan import DomainScore, DomainWeights, GangPlan, Look, Seat, SizeClass
-from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK, GangRequest, Role, Segment, Strategy
+from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK, GangRequest, Hardware, Role, Segment, Strategy
 from kgwe.placement.gang_search import GangSearch, Missing
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ __all__ = [
     "GangPlanner",
     "GangRefusal",
     "GangRequest",
+    "Hardware",
     "Look",
     "Role",
     "Seat",

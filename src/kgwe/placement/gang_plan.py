@@ -125,3 +125,22 @@ class GangPlan:
         where = f"{self.level} {self.domain}" if self.domain != self.level else self.level
         found = f"{len(self.seats)} pods on {len(self.nodes)} nodes in {where}; ring {self.ring.words()}"
         return "\n".join([found, *[look.words() for look in self.looks]])
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No domain holds the gang."""
+
+    role: str
+    """The role that is shortest."""
+    needed: int
+    """Pods of it that are needed at least."""
+    room: int
+    """Pods of it that the best domain takes."""
+    level: str
+    domain: str
+    looks: tuple[Look, ...]
+    most_when_empty: int | None
+    """Pods of it that one domain could take if nothing ran there; None: not known. Below `needed`, it never starts."""
+    proven: bool
+    """False when each role alone would fit and no way was found to place them together."""

@@ -47,6 +47,15 @@ class Strategy(enum.StrEnum):
     """Into the smallest holes, wherever they are: for pods that do not talk to each other."""
 
 
+class Hardware(enum.StrEnum):
+    """Whether the cards of a gang are of one model."""
+
+    PREFER_SAME = "PreferSame"
+    """Of one model if any holds it, else mixed. Pods that do not talk (Pack, Distributed) are mixed at once."""
+    SAME = "Same"
+    ANY = "Any"
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Groups of `size` consecutive ranks, each inside one domain of the level."""
@@ -101,6 +110,8 @@ class GangRequest:
     """Level that one domain of must hold all; empty: the cluster."""
     preferred: str = ""
     strategy: Strategy = Strategy.CONSOLIDATED
+    hardware: Hardware = Hardware.PREFER_SAME
+    """Holds for roles that name no model themselves."""
     min_network_gb_per_s: float = 0.0
     """What each node must get to the farthest other node of the gang, one direction. Unknown is too little."""
     max_nodes_per_leaf: int = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kgwe.placement import gang_split
 from kgwe.placement.fit import Verdict
+from kgwe.placement.node import Gpus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+_NO_GPUS: Final = Gpus()
+
 
 class GangRoom:
     """Capacities of the domains for the roles of one gang, as the snapshot is when they are first asked for."""
 
-    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest) -> None:
+    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest, model: str = "") -> None:
+        """`model`: the only GPU model that roles which name none may have; empty: any."""
         self._fitter = fitter
         self._ladder = ladder
         self._gang = gang
+        shapes = fitter.snapshot.shapes
+        same = np.array([not model or shape.model == model for shape in shapes], np.bool_)
+        self._same_model: NDArray[np.bool_] = same[fitter.snapshot.shape[ladder.node]]
         self.units = [gang_split.units(ladder, role) for role in gang.roles]
         self._known: dict[tuple[int, int], list[Ints]] = {}
 
@@ -49,11 +56,16 @@ class GangRoom:
         if not request.gpus.count:
             return self._fitter.room(request)[nodes].astype(np.int64)
         fits = self._fitter.when_empty(request)[nodes] == Verdict.FITS
+        if not request.model:
+            fits &= self._same_model
         return np.where(fits, self._ladder.cards // request.gpus.count, 0)
 
     def _on_nodes(self, role: int, rung: int, loads: Ints | None = None) -> Ints:
         gang, ladder = self._gang, self._ladder
-        room = self._fitter.room(gang.roles[role].request)[ladder.node].astype(np.int64)
+        request = gang.roles[role].request
+        room = self._fitter.room(request)[ladder.node].astype(np.int64)
+        if not request.model and request.gpus != _NO_GPUS:
+            room[~self._same_model] = 0
         used = np.zeros(len(room), np.int64) if loads is None else loads
         if gang.max_pods_per_node:
             np.minimum(room, np.maximum(gang.max_pods_per_node - used, 0), out=room)

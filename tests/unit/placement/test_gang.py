@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -18,6 +19,7 @@ from kgwe.placement.gang import (
     DomainWeights,
     GangPlanner,
     GangRequest,
+    Hardware,
     Role,
     Segment,
     SizeClass,
@@ -92,6 +94,18 @@ def test_a_place_that_is_not_known_never_beats_a_known_one():
     assert (across.level, across.ring.gb_per_s) == ("cluster", 0.0), "a ring with an unknown step is unknown"
 
 
+def test_one_model_on_two_leaves_is_better_than_two_models_in_one():
+    #    leaf a         leaf b
+    #    H100 A100      A100
+    slower = dataclasses.replace(H100, model="A100-SXM4-80GB")
+    nodes = [Node(f"n{i}", shape, 64_000, 2**40) for i, shape in enumerate((H100, slower, slower))]
+    tree = domains.build([Place(f"n{i}", (leaf,), gb_per_s=50.0) for i, leaf in enumerate("aab")], ("leaf",))
+    planner = GangPlanner(Fitter(Snapshot.of(nodes)), tree)
+    assert placed(planner, GangRequest.of(cards(8), 2)).nodes == ("n1", "n2")
+    assert placed(planner, GangRequest.of(cards(8), 2, hardware=Hardware.ANY)).nodes == ("n0", "n1")
+    assert placed(planner, GangRequest.of(cards(8), 2, required="leaf")).nodes == ("n0", "n1"), "mixed if it must be"
+
+
 def test_nodes_the_tree_does_not_know_are_used_last_and_near_nothing():
     nodes = [Node(f"n{i}", H100, 64_000, 2**40) for i in range(3)]
     tree = domains.build([Place(f"n{i}", ("a",), gb_per_s=50.0) for i in (1, 2)], ("leaf",))
@@ -105,7 +119,8 @@ def test_a_good_past_decides_between_equals():
     fitter = Fitter(cluster.snapshot)
     past = np.array([np.nan, np.nan, 0.9, 0.9])
     plan = placed(GangPlanner(fitter, cluster.tree, history=past), GangRequest.of(cards(8), 2))
-    assert (plan.domain, plan.score.history) == ("b", pytest.approx(9.0))
+    assert plan.domain == "b"
+    assert plan.score.history == pytest.approx(9.0)
     plain = GangPlanner(fitter, cluster.tree, weights=DomainWeights(50, 30, 20, 0), history=past)
     assert placed(plain, GangRequest.of(cards(8), 2)).domain == "a"
 
