@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe import errors
-from kgwe.model import domains
-from kgwe.placement import node_clearing
+from kgwe.placement import bonds, node_clearing
 from kgwe.placement.eviction import Found, Pool
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_clearing import Clearing
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fit import Fitter
     from kgwe.placement.node import Request
     from kgwe.placement.running import Running, Victim
-    from kgwe.placement.snapshot import Grant, Snapshot
+    from kgwe.placement.snapshot import Grant
 
 
 class Why(enum.StrEnum):
@@ -101,13 +100,8 @@ def plan_preemption(
     lower = [each for each in running if each.preemptible and each.priority < priority and each.held]
     pool = Pool(fitter.snapshot, lower, now_s, budgets)
     if isinstance(wanted, GangRequest):
-        return _for_gang(GangSearch(fitter, tree or flat(fitter.snapshot)), pool, wanted)
+        return _for_gang(GangSearch(fitter, tree or bonds.flat(fitter.snapshot)), pool, wanted)
     return _for_pod(fitter, pool, wanted)
-
-
-def flat(snapshot: Snapshot) -> Tree:
-    """The network when nothing is known of it."""
-    return domains.build([domains.Place(node.name) for node in snapshot.nodes], ())
 
 
 # --- one pod --------------------------------------------------------------------------------------------
