@@ -112,7 +112,8 @@ def summarize(cells: Iterable[Cell]) -> dict[str, Any]:
     settings = defaultdict(list)
     for cell in cells:
         settings[cell.model, cell.mix, cell.load].append(cell)
-    margins = [_margin(each) for each in settings.values()]
+    by_setting = {f"{model} {mix} {load}": _margin(each) for (model, mix, load), each in settings.items()}
+    margins = list(by_setting.values())
     per_seed = defaultdict(list)
     for cell in cells:
         per_seed[cell.seed].append(cell)
@@ -125,6 +126,7 @@ def summarize(cells: Iterable[Cell]) -> dict[str, Any]:
         "slices_by_mix": _grouped(cells, lambda cell: cell.mix, slices=True),
         "settings": len(margins),
         "settings_behind": sum(margin < 0 for margin in margins),
+        "worst_setting": min(by_setting, key=lambda each: by_setting[each]),
         "worst_margin": round(min(margins), 4),
         "mean_margin": round(statistics.fmean(margins), 4),
         "worst_margin_of_a_seed": round(min(_margin(each) for each in per_seed.values()), 4),
