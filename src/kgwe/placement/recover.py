@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kgwe.model.domains import Tree
     from kgwe.placement.fit import Fitter
     from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.node import Request
     from kgwe.placement.running import Running
 
 # Sets of healthy members tried beside the lost ones: all sets of seven.
@@ -237,7 +238,7 @@ class _Site:
     def _anew(self, workload: Running, bound: Bonds) -> dict[int, Seated] | None:
         """The whole gang as if it had just come, away from what has failed."""
         gang = workload.gang
-        if gang is None or gang.replicas != len(workload.members):
+        if gang is None or _requests(gang) != [member.request for member in workload.members]:
             return None
         plan = self._search.find(_avoiding(gang, self._dead_names))
         if not isinstance(plan, GangPlan) or len(plan.seats) != len(workload.members):
@@ -320,6 +321,11 @@ def _nodes_in(tree: Tree, level: str, name: str) -> frozenset[str]:
     return frozenset(
         node for number, known in enumerate(found.names) if known == name for node in tree.nodes[found.nodes(number)]
     )
+
+
+def _requests(gang: GangRequest) -> list[Request]:
+    """By rank, when it has all the members it can have."""
+    return [role.request for role in gang.roles for _ in range(role.replicas)]
 
 
 def _avoiding(gang: GangRequest, names: Collection[str]) -> GangRequest:
