@@ -1,0 +1,304 @@
+"""What holds for every gang on every small cluster, checked against trying all placements."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests import machines
+
+from kgwe.model import domains
+from kgwe.model.domains import Place, Speed, Tree
+from kgwe.placement import gang_split, ring
+from kgwe.placement.certificate import ChangeKind
+from kgwe.placement.fit import Fitter
+from kgwe.placement.gang import (
+    NODE,
+    NVLINK,
+    Evictable,
+    GangPlan,
+    GangPlanner,
+    GangRefusal,
+    GangRequest,
+    Role,
+    Segment,
+    Strategy,
+)
+from kgwe.placement.node import Gpus, Node, Request, Shape
+from kgwe.placement.snapshot import Grant, Snapshot
+
+LEVELS = ("leaf", "spine")
+CARDS = 4
+SHAPE = Shape(machines.nvswitch(CARDS), "H100", 81_559, "Hopper")
+
+
+@dataclass
+class World:
+    snapshot: Snapshot
+    tree: Tree
+    fitter: Fitter
+    planner: GangPlanner
+    held: list[Grant]
+
+
+@st.composite
+def worlds(draw: st.DrawFn, most: int = 7) -> World:
+    """Up to seven nodes of four cards, some taken, somewhere below up to three leaves and two spines or nowhere."""
+    count = draw(st.integers(1, most))
+    nodes, places, held = [], [], []
+    for number in range(count):
+        name = f"n{number}"
+        leaf = draw(st.sampled_from(("a", "b", "c", "")))
+        spine = {"a": "s", "b": "s", "c": "t", "": draw(st.sampled_from(("s", "")))}[leaf]
+        speed = draw(st.sampled_from((0.0, 25.0, 50.0)))
+        nvlink = draw(st.sampled_from(("", "", "x", "y")))
+        nodes.append(Node(name, SHAPE, 8_000, 2**33, pods=draw(st.integers(1, 6))))
+        places.append(Place(name, (leaf, spine), nvlink, speed))
+        taken = draw(st.integers(0, (1 << CARDS) - 1))
+        if taken:
+            held.append(Grant(number, cards=taken))
+    snapshot = Snapshot.of(nodes)
+    held = [grant for grant in held if snapshot.pods[grant.node]]
+    snapshot.commit_all(held)
+    oversubscribed = {"leaf": Speed(oversubscription=draw(st.sampled_from((1.0, 2.0))))}
+    tree = domains.build(places, LEVELS, speeds=oversubscribed)
+    fitter = Fitter(snapshot)
+    return World(snapshot, tree, fitter, GangPlanner(fitter, tree), held)
+
+
+levels = st.sampled_from(("", NODE, NVLINK, "leaf", "spine"))
+
+
+@st.composite
+def gangs(draw: st.DrawFn) -> GangRequest:
+    """Of equal pods, without demands on the network."""
+    size = draw(st.integers(1, 3))
+    groups = draw(st.integers(1, 4))
+    segments = (Segment(size, draw(st.sampled_from((NODE, NVLINK, "leaf")))),) if draw(st.booleans()) else ()
+    replicas = size * groups
+    return GangRequest.of(
+        Request(Gpus(count=draw(st.integers(1, 3))), cpu_milli=draw(st.sampled_from((0, 3_000)))),
+        replicas,
+        min_replicas=draw(st.sampled_from((0, size))),
+        segments=segments,
+        required=draw(levels),
+        preferred=draw(levels),
+        strategy=draw(st.sampled_from(list(Strategy))),
+        max_pods_per_node=draw(st.sampled_from((0, 0, 2))),
+    )
+
+
+def state(snapshot: Snapshot):
+    return [
+        each.tolist()
+        for each in (snapshot.free, snapshot.cpu_milli, snapshot.memory_bytes, snapshot.pods, snapshot.milli)
+    ]
+
+
+def domain_of(world: World, node: str, level: str) -> object:
+    """What tells the domain of a node on a level; a node that does not say is its own NVLink domain."""
+    place = world.tree.position[node]
+    if level == NODE:
+        return node
+    if level == NVLINK:
+        number = int(world.tree.nvlink_of[place])
+        return node if number < 0 else number
+    return int(world.tree.domain_of[world.tree.level(level), place]) if level else 0
+
+
+def groups_hold(world: World, nodes: list[str], segments: tuple[Segment, ...]) -> bool:
+    return all(
+        len({domain_of(world, node, segment.level) for node in nodes[first : first + segment.size]}) == 1
+        for segment in segments
+        for first in range(0, len(nodes), segment.size)
+    )
+
+
+def feasible(world: World, gang: GangRequest, count: int, level: str) -> bool:
+    """Whether any numbers of pods per node will do, with all pods in one domain of the level."""
+    role = gang.roles[0]
+    names = [node.name for node in world.snapshot.nodes]
+    room = world.fitter.room(role.request).tolist()
+    if gang.max_pods_per_node:
+        room = [min(each, gang.max_pods_per_node) for each in room]
+    for loads in itertools.product(*(range(each + 1) for each in room)):
+        if sum(loads) != count:
+            continue
+        used = [name for name, load in zip(names, loads, strict=True) if load]
+        if len({domain_of(world, name, level) for name in used}) > 1:
+            continue
+        totals = [
+            Counter(
+                key
+                for name, load in zip(names, loads, strict=True)
+                for key in [domain_of(world, name, segment.level)] * load
+            )
+            for segment in role.segments
+        ]
+        if all(n % s.size == 0 for s, each in zip(role.segments, totals, strict=True) for n in each.values()):
+            return True
+    return False
+
+
+# --- all or none, within bounds -------------------------------------------------------------------------
+
+
+@given(world=worlds(), gang=gangs())
+def test_a_plan_is_whole_fits_and_keeps_what_is_required(world, gang):
+    before = state(world.snapshot)
+    plan = world.planner.plan(gang)
+    assert state(world.snapshot) == before, "planning books nothing"
+    if isinstance(plan, GangRefusal):
+        return
+    role = gang.roles[0]
+    assert role.least <= len(plan.seats) <= role.replicas
+    assert [seat.rank for seat in plan.seats] == list(range(len(plan.seats)))
+    nodes = [seat.node for seat in plan.seats]
+    if gang.required:
+        assert len({domain_of(world, node, gang.required) for node in nodes}) == 1
+    assert groups_hold(world, nodes, role.segments)
+    if gang.max_pods_per_node:
+        assert max(Counter(nodes).values()) <= gang.max_pods_per_node
+    assert all(seat.grant.cards.bit_count() == role.request.gpus.count for seat in plan.seats)
+    # commit_all refuses whatever is booked twice or does not fit.
+    world.snapshot.commit_all(plan.grants)()
+    assert state(world.snapshot) == before
+    assert 0 <= plan.score.total <= 100
+
+
+@given(world=worlds(), gang=gangs())
+def test_the_same_gang_on_the_same_snapshot_gets_the_same_plan(world, gang):
+    again = GangPlanner(Fitter(world.snapshot), world.tree)
+    first, second = world.planner.plan(gang), again.plan(gang)
+    if isinstance(first, GangPlan):
+        assert first == second
+    else:
+        assert isinstance(second, GangRefusal)
+        assert first.words() == second.words()
+
+
+# --- against trying everything --------------------------------------------------------------------------
+
+
+@given(world=worlds(most=5), gang=gangs())
+def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
+    plan = world.planner.plan(gang)
+    role = gang.roles[0]
+    if isinstance(plan, GangRefusal):
+        assert not feasible(world, gang, role.least, gang.required)
+        return
+    count = len(plan.seats)
+    if count < role.replicas:
+        assert not feasible(world, gang, count + role.step, gang.required), "an elastic gang gets the most there is"
+    if gang.strategy is Strategy.CONSOLIDATED:
+        below = {"": LEVELS[::-1], "cluster": LEVELS[::-1], "spine": ("leaf",)}.get(plan.level, ())
+        lower = [*below, *([NODE] if plan.level != NODE else [])]
+        for level in lower:
+            assert not feasible(world, gang, count, level), f"{level} would hold it, not only {plan.level}"
+
+
+@given(
+    room=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    wanted=st.integers(1, 30),
+)
+def test_the_fewest_children_share_as_evenly_as_can_be(room, wanted):
+    assume(sum(room) >= wanted)
+    found = gang_split.divide(np.array(room), wanted).tolist()
+    assert sum(found) == wanted
+    assert all(0 <= n <= most for n, most in zip(found, room, strict=True))
+    ways = (
+        [loads for loads in itertools.product(*(range(most + 1) for most in room)) if sum(loads) == wanted]
+        if np.prod([most + 1 for most in room]) < 20_000
+        else []
+    )
+    for loads in ways:
+        used = sum(n > 0 for n in loads)
+        assert used >= sum(n > 0 for n in found)
+        if used == sum(n > 0 for n in found):
+            assert min(n for n in loads if n) <= min(n for n in found if n)
+
+
+# --- certificates ---------------------------------------------------------------------------------------
+
+
+@given(world=worlds(), gang=gangs(), data=st.data())
+def test_every_change_a_certificate_suggests_starts_the_gang(world, gang, data):
+    before = state(world.snapshot)
+    evictable = [
+        Evictable(f"job-{number}", data.draw(st.integers(-2, 0)), (grant,)) for number, grant in enumerate(world.held)
+    ]
+    refusal = world.planner.plan(gang, evictable=evictable)
+    assert state(world.snapshot) == before
+    if isinstance(refusal, GangPlan):
+        return
+    assert refusal.short > 0
+    assert "cannot start" in refusal.words()
+    for change in refusal.changes:
+        undos = [
+            world.snapshot.release(grant) for each in evictable if each.owner in change.evicts for grant in each.grants
+        ]
+        assert bool(change.evicts) is (change.kind is ChangeKind.EVICT)
+        assert all(each.priority < gang.priority for each in evictable if each.owner in change.evicts)
+        plan = GangPlanner(Fitter(world.snapshot), world.tree).plan(change.gang)
+        assert isinstance(plan, GangPlan), change.text
+        assert plan == change.plan
+        world.snapshot.commit_all(plan.grants)()
+        for undo in reversed(undos):
+            undo()
+    assert state(world.snapshot) == before
+
+
+# --- roles ----------------------------------------------------------------------------------------------
+
+
+@given(world=worlds(), leaders=st.integers(1, 2), workers=st.integers(1, 6), each=st.integers(2, 4), required=levels)
+def test_roles_are_placed_together_and_a_one_card_leader_never_keeps_workers_out(
+    world, leaders, workers, each, required
+):
+    roles = (Role("leader", Request(Gpus(count=1)), leaders), Role("worker", Request(Gpus(count=each)), workers))
+    gang = GangRequest(roles, required=required)
+    before = state(world.snapshot)
+    plan = world.planner.plan(gang)
+    assert state(world.snapshot) == before
+    if isinstance(plan, GangPlan):
+        assert plan.replicas == {"leader": leaders, "worker": workers}
+        if required:
+            assert len({domain_of(world, seat.node, required) for seat in plan.seats}) == 1
+        world.snapshot.commit_all(plan.grants)()
+    else:
+        assert plan.changes or plan.verdicts
+
+
+# --- rings ----------------------------------------------------------------------------------------------
+
+
+@given(world=worlds(), linked=st.booleans())
+def test_steps_of_the_network_are_what_the_tree_says(world, linked):
+    tree = world.tree
+    if linked:
+        places = [
+            Place(
+                name,
+                tuple(level.names[tree.domain_of[number, place]] for number, level in enumerate(tree.levels)),
+                gb_per_s=float(tree.node_gb_per_s[place]),
+            )
+            for place, name in enumerate(tree.nodes)
+        ]
+        tree = domains.build(places, LEVELS, connected=[("leaf", "a", "c")])
+    pairs = list(itertools.product(range(len(tree.nodes)), repeat=2))
+    a, b = np.array(pairs).T
+    assert ring.network_gb_per_s(tree, a, b).tolist() == [tree.gb_per_s(*pair) for pair in pairs]
+
+
+@given(world=worlds(), gang=gangs(), least=st.sampled_from((10.0, 25.0, 50.0)))
+def test_a_demand_on_the_network_holds_between_all_nodes_of_a_gang(world, gang, least):
+    demanding = GangRequest(gang.roles, gang.required, strategy=gang.strategy, min_network_gb_per_s=least)
+    plan = world.planner.plan(demanding)
+    if isinstance(plan, GangPlan):
+        used = [world.tree.position[node] for node in plan.nodes]
+        for a, b in itertools.combinations(used, 2):
+            assert world.tree.gb_per_s(a, b) >= least or world.tree.shares_nvlink(a, b)
