@@ -49,8 +49,8 @@ class Sample(ApiStruct, frozen=True):
     number: Annotated[int, about("Number.")] = 0
     numbers: Annotated[tuple[float, ...], about("Numbers.", unique=True)] = (0.5, 1.0)
     things: Annotated[tuple[Inner, ...], about("Things.", keys=("name",), max_items=3)] = ()
-    labels: Annotated[dict[str, str], about("Labels.", max_keys=4)] = {}  # noqa: RUF012 # msgspec copies it
-    free: Annotated[dict[str, Any], about("Anything.")] = {}  # noqa: RUF012 # msgspec copies it
+    labels: Annotated[dict[str, str], about("Labels.", max_keys=4)] = {}  # msgspec copies it
+    free: Annotated[dict[str, Any], about("Anything.")] = {}  # msgspec copies it
     when: Timestamp | None = None
 
 
