@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 OPENB = "openb"
 _DEFAULT_FLEET = "dgx-h100"
 _DEFAULT_NODES = 64
+_WIDEST = 1000
 
 _POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in policies.REGISTRY.items())
 _MIXES = "\n".join(f"  {name:<16} {mix.summary}" for name, mix in generate.MIXES.items())
@@ -180,7 +181,9 @@ def _show(found: report.Report, output: str, html: Path | None) -> None:
     )
     table = report.to_table(found)
     # Into a file or a pipe whole; a narrow terminal wraps lines, which loses less than cutting cells.
-    console.width = max(console.width, console.measure(table).maximum)
+    console.width = max(
+        console.width, console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+    )
     console.print(table)
 
 

@@ -43,6 +43,13 @@ class Series:
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
+    #: CSS class instead of the colour of its place
+    look: str = ""
+
+
+def colour(number: int) -> str:
+    """CSS class of the series in this place."""
+    return f"s{number % COLOURS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +97,8 @@ def stacked(series: Sequence[Series], *, x_label: str, y_label: str, top: float)
     for number, each in enumerate(series):
         above = [low + value for low, value in zip(below, each.ys, strict=True)]
         edge = _points(xs, above, x, y) + _points(list(reversed(xs)), list(reversed(below)), x, y)
-        title = html.escape(each.label)
         parts.append(
-            f'<polygon class="a s{number % COLOURS}" points="{" ".join(edge)}"><title>{title}</title></polygon>'
+            f'<polygon class="a {each.look or colour(number)}" points="{" ".join(edge)}">{_title(each)}</polygon>'
         )
         below = above
     return _frame(x, y, x_label, y_label, "".join(parts))
@@ -103,11 +109,13 @@ def _paths(series: Sequence[Series], x: _Axis, y: _Axis) -> str:
     for number, each in enumerate(series):
         points = _points(each.xs, each.ys, x, y)
         if points:
-            title = html.escape(each.label)
-            parts.append(
-                f'<polyline class="l s{number % COLOURS}" points="{" ".join(points)}"><title>{title}</title></polyline>'
-            )
+            look = each.look or colour(number)
+            parts.append(f'<polyline class="l {look}" points="{" ".join(points)}">{_title(each)}</polyline>')
     return "".join(parts)
+
+
+def _title(series: Series) -> str:
+    return f"<title>{html.escape(series.label)}</title>"
 
 
 def _points(xs: Sequence[float], ys: Sequence[float], x: _Axis, y: _Axis) -> list[str]:

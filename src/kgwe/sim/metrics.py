@@ -100,7 +100,9 @@ class Curves(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     policy: str
     jobs: Jobs
+    #: from the first arrival to the end, and to the last arrival (where all come at once, to the end)
     hours: float
+    busy_hours: float
     #: part of capacity in use while jobs arrive, and over the whole run
     allocation: float
     allocation_whole_run: float
@@ -125,6 +127,7 @@ def summarise(policy: str, simulation: Simulation) -> Result:
         policy=policy,
         jobs=_jobs(records),
         hours=whole.seconds / _HOUR_S,
+        busy_hours=busy.seconds / _HOUR_S,
         allocation=busy.allocated / total / max(busy.seconds, _TINY_S),
         allocation_whole_run=whole.allocated / total / max(whole.seconds, _TINY_S),
         fragmentation=float(np.mean(early)) if early else 0.0,

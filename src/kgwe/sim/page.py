@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import html
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.sim import chart, report
 from kgwe.sim.chart import Series
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kgwe.sim.metrics import Result
     from kgwe.sim.report import Report
 
 _STYLE: Final = """
-:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1d2329;--soft:#66707a;--line:#e4e6e8;--good:#0f7a4b;
+:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1d2329;--soft:#66707a;--line:#e4e6e8;--rest:#c3ccd4;
+--good:#0f7a4b;
 --s0:#2f6fde;--s1:#e07b1a;--s2:#1f9d63;--s3:#c2417f;--s4:#7a5ad1;--s5:#0e97a7;--s6:#9a7412;--s7:#7b8794}
 @media (prefers-color-scheme:dark){:root{--bg:#14171a;--card:#1c2024;--ink:#e8eaec;--soft:#9aa4ad;--line:#31373d;
---good:#5fd39b;--s0:#6ea3ff;--s1:#f5a252;--s2:#56cf94;--s3:#ee82b4;--s4:#ac92f5;--s5:#4fcbd8;--s6:#d8b34d;--s7:#a3adb6}}
+--rest:#5d6871;--good:#5fd39b;--s0:#6ea3ff;--s1:#f5a252;--s2:#56cf94;--s3:#ee82b4;--s4:#ac92f5;--s5:#4fcbd8;--s6:#d8b34d;--s7:#a3adb6}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1120px;margin:0 auto;padding:32px 20px 48px}
@@ -45,11 +49,18 @@ svg .l{fill:none;stroke:currentColor;stroke-width:1.8;stroke-linejoin:round}svg 
 svg .a{fill:currentColor;fill-opacity:.72;stroke:none}svg .a:hover{fill-opacity:.9}
 .s0{color:var(--s0)}.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}
 .s4{color:var(--s4)}.s5{color:var(--s5)}.s6{color:var(--s6)}.s7{color:var(--s7)}
+svg .rest{fill-opacity:.35}.rest{color:var(--rest)}
 footer{margin-top:18px}
 """
 
 _BEST: Final = '<td class="best">'
+_FOOTER: Final = (
+    "Made by kgwe simulate: same inputs and seed, same page. "
+    "Curves over time end after 1.5 times the time in which jobs arrive."
+)
 _HOURS_OF_DAYS: Final = 72
+# Times the time in which jobs arrive; what is left after it is a few long jobs.
+_TAIL: Final = 1.5
 #: shown large above everything when there is one policy
 _KEY: Final = (
     "GPU allocation",
@@ -70,11 +81,13 @@ def render(found: Report) -> str:
         (
             f"<h1>{html.escape(title)}</h1>",
             _params(found),
-            _legend([result.policy for result in results]) if many else _key_figures(results[0]),
+            _legend([(each.policy, chart.colour(number)) for number, each in enumerate(results)])
+            if many
+            else _key_figures(results[0]),
             _table(found) if many else "",
             f'<div class="grid">{"".join(_cards(results))}</div>',
             "" if many else _table(found),
-            '<footer class="soft">Made by kgwe simulate. Same inputs and seed, same page.</footer>',
+            f'<footer class="soft">{_FOOTER}</footer>',
         )
     )
     return (
@@ -96,11 +109,8 @@ def _number(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def _legend(labels: list[str]) -> str:
-    each = (
-        f'<span><i class="s{number % chart.COLOURS}"></i>{html.escape(label)}</span>'
-        for number, label in enumerate(labels)
-    )
+def _legend(entries: list[tuple[str, str]]) -> str:
+    each = (f'<span><i class="{look}"></i>{html.escape(label)}</span>' for label, look in entries)
     return f'<div class="legend">{"".join(each)}</div>'
 
 
@@ -130,13 +140,18 @@ def _table(found: Report) -> str:
 
 
 def _cards(results: list[Result]) -> list[str]:
-    unit, scale = _clock(results)
-    since = f"{unit} since the first arrival"
-    cards = [_use(results[0], since, scale)] if len(results) == 1 else _use_of_many(results, since, scale)
-    waiting = [_over_time(r, r.curves.demand, scale) for r in results]
+    clock = _Clock.of(results)
+    cards = [_use(results[0], clock)] if len(results) == 1 else _use_of_many(results, clock)
     cards.append(
-        _card("GPU waited for", "by jobs in the queue", chart.lines(waiting, x_label=since, y_label="% of capacity"))
+        _card(
+            "GPU waited for",
+            "by jobs in the queue",
+            clock.lines([(r, r.curves.demand) for r in results], "% of capacity"),
+        )
     )
+    if len(results) > 1:
+        running = clock.lines([(r, r.curves.running) for r in results], "jobs")
+        cards.append(_card("Jobs running", "at the same time", running))
     waits = [_distributed(r.policy, r.curves.wait_cdf_s) for r in results]
     ends = [_distributed(r.policy, r.curves.completion_cdf_s) for r in results]
     jobs = "% of jobs"
@@ -145,46 +160,58 @@ def _cards(results: list[Result]) -> list[str]:
     return cards
 
 
-def _use(result: Result, since: str, scale: float) -> str:
+def _use(result: Result, clock: _Clock) -> str:
     curves = result.curves
-    hours = [hour / scale for hour in curves.hours]
     idle = [
         max(0.0, 100 - used - lost - out)
         for used, lost, out in zip(curves.allocated, curves.fragmented, curves.out, strict=True)
     ]
-    layers = [("allocated", curves.allocated), ("fragmented", curves.fragmented), ("idle and usable", idle)]
+    layers = [("allocated", curves.allocated, "s0"), ("fragmented", curves.fragmented, "s1")]
     if any(curves.out):
-        layers.append(("out of order", curves.out))
-    drawn = chart.stacked(
-        [Series(label, hours, ys) for label, ys in layers], x_label=since, y_label="% of GPU", top=100
-    )
-    return _card("Where the GPUs are", _legend([label for label, _ in layers]), drawn, is_html=True)
+        layers.append(("out of order", curves.out, "s3"))
+    layers.append(("idle and usable", idle, "rest"))
+    series = [Series(label, *clock.cut(result, ys), look) for label, ys, look in layers]
+    drawn = chart.stacked(series, x_label=clock.label, y_label="% of GPU", top=100)
+    return _card("Where the GPUs are", _legend([(label, look) for label, _, look in layers]), drawn, is_html=True)
 
 
-def _use_of_many(results: list[Result], since: str, scale: float) -> list[str]:
-    used = [_over_time(r, r.curves.allocated, scale) for r in results]
-    lost = [_over_time(r, r.curves.fragmented, scale) for r in results]
+def _use_of_many(results: list[Result], clock: _Clock) -> list[str]:
+    used = clock.lines([(r, r.curves.allocated) for r in results], "% of GPU", top=100)
+    lost = clock.lines([(r, r.curves.fragmented) for r in results], "% of GPU")
     return [
-        _card("GPU allocation", "held by jobs", chart.lines(used, x_label=since, y_label="% of GPU", top=100)),
-        _card(
-            "Fragmentation",
-            "idle, but of no use to a pod of the mix",
-            chart.lines(lost, x_label=since, y_label="% of GPU"),
-        ),
+        _card("GPU allocation", "held by jobs", used),
+        _card("Fragmentation", "idle, but of no use to a pod of the mix", lost),
     ]
 
 
-def _over_time(result: Result, ys: list[float], scale: float) -> Series:
-    return Series(result.policy, [hour / scale for hour in result.curves.hours], ys)
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """The axis of time: hours or days, cut where little more happens than the last long jobs running out."""
+
+    unit: str
+    hours: float
+    until: float
+
+    @classmethod
+    def of(cls, results: list[Result]) -> _Clock:
+        until = min(max(r.hours for r in results), _TAIL * max(r.busy_hours for r in results))
+        return cls("days", 24.0, until) if until > _HOURS_OF_DAYS else cls("hours", 1.0, until)
+
+    @property
+    def label(self) -> str:
+        return f"{self.unit} since the first arrival"
+
+    def cut(self, result: Result, ys: Sequence[float]) -> tuple[list[float], list[float]]:
+        shown = [(hour / self.hours, y) for hour, y in zip(result.curves.hours, ys, strict=True) if hour <= self.until]
+        return [x for x, _ in shown], [y for _, y in shown]
+
+    def lines(self, curves: Sequence[tuple[Result, Sequence[float]]], y_label: str, top: float | None = None) -> str:
+        series = [Series(result.policy, *self.cut(result, ys)) for result, ys in curves]
+        return chart.lines(series, x_label=self.label, y_label=y_label, top=top)
 
 
 def _distributed(label: str, seconds: list[float]) -> Series:
     return Series(label, seconds, [100 * k / max(len(seconds) - 1, 1) for k in range(len(seconds))])
-
-
-def _clock(results: list[Result]) -> tuple[str, float]:
-    longest = max(result.hours for result in results)
-    return ("days", 24.0) if longest > _HOURS_OF_DAYS else ("hours", 1.0)
 
 
 def _card(title: str, subtitle: str, drawn: str, *, is_html: bool = False) -> str:
