@@ -331,6 +331,43 @@ def mig(
     return 0
 
 
+@app.command(
+    help_epilogue="""Examples:
+  kgwe bench gang
+  kgwe bench gang --repeat 20 --json"""
+)
+def gang(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
+    """Place gangs on simulated DGX H100 nodes, and refuse an impossible one with reasons.
+
+    512 pods of 2 GPUs with a preferred rack, 50 gangs of 8 nodes, a gang of 20 nodes with 10 free, 1,000 pods on
+    5,000 nodes, beside a scheduler that looks at one pod and one node at a time. Takes a few seconds.
+    Exit code 1 when a gang that fits a leaf did not get one.
+
+    Parameters
+    ----------
+    repeat
+        Times every plan is made; numbers are medians.
+    seed
+        Seed of what is taken on the nodes beforehand.
+    """
+    from kgwe.bench import gang as gang_bench  # noqa: PLC0415 - NumPy: see packing
+
+    try:
+        measured = gang_bench.run(gang_bench.Options(repeat=repeat, seed=seed), progress.for_stream())
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    if json:
+        _print(measured, as_json=True)
+    else:
+        certificate = measured.metrics.pop("certificate")
+        _print(measured, as_json=False)
+        sys.stdout.write(f"\ncertificate:\n{certificate}\n")
+    if gang_bench.is_correct(measured.metrics):
+        return 0
+    sys.stderr.write("kgwe: a gang did not get the place it could have: see one_leaf_share and unplaced.\n")
+    return 1
+
+
 def _print(measured: report.Report, *, as_json: bool) -> None:
     sys.stdout.write((report.to_json(measured) if as_json else report.to_table(measured)) + "\n")
     sys.stdout.flush()

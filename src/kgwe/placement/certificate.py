@@ -214,10 +214,18 @@ def _changes(
             done.add(kind)
             changed = _exactly(asked, plan) if kind is ChangeKind.FEWER_REPLICAS else asked
             yield Change(kind, text.format(**_numbers(search, plan, missing)), changed, plan)
-    found = gang_eviction.least(search, gang, evictable)
+    found = gang_eviction.least(search, gang, evictable, _nodes_of(search, gang, missing)) if evictable else None
     if found is not None:
         owners, plan = found
         yield Change(ChangeKind.EVICT, f"evict {', '.join(owners)} (lower priority)", gang, plan, owners)
+
+
+def _nodes_of(search: GangSearch, gang: GangRequest, missing: Missing) -> frozenset[int]:
+    """Nodes of the best domain; of all that share its name."""
+    ladder = search.ladders.of(gang.named_levels)
+    rung = ladder.rungs[ladder.index(missing.level)]
+    same = [domain for domain, name in enumerate(rung.names) if name == missing.domain]
+    return frozenset(int(node) for domain in same for node in ladder.node[rung.places(domain)])
 
 
 def _numbers(search: GangSearch, plan: GangPlan, missing: Missing) -> dict[str, object]:
