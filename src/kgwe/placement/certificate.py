@@ -121,7 +121,7 @@ class GangRefusal:
 
     def words(self) -> str:
         """The certificate for people."""
-        where = self.level if self.domain in ("", self.level) else f"{self.level} {self.domain}"
+        where = _name(self.level, self.domain)
         name = f"gang {self.gang.name} " if self.gang.name else "the gang "
         lines = [
             f"{name}cannot start: {_REASONS[self.reason]}.",
@@ -131,7 +131,7 @@ class GangRefusal:
         lines += [f"Level {look.words()}." for look in self.looks if not look.holding]
         if self.is_hopeless:
             lines.append(
-                f"Waiting does not help: with nothing running, one {self.gang.required or CLUSTER} "
+                f"Waiting does not help: with nothing running, {_one(self.gang.required or CLUSTER)} "
                 f"takes {self.most_when_empty} of {self.needed}."
             )
         if self.changes:
@@ -140,6 +140,14 @@ class GangRefusal:
         else:
             lines.append("No single change that was tried starts it now.")
         return "\n".join(lines)
+
+
+def _name(level: str, domain: str) -> str:
+    return level if domain in {"", level} else f"{level} {domain}"
+
+
+def _one(level: str) -> str:
+    return "the cluster" if level == CLUSTER else f"one {level}"
 
 
 _REASONS: Final[Mapping[GangReason, str]] = {
@@ -236,7 +244,7 @@ def _numbers(search: GangSearch, plan: GangPlan, missing: Missing) -> dict[str, 
         "replicas": plan.replicas[missing.role],
         "models": ", ".join(models),
         "rate": f"{plan.ring.gb_per_s:.1f}",
-        "where": f"{plan.level} {plan.domain}".strip(),
+        "where": _name(plan.level, plan.domain),
     }
 
 

@@ -114,7 +114,9 @@ class Climb:
             self._holding(rung, counts, looks)
         for number, needed in enumerate(counts):
             rooms = [self._capacity(number, rung) for rung in range(self.start, self.top + 1)]
-            largest = [int(each.max(initial=0)) for each in rooms]
+            # Half a segment is no room.
+            size = self.gang.roles[number].step
+            largest = [int(each.max(initial=0)) // size * size for each in rooms]
             step = max(range(len(largest)), key=lambda i: (largest[i], i))
             if best is None or largest[step] - needed < best[0]:
                 domain = int(rooms[step].argmax()) if len(rooms[step]) else 0
@@ -137,7 +139,8 @@ class Climb:
         if not self.gang.roles[number].request.gpus.count:
             return None
         empty = gang_split.capacities(self.ladder, self.room.when_empty(number), self.room.units[number], self.top)
-        return max(int(each.max(initial=0)) for each in empty)
+        size = self.gang.roles[number].step
+        return max(int(each.max(initial=0)) for each in empty) // size * size
 
     # --- which domain -----------------------------------------------------------------------------------
 

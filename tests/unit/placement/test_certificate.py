@@ -14,7 +14,17 @@ from kgwe.placement import certificate
 from kgwe.placement.ask import Taint
 from kgwe.placement.certificate import ChangeKind, GangReason
 from kgwe.placement.fit import Fitter, Verdict
-from kgwe.placement.gang import Evictable, GangPlanner, GangRefusal, GangRequest, Hardware, Role, plan_gang
+from kgwe.placement.gang import (
+    NODE,
+    Evictable,
+    GangPlanner,
+    GangRefusal,
+    GangRequest,
+    Hardware,
+    Role,
+    Segment,
+    plan_gang,
+)
 from kgwe.placement.node import Node, Preference, Shape
 from kgwe.placement.snapshot import Snapshot
 
@@ -114,6 +124,14 @@ def test_fewer_replicas_come_in_whole_segments_and_of_the_role_that_is_short():
     assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 4 worker pods instead of 6"
     change = next(each for each in refusal.changes if each.kind is ChangeKind.FEWER_REPLICAS)
     assert [role.replicas for role in change.gang.roles] == [1, 4]
+
+
+def test_a_gang_that_even_an_empty_cluster_does_not_hold_is_told_so():
+    groups = (Segment(4, NODE),)
+    refusal = racks(DRAWN).refuse(GangRequest.of(cards(4), 4, segments=groups))
+    assert refusal.is_hopeless
+    assert (refusal.room, refusal.short) == (0, 4), "room for half a segment is none"
+    assert "with nothing running, the cluster takes 0 of 4." in refusal.words()
 
 
 # --- evictions ------------------------------------------------------------------------------------------
