@@ -195,10 +195,8 @@ class LeaderElector:
         return True
 
     async def _write(self, lease: Lease) -> None:
-        body = {
-            "metadata": {"name": self._name, "resourceVersion": lease.metadata.resourceVersion},
-            "spec": self._spec(lease),
-        }
+        # With its metadata, so that labels of others stay, and the uid: a namesake made meanwhile is refused.
+        body = {"metadata": msgspec.to_builtins(lease.metadata), "spec": self._spec(lease)}
         self._unsure = True
         try:
             stored = await self._client.replace(resources.LEASE, self._name, body, self._namespace)
@@ -251,5 +249,5 @@ class LeaderElector:
         if lease.spec.holderIdentity != self.identity:
             return
         spec = msgspec.to_builtins(lease.spec) | {"holderIdentity": "", "leaseDurationSeconds": 1}
-        body = {"metadata": {"name": self._name, "resourceVersion": lease.metadata.resourceVersion}, "spec": spec}
+        body = {"metadata": msgspec.to_builtins(lease.metadata), "spec": spec}
         await self._client.replace(resources.LEASE, self._name, body, self._namespace)

@@ -220,6 +220,8 @@ async def test_an_edit_by_hand_does_not_depose_the_leader(client, namespace):
                     await asyncio.sleep(0.02)
         assert not lost.done()
         lost.cancel()
+        kept = await client.get(resources.LEASE, "lease", namespace)
+        assert kept.metadata.annotations == {"note": "4"}
 
 
 async def test_a_lease_deleted_by_hand_is_made_again_by_its_holder(client, namespace):

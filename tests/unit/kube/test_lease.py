@@ -260,8 +260,9 @@ async def test_of_two_who_find_the_lease_expired_one_takes_it(ann, bob, server, 
     assert not bob.is_leader()
 
 
-async def test_somebody_labelling_the_lease_does_not_depose_the_leader(ann, server, clock):
+async def test_somebody_labelling_the_lease_does_not_depose_the_leader_and_keeps_the_label(ann, server, clock):
     await ann._step()
+    server.lease["metadata"]["labels"] = {"team": "gpu"}
     server.store(server.lease)
     clock.now += 4.9
 
@@ -269,6 +270,7 @@ async def test_somebody_labelling_the_lease_does_not_depose_the_leader(ann, serv
 
     clock.now += 4.9
     assert ann.is_leader()
+    assert server.lease["metadata"]["labels"] == {"team": "gpu"}
 
 
 async def test_somebody_labelling_the_lease_over_and_over_does_not_keep_a_dead_leader_alive(ann, bob, server, clock):
