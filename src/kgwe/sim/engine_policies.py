@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.placement.node import Request
+    from kgwe.placement.packing.policy import Policy as PackingPolicy
     from kgwe.placement.packing.policy import PolicyFactory as PackingFactory
     from kgwe.sim.workload import Job, Workload
     from kgwe.sim.world import World
@@ -77,9 +78,11 @@ class PodByPod:
         for request, count in workload.mix:
             demand = self._demand(request)
             counts[demand] = counts.get(demand, 0) + count
-        self._copy(np.arange(len(snapshot)))
-        self._seen = snapshot.version
-        self._policy = make(self._fleet, Mix(tuple(counts), tuple(counts.values())), rng)
+        self._make: Callable[[], PackingPolicy] = lambda: make(
+            self._fleet, Mix(tuple(counts), tuple(counts.values())), rng
+        )
+        self._known: PackingPolicy | None = None
+        self._seen = 0
 
     def place(self, job: Job) -> Grants | None:
         undos: list[Callable[[], None]] = []
@@ -103,22 +106,27 @@ class PodByPod:
             return None
         if request.gpus.slices:
             return fitter.grant(request, int(nodes[0]))  # the packing policies know no slices
-        self._catch_up()
-        demand = self._demand(request)
-        node = int(nodes[np.argmax(self._policy.scores(demand, nodes))])
+        policy, demand = self._caught_up(), self._demand(request)
+        node = int(nodes[np.argmax(policy.scores(demand, nodes))])
         if not request.gpus.milli:
             return fitter.grant(request, node)
-        (card,) = self._policy.choose_cards(demand, node)
+        (card,) = policy.choose_cards(demand, node)
         gpus = request.gpus
         return Grant(node, request.cpu_milli, request.memory_bytes, share=(card, gpus.milli, gpus.share_mib))
 
-    def _catch_up(self) -> None:
+    def _caught_up(self) -> PackingPolicy:
+        """The policy, told of all changes. It is made when first asked: it may not be told before it has looked."""
         snapshot = self._world.snapshot
-        changed = snapshot.newer_than(self._seen)
-        self._copy(changed)
-        for node in changed.tolist():
-            self._policy.placed(_SOME, node, ())
+        if self._known is None:
+            self._copy(np.arange(len(snapshot)))
+            self._known = self._make()
+        else:
+            changed = snapshot.newer_than(self._seen)
+            self._copy(changed)
+            for node in changed.tolist():
+                self._known.placed(_SOME, node, ())
         self._seen = snapshot.version
+        return self._known
 
     def _copy(self, nodes: np.ndarray) -> None:
         fleet, snapshot = self._fleet, self._world.snapshot

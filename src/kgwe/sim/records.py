@@ -10,7 +10,8 @@ Two kinds of lines, in order of time:
 
 `snapshot` is a hash of the free amounts of every node before the decision: two decisions with the same hash and request
 were asked the same question, so a change of policy shows as a difference in `seats`. Fields at their default are
-left out. Reading gives the jobs back: one that never ended is taken to run until the last line.
+left out. Reading gives the jobs back, as long as they ran where they were; one that never ended is taken to run until
+the last line.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from kgwe.sim.loop import Simulation
 
 _HASH_BYTES = 8
+# msgspec leaves a float out only when it is the very object that is the default.
+_NO_LIMIT = 0.0
 
 
 class GpusRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,7 +67,7 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_milli: int = 0
     memory_bytes: int = 0
     preference: Preference = Preference.NONE
-    min_bandwidth_gbps: float = 0.0
+    min_bandwidth_gbps: float = _NO_LIMIT
     min_memory_gb: int = 0
     model: str = ""
     architecture: str = ""
@@ -165,7 +168,7 @@ def _described(request: Request) -> RequestRecord:
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         preference=request.preference,
-        min_bandwidth_gbps=request.min_bandwidth_gbps,
+        min_bandwidth_gbps=request.min_bandwidth_gbps or _NO_LIMIT,
         min_memory_gb=request.min_memory_gb,
         model=request.model,
         architecture=request.architecture,

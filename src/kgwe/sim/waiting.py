@@ -10,8 +10,6 @@ import heapq
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kgwe.sim.workload import Job
 
     _Kind = tuple[object, int]
@@ -55,9 +53,3 @@ class Waiting:
     def head_of(self, kind: _Kind) -> tuple[int, int] | None:
         ranks = self._by_kind.get(kind)
         return ranks[0] if ranks else None
-
-    def in_order(self, most: int) -> Iterator[int]:
-        """Numbers of the first jobs of the whole queue."""
-        ranks = heapq.merge(*(sorted(ranks)[:most] for ranks in self._by_kind.values()))
-        for _, (_, number) in zip(range(most), ranks, strict=False):
-            yield number

@@ -1,0 +1,127 @@
+"""`kgwe simulate` from the outside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests import machines
+
+from kgwe.cli import main
+
+SMALL = ["simulate", "--nodes", "8", "--jobs", "40"]
+
+
+def run(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main.main([*arguments])
+    assert stop.value.code in {0, None}
+
+
+def test_one_policy_prints_a_table(capsys):
+    run(*SMALL, "--generate", "inference-heavy")
+
+    out = capsys.readouterr().out
+    assert "40 jobs (inference-heavy) on 8 nodes, 64 GPUs (dgx-h100), seed 1" in out
+    assert "GPU allocation" in out
+
+
+def test_json_is_the_same_for_the_same_seed_and_another_for_another(capsys):
+    seen = []
+    for seed in ("1", "1", "2"):
+        run(*SMALL, "--policy", "random", "--failures", "5", "--seed", seed, "-o", "json")
+        seen.append(capsys.readouterr().out)
+
+    assert seen[0] == seen[1] != seen[2]
+    assert json.loads(seen[0])["results"][0]["jobs"]["finished"] == 40
+
+
+def test_policies_are_compared_side_by_side_and_written_to_a_page(capsys, tmp_path):
+    report = tmp_path / "report.html"
+
+    run(*SMALL, "--compare", "kgwe, spread,kgwe", "--html", str(report))
+
+    seen = capsys.readouterr()
+    assert seen.out.split("\n")[2].split() == ["kgwe", "spread"]
+    assert str(report) in seen.err
+    assert "<svg" in report.read_text()
+
+
+def test_a_philly_list_is_replayed(capsys, tmp_path):
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job,submit,duration_s,gpus\na,0,60,8\nb,10,60,16\n")
+
+    run("simulate", "--nodes", "2", "--trace", str(trace), "--format", "philly", "-o", "json")
+
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert result["jobs"]["finished"] == 2
+    assert result["wait_s"]["max"] == 50
+
+
+def test_recorded_decisions_are_replayed_to_the_same_end(capsys, tmp_path):
+    decisions = tmp_path / "decisions.jsonl"
+    run(*SMALL, "--record", str(decisions), "--policy", "consolidate", "-o", "json")
+    (first,) = json.loads(capsys.readouterr().out)["results"]
+
+    run(
+        "simulate",
+        "--nodes",
+        "8",
+        "--trace",
+        str(decisions),
+        "--format",
+        "records",
+        "--policy",
+        "consolidate",
+        "-ojson",
+    )
+    (second,) = json.loads(capsys.readouterr().out)["results"]
+
+    assert second["jobs"] == first["jobs"]
+    assert second["wait_s"]["mean"] == pytest.approx(first["wait_s"]["mean"], abs=1.0)
+
+
+def test_an_openb_list_runs_on_its_own_nodes_or_on_a_fleet(capsys, tmp_path):
+    machines.reference("openb", "openb_pod_list_default.csv")
+    listed = machines.reference("openb", "openb_pod_list_default.csv").read_text().splitlines()[:101]
+    trace = tmp_path / "pods.csv"
+    trace.write_text("\n".join(listed) + "\n")
+    nodes = machines.reference("openb", "openb_node_list_gpu_node.csv").read_text()
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(nodes)
+
+    for extra, fleet, count in ([], "openb", 1213), (["--fleet", "dgx-h100", "--nodes", "9"], "dgx-h100", 9):
+        run("simulate", "--trace", str(trace), "--format", "openb", "--policy", "best-fit", "-o", "json", *extra)
+        decoded = json.loads(capsys.readouterr().out)
+        assert (decoded["params"]["fleet"], decoded["params"]["nodes"]) == (fleet, count)
+        assert decoded["results"][0]["jobs"]["finished"] == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policy", "nonsense"], "no policy 'nonsense'; the policies are"),
+        (["--compare", "kgwe,nonsense"], "no policy 'nonsense'"),
+        (["--fleet", "nonsense"], "no fleet model 'nonsense'"),
+        (["--generate", "nonsense"], "no mix 'nonsense'; the mixes are"),
+        (["--nodes", "0"], "--nodes: at least 1"),
+        (["--jobs", "0"], "at least one job"),
+        (["--trace", "/nowhere/jobs.csv"], "No such file"),
+        (["--compare", "kgwe,spread", "--record", "x"], "--record goes with one policy"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, arguments, said):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["simulate", *arguments])
+
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_help_shows_policies_mixes_and_examples(capsys):
+    run("simulate", "--help")
+
+    text = capsys.readouterr().out
+    for word in ("mixfit", "llm-pretrain", "Examples:", "--spot-take-backs"):
+        assert word in text
