@@ -83,6 +83,10 @@ class Climb:
                 plan = self._grow(plan, least, most)
         return plan or self._missing(proven=len(roles) == 1)
 
+    def has_room(self) -> bool:
+        """Whether some domain takes the least of each role, were it alone."""
+        return all(self._bound(number, role) >= role.least for number, role in enumerate(self.gang.roles))
+
     def _bound(self, number: int, role: Role) -> int:
         """The most replicas of a role that any one domain takes, were it alone."""
         largest = max(int(self._capacity(number, rung).max(initial=0)) for rung in range(self.start, self.top + 1))

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe import errors
 from kgwe.placement.gang_plan import GangPlan
 
 if TYPE_CHECKING:
@@ -45,16 +44,16 @@ def least(
     `near`: nodes of the domain that is the least short.
     """
     lower = sorted((each for each in evictable if each.priority < gang.priority), key=_cost)
-    if not lower or _without(search, gang, lower) is None:
+    nearest = sorted(lower, key=lambda each: (each.priority, -_cards(each, near), *_cost(each)))
+    enough = _shortest_run(search, gang, nearest)
+    if enough is None:
         return None
     for each in lower[:_SINGLES]:
-        plan = _without(search, gang, [each])
-        if plan is not None:
-            return (each.owner,), plan
-    nearest = sorted(lower, key=lambda each: (each.priority, -_cards(each, near), *_cost(each)))
-    found = [_pruned(search, gang, _shortest_run(search, gang, order)) for order in (lower, nearest)]
-    gone, plan = min(found, key=lambda option: (sum(_cards(each) for each in option[0]), len(option[0])))
-    return tuple(each.owner for each in gone), plan
+        if _holds_without(search, gang, [each]):
+            return _verified(search, gang, [each])
+    runs = [enough, _shortest_run(search, gang, lower) or enough]
+    sets = [_pruned(search, gang, run) for run in runs]
+    return _verified(search, gang, min(sets, key=lambda gone: (sum(_cards(each) for each in gone), len(gone))))
 
 
 def _cost(each: Evictable) -> tuple[int, int, int, str]:
@@ -66,50 +65,63 @@ def _cards(each: Evictable, nodes: Container[int] | None = None) -> int:
     return sum(grant.cards.bit_count() for grant in each.grants if nodes is None or grant.node in nodes)
 
 
-def _shortest_run(search: GangSearch, gang: GangRequest, order: Sequence[Evictable]) -> list[Evictable]:
-    """The first so many that suffice; all of them do."""
-    low, high = 1, len(order)
+def _shortest_run(search: GangSearch, gang: GangRequest, order: Sequence[Evictable]) -> list[Evictable] | None:
+    """The first so many that suffice; None when all of them do not."""
+    low, high = 0, 1
+    while not _holds_without(search, gang, order[:high]):
+        if high >= len(order):
+            return None
+        low, high = high, min(2 * high, len(order))
+    low += 1
     while low < high:
         middle = (low + high) // 2
-        if _without(search, gang, order[:middle]) is None:
-            low = middle + 1
-        else:
+        if _holds_without(search, gang, order[:middle]):
             high = middle
-    return list(order[:low])
+        else:
+            low = middle + 1
+    return list(order[:high])
 
 
-def _pruned(search: GangSearch, gang: GangRequest, enough: list[Evictable]) -> tuple[list[Evictable], GangPlan]:
-    plan = _without(search, gang, enough)
-    if plan is None:
-        raise errors.InvariantBroken("work that was enough to evict no longer is")
-    nodes = {grant.node for grant in plan.grants}
+def _pruned(search: GangSearch, gang: GangRequest, enough: list[Evictable]) -> list[Evictable]:
+    """Without those that need not go after all."""
+    with _released(search.fitter.snapshot, enough):
+        plan = search.find(gang)
     kept = enough
-    touched = [each for each in enough if any(grant.node in nodes for grant in each.grants)]
-    closer = _without(search, gang, touched)
-    if closer is not None:
-        kept, plan = touched, closer
+    if isinstance(plan, GangPlan):
+        nodes = {grant.node for grant in plan.grants}
+        touched = [each for each in enough if any(grant.node in nodes for grant in each.grants)]
+        if _holds_without(search, gang, touched):
+            kept = touched
     # The dearest first: what can stay had better be that.
     for each in kept[::-1][:_SINGLES]:
         others = [other for other in kept if other is not each]
-        spared = _without(search, gang, others)
-        if spared is not None:
-            kept, plan = others, spared
-    return kept, plan
+        if _holds_without(search, gang, others):
+            kept = others
+    return kept
 
 
-def _without(search: GangSearch, gang: GangRequest, gone: Sequence[Evictable]) -> GangPlan | None:
-    """The plan if these were gone."""
-    with _released(search.fitter.snapshot, [grant for each in gone for grant in each.grants]):
+def _verified(
+    search: GangSearch, gang: GangRequest, gone: Sequence[Evictable]
+) -> tuple[tuple[str, ...], GangPlan] | None:
+    """The plan if these were gone, made for real."""
+    with _released(search.fitter.snapshot, gone):
         plan = search.find(gang)
-    return plan if isinstance(plan, GangPlan) else None
+    owners = tuple(each.owner for each in sorted(gone, key=_cost))
+    return (owners, plan) if isinstance(plan, GangPlan) else None
+
+
+def _holds_without(search: GangSearch, gang: GangRequest, gone: Sequence[Evictable]) -> bool:
+    with _released(search.fitter.snapshot, gone):
+        return search.holds(gang)
 
 
 @contextmanager
-def _released(snapshot: Snapshot, grants: Sequence[Grant]) -> Iterator[None]:
+def _released(snapshot: Snapshot, gone: Sequence[Evictable]) -> Iterator[None]:
     undos: list[Callable[[], None]] = []
     try:
-        for grant in grants:
-            undos.append(snapshot.release(grant))  # noqa: PERF401 - what was released must be known when one fails
+        for each in gone:
+            for grant in each.grants:
+                undos.append(snapshot.release(grant))  # noqa: PERF401 - what was released must be known when one fails
         yield
     finally:
         for undo in reversed(undos):
