@@ -1,13 +1,13 @@
 """What room for 1, 2, 3 … more pods weighs on each node, and the lightest mix of nodes for a number of pods.
 
-A curve stops a node's items in order of weight per amount they free. It counts one amount only, that by which
-the request is measured, and is a proposal: whoever uses it asks the fitter afterwards.
+A curve counts one amount only, that by which the request is measured, and is a proposal: whoever uses it asks the
+fitter afterwards. For cards and slices each of its points is the lightest set of items that frees as much.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     #: for each number of pods, from 1 on: weight, and the items stopped
     Curve = list[tuple[float, tuple[int, ...]]]
+
+
+# Up to so many cards or slices on a node the lightest set is worked out exactly; thousandths are too many for that.
+_FEW_UNITS: Final = 16
 
 
 class Curves:
@@ -50,22 +54,17 @@ class Curves:
         return self._known[node]
 
     def _built(self, node: int, gone: frozenset[int], spared: frozenset[int]) -> Curve:
-        by_worth = []
-        for number, gain in self._gains_on(node):
-            if number not in spared:
-                weight = 0 if number in gone else self._pool.items[number].weight
-                by_worth.append((weight / gain, number, weight, gain))
-        by_worth.sort()
-        curve: Curve = []
-        now, total, stopped = int(self._now[node]), 0.0, []
-        freed = self._left_over(node, now)
-        for _, number, weight, gain in by_worth:
-            freed += gain
-            total += weight
-            stopped.append(number)
-            while freed >= self._unit * (len(curve) + 1) and now + len(curve) < self._most:
-                curve.append((total, tuple(stopped)))
-        return curve
+        items = [
+            (number, 0 if number in gone else self._pool.items[number].weight, gain)
+            for number, gain in self._gains_on(node)
+            if number not in spared
+        ]
+        now = int(self._now[node])
+        left_over = self._left_over(node, now)
+        held = sum(gain for _, _, gain in items)
+        pods = int(min((left_over + held) // self._unit, self._most - now))
+        needs = [max(0, self._unit * count - left_over) for count in range(1, pods + 1)]
+        return _exactly(items, needs, held) if held <= _FEW_UNITS else _by_worth(items, needs)
 
     def _gains_on(self, node: int) -> list[tuple[int, int]]:
         if node not in self._gains:
@@ -85,6 +84,30 @@ class Curves:
         if gpus.slices and gpus.profile in snapshot.slices:
             return int(snapshot.slices[gpus.profile][node]) - gpus.slices * now
         return 0
+
+
+def _exactly(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: int) -> Curve:
+    """For each amount needed the lightest set that frees as much: a knapsack over so few units that it is small."""
+    least: list[tuple[float, tuple[int, ...]]] = [(0.0, ()), *[(math.inf, ())] * held]
+    for number, weight, gain in items:
+        for units in range(held, 0, -1):
+            before, stopped = least[max(0, units - gain)]
+            if before + weight < least[units][0]:
+                least[units] = (before + weight, (*stopped, number))
+    return [least[need] for need in needs]
+
+
+def _by_worth(items: Sequence[tuple[int, int, int]], needs: Sequence[int]) -> Curve:
+    """For each amount needed the first of the items, in order of weight per unit, that free as much."""
+    curve: Curve = []
+    total, freed_so_far, stopped = 0.0, 0, []
+    for number, weight, gain in sorted(items, key=lambda item: (item[1] / item[2], item[0])):
+        total += weight
+        freed_so_far += gain
+        stopped.append(number)
+        while len(curve) < len(needs) and freed_so_far >= needs[len(curve)]:
+            curve.append((total, tuple(stopped)))
+    return curve
 
 
 def amount(request: Request) -> int:

@@ -40,6 +40,7 @@ _EXACT_STEPS: Final = 4096
 # Domains tried for real, gangs tried as the first to go, and rounds around disruption budgets, per request.
 _DOMAINS: Final = 8
 _SEEDS: Final = 8
+_SEED_PODS: Final = 512
 _ROUNDS: Final = 12
 
 
@@ -152,7 +153,9 @@ class Clearing:
                 freed[number] = sum(clearing_curves.freed(grant, request) for grant in inside)
         useful = [number for number, amount in freed.items() if amount]
         useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
-        return [frozenset(), *(frozenset({number}) for number in useful[:_SEEDS])]
+        # Among hundreds of pods one gang more or less decides little, and each try takes longer.
+        tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.least for role in self._gang.roles)))
+        return [frozenset(), *(frozenset({number}) for number in useful[:tries])]
 
     def _within_budgets(self, domain: int, gone: frozenset[int]) -> Picked | None:
         """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again."""
