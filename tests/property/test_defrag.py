@@ -93,7 +93,7 @@ def check(fleet, wanted, cards, pods, level):
     assert made.evictions == best
     assert made.proven
     members = {member.name: (n, i) for n, work in enumerate(fleet.running) for i, member in enumerate(work.members)}
-    stopped = {}
+    stopped: dict[int, list[int]] = {}
     for move in made.moves:
         number, i = members[move.member]
         assert fleet.running[number].preemptible

@@ -368,6 +368,26 @@ def gang(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
     return 1
 
 
+@app.command
+def plans(*, nodes: int = 500, repeat: int = 5, seed: int = 1, json: Json = False) -> int:
+    """Time plans of preemption, recovery and defragmentation on simulated nodes; exit code 1 when one is not found.
+
+    Parameters
+    ----------
+    nodes
+        Simulated nodes, with a pod on every card.
+    repeat
+        Times every plan is made; numbers are medians.
+    seed
+        Seed of the work on the nodes.
+    """
+    from kgwe.bench import plans as plans_bench  # noqa: PLC0415 - NumPy: see packing
+
+    measured = plans_bench.run(plans_bench.Options(nodes=nodes, repeat=repeat, seed=seed))
+    _print(measured, as_json=json)
+    return 0 if plans_bench.is_correct(measured.metrics) else 1
+
+
 def _print(measured: report.Report, *, as_json: bool) -> None:
     sys.stdout.write((report.to_json(measured) if as_json else report.to_table(measured)) + "\n")
     sys.stdout.flush()

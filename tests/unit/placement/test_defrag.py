@@ -26,7 +26,7 @@ def defrag(fleet, wanted, sooner_s=6 * 3600.0, **rules):
 def check_applied(fleet, made):
     """Whoever was stopped has a place, and nothing is given twice."""
     members = {member.name: (n, i) for n, work in enumerate(fleet.running) for i, member in enumerate(work.members)}
-    stopped = {}
+    stopped: dict[int, list[int]] = {}
     for move in made.moves:
         number, i = members[move.member]
         stopped.setdefault(number, []).append(i)

@@ -25,6 +25,11 @@ def moved(repaired):
     return {move.member: (move.source, move.node, move.level) for move in repaired.moves}
 
 
+def held(fleet, number):
+    """What the first member of that workload holds."""
+    return fleet.running[number].members[0].grant
+
+
 def test_what_is_not_hit_is_not_touched():
     fleet = Fleet("ab")
     fleet.run("w", "a", 2)
@@ -130,7 +135,7 @@ def test_failed_cards_hit_only_who_holds_them():
     fleet = Fleet("ab", cards=8)
     fleet.run("six", "a", 6)
     fleet.run("two", "a", 2)
-    lost = fleet.running[0].members[0].grant.cards
+    lost = held(fleet, 0).cards
     made = recover(fleet, cards={"a": lost})
     (repaired,) = made.repairs
     assert moved(repaired) == {"six-0": ("a", "b", "leaf")}
@@ -140,7 +145,7 @@ def test_failed_cards_are_given_to_nobody():
     """A node with one dead card and three good ones that are free: 4 do not fit there, 3 do."""
     fleet = Fleet("ab")
     fleet.run("w", "a", 1)
-    dead = fleet.running[0].members[0].grant.cards
+    dead = held(fleet, 0).cards
     (repaired,) = recover(fleet, cards={"a": dead}).repairs
     assert repaired.moves[0].node == "a"
     assert not repaired.moves[0].grant.cards & dead
@@ -153,8 +158,8 @@ def test_a_shared_card_takes_all_its_sharers_down():
     fleet = Fleet("a", cards=2)
     for number in range(2):
         fleet.run(f"half-{number}", "a", request=Request(Gpus(milli=500)))
-    card = fleet.running[0].members[0].grant.share[0]
-    assert fleet.running[1].members[0].grant.share[0] == card
+    card = held(fleet, 0).share[0]
+    assert held(fleet, 1).share[0] == card
     made = recover(fleet, cards={"a": 1 << card})
     assert {move.grant.share[0] for move in made.moves} == {1 - card}
 
@@ -231,7 +236,7 @@ def test_a_segment_stays_together():
     fleet = Fleet("abc")
     gang = GangRequest.of(whole(2), 4, segments=(Segment(2, "node"),))
     fleet.run("g", "aabb", 2, gang=gang)
-    lost = fleet.running[0].members[0].grant.cards
+    lost = held(fleet, 0).cards
     (repaired,) = recover(fleet, cards={"a": lost}).repairs
     assert moved(repaired) == {"g-0": ("a", "c", "leaf"), "g-1": ("a", "c", "leaf")}
 
