@@ -1,8 +1,8 @@
 """Traces as workloads, and the openb nodes as a fleet.
 
 openb (Alibaba cluster-trace-gpu-v2023): pods with times of creation and deletion, in seconds, spread over five months
-on a cluster far larger than they need. Their lengths are kept; their arrivals are pressed together until the work
-asked for is `load` times what the fleet can do meanwhile.
+on a cluster far larger than they need. Their lengths are kept; their arrivals are pressed together until they would
+use `load` times the fleet's cards, on average while they arrive.
 
 Philly-like CSV, one job per row (columns in any order, others are ignored):
 
@@ -21,6 +21,8 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from kgwe import errors
 from kgwe.model.wiring import Slot, Wiring
 from kgwe.placement.constraints import ANYWHERE, Constraints, Operator, Requirement
@@ -37,6 +39,11 @@ _MODEL_LABEL: Final = "nvidia.com/gpu.product"
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 _CARDS_PER_POD: Final = 8
+# Jobs that come long before the others.
+_EARLY: Final = 0.01
+# Arrivals of a month within seconds: as good as at once.
+_TINIEST: Final = 1e-6
+_HALVINGS: Final = 50
 
 
 # --- openb ----------------------------------------------------------------------------------------------
@@ -86,16 +93,38 @@ def _of_any_model(job: Job) -> Job:
 
 
 def press(workload: Workload, *, cards: int, load: float) -> Workload:
-    """The same jobs, with arrivals scaled so that the work asked for is `load` times what the cards do meanwhile."""
-    if not load > 0 or not workload.span_s:
+    """The same jobs, with arrivals scaled so that while they arrive they would use `load` times the cards, on average.
+
+    The few that come long before the rest (the first percent) are there from the beginning.
+    """
+    arrivals = np.array([job.arrival_s for job in workload.jobs])
+    arrivals = np.maximum(arrivals - arrivals[int(_EARLY * len(arrivals))], 0.0)
+    durations = np.array([job.duration_s for job in workload.jobs])
+    used = np.array([job.milli for job in workload.jobs]) / CARD_MILLI
+    if not load > 0 or not arrivals[-1]:
         raise errors.Permanent(
             "arrivals cannot be scaled: needs a load above 0 and jobs that arrive at different times"
         )
-    first = workload.jobs[0].arrival_s
-    scale = workload.gpu_seconds / (cards * load) / workload.span_s
+
+    def mean_cards(scale: float) -> float:
+        at, end = arrivals * scale, arrivals[-1] * scale
+        return float((used * np.minimum(durations, end - at)).sum() / end)
+
+    low, high = _TINIEST, 1.0
+    if mean_cards(low) < load * cards:
+        raise errors.Permanent(
+            f"{workload.name} asks for {used.sum():,.0f} cards in all and cannot fill {cards:,} to {load:.0%}:"
+            " take fewer --nodes or a smaller --load"
+        )
+    while mean_cards(high) > load * cards:
+        high *= 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean_cards(middle) > load * cards else (low, middle)
+    pressed = np.round(arrivals * high, 3).tolist()
     return Workload.of(
         workload.name,
-        (dataclasses.replace(job, arrival_s=round((job.arrival_s - first) * scale, 3)) for job in workload.jobs),
+        (dataclasses.replace(job, arrival_s=at) for job, at in zip(workload.jobs, pressed, strict=True)),
     )
 
 

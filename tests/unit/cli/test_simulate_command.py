@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests import machines
 
 from kgwe.cli import main
 
@@ -82,15 +81,16 @@ def test_recorded_decisions_are_replayed_to_the_same_end(capsys, tmp_path):
 
 
 def test_an_openb_list_runs_on_its_own_nodes_or_on_a_fleet(capsys, tmp_path):
-    machines.reference("openb", "openb_pod_list_default.csv")
-    listed = machines.reference("openb", "openb_pod_list_default.csv").read_text().splitlines()[:101]
     trace = tmp_path / "pods.csv"
-    trace.write_text("\n".join(listed) + "\n")
-    nodes = machines.reference("openb", "openb_node_list_gpu_node.csv").read_text()
-    (tmp_path / "openb_node_list_gpu_node.csv").write_text(nodes)
+    rows = [f"p{k},4000,1024,1,{460 if k % 2 else 1000},,LS,Running,{k * 10},{k * 10 + 900}," for k in range(100)]
+    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,"
+    trace.write_text("\n".join([head + "scheduled_time", *rows]))
+    nodes = "\n".join(f"n{k},64000,262144,2,{'T4' if k < 20 else 'P100'}" for k in range(40))
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{nodes}\n")
 
-    for extra, fleet, count in ([], "openb", 1213), (["--fleet", "dgx-h100", "--nodes", "9"], "dgx-h100", 9):
-        run("simulate", "--trace", str(trace), "--format", "openb", "--policy", "best-fit", "-o", "json", *extra)
+    for extra, fleet, count in ([], "openb", 10), (["--fleet", "dgx-h100"], "dgx-h100", 10):
+        arguments = ["--trace", str(trace), "--format", "openb", "--policy", "best-fit", "-o", "json", "--load", "0.2"]
+        run("simulate", *arguments, "--nodes", "10", *extra)
         decoded = json.loads(capsys.readouterr().out)
         assert (decoded["params"]["fleet"], decoded["params"]["nodes"]) == (fleet, count)
         assert decoded["results"][0]["jobs"]["finished"] == 100

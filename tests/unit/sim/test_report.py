@@ -143,8 +143,8 @@ class TestChart:
         places = [(float(pair.split(",")[0]), float(pair.split(",")[1])) for pair in points[1].split()]
 
         assert all(52 <= x <= 626 and 14 <= y <= 230 for x, y in places)
-        assert places[0] == (52, 230)
-        assert places[-1] == (626, 14)
+        assert places[0] == pytest.approx((52, 230))
+        assert places[-1] == pytest.approx((626, 14))
 
     def test_nothing_to_draw_is_an_empty_frame(self):
         for drawn in (

@@ -31,7 +31,7 @@ class TestOpenb:
         path = tmp_path / "openb_pod_list_mine.csv"
         path.write_text(OPENB)
 
-        workload = loaders.read_openb(path, cards=4, load=0.5)
+        workload = loaders.read_openb(path, cards=2, load=0.5)
 
         share, pair, no_gpu = workload.jobs
         assert (share.request.gpus, pair.request.gpus, no_gpu.request.gpus) == (Gpus(milli=460), Gpus(count=2), Gpus())
@@ -39,16 +39,26 @@ class TestOpenb:
         assert [job.duration_s for job in workload.jobs] == [1000, 500, 2000]
         assert pair.request.constraints.affinity is not None
         assert pair.request.constraints.affinity[0][0].values == ("T4", "P100")
-        assert workload.gpu_seconds / workload.span_s == pytest.approx(0.5 * 4, rel=1e-3)
         assert pair.arrival_s == pytest.approx(workload.span_s / 2, abs=0.01)
+        # One share all the time, a pair in the second half: 1.46 cards at the most, pressed to 1 on average.
+        span_s = workload.span_s
+        used = 0.46 * min(1000, span_s) + 2 * min(500, span_s / 2)
+        assert used / span_s == pytest.approx(0.5 * 2, rel=1e-3)
 
     def test_models_can_be_forgotten_for_another_fleet(self, tmp_path):
         path = tmp_path / "pods.csv"
         path.write_text(OPENB)
 
-        workload = loaders.read_openb(path, cards=4, load=0.5, any_model=True)
+        workload = loaders.read_openb(path, cards=2, load=0.5, any_model=True)
 
         assert all(job.request.constraints.affinity is None for job in workload.jobs)
+
+    def test_a_fleet_too_large_to_fill_is_told(self, tmp_path):
+        path = tmp_path / "pods.csv"
+        path.write_text(OPENB)
+
+        with pytest.raises(errors.Permanent, match="cannot fill 4 to 50%: take fewer --nodes"):
+            loaders.read_openb(path, cards=4, load=0.5)
 
     def test_a_list_without_times_says_what_it_lacks(self, tmp_path):
         path = tmp_path / "multigpu.csv"
@@ -62,7 +72,7 @@ class TestOpenb:
         nodes = loaders.openb_nodes(openb.read_nodes(folder / openb.NODE_FILE))
         world = World.of(nodes)
 
-        workload = loaders.read_openb(folder / "openb_pod_list_default.csv", cards=6212, load=0.9)
+        workload = loaders.read_openb(folder / "openb_pod_list_default.csv", cards=600, load=0.9)
 
         assert world.total == 6_212_000
         assert len(workload) == 8152
