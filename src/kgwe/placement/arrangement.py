@@ -61,7 +61,8 @@ class Arrangement:
     ) -> None:
         self._fitter = fitter
         self._parties = parties
-        self._steps = steps
+        self.steps_left = steps
+        """Seats that may still be tried; 0 after `find`: not all ways were gone."""
         self._crowded = crowded
         self._undos: list[Callable[[], None]] = []
         self._seats: Seats = {}
@@ -95,10 +96,10 @@ class Arrangement:
                 if not self._undos:
                     return False
                 self._leave(*order[len(self._undos) - 1])
-            elif self._steps <= 0:
+            elif self.steps_left <= 0:
                 return False
             else:
-                self._steps -= 1
+                self.steps_left -= 1
                 self._take(number, member, node)
         return True
 

@@ -56,6 +56,8 @@ _EXACT_STEPS: Final = 4096
 # Seats tried for one set: all ways of a few pods on a few nodes, or a few second thoughts among hundreds.
 _SEATS: Final = 2000
 _SECOND_THOUGHTS: Final = 64
+# Seats tried for all sets together: about two seconds.
+_ALL_SEATS: Final = 20_000
 # A gang of so many is also tried in places where it would not go by itself.
 _FEW_PODS: Final = 16
 # Pods count before cost; no cost is as large.
@@ -195,6 +197,7 @@ class _Defrag:
         self._pool = pool
         self._waiting = waiting
         self._rules = rules
+        self._seats_left = _ALL_SEATS
 
     def answer(self, now_s: float) -> DefragPlan | Refusal:
         if self._starts_now():
@@ -203,6 +206,9 @@ class _Defrag:
             return self._no(Why.NOT_NOW)
         if not self._pool.items:
             return self._no(Why.NOTHING_MOVABLE)
+        if int(self._fitter.snapshot.milli.sum()) < self._milli():
+            # Moves bring together what is free and free nothing themselves.
+            return self._no(Why.NO_ARRANGEMENT)
         found, node = self._fewest()
         if found.picked is None:
             return self._no(Why.NO_ARRANGEMENT)
@@ -229,7 +235,10 @@ class _Defrag:
         below = None if found.picked is None else self._pool.weight(found.picked)
         everything = range(len(self._pool.items))
         exact = eviction.lightest(self._pool, everything, _Exact(self, self._pool), steps=_EXACT_STEPS, below=below)
-        return (exact, None) if exact.picked is not None else (Found(found.picked, exact.proven), node)
+        is_proven = exact.proven and self._seats_left > 0
+        if exact.picked is not None:
+            return Found(exact.picked, is_proven), None
+        return Found(found.picked, is_proven), node
 
     def _proposed(self) -> tuple[Found, int | None]:
         wanted = self._waiting.wanted
@@ -272,8 +281,11 @@ class _Defrag:
         return None if found is None else {**found, **{(0, seat.rank): seat.grant for seat in plan.seats}}
 
     def _arranged(self, parties: Sequence[Party], steps: int, crowded: frozenset[int]) -> Seats | None:
-        most = steps + sum(len(party.members) for party in parties)
-        return Arrangement(self._fitter, parties, most, crowded).find()
+        most = min(steps + sum(len(party.members) for party in parties), self._seats_left)
+        arrangement = Arrangement(self._fitter, parties, most, crowded)
+        found = arrangement.find()
+        self._seats_left -= most - arrangement.steps_left
+        return found
 
     def _pods(self) -> int:
         wanted = self._waiting.wanted

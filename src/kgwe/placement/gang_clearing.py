@@ -116,17 +116,28 @@ class Clearing:
     def _propose(self) -> Picked | None:
         best: Picked | None = None
         weight: float = math.inf
-        ranked = sorted((self._estimate(domain), domain) for domain in range(len(self._domains)))
+        ranked = sorted((self._estimate(domain), domain) for domain in self._hopeful())
         for estimate, domain in ranked[:_DOMAINS]:
-            if estimate >= weight:
+            if best is not None and estimate >= weight:
                 break
             picked = self._clear(domain)
             if picked is not None and self._pool.weight(picked) < weight:
                 best, weight = picked, self._pool.weight(picked)
         return best
 
+    def _hopeful(self) -> list[int]:
+        """Domains that would hold the gang with everything stopped."""
+        with self._pool.without(range(len(self._pool.items))):
+            room = GangRoom(self._fitter, self._ladder, self._gang)
+            holds = np.ones(len(self._domains), np.bool_)
+            # What the network allows differs from level to level; there no domain is ruled out.
+            for number, role in enumerate(self._gang.roles if not self._gang.min_network_gb_per_s else ()):
+                holds &= room.capacity(number, self._top)[self._top] >= role.least
+        found: list[int] = np.flatnonzero(holds).tolist()
+        return found
+
     def _estimate(self, domain: int) -> float:
-        """What clearing the domain weighs when its choice is right the first time; infinite: it cannot help."""
+        """What clearing the domain weighs when its choice is right the first time; infinite: nothing is proposed."""
         chosen = self._choose(domain, frozenset(), frozenset())
         return math.inf if chosen is None else self._pool.weight(tuple(sorted(chosen)))
 

@@ -137,6 +137,16 @@ def test_cpu_is_what_is_short():
     assert stopped(made) == {"a-cpu", "b-cpu"}
 
 
+def test_cpu_is_what_is_short_on_many_nodes():
+    """With more items than are searched to the end: a whole leaf is cleared, and who is not needed spared again."""
+    fleet = Fleet("abcdefgh ijklmnop", cards=4, cpu=8000)
+    for node in fleet.names:
+        fleet.run(f"{node}-cpu", node, request=Request(Gpus(), cpu_milli=6000))
+    made = plan(fleet, GangRequest.of(whole(1, cpu=4000), 3, required="leaf", max_pods_per_node=1))
+    assert len(made.victims) == 3
+    assert len(leaves(fleet, made)) == 1
+
+
 def test_budgets_hold_across_the_gang():
     fleet = Fleet("abc")
     for number, node in enumerate("abc"):

@@ -4,10 +4,16 @@ Pictures: one row per node, one letter per card, capitals may not be stopped, do
 """
 
 import pytest
+from tests.machines import nvswitch
 from tests.plans import NOW, Fleet, state, whole
 
-from kgwe.placement.node import Gpus, Request
+from kgwe.model import gpu
+from kgwe.model.mig import parse_placement
+from kgwe.placement.fit import Fitter
+from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.preempt import PreemptionPlan, Refusal, Why, plan_preemption
+from kgwe.placement.running import Member, Running
+from kgwe.placement.snapshot import Snapshot
 
 
 def plan(fleet, wanted, priority=10, budgets=None):
@@ -165,6 +171,38 @@ def test_a_shared_card_comes_free_when_all_sharers_go():
     fleet.run("half", "a", request=Request(Gpus(milli=700)))
     assert stopped(plan(fleet, whole(1))) == {"half"}
     assert stopped(plan(fleet, Request(Gpus(milli=302)))) == {"third-0"}
+
+
+def test_wiring_that_is_required_is_freed():
+    """Two cards below one PCIe switch are wanted. The cheapest two (c) are below different ones.
+
+    a  cd cd     switches of two cards
+    """
+    fleet = Fleet("a")
+    for number, age in enumerate((10, 3000, 20, 4000)):
+        fleet.run(f"w{number}", "a", 1, started_at_s=NOW - age)
+    assert stopped(plan(fleet, whole(2))) == {"w0", "w2"}
+    assert stopped(plan(fleet, whole(2, preference=Preference.SAME_PCIE_SWITCH))) == {"w0", "w1"}
+
+
+def test_a_slice_is_freed_by_whoever_holds_one_of_its_profile():
+    a100 = gpu.find("A100-SXM4-80GB")
+    assert a100.geometry is not None
+    cut = tuple(parse_placement(a100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4"))
+    shape = Shape(nvswitch(1), a100.name, a100.memory_mib, str(a100.architecture), a100.geometry)
+    fitter = Fitter(Snapshot.of([Node("a", shape, 64_000, 2**38, cut={0: cut})]))
+    running = []
+    for number, profile in enumerate(("3g.40gb", "2g.20gb")):
+        request = Request(Gpus(profile=profile, slices=1))
+        grant = fitter.grant(request, 0)
+        assert grant is not None
+        fitter.snapshot.commit(grant)
+        running.append(Running(f"w{number}", (Member(f"w{number}", request, grant),), started_at_s=NOW - 10))
+    for number, profile in enumerate(("3g.40gb", "2g.20gb")):
+        made = plan_preemption(fitter, None, Request(Gpus(profile=profile, slices=1)), running, NOW, priority=1)
+        assert isinstance(made, PreemptionPlan)
+        assert stopped(made) == {f"w{number}"}
+        assert made.cost.lost == 1000 * (3, 2)[number] // 7 * 10
 
 
 @pytest.mark.parametrize("cards", [1, 2, 3, 4])
