@@ -70,6 +70,8 @@ class Outcome:
     frag_50: float
     failed: int
     seconds: float
+    # Of this process: the same on a busy machine, where `seconds` is not.
+    cpu_seconds: float
     idle_by_cause: dict[str, float]
 
 
@@ -115,15 +117,16 @@ def execute(run: Run) -> Outcome:
     trace, nodes = _trace(run.trace_file), _nodes(run.node_file)
     mix = _mix(run.trace_file)
     experiment = openb.draw_experiment(trace, nodes, run.seed)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     recording = packing.replay(experiment, mix, POLICIES[run.policy], seed=run.seed)
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     return Outcome(
         alloc_100=recording.allocation_at(100),
         alloc_130=recording.allocation_at(130),
         frag_50=recording.fragment_at(50),
         failed=recording.failed,
         seconds=seconds,
+        cpu_seconds=cpu_seconds,
         idle_by_cause={str(cause): value for cause, value in idle_by_cause(recording.fleet, mix).items()},
     )
 
@@ -144,6 +147,7 @@ def summarize(
     alloc_130 = table(lambda seeds: statistics.fmean(each.alloc_130 for each in seeds))
     frag_50 = table(lambda seeds: statistics.fmean(each.frag_50 for each in seeds))
     seconds = table(lambda seeds: statistics.median(each.seconds for each in seeds))
+    cpu_seconds = table(lambda seeds: statistics.median(each.cpu_seconds for each in seeds))
     known = {policy: {t: row[t] for t in traces if t in row} for policy, row in published.items() if policy in policies}
     metrics: dict[str, Any] = {
         "trace": traces[0],
@@ -151,6 +155,7 @@ def summarize(
         "alloc_130": {policy: alloc_130[policy][traces[0]] for policy in policies},
         "frag_50": {policy: frag_50[policy][traces[0]] for policy in policies},
         "seconds_per_run": {policy: seconds[policy][traces[0]] for policy in policies},
+        "cpu_seconds_per_run": {policy: cpu_seconds[policy][traces[0]] for policy in policies},
         "alloc_100_by_trace": alloc_100,
         "alloc_100_sd_by_trace": table(lambda seeds: statistics.pstdev(each.alloc_100 for each in seeds)),
         "alloc_130_by_trace": alloc_130,

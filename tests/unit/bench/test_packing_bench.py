@@ -54,7 +54,7 @@ def test_an_unknown_policy_is_answered_with_the_known_ones(files, capsys):
 
 
 def outcome(alloc: float) -> packing.Outcome:
-    return packing.Outcome(alloc, alloc + 1, 5.0, 0, 1.0, {"Usable": 100 - alloc})
+    return packing.Outcome(alloc, alloc + 1, 5.0, 0, 1.0, 0.9, {"Usable": 100 - alloc})
 
 
 def test_the_gap_is_counted_from_the_published_mean():
