@@ -1,4 +1,4 @@
-"""A scripted API server for informers: it gives the answers that a real one gives seldom, when told to."""
+"""Scripted API servers, for informers and for Leases: they give the answers that a real one gives seldom, when told."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kgwe.kube.informer import Change, Informer
 from kgwe.kube.resources import Resource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 
 class Thing(msgspec.Struct, frozen=True):
@@ -154,3 +154,45 @@ async def wait_until(true: Callable[[], bool]) -> None:
 def eventually() -> Callable[[Callable[[], bool]], Any]:
     """`await eventually(lambda: ...)`, for counters that nobody announces; bounded."""
     return wait_until
+
+
+class LeaseServer:
+    """Keeps one Lease as the API server does: versions move, stale writes are refused."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.version = 0
+        self.calls: list[str] = []
+        self.on_request: Callable[[httpx2.Request], Awaitable[None]] | None = None
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.calls.append(request.method)
+        if self.on_request is not None:
+            await self.on_request(request)
+        if request.method == "GET":
+            return httpx2.Response(200, json=self.lease) if self.lease else httpx2.Response(404)
+        body = json.loads(request.content)
+        if request.method == "POST":
+            if self.lease is not None:
+                return httpx2.Response(409, json={"reason": "AlreadyExists"})
+        elif self.lease is None:
+            return httpx2.Response(404)
+        elif body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            return httpx2.Response(409, json={"reason": "Conflict"})
+        return httpx2.Response(200, json=self.store(body))
+
+    def store(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
+        return self.lease
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        assert self.lease is not None
+        spec: dict[str, Any] = self.lease["spec"]
+        return spec
+
+
+@pytest.fixture
+def lease_server() -> LeaseServer:
+    return LeaseServer()

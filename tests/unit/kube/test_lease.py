@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
@@ -16,9 +16,6 @@ import pytest
 from kgwe import errors
 from kgwe.kube.client import KubeClient
 from kgwe.kube.lease import LeaderElector, LeaseTimes
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 TIMES = LeaseTimes(lease_s=7, renew_deadline_s=5.0, retry_s=1.0)
 
@@ -30,54 +27,17 @@ class Clock:
         return self.now
 
 
-class LeaseServer:
-    """Keeps one Lease as the API server does: versions move, stale writes are refused."""
-
-    def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
-        self.version = 0
-        self.calls: list[str] = []
-        self.on_request: Callable[[httpx2.Request], Awaitable[None]] | None = None
-
-    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.calls.append(request.method)
-        if self.on_request is not None:
-            await self.on_request(request)
-        if request.method == "GET":
-            return httpx2.Response(200, json=self.lease) if self.lease else httpx2.Response(404)
-        body = json.loads(request.content)
-        if request.method == "POST":
-            if self.lease is not None:
-                return httpx2.Response(409, json={"reason": "AlreadyExists"})
-        elif self.lease is None:
-            return httpx2.Response(404)
-        elif body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
-            return httpx2.Response(409, json={"reason": "Conflict"})
-        return httpx2.Response(200, json=self.store(body))
-
-    def store(self, body: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
-        return self.lease
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        assert self.lease is not None
-        spec: dict[str, Any] = self.lease["spec"]
-        return spec
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def server() -> LeaseServer:
-    return LeaseServer()
+def server(lease_server: Any) -> Any:
+    return lease_server
 
 
-def elector(server: LeaseServer, identity: str, clock: Clock) -> LeaderElector:
+def elector(server: Any, identity: str, clock: Clock) -> LeaderElector:
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="https://cluster.example")
     return LeaderElector(
         KubeClient(http), name="l", namespace="n", identity=identity, times=TIMES, clock=clock, rng=random.Random(3)
@@ -85,12 +45,12 @@ def elector(server: LeaseServer, identity: str, clock: Clock) -> LeaderElector:
 
 
 @pytest.fixture
-def ann(server: LeaseServer, clock: Clock) -> LeaderElector:
+def ann(server: Any, clock: Clock) -> LeaderElector:
     return elector(server, "ann", clock)
 
 
 @pytest.fixture
-def bob(server: LeaseServer, clock: Clock) -> LeaderElector:
+def bob(server: Any, clock: Clock) -> LeaderElector:
     return elector(server, "bob", clock)
 
 
