@@ -7,8 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
 
+from kgwe.placement.eviction import Pool
+from kgwe.placement.gang_clearing import Clearing
+from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.preempt import PreemptionPlan, plan_preemption
+from kgwe.placement.gang_search import GangSearch
+from kgwe.placement.preempt import PreemptionPlan, plan_of, plan_preemption
 from kgwe.placement.running import Cost, member_cost, ranks
 
 BUDGETS = {"one": 1, "two": 2}
@@ -129,16 +133,14 @@ def test_proposals_that_are_not_searched_to_the_end_keep_all_rules(exact_items, 
     """The same with the exact search switched off: what large fleets get."""
     fleet = data.draw(fleets("abc def", most=12))
     cards, pods = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kgwe.placement.gang_clearing._EXACT_ITEMS", exact_items)
-        made = plan_preemption(
-            fleet.fitter,
-            fleet.tree,
-            GangRequest.of(whole(cards), pods, required="leaf"),
-            fleet.running,
-            NOW,
-            priority=10,
-            budgets=BUDGETS,
-        )
-    if isinstance(made, PreemptionPlan):
+    gang = GangRequest.of(whole(cards), pods, required="leaf")
+    search = GangSearch(fleet.fitter, fleet.tree)
+    lower = [work for work in fleet.running if work.preemptible and work.priority < 10]
+    pool = Pool(fleet.snapshot, lower, NOW, BUDGETS)
+    found = Clearing(search, pool, gang).lightest(exact_items)
+    if found.picked is not None:
+        with pool.without(found.picked):
+            plan = search.find(gang)
+        assert isinstance(plan, GangPlan)
+        made = plan_of(fleet.fitter, pool, found.picked, plan.grants, proven=found.proven)
         check_plan(fleet, made, cards, pods, "leaf", 10)

@@ -5,6 +5,10 @@
     holes       the same with a third of the cards free, never a whole node. Recovery from dead nodes and a dead
                 spine, defragmentation for a pod and a gang.
 
+    small       fleets of 6 nodes in 2 leaves, with up to 10 pieces of work, small enough to search through: how
+                often what is proposed for large fleets is the cheapest set of victims there is, and how much
+                dearer it is on average
+
 Times are of this process's CPU, medians over the repeats, the first of which is not counted. `*_victims` and
 `*_evictions` count pods.
 """
@@ -19,11 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.bench import report
 from kgwe.local import models
-from kgwe.model import inventory
+from kgwe.model import domains, inventory
 from kgwe.placement.defrag import DefragPlan, Rules, Waiting, plan_defrag
+from kgwe.placement.eviction import Pool
 from kgwe.placement.fit import Fitter
+from kgwe.placement.gang_clearing import Clearing
 from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.node import Gpus, Request
+from kgwe.placement.gang_search import GangSearch
+from kgwe.placement.node import Gpus, Node, Request
 from kgwe.placement.preempt import PreemptionPlan, plan_preemption
 from kgwe.placement.recover import Failure, Outcome, plan_recovery
 from kgwe.placement.running import Member, Running
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kgwe.model.domains import Tree
-    from kgwe.placement.node import Node
+    from kgwe.placement.node import Shape
 
 _FLEET: Final = "dgx-h100"
 _CARDS: Final = 8
@@ -43,6 +50,9 @@ _ONE: Final = Request(Gpus(count=1), 4_000, 2**33)
 _WHOLE: Final = Request(Gpus(count=_CARDS), 64_000, 2**38)
 _PRICE: Final = 3_000_000
 _PRIORITIES: Final = (0, 10, 100)
+_SMALL_ITEMS: Final = 14
+# Costs are integers of a few millions: what differs by less is the same.
+_EQUAL: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,8 @@ class Options:
     nodes: int = 500
     repeat: int = 5
     seed: int = 1
+    #: fleets that are searched through
+    small: int = 300
 
 
 class Fleet:
@@ -99,6 +111,7 @@ def run(options: Options) -> report.Report:
     _preemption(full, options, metrics)
     _recovery(holes, options, metrics)
     _defrag(holes, options, metrics)
+    _proposals(nodes[0].shape, options, metrics)
     params = {"fleet": _FLEET, "nodes": options.nodes, "repeat": options.repeat, "seed": options.seed}
     return report.Report("plans", params, metrics, machine)
 
@@ -163,6 +176,52 @@ def _defrag(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
             metrics[f"defrag_{name}_evictions"] = made.evictions
         else:
             metrics["unplanned"] += 1
+
+
+def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
+    """Victims as proposed against the cheapest there are."""
+    excess = []
+    for number in range(options.small):
+        chance = random.Random(options.seed * options.small + number)  # noqa: S311 - see Fleet
+        search, running = _small_fleet(shape, chance)
+        request = Request(Gpus(count=chance.choice((2, 4, 8))))
+        gang = GangRequest.of(request, chance.randint(2, 5), required=chance.choice(("cluster", "leaf")))
+        pool = Pool(search.fitter.snapshot, running, _NOW_S)
+        best = Clearing(search, pool, gang).lightest(exact_items=_SMALL_ITEMS)
+        if not best.picked or not best.proven:
+            # Starts anyway, cannot start, or too many sets to be sure.
+            continue
+        proposed = Clearing(search, pool, gang).lightest(exact_items=-1)
+        metrics["unplanned"] += proposed.picked is None
+        excess.append(pool.weight(proposed.picked or best.picked) / pool.weight(best.picked) - 1)
+    metrics["small_fleets"] = len(excess)
+    metrics["proposed_is_cheapest_share"] = round(sum(each < _EQUAL for each in excess) / len(excess), 4)
+    metrics["proposed_mean_excess"] = round(statistics.mean(excess), 4)
+
+
+def _small_fleet(shape: Shape, chance: random.Random) -> tuple[GangSearch, list[Running]]:
+    nodes = [Node(f"node-{i}", shape, 64_000, 2**40) for i in range(6)]
+    tree = domains.build([domains.Place(node.name, (f"leaf-{i // 3}",)) for i, node in enumerate(nodes)], ("leaf",))
+    fitter = Fitter(Snapshot.of(nodes))
+    running = []
+    for number in range(10):
+        request = Request(Gpus(count=chance.choice((1, 2, 4, 8))))
+        members = []
+        for node in chance.sample(range(6), chance.choice((1, 1, 1, 2, 3))):
+            grant = fitter.grant(request, node)
+            if grant is not None:
+                fitter.snapshot.commit(grant)
+                members.append(Member(f"pod-{number}-{node}", request, grant))
+        if members:
+            work = Running(
+                f"work-{number}",
+                tuple(members),
+                priority=chance.choice((0, 1)),
+                started_at_s=_NOW_S - 100 * chance.randint(0, 50),
+                least=chance.choice((None, None, 0, 1)),
+            )
+            running.append(work)
+    return GangSearch(fitter, tree), running
 
 
 def _timed(plan: Callable[[], object], repeat: int) -> tuple[float, object]:

@@ -71,12 +71,15 @@ class Clearing:
         }
         self._possible = {role.name: self._fitter.when_empty(role.request) == Verdict.FITS for role in gang.roles}
 
-    def lightest(self) -> Found:
-        """A set that lets the gang start, none of it dispensable; None when there is none or none was found."""
+    def lightest(self, exact_items: int = _EXACT_ITEMS) -> Found:
+        """A set that lets the gang start, none of it dispensable; None when there is none or none was found.
+
+        Searched to the end when no more than `exact_items` items can matter.
+        """
         picked = self._propose()
         weight = None if picked is None else self._pool.weight(picked)
         relevant = self._relevant(weight)
-        if len(relevant) <= _EXACT_ITEMS:
+        if len(relevant) <= exact_items:
             found = eviction.lightest(self._pool, relevant, _Exact(self), steps=_EXACT_STEPS, below=weight)
             return found if found.picked is not None else eviction.Found(picked, found.proven)
         return eviction.Found(picked, proven=False)
