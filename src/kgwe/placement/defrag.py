@@ -36,7 +36,7 @@ from kgwe.placement.gang_request import GangRequest, Role
 from kgwe.placement.gang_search import GangSearch
 from kgwe.placement.node import CARD_MILLI
 from kgwe.placement.node_clearing import OnNode
-from kgwe.placement.running import MILLI_S_PER_GPU_HOUR, Cost
+from kgwe.placement.running import MILLI_S_PER_GPU_HOUR, Cost, milli_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -339,7 +339,8 @@ class _Defrag:
         moves = self._moves(picked, seats)
         cost = sum((victim.cost for victim in self._pool.victims(picked)), Cost())
         cost_micro = self._micro(cost.lost + cost.restart)
-        benefit_micro = self._micro(round(self._milli() * self._waiting.sooner_s))
+        started = sum(milli_of(grant, self._fitter.snapshot) for grant in placement)
+        benefit_micro = self._micro(round(started * self._waiting.sooner_s))
         if self._rules.max_evictions is not None and len(moves) > self._rules.max_evictions:
             return self._no(Why.TOO_MANY, len(moves), benefit_micro, cost_micro)
         if benefit_micro <= cost_micro:
@@ -361,7 +362,7 @@ class _Defrag:
         return milli_s * self._rules.price_micro_per_gpu_hour // MILLI_S_PER_GPU_HOUR
 
     def _milli(self) -> int:
-        """Cards the waiting work would use; slices are left out, for what they are of depends on the card."""
+        """Cards and shares the waiting work needs at least; slices lie on cards that nobody shares."""
         wanted = self._waiting.wanted
         pods = (
             [(role.request, role.least) for role in wanted.roles] if isinstance(wanted, GangRequest) else [(wanted, 1)]

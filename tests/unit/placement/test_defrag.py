@@ -8,6 +8,7 @@ from tests.plans import NOW, Fleet, check_books, grants_of, state, whole, withou
 
 from kgwe.placement.defrag import DefragPlan, Refusal, Rules, Waiting, Why, plan_defrag
 from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.node import Gpus, Request
 
 PRICE = 3_000_000
 """Three dollars per GPU-hour."""
@@ -195,6 +196,16 @@ def test_work_that_starts_anyway_moves_nobody():
     fleet.run("w1", "a", 1)
     assert defrag(fleet, whole(4)) == Refusal("hero", Why.STARTS_ANYWAY)
     assert defrag(fleet, GangRequest.of(whole(4), 1)) == Refusal("hero", Why.STARTS_ANYWAY)
+
+
+def test_shares_are_brought_together():
+    """Two half cards on two nodes of one card: one moves beside the other, and a whole card is free."""
+    fleet = Fleet("ab", cards=1)
+    for node in "ab":
+        fleet.run(f"half-{node}", node, request=Request(Gpus(milli=500)))
+    made = defrag(fleet, whole(1))
+    assert moved(made) == {"half-a-0": ("a", "b")}
+    assert made.benefit_micro == 6 * PRICE
 
 
 def test_of_several_who_wait_the_one_that_brings_most():
