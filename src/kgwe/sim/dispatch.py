@@ -71,15 +71,20 @@ class Dispatcher:
         # Kind -> version of the snapshot, and count of departures, when it was last refused.
         self._refused: dict[tuple[object, int], tuple[int, int]] = {}
         self._freed = 0
+        # Kind -> where it would go, and the count of starts and departures when that was found out.
+        self._places: dict[tuple[object, int], tuple[int, tuple[Grant, ...]]] = {}
+        self._changes = 0
         self._promise: Promise | None = None
 
     def room_appeared(self) -> None:
         """To be told when anything was given back."""
         self._freed += 1
+        self._changes += 1
 
-    def forget_promise(self) -> None:
-        """To be told when something broke: the promised place may be gone."""
+    def room_vanished(self) -> None:
+        """To be told when something broke: a promised or remembered place may be gone."""
         self._promise = None
+        self._changes += 1
 
     def run(
         self,
@@ -107,6 +112,7 @@ class Dispatcher:
             self._waiting.take(number, job)
             if promise is None or _keeps(promise, grants, end_of(number, grants)):
                 start(number, grants)
+                self._changes += 1
             else:
                 aside.append(number)
             following = self._waiting.head_of(kind)
@@ -120,11 +126,15 @@ class Dispatcher:
         refused = self._refused.get(kind)
         if refused is not None and not self._may_fit_now(job, *refused):
             return None
+        known = self._places.get(kind)
+        if known is not None and known[0] == self._changes:
+            return known[1]
         grants = self._policy.place(job) if self._has_room(job) else None
         if grants is None:
             self._refused[kind] = (world.snapshot.version, self._freed)
         else:
             self._refused.pop(kind, None)
+            self._places[kind] = (self._changes, grants)
         return grants
 
     def _has_room(self, job: Job) -> bool:

@@ -264,7 +264,7 @@ class Simulation:
             # What is taken back is not paid for; what is broken is.
             self._taken_back.add(node)
             self.recorder.paid_rate -= int(world.price_micro[node])
-        self._dispatcher.forget_promise()
+        self._dispatcher.room_vanished()
         self._agenda.add(end)
 
     def _can_break(self, event: Event) -> bool:
