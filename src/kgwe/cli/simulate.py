@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,8 +138,12 @@ def simulate(
         seed=seed,
         slowdowns=sensitivity.fit(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,
     )
-    with _recording(record) as writers, _progress(len(workload)) as progress:
-        results = study.compare(machines, workload, names, options, lambda name: (*writers, _Bar(progress, name)))
+    try:
+        with _recording(record) as writers, _progress(len(workload)) as bars:
+            results = study.compare(machines, workload, names, options, lambda name: (*writers, _Bar(bars, name)))
+    except KeyboardInterrupt:
+        sys.stderr.write("kgwe: interrupted; nothing was written but recorded decisions.\n")
+        return 128 + signal.SIGINT
     found = report.Report(
         params={
             "fleet": chosen.fleet,
