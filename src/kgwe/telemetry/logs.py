@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
+
+
+class _Stderr(io.TextIOBase):
+    """Whatever sys.stderr is when a line is written: loggers outlive a redirection of it."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+_STDERR = cast("TextIO", _Stderr())
 
 
 def configure(*, level: str = "info", json: bool | None = None) -> None:
@@ -27,13 +41,13 @@ def configure(*, level: str = "info", json: bool | None = None) -> None:
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_STDERR),
         cache_logger_on_first_use=True,
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_STDERR)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]
