@@ -64,7 +64,7 @@ async def test_the_standby_takes_over_when_the_leader_is_killed(bed: Bed):
     await bed.until_phase(after, "Running")
     assert await leaders(standby) == [standby]
     assert [j.metadata.uid for j in bed.jobs_of(running)] == [job.metadata.uid]
-    assert bed.gpus_bound() == {"n1": 8}
+    await bed.until(lambda: bed.gpus_bound() == {"n1": 8})
 
 
 async def test_a_stopping_leader_hands_over_without_waiting_for_the_lease_to_expire(bed: Bed):
@@ -95,7 +95,7 @@ async def test_a_leader_that_slept_through_its_lease_does_not_act(bed: Bed):
 
     assert await scheduled(sleeper) == 0
     assert await scheduled(other) == 2
-    assert bed.gpus_bound() == {"n1": 1}
+    await bed.until(lambda: bed.gpus_bound() == {"n1": 1})
 
 
 async def test_an_api_server_that_restarts_loses_nothing(bed: Bed):
@@ -109,7 +109,7 @@ async def test_an_api_server_that_restarts_loses_nothing(bed: Bed):
 
     after = await bed.submit(kgwe("after", 4))
     await bed.until_phase(after, "Running", timeout_s=60)
-    assert bed.gpus_bound() == {"n1": 8}
+    await bed.until(lambda: bed.gpus_bound() == {"n1": 8})
     assert bed.phase(before) == "Running"
 
 
