@@ -44,6 +44,8 @@ Result = Literal["done", "waiting", "retry"]
 # What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
 # "scheduled" before the pod runs.
 _SETTLE_S = 1.0
+# A Job not seen this long after its creation is asked for again; until then asking would only be refused.
+_WATCH_LAG_S = 10.0
 # Rewrites of waiting messages over all workloads together, per second, at most.
 _MESSAGES_PER_S = 10.0
 
@@ -57,6 +59,7 @@ class _Memory:
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
     retry_at: float = 0.0  # not before this time
+    created_at: float | None = None  # when a Job was created that the watch has not shown yet
     job_uid: str = ""
     job_seen_at: float = 0.0
     taken_back: str = ""  # uid of a Job that was deleted to plan anew
@@ -131,6 +134,9 @@ class Reconciler:
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
             return await self._give_up(workload, "InvalidPodTemplate", message)
         if planned is not None and planned.ask == ask:
+            if memory.created_at is not None and now < memory.created_at + _WATCH_LAG_S:
+                self._requeue(workload.key, memory.created_at + _WATCH_LAG_S - now)
+                return "done"  # the watch is about to show the Job
             return await self._start(workload, body, planned.node)
         # Not decided yet, or decided for a spec that was edited since.
         self.planner.forget_plan(workload.meta.uid)
@@ -195,6 +201,7 @@ class Reconciler:
             if "exceeded quota" in str(exc):
                 return await self._take_back(workload, "QuotaExceeded", str(exc))
             return await self._creation_failed(workload, exc)
+        self._remember(workload).created_at = self._clock()
         # Its status follows from the Job, see _follow; most often the pod runs before a write would be done.
         self._metrics.scheduled.labels(workload.strategy).inc()
         self._record(workload, "Normal", "Scheduled", f"placed on {node} by {workload.strategy}", action="Scheduling")
@@ -223,7 +230,7 @@ class Reconciler:
         memory = self._remember(workload)
         now = self._clock()
         if memory.job_uid != job.metadata.uid:
-            memory.job_uid, memory.job_seen_at = job.metadata.uid, now
+            memory.job_uid, memory.job_seen_at, memory.created_at = job.metadata.uid, now, None
         if memory.taken_back == job.metadata.uid:
             return "done"  # the watch will show that it is gone
         memory.held_at, memory.told_at = None, 0.0
