@@ -16,6 +16,7 @@ whether it came to its end.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import heapq
 from dataclasses import dataclass
@@ -193,11 +194,11 @@ class Found:
     proven: bool
 
 
-class Problem:
+class Problem(abc.ABC):
     """What a search asks: does it suffice, and how much at least is still lacking. The default knows no bound."""
 
-    def suffices(self, picked: Picked) -> bool:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def suffices(self, picked: Picked) -> bool: ...
 
     def lacks(self, picked: Picked, rest: Sequence[int]) -> int | None:
         """Lower bound of the weight that must be added from `rest`; None: all of it would not do."""

@@ -9,6 +9,7 @@ time. `REGISTRY` names them all, with those of the placement engine.
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -44,7 +45,7 @@ class PolicyFactory(Protocol):
         """A policy for one run. Of the workload it may use the mix of its pods, never what comes when."""
 
 
-class _Ordered:
+class _Ordered(abc.ABC):
     """Fills nodes in an order; subclasses say which."""
 
     def __init__(self, world: World, workload: Workload, rng: np.random.Generator) -> None:
@@ -60,9 +61,9 @@ class _Ordered:
         counts = self.share_out(job, nodes[self.order(nodes)], room)
         return self._world.grants(job.request, counts)
 
+    @abc.abstractmethod
     def order(self, nodes: Nodes) -> Nodes:
         """Indices into `nodes`, the one to fill first first."""
-        raise NotImplementedError
 
     def share_out(self, job: Job, nodes: Nodes, room: NDArray[np.int32]) -> list[tuple[int, int]]:
         """Fill one node after the other."""
