@@ -1,0 +1,24 @@
+"""`kgwe bench`: reproducible benchmarks, one JSON shape.
+
+One module per benchmark. Those that need NumPy import what they measure when they are called: it would cost every other
+benchmark's start.
+"""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from kgwe.cli.bench import cluster, engine, gang, informer, mig, packing, plans
+
+app = App(
+    name="bench",
+    help="""Measure KGWE on this machine.
+
+Progress goes to stderr. With --json the last line of stdout is one JSON object
+{"name", "params", "metrics", "machine"}; otherwise a table is printed.
+Close other programs first: the machine is part of every number.""",
+    help_format="plaintext",
+)
+
+for each in (cluster, engine, gang, informer, mig, packing, plans):
+    app.command(each.app)

@@ -1,0 +1,50 @@
+"""`kgwe bench gang`: plans for gangs."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+
+from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
+from kgwe.local import progress
+
+app = App(
+    name="gang",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe bench gang
+  kgwe bench gang --repeat 20 --json""",
+)
+
+
+@app.default
+def run(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
+    """Place gangs on simulated DGX H100 nodes, and refuse an impossible one with reasons.
+
+    512 pods of 2 GPUs with a preferred rack, 50 gangs of 8 nodes, a gang of 20 nodes with 10 free, 1,000 pods on
+    5,000 nodes, beside a scheduler that looks at one pod and one node at a time. Takes a few seconds.
+    Exit code 1 when a gang that fits a leaf did not get one.
+
+    Parameters
+    ----------
+    repeat
+        Times every plan is made; numbers are medians.
+    seed
+        Seed of what is taken on the nodes beforehand.
+    """
+    from kgwe.bench import gang as bench  # noqa: PLC0415 -- NumPy
+
+    try:
+        measured = bench.run(bench.Options(repeat=repeat, seed=seed), progress.for_stream())
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if json:
+        show(measured, as_json=True)
+    else:
+        certificate = measured.metrics.pop("certificate")
+        show(measured, as_json=False)
+        sys.stdout.write(f"\ncertificate:\n{certificate}\n")
+    if bench.is_correct(measured.metrics):
+        return 0
+    return complain("a gang did not get the place it could have: see one_leaf_share and unplaced.")

@@ -1,0 +1,32 @@
+"""`kgwe bench plans`: plans of preemption, recovery and defragmentation."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from kgwe.cli.bench.command import INTERRUPTED, Json, show
+
+app = App(name="plans", help_format="plaintext")
+
+
+@app.default
+def run(*, nodes: int = 500, repeat: int = 5, seed: int = 1, json: Json = False) -> int:
+    """Time plans of preemption, recovery and defragmentation on simulated nodes; exit code 1 when one is not found.
+
+    Parameters
+    ----------
+    nodes
+        Simulated nodes, with a pod on every card.
+    repeat
+        Times every plan is made; numbers are medians.
+    seed
+        Seed of the work on the nodes.
+    """
+    from kgwe.bench import plans as bench  # noqa: PLC0415 -- NumPy
+
+    try:
+        measured = bench.run(bench.Options(nodes=nodes, repeat=repeat, seed=seed))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    show(measured, as_json=json)
+    return 0 if bench.is_correct(measured.metrics) else 1
