@@ -29,6 +29,8 @@ from kgwe.placement.gang import (
     Strategy,
 )
 from kgwe.placement.node import Gpus, Node, Request, Shape
+from kgwe.placement.preempt import PreemptionPlan, plan_preemption
+from kgwe.placement.running import Member, Running
 from kgwe.placement.snapshot import Grant, Snapshot
 
 LEVELS = ("leaf", "spine")
@@ -228,21 +230,25 @@ def test_the_fewest_children_share_as_evenly_as_can_be(room, wanted):
 @given(world=worlds(), gang=gangs(), data=st.data())
 def test_every_change_a_certificate_suggests_starts_the_gang(world, gang, data):
     before = state(world.snapshot)
-    evictable = [
-        Evictable(f"job-{number}", data.draw(st.integers(-2, 0)), (grant,)) for number, grant in enumerate(world.held)
-    ]
-    refusal = world.planner.plan(gang, evictable=evictable)
+    running = tuple(
+        Running(
+            f"job-{number}",
+            (Member("pod", Request(Gpus(count=grant.cards.bit_count())), grant),),
+            priority=data.draw(st.integers(-2, 0)),
+            preemptible=data.draw(st.sampled_from((True, True, False))),
+            started_at_s=data.draw(st.sampled_from((0.0, 500.0))),
+        )
+        for number, grant in enumerate(world.held)
+    )
+    refusal = world.planner.plan(gang, evictable=Evictable(running, now_s=1000.0))
     assert state(world.snapshot) == before
     if isinstance(refusal, GangPlan):
         return
     assert refusal.short > 0
     assert "cannot start" in refusal.words()
     for change in refusal.changes:
-        undos = [
-            world.snapshot.release(grant) for each in evictable if each.owner in change.evicts for grant in each.grants
-        ]
         assert bool(change.evicts) is (change.kind is ChangeKind.EVICT)
-        assert all(each.priority < gang.priority for each in evictable if each.owner in change.evicts)
+        undos = [world.snapshot.release(grant) for victim in change.evicts for grant in victim.grants]
         plan = GangPlanner(Fitter(world.snapshot), world.tree).plan(change.gang)
         assert isinstance(plan, GangPlan), change.text
         assert plan == change.plan
@@ -250,6 +256,16 @@ def test_every_change_a_certificate_suggests_starts_the_gang(world, gang, data):
         for undo in reversed(undos):
             undo()
     assert state(world.snapshot) == before
+    assert_victims_are_those_of_preemption(world, gang, running, refusal)
+
+
+def assert_victims_are_those_of_preemption(world, gang, running, refusal):
+    found = [change for change in refusal.changes if change.kind is ChangeKind.EVICT]
+    made = plan_preemption(world.fitter, world.tree, gang, running, 1000.0, priority=gang.priority)
+    if isinstance(made, PreemptionPlan):
+        assert [(change.evicts, change.plan.grants) for change in found] == [(made.victims, made.placement)]
+    else:
+        assert not found
 
 
 # --- roles ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ it leads to. Nothing is guessed, so "no change found" is an answer too.
     OtherModel        any GPU model and architecture                   RelaxSegment    groups that must stay together
     MixModels         cards of several models                          RelaxSpread     nodes per leaf, pods per node
     TolerateSpot      the taints of spot nodes
-    Evict             work of lower priority, the least that is found to suffice
+    Evict             work of lower priority: what `kgwe.placement.preempt` would stop
 
 The reason names what binds: the first of network, segments, limits, wiring, model, taints and level whose change alone
 starts the gang; otherwise there is too little room, and the verdicts of the nodes say of what.
@@ -22,20 +22,22 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.placement import gang_eviction
+from kgwe.placement import preempt
 from kgwe.placement.ask import Toleration
 from kgwe.placement.fit import Verdict
-from kgwe.placement.gang_eviction import Evictable
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import CLUSTER, Hardware
 from kgwe.placement.node import Preference
+from kgwe.placement.preempt import Evictable
+from kgwe.placement.running import Cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from kgwe.placement.gang_plan import Look
     from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.gang_search import GangSearch, Missing
+    from kgwe.placement.running import Victim
 
 __all__ = ["Change", "ChangeKind", "Evictable", "GangReason", "GangRefusal", "certify"]
 
@@ -85,8 +87,8 @@ class Change:
     gang: GangRequest
     """The gang as changed."""
     plan: GangPlan
-    evicts: tuple[str, ...] = ()
-    """Owners of work that has to go first."""
+    evicts: tuple[Victim, ...] = ()
+    """Work that has to go first."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,7 @@ _BINDING: Final[Mapping[ChangeKind, GangReason]] = {
 }
 
 
-def certify(
-    search: GangSearch, gang: GangRequest, missing: Missing, evictable: Sequence[Evictable] = ()
-) -> GangRefusal:
+def certify(search: GangSearch, gang: GangRequest, missing: Missing, evictable: Evictable | None = None) -> GangRefusal:
     """Explain a refusal; tries every change on the snapshot and leaves it as it was."""
     changes = list(_changes(search, gang, missing, evictable))
     request = next(role.request for role in gang.roles if role.name == missing.role)
@@ -202,9 +202,7 @@ def certify(
     )
 
 
-def _changes(
-    search: GangSearch, gang: GangRequest, missing: Missing, evictable: Sequence[Evictable]
-) -> Iterator[Change]:
+def _changes(search: GangSearch, gang: GangRequest, missing: Missing, evictable: Evictable | None) -> Iterator[Change]:
     tried = [
         *_relaxed(gang),
         *_models(gang),
@@ -222,18 +220,22 @@ def _changes(
             done.add(kind)
             changed = _exactly(asked, plan) if kind is ChangeKind.FEWER_REPLICAS else asked
             yield Change(kind, text.format(**_numbers(search, plan, missing)), changed, plan)
-    found = gang_eviction.least(search, gang, evictable, _nodes_of(search, gang, missing)) if evictable else None
-    if found is not None:
-        owners, plan = found
-        yield Change(ChangeKind.EVICT, f"evict {', '.join(owners)} (lower priority)", gang, plan, owners)
+    if evictable is not None:
+        yield from _evictions(search, gang, evictable)
 
 
-def _nodes_of(search: GangSearch, gang: GangRequest, missing: Missing) -> frozenset[int]:
-    """Nodes of the best domain; of all that share its name."""
-    ladder = search.ladders.of(gang.named_levels)
-    rung = ladder.rungs[ladder.index(missing.level)]
-    same = [domain for domain, name in enumerate(rung.names) if name == missing.domain]
-    return frozenset(int(node) for domain in same for node in ladder.node[rung.places(domain)])
+def _evictions(search: GangSearch, gang: GangRequest, evictable: Evictable) -> Iterator[Change]:
+    pool = evictable.below(gang.priority, search.fitter.snapshot)
+    cleared = preempt.clear(search, pool, gang) if pool.items else None
+    if cleared is not None:
+        victims = pool.victims(cleared.picked)
+        cost = sum((victim.cost for victim in victims), Cost())
+        named = ", ".join(
+            victim.workload if victim.whole else f"{len(victim.members)} pods of {victim.workload}"
+            for victim in victims
+        )
+        text = f"evict {named} (lower priority, costs {cost.gpu_hours:.2f} GPU-hours)"
+        yield Change(ChangeKind.EVICT, text, gang, cleared.plan, victims)
 
 
 def _numbers(search: GangSearch, plan: GangPlan, missing: Missing) -> dict[str, object]:

@@ -7,6 +7,7 @@ fitter afterwards. For cards and slices each of its points is the lightest set o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -48,6 +49,39 @@ class Curves:
         found = (self._built(node, gone, spared) if node in touched else self._kept(node) for node in nodes)
         return [curve for curve in found if curve]
 
+    def whole_items(self, nodes: Sequence[int], spared: frozenset[int], missing: int) -> frozenset[int] | None:
+        """Items that make room for so many more pods on these nodes, those first that free most for their weight.
+
+        Whoever turns out not to be needed is let go again, the heaviest first.
+        """
+        gains: dict[int, list[tuple[int, int]]] = {}
+        room = {}
+        for node in nodes:
+            room[node] = _NodeRoom(
+                self._unit, self._left_over(node, int(self._now[node])), self._most - self._now[node]
+            )
+            for number, gain in self._gains_on(node):
+                if number not in spared:
+                    gains.setdefault(number, []).append((node, gain))
+        weight = {number: self._pool.items[number].weight for number in gains}
+        stopped: list[int] = []
+        for number in sorted(gains, key=lambda each: (weight[each] / sum(gain for _, gain in gains[each]), each)):
+            if missing <= 0:
+                break
+            missing -= sum(room[node].free(gain) for node, gain in gains[number])
+            stopped.append(number)
+        if missing > 0:
+            return None
+        for number in sorted(stopped, key=lambda each: (-weight[each], each)):
+            lost = -sum(room[node].free(-gain) for node, gain in gains[number])
+            if missing + lost > 0:
+                for node, gain in gains[number]:
+                    room[node].free(gain)
+            else:
+                missing += lost
+                stopped.remove(number)
+        return frozenset(stopped)
+
     def _kept(self, node: int) -> Curve:
         if node not in self._known:
             self._known[node] = self._built(node, frozenset(), frozenset())
@@ -84,6 +118,24 @@ class Curves:
         if gpus.slices and gpus.profile in snapshot.slices:
             return int(snapshot.slices[gpus.profile][node]) - gpus.slices * now
         return 0
+
+
+@dataclass(slots=True)
+class _NodeRoom:
+    """Pods that a node takes beyond those it takes now, while things on it are stopped."""
+
+    unit: int
+    amount: int
+    most: float
+
+    def free(self, amount: int) -> int:
+        """Pods it takes more when so much comes free."""
+        before = self._pods()
+        self.amount += amount
+        return self._pods() - before
+
+    def _pods(self) -> int:
+        return int(min(self.amount // self.unit, self.most))
 
 
 def _exactly(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: int) -> Curve:

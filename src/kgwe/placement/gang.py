@@ -22,8 +22,6 @@ from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK, GangRequest, Hard
 from kgwe.placement.gang_search import GangSearch, Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -66,8 +64,8 @@ class GangPlanner:
         """`history`: per node of the snapshot how well work ended there, 0..1; NaN: not known."""
         self._search = GangSearch(fitter, tree, weights=weights, history=history)
 
-    def plan(self, gang: GangRequest, *, evictable: Sequence[Evictable] = ()) -> GangPlan | GangRefusal:
-        """All of the gang, or why not and what would help; `evictable` is work that may be asked to go."""
+    def plan(self, gang: GangRequest, *, evictable: Evictable | None = None) -> GangPlan | GangRefusal:
+        """All of the gang, or why not and what would help; `evictable`: what runs, to suggest whom to stop."""
         found = self._search.find(gang)
         if isinstance(found, Missing):
             return certificate.certify(self._search, gang, found, evictable)
@@ -79,7 +77,7 @@ class GangPlanner:
 
 
 def plan_gang(
-    fitter: Fitter, tree: Tree, gang: GangRequest, *, evictable: Sequence[Evictable] = ()
+    fitter: Fitter, tree: Tree, gang: GangRequest, *, evictable: Evictable | None = None
 ) -> GangPlan | GangRefusal:
     """Plan a single gang."""
     return GangPlanner(fitter, tree).plan(gang, evictable=evictable)

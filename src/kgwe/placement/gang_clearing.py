@@ -6,7 +6,8 @@
 
 A gang on several nodes comes down as a whole, so once it has to go its other nodes are free of charge. The choice
 in a domain is therefore made again with that gang gone, and with each of the gangs that free most for their
-weight gone from the start; the lightest result counts.
+weight gone from the start; and once by whole items, those first that free most for their weight. The lightest result
+counts.
 
 All that is a proposal: the gang's own search on the snapshot without the set has the last word. Where it says no
 to a set whose sums were right (CPU, segments, networks), all of the domain is cleared and whoever is not needed let
@@ -23,7 +24,6 @@ import numpy as np
 from kgwe.placement import clearing_curves, eviction
 from kgwe.placement.clearing_curves import Curves
 from kgwe.placement.fit import Verdict
-from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import CLUSTER
 from kgwe.placement.gang_room import GangRoom
 
@@ -91,19 +91,7 @@ class Clearing:
 
     def holds(self, picked: Picked) -> bool:
         """The same, the snapshot being without the set already."""
-        starts = self._has_room() and (len(self._gang.roles) == 1 or self._is_placed())
-        return starts and (self._also is None or self._also(picked))
-
-    def _has_room(self) -> bool:
-        """Whether some domain holds every role by itself; with one role that settles it."""
-        room = GangRoom(self._fitter, self._ladder, self._gang)
-        return any(
-            all(room.capacity(i, rung)[rung].max(initial=0) >= role.least for i, role in enumerate(self._gang.roles))
-            for rung in range(self._top, -1, -1)
-        )
-
-    def _is_placed(self) -> bool:
-        return isinstance(self._search.find(self._gang), GangPlan)
+        return self._search.holds(self._gang) and (self._also is None or self._also(picked))
 
     def _relevant(self, weight: int | None) -> list[int]:
         """Items that could be part of a lighter set: on nodes the gang can use, and not too heavy themselves."""
@@ -205,7 +193,16 @@ class Clearing:
         missing = role.least - int(self._room[role.name][nodes].sum())
         if missing <= 0:
             return frozenset()
-        return clearing_curves.lightest_mix(self._curves[role.name].of(nodes.tolist(), gone, spared), missing)
+        curves = self._curves[role.name]
+        mix = clearing_curves.lightest_mix(curves.of(nodes.tolist(), gone, spared), missing)
+        if gone or mix is None:
+            return mix
+        # Each node of a gang counts all of it there; counted once, gangs may be lighter than the mix.
+        run = curves.whole_items(nodes.tolist(), spared, missing)
+        return min((each for each in (mix, run) if each is not None), key=self._weight)
+
+    def _weight(self, chosen: frozenset[int]) -> tuple[int, list[int]]:
+        return self._pool.weight(tuple(sorted(chosen))), sorted(chosen)
 
 
 class _Exact(eviction.Problem):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fit import Fitter
     from kgwe.placement.node import Request
     from kgwe.placement.running import Running, Victim
-    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.snapshot import Grant, Snapshot
 
 
 class Why(enum.StrEnum):
@@ -83,6 +83,21 @@ class PreemptionPlan:
     reasons: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Evictable:
+    """Work that runs, of which some may be asked to make way, and what it takes to say what that costs."""
+
+    running: Sequence[Running]
+    now_s: float
+    budgets: Mapping[str, int] | None = None
+    """Disruption budget -> pods that may still be stopped; one that is not listed allows none."""
+
+    def below(self, priority: int, snapshot: Snapshot) -> Pool:
+        """What work of this priority may stop."""
+        lower = [each for each in self.running if each.preemptible and each.priority < priority and each.held]
+        return Pool(snapshot, lower, self.now_s, self.budgets)
+
+
 def plan_preemption(
     fitter: Fitter,
     tree: Tree | None,
@@ -97,8 +112,7 @@ def plan_preemption(
 
     `budgets`: disruption budget -> pods that may still be stopped; one that is not listed allows none.
     """
-    lower = [each for each in running if each.preemptible and each.priority < priority and each.held]
-    pool = Pool(fitter.snapshot, lower, now_s, budgets)
+    pool = Evictable(tuple(running), now_s, budgets).below(priority, fitter.snapshot)
     if isinstance(wanted, GangRequest):
         return _for_gang(GangSearch(fitter, tree or bonds.flat(fitter.snapshot)), pool, wanted)
     return _for_pod(fitter, pool, wanted)
@@ -164,19 +178,33 @@ def refuse(fitter: Fitter, pool: Pool, starts: Callable[[], bool]) -> Refusal:
 
 
 def _for_gang(search: GangSearch, pool: Pool, gang: GangRequest) -> PreemptionPlan | Refusal:
-    def starts() -> bool:
-        return isinstance(search.find(gang), GangPlan)
-
     now = search.find(gang)
     if isinstance(now, GangPlan):
         return nothing_to_stop(now.grants)
+    cleared = clear(search, pool, gang)
+    if cleared is None:
+        return refuse(search.fitter, pool, lambda: search.holds(gang))
+    return plan_of(search.fitter, pool, cleared.picked, cleared.plan.grants, proven=cleared.proven)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A set of work, and where the gang goes without it."""
+
+    picked: Picked
+    plan: GangPlan
+    proven: bool
+
+
+def clear(search: GangSearch, pool: Pool, gang: GangRequest) -> Cleared | None:
+    """The cheapest set that lets a gang start which does not start as things are, planned anew without it."""
     with pool.without(range(len(pool.items))):
-        hopeless = not starts()
+        hopeless = not search.holds(gang)
     found = Found(None, proven=True) if hopeless else Clearing(search, pool, gang).lightest()
     if found.picked is None:
-        return refuse(search.fitter, pool, starts)
+        return None
     with pool.without(found.picked):
         plan = search.find(gang)
     if not isinstance(plan, GangPlan):
         raise errors.InvariantBroken(f"{gang.name or 'a gang'} has room and is not placed: {plan}")
-    return plan_of(search.fitter, pool, found.picked, plan.grants, proven=found.proven)
+    return Cleared(found.picked, plan, found.proven)

@@ -26,6 +26,7 @@ from kgwe.placement.gang import (
     plan_gang,
 )
 from kgwe.placement.node import Node, Preference, Shape
+from kgwe.placement.running import Member, Running
 from kgwe.placement.snapshot import Snapshot
 
 A100 = Shape(machines.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
@@ -144,27 +145,31 @@ def busy():
     return racks({"s": {"a": [8, 0, 0], "b": [0, 0, 8]}})
 
 
-def held(cluster, owner, priority, *nodes):
-    return Evictable(owner, priority, tuple(cluster.held[node] for node in nodes))
+def running(cluster, name, priority, *nodes, **more):
+    members = tuple(Member(node, cards(8), cluster.held[node]) for node in nodes)
+    return Running(name, members, priority, **more)
 
 
-def evictable(cluster):
-    return [
-        held(cluster, "large", 1, "a3", "b1"),
-        held(cluster, "small", 1, "a2"),
-        held(cluster, "high", 5, "b2"),
-    ]
+def evictable(cluster, **more):
+    return Evictable(
+        [
+            running(cluster, "large", 1, "a3", "b1"),
+            running(cluster, "small", 1, "a2", **more),
+            running(cluster, "high", 5, "b2"),
+        ],
+        now_s=3600.0,
+    )
 
 
 @pytest.mark.parametrize(
     ("pods", "level", "priority", "owners"),
     [
         pytest.param(2, "leaf", 5, ("small",), id="the smallest that suffices"),
-        pytest.param(3, "leaf", 5, ("small", "large"), id="several when one is not enough"),
+        pytest.param(3, "leaf", 5, ("large", "small"), id="several when one is not enough"),
         pytest.param(4, "spine", 5, ("large",), id="one large rather than several"),
         pytest.param(3, "leaf", 1, None, id="never work of the same priority"),
         pytest.param(6, "spine", 5, None, id="nobody when it would not suffice"),
-        pytest.param(6, "spine", 6, ("small", "large", "high"), id="all of lower priority"),
+        pytest.param(6, "spine", 6, ("large", "small", "high"), id="all of lower priority"),
     ],
 )
 def test_evictions_are_the_least_that_suffice(busy, pods, level, priority, owners):
@@ -172,8 +177,29 @@ def test_evictions_are_the_least_that_suffice(busy, pods, level, priority, owner
     before = busy.snapshot.free.tolist()
     refusal = busy.refuse(gang, evictable=evictable(busy))
     found = [change.evicts for change in refusal.changes if change.kind is ChangeKind.EVICT]
-    assert found == ([] if owners is None else [owners])
+    assert [tuple(victim.workload for victim in each) for each in found] == ([] if owners is None else [owners])
     assert busy.snapshot.free.tolist() == before
+
+
+def test_evictions_are_said_with_what_they_cost(busy):
+    gang = GangRequest.of(cards(8), 2, required="leaf", priority=5)
+    refusal = busy.refuse(gang, evictable=evictable(busy))
+    assert texts(refusal)[ChangeKind.EVICT] == "evict small (lower priority, costs 8.13 GPU-hours)"
+
+
+def test_of_work_that_can_spare_pods_only_so_many_go():
+    cluster = racks({"s": {"a": [8, 0, 0]}})
+    service = running(cluster, "service", 0, "a2", "a3", least=1)
+    gang = GangRequest.of(cards(8), 2, priority=1)
+    refusal = cluster.refuse(gang, evictable=Evictable([service], now_s=3600.0))
+    assert texts(refusal)[ChangeKind.EVICT].startswith("evict 1 pods of service (")
+
+
+def test_nobody_is_named_who_may_not_be_stopped(busy):
+    gang = GangRequest.of(cards(8), 2, required="leaf", priority=2)
+    refusal = busy.refuse(gang, evictable=evictable(busy, preemptible=False))
+    named = [victim.workload for change in refusal.changes for victim in change.evicts]
+    assert named == ["large"]
 
 
 def test_a_single_gang_can_be_planned_without_a_planner(busy):
