@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from kgwe.apps.controller import main as process
-from kgwe.apps.controller import settings
+from kgwe.apps.scheduler import main as process
+from kgwe.apps.scheduler import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,14 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from kgwe.model import amounts, quantity
-from kgwe.placement.ask import NodeFacts, Taint, Toleration
 from kgwe.placement.constraints import Operator, Requirement
+from kgwe.placement.taints import Toleration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import GPUNode
     from kgwe.model.amounts import Amounts
 
 # Labels that NVIDIA GPU feature discovery sets.
@@ -104,33 +103,6 @@ def required_affinity(affinity: core.Affinity) -> tuple[tuple[Requirement, ...],
     )
 
 
-def node_facts(node: core.Node, *, fabric_gbps: float | None = None) -> NodeFacts:
-    labels = node.metadata.labels
-    return NodeFacts(
-        name=node.metadata.name,
-        allocatable=offered(node),
-        labels=labels,
-        taints=tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints),
-        ready=is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
-        gpu_memory_mib=_int_label(labels, GPU_MEMORY_LABEL),
-        gpu_model=labels.get(GPU_PRODUCT_LABEL),
-        architecture=_architecture(labels.get(GPU_FAMILY_LABEL)),
-        fabric_gbps=fabric_gbps,
-    )
-
-
-def fabric_gbps(gpu_node: GPUNode) -> float | None:
-    """GB/s that every GPU of the node has to all the others through NVSwitch, both directions together.
-
-    That is how data sheets and users count (900 for an H100). 0 when the GPUs are not joined by a switch:
-    direct links do not reach all of them. None when nothing is known.
-    """
-    links = [gpu.nvlink for gpu in gpu_node.status.gpus]
-    if not links:
-        return None
-    return 2 * min(link.bandwidthGBps if link is not None and link.nvSwitch else 0.0 for link in links)
-
-
 def offered(node: core.Node) -> Amounts:
     """Allocatable, and capacity for GPUs that allocatable does not mention.
 
@@ -147,11 +119,11 @@ def is_ready(node: core.Node) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 
-def _architecture(family: str | None) -> str | None:
+def architecture(family: str | None) -> str | None:
     """GPU feature discovery says `ada-lovelace` where users say Ada."""
     return None if family is None else family.partition("-")[0]
 
 
-def _int_label(labels: Mapping[str, str], key: str) -> int | None:
+def int_label(labels: Mapping[str, str], key: str) -> int | None:
     text = labels.get(key, "")
     return int(text) if text.isdecimal() else None

@@ -1,158 +1,166 @@
-"""Who holds what: free = allocatable - requests of non-terminal pods - own reservations.
+"""Who holds what: pods that are bound, seats reserved for pods to come, and pods about to be bound.
 
-A reservation is a decision whose pods are not all bound yet. What counts of it is what its owner's bound,
-non-terminal pods on that node do not hold already: as pods appear their own requests count instead, and
-when one is evicted while the work is not finished its part counts again. So nothing is counted twice, and
-nothing is free for a moment between decision and binding.
+An *owner* (a workload, a gang) has numbered seats, one for each pod of its plan. A bound pod takes its seat: it is
+counted once, as the pod, and has the seat's cards. When it goes while the owner still has the seat, the seat is
+reserved again in the same moment, so nothing is free between two pods of one rank.
 
-The ledger is memory only: pods come from the API, reservations are rebuilt from the Jobs there.
+A pod that is about to be bound (`assume`) holds its place until the watch shows it bound, or its time is over.
+
+The ledger is memory only: pods come from the API, seats are rebuilt from the plans stored there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.model import amounts
+from kgwe.placement.live import Fleet, Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from kgwe.model.amounts import Amounts
-    from kgwe.placement.ask import NodeFacts
+    from kgwe.placement.snapshot import Grant
 
-
-class Booking(NamedTuple):
-    """A pod's request, or a reservation, on one node."""
-
-    owner: str
-    node: str
-    amounts: Mapping[str, int]
+Seat = tuple[str, int]
 
 
 class Ledger:
-    """Nodes, bookings and what is left; every change keeps `free` exact."""
+    """Bookings on one live fleet."""
 
-    def __init__(self) -> None:
-        self._facts: dict[str, NodeFacts] = {}
-        self._used: dict[str, Amounts] = {}  # node -> what pods and counted reservations hold
-        self._pods: dict[str, Booking] = {}  # pod key -> booking
-        self._reserved: dict[str, Booking] = {}  # owner -> reservation
-        self._counted: dict[str, Amounts] = {}  # owner -> the part of its reservation that counts now
-        self._pods_of: dict[str, set[str]] = {}  # owner -> keys of its bound pods
-        #: raised whenever a node's facts change: caches of static matches compare it
-        self.generation = 0
+    def __init__(self, fleet: Fleet | None = None) -> None:
+        self.fleet = fleet or Fleet()
+        self._seats: dict[str, dict[int, Holding]] = {}  # owner -> its seats
+        self._taken: dict[Seat, str] = {}  # seat -> the bound pod that has it
+        self._seat_of: dict[str, Seat] = {}  # pod -> its seat
+        self._until: dict[str, float] = {}  # pod that is about to be bound -> until when that is believed
 
-    # --- nodes ------------------------------------------------------------------------------------------
+    # --- pods -------------------------------------------------------------------------------------------
 
-    def set_node(self, facts: NodeFacts) -> bool:
-        """Record a node; returns whether anything placement cares about changed."""
-        if self._facts.get(facts.name) == facts:
-            return False
-        self._facts[facts.name] = facts
-        self.generation += 1
-        return True
+    def set_pod(self, uid: str, node: str, wanted: Mapping[str, int], seat: Seat | None = None) -> None:
+        """A pod that has not ended is bound to `node`; `seat` is the one it was made for, if any."""
+        self._until.pop(uid, None)
+        cards = 0
+        if seat is not None and self._taken.get(seat, uid) == uid and seat[1] in self._seats.get(seat[0], ()):
+            self._take(uid, seat, node)
+            cards = self._seats[seat[0]][seat[1]].cards if self._seats[seat[0]][seat[1]].node == node else 0
+        elif uid in self._seat_of:
+            self._leave(uid)
+        self.fleet.hold(uid, Holding(node, wanted, cards))
 
-    def remove_node(self, name: str) -> None:
-        if self._facts.pop(name, None) is not None:
-            self.generation += 1
-
-    def nodes(self) -> Iterator[NodeFacts]:
-        return iter(self._facts.values())
-
-    def node(self, name: str) -> NodeFacts | None:
-        return self._facts.get(name)
-
-    # --- bookings ---------------------------------------------------------------------------------------
-
-    def set_pod(self, key: str, owner: str, node: str, request: Mapping[str, int]) -> None:
-        """A non-terminal pod is bound to `node`; `owner` is empty for pods that are not ours."""
-        booking = Booking(owner, node, request)
-        if self._pods.get(key) == booking:
+    def _take(self, uid: str, seat: Seat, node: str) -> None:
+        if self._seat_of.get(uid) == seat:
             return
-        self.remove_pod(key)
-        self._pods[key] = booking
-        self._count(node, request, 1)
-        if owner:
-            self._pods_of.setdefault(owner, set()).add(key)
-            self._recount(owner)
-
-    def remove_pod(self, key: str) -> bool:
-        """The pod ended or is gone; returns whether it held anything."""
-        booking = self._pods.pop(key, None)
-        if booking is None:
-            return False
-        self._count(booking.node, booking.amounts, -1)
-        if booking.owner:
-            keys = self._pods_of[booking.owner]
-            keys.discard(key)
-            if not keys:
-                del self._pods_of[booking.owner]
-            self._recount(booking.owner)
-        return True
-
-    def reserve(self, owner: str, node: str, request: Mapping[str, int]) -> None:
-        """Hold `request` on `node` for `owner` until released. Reserving the same again changes nothing."""
-        booking = Booking(owner, node, request)
-        if self._reserved.get(owner) == booking:
+        self._leave(uid)
+        self._taken[seat], self._seat_of[uid] = uid, seat
+        key = seat_key(*seat)
+        if key not in self.fleet:
             return
-        self.release(owner)
-        self._reserved[owner] = booking
-        self._recount(owner)
+        if self._seats[seat[0]][seat[1]].node == node and uid not in self.fleet:
+            self.fleet.rename(key, uid)
+        else:
+            self.fleet.drop(key)
+
+    def _leave(self, uid: str) -> None:
+        seat = self._seat_of.pop(uid, None)
+        if seat is not None:
+            del self._taken[seat]
+
+    def remove_pod(self, uid: str) -> bool:
+        """The pod ended or is gone; returns whether room came free."""
+        self._until.pop(uid, None)
+        seat = self._seat_of.get(uid)
+        if uid not in self.fleet:
+            return False
+        self._leave(uid)
+        if seat is not None and (holding := self._seats.get(seat[0], {}).get(seat[1])) is not None:
+            has = self.fleet.holding(uid)
+            if has is not None and has.node == holding.node and has.amounts == holding.amounts:
+                self.fleet.rename(uid, seat_key(*seat))
+                return False
+            self.fleet.drop(uid)
+            self.fleet.hold(seat_key(*seat), holding)
+            return True
+        return self.fleet.drop(uid)
+
+    # --- pods about to be bound -------------------------------------------------------------------------
+
+    def assume(self, uid: str, wanted: Mapping[str, int], grant: Grant, until: float) -> None:
+        """The pod was given that place and is expected to be bound there; InvariantBroken when it is not free."""
+        self.fleet.seat({uid: wanted}, (grant,))
+        self._until[uid] = until
+
+    def forget(self, uid: str) -> bool:
+        """It will not be bound there after all; a pod that is bound is left alone."""
+        if self._until.pop(uid, None) is None:
+            return False
+        return self.fleet.drop(uid)
+
+    def expire(self, now: float) -> list[str]:
+        """Forget pods whose time is over; returns them."""
+        late = [uid for uid, until in self._until.items() if until <= now]
+        for uid in late:
+            self.forget(uid)
+        return late
+
+    @property
+    def assumed(self) -> Mapping[str, float]:
+        return self._until
+
+    # --- seats ------------------------------------------------------------------------------------------
+
+    def commit(self, owner: str, wanted: Mapping[str, int], grants: Sequence[Grant]) -> None:
+        """Reserve a fresh plan, seat i for the i-th grant: all of it, or InvariantBroken and nothing."""
+        if self._seats.get(owner):
+            raise errors.InvariantBroken(f"{owner} has seats already")
+        self.fleet.seat({seat_key(owner, number): wanted for number in range(len(grants))}, grants)
+        nodes = self.fleet.snapshot.nodes
+        self._seats[owner] = {
+            number: Holding(nodes[grant.node].name, wanted, grant.cards) for number, grant in enumerate(grants)
+        }
+
+    def reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
+        """The owner has exactly these seats from now on; returns whether room came free."""
+        before = self._seats.get(owner, {})
+        freed = False
+        for number in [each for each in before if before[each] != seats.get(each)]:
+            if self._taken.get((owner, number)) is None:
+                freed |= self.fleet.drop(seat_key(owner, number))
+            elif number not in seats:
+                self._leave(self._taken[owner, number])
+        for number, holding in seats.items():
+            if (owner, number) not in self._taken and before.get(number) != holding:
+                self.fleet.hold(seat_key(owner, number), holding)
+        if seats:
+            self._seats[owner] = dict(seats)
+        else:
+            self._seats.pop(owner, None)
+        return freed
 
     def release(self, owner: str) -> bool:
-        """Drop the owner's reservation; its bound pods, if any, still count until they end."""
-        if owner not in self._reserved:
-            return False
-        counted = self._counted.pop(owner, {})
-        self._count(self._reserved.pop(owner).node, counted, -1)
-        return True
+        """Drop the owner's seats; pods that are bound count until they end."""
+        return self.reserve(owner, {})
 
-    # --- what is left -----------------------------------------------------------------------------------
+    def seats(self, owner: str) -> Mapping[int, Holding]:
+        """Seat -> its place, with the cards booked for it now."""
+        return {
+            number: replace(holding, cards=self._cards(owner, number) or holding.cards)
+            for number, holding in self._seats.get(owner, {}).items()
+        }
 
-    def free(self, node: str, resource: str) -> int:
-        """May be negative: pods bound by others, or a card that died under its pod."""
-        facts = self._facts.get(node)
-        held = self._used.get(node, {}).get(resource, 0)
-        return (facts.allocatable.get(resource, 0) if facts else 0) - held
+    def pod_in(self, owner: str, number: int) -> str:
+        """Uid of the bound pod that has the seat; empty when none has."""
+        return self._taken.get((owner, number), "")
 
-    def lacking(self, facts: NodeFacts, request: Mapping[str, int]) -> str | None:
-        """The first resource of which the node has too little left for `request`, or None if it fits."""
-        held = self._used.get(facts.name)
-        allocatable = facts.allocatable
-        for resource, amount in request.items():
-            if allocatable.get(resource, 0) - (held.get(resource, 0) if held else 0) < amount:
-                return resource
-        return None
+    def owners(self) -> Iterator[str]:
+        return iter(self._seats)
 
-    def check(self) -> None:
-        """Recount from the bookings; raises InvariantBroken when the running totals have drifted."""
-        expected: dict[str, Amounts] = {}
-        for pod in self._pods.values():
-            amounts.add(expected.setdefault(pod.node, {}), pod.amounts)
-        for owner, reservation in self._reserved.items():
-            amounts.add(expected.setdefault(reservation.node, {}), self._unbound(owner, reservation))
-        if {n: a for n, a in expected.items() if a} != {n: a for n, a in self._used.items() if a}:
-            raise errors.InvariantBroken(f"ledger drifted: counted {self._used}, bookings say {expected}")
+    def _cards(self, owner: str, number: int) -> int:
+        key = self._taken.get((owner, number)) or seat_key(owner, number)
+        holding = self.fleet.holding(key)
+        return holding.cards if holding else 0
 
-    def _recount(self, owner: str) -> None:
-        reservation = self._reserved.get(owner)
-        if reservation is None:
-            return
-        counted = self._unbound(owner, reservation)
-        self._count(reservation.node, self._counted.get(owner, {}), -1)
-        self._count(reservation.node, counted, 1)
-        self._counted[owner] = counted
 
-    def _unbound(self, owner: str, reservation: Booking) -> Amounts:
-        """What the owner reserved beyond what its pods on that node hold already."""
-        pods = (self._pods[key] for key in self._pods_of.get(owner, ()))
-        bound = amounts.total(pod.amounts for pod in pods if pod.node == reservation.node)
-        missing = {name: amount - bound.get(name, 0) for name, amount in reservation.amounts.items()}
-        return {name: amount for name, amount in missing.items() if amount > 0}
-
-    def _count(self, node: str, request: Mapping[str, int], sign: int) -> None:
-        held = self._used.setdefault(node, {})
-        amounts.add(held, request, sign)
-        if not held:
-            del self._used[node]
+def seat_key(owner: str, number: int) -> str:
+    """What a reserved seat is held under in the fleet."""
+    return f"{owner}/{number}"

@@ -44,6 +44,8 @@ class Grant:
     share: tuple[int, int, int] | None = None
     #: (card, slice) pairs
     slices: tuple[tuple[int, Placement], ...] = ()
+    #: pod slots; 0 for all but the first grant of a pod that holds several kinds
+    pods: int = 1
 
     def __post_init__(self) -> None:
         kinds = bool(self.cards) + (self.share is not None) + bool(self.slices)
@@ -134,6 +136,14 @@ class Snapshot:
         self._book(grant, 1)
         return lambda: self._book(grant, -1)
 
+    def book(self, grant: Grant) -> None:
+        """Book what somebody holds already, whether or not there was CPU, memory or a slot for it: free may go below 0.
+
+        Cards, shares and slices still have to be free: two holders of one are never recorded.
+        """
+        self._check_gpus(grant)
+        self._book(grant, 1)
+
     def commit_all(self, grants: Sequence[Grant]) -> Callable[[], None]:
         """Book all or none."""
         undos: list[Callable[[], None]] = []
@@ -158,20 +168,24 @@ class Snapshot:
         return lambda: self._book(grant, 1)
 
     def _check(self, grant: Grant) -> None:
+        self._check_gpus(grant)
         node = grant.node
-        problem = ""
+        if grant.cpu_milli > self.cpu_milli[node] or grant.memory_bytes > self.memory_bytes[node]:
+            raise self._broken(node, "too little CPU or memory")
+        if self.pods[node] < grant.pods:
+            raise self._broken(node, "no pod slot")
+
+    def _check_gpus(self, grant: Grant) -> None:
+        node = grant.node
         if grant.cards & ~int(self.free[node]):
-            problem = f"cards {grant.cards & ~int(self.free[node]):#x} are not free"
-        elif grant.share is not None and self._share_missing(node, *grant.share):
-            problem = f"card {grant.share[0]} has too little left"
-        elif any(placed not in self.free_slices.get((node, card), ()) for card, placed in grant.slices):
-            problem = "a slice is not free"
-        elif grant.cpu_milli > self.cpu_milli[node] or grant.memory_bytes > self.memory_bytes[node]:
-            problem = "too little CPU or memory"
-        elif self.pods[node] < 1:
-            problem = "no pod slot"
-        if problem:
-            raise errors.InvariantBroken(f"booking on {self.nodes[node].name}: {problem}")
+            raise self._broken(node, f"cards {grant.cards & ~int(self.free[node]):#x} are not free")
+        if grant.share is not None and self._share_missing(node, *grant.share):
+            raise self._broken(node, f"card {grant.share[0]} has too little left")
+        if any(placed not in self.free_slices.get((node, card), ()) for card, placed in grant.slices):
+            raise self._broken(node, "a slice is not free")
+
+    def _broken(self, node: int, problem: str) -> errors.InvariantBroken:
+        return errors.InvariantBroken(f"booking on {self.nodes[node].name}: {problem}")
 
     def _share_missing(self, node: int, card: int, milli: int, mib: int) -> bool:
         return bool(self.milli[node, card] < milli or self.share_mib[node, card] < mib)
@@ -180,7 +194,7 @@ class Snapshot:
         node = grant.node
         self.cpu_milli[node] -= sign * grant.cpu_milli
         self.memory_bytes[node] -= sign * grant.memory_bytes
-        self.pods[node] -= sign
+        self.pods[node] -= sign * grant.pods
         if grant.cards:
             self._book_cards(node, grant.cards, sign)
         if grant.share is not None:

@@ -1,25 +1,20 @@
-"""Which of the nodes that fit: small, swappable rules.
+"""Strategies of others: which of the nodes that fit.
 
-A strategy is a class with a `choose` method. Ours are `leastLoaded`, `random` and `costOptimized`; any
-installed package adds its own by the entry point group `kgwe.strategies`, and a workload names it in
-`schedulingStrategy`.
+KGWE's own strategies are those of `kgwe.placement.ranking`. Any installed package adds one by the entry point group
+`kgwe.strategies`: a class with a `choose` method. A workload of one pod names it in `schedulingStrategy`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kgwe.placement.ask import Ask
-
-#: nodes an operator declared cheap (spot, old, already paid for)
-CHEAP_NODE_LABEL = "gpu-orchestrator/cheap-node"
+    from kgwe.placement.planning import Ask
 
 
 class Candidate(NamedTuple):
-    """A node that fits, with the amounts of the resource that was asked for."""
+    """A node that fits, with its whole cards."""
 
     name: str
     free: int
@@ -33,29 +28,10 @@ class Rng(Protocol):
     def randrange(self, stop: int, /) -> int: ...
 
 
-class Strategy(Protocol):
+class Chooser(Protocol):
     """Choose one of `candidates` (never empty, every one fits, ordered by name)."""
 
-    def choose(self, candidates: Sequence[Candidate], ask: Ask, rng: Rng) -> Candidate: ...
+    def choose(self, candidates: Sequence[Candidate], ask: Ask, rng: Rng | None) -> Candidate: ...
 
 
-class LeastLoaded:
-    """The node with the most free GPUs: spreads work (worst fit); ties go to the first name."""
-
-    def choose(self, candidates: Sequence[Candidate], ask: Ask, rng: Rng) -> Candidate:  # noqa: ARG002 - the Protocol's shape
-        return max(candidates, key=lambda candidate: candidate.free)
-
-
-class Random:
-    """Any node that fits, each as likely as the other."""
-
-    def choose(self, candidates: Sequence[Candidate], ask: Ask, rng: Rng) -> Candidate:  # noqa: ARG002 - the Protocol's shape
-        return candidates[rng.randrange(len(candidates))]
-
-
-class CostOptimized:
-    """The least loaded of the cheap nodes; when none of them fits, of all."""
-
-    def choose(self, candidates: Sequence[Candidate], ask: Ask, rng: Rng) -> Candidate:
-        cheap = [candidate for candidate in candidates if candidate.labels.get(CHEAP_NODE_LABEL) == "true"]
-        return LeastLoaded().choose(cheap or candidates, ask, rng)
+Choosers = Mapping[str, Chooser]

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from kgwe.apps.controller.metrics import Metrics
-    from kgwe.apps.controller.settings import Settings
-    from kgwe.apps.controller.state import ClusterState
+    from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.settings import Settings
+    from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.client import KubeClient
     from kgwe.kube.events import EventRecorder
     from kgwe.placement.strategies import Strategy

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kgwe.apps.controller.workload import Status
+from kgwe.apps.scheduler.workload import Status
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
 
 if TYPE_CHECKING:
-    from kgwe.apps.controller.workload import Workload
+    from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.api import core
 
 SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from kgwe import errors
-from kgwe.apps.controller.planner import Planner
-from kgwe.apps.controller.reconciler import Reconciler
+from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.reconciler import Reconciler
 from kgwe.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
-    from kgwe.apps.controller.means import Means
-    from kgwe.apps.controller.state import Key
+    from kgwe.apps.scheduler.means import Means
+    from kgwe.apps.scheduler.state import Key
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, TopologyPreference, WorkloadType
 from kgwe.kube.api.warp import Priority, WarpGPUWorkload
 from kgwe.model import amounts, mig
-from kgwe.placement.ask import Needs
+from kgwe.placement.taints import Needs
 
 if TYPE_CHECKING:
     from kgwe.kube.api.meta import Condition, ObjectMeta

@@ -16,10 +16,10 @@ from kgwe import errors
 from kgwe.kube import translate
 from kgwe.kube.api import core
 from kgwe.model import amounts
-from kgwe.placement.ask import Ask
+from kgwe.placement.taints import Ask
 
 if TYPE_CHECKING:
-    from kgwe.apps.controller.workload import Workload
+    from kgwe.apps.scheduler.workload import Workload
     from kgwe.model.amounts import Amounts
 
 MANAGED_BY = "app.kubernetes.io/managed-by"

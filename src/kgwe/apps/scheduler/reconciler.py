@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.controller import jobs, phases
-from kgwe.apps.controller.workload import Status, Workload, status_patch
+from kgwe.apps.scheduler import jobs, phases
+from kgwe.apps.scheduler.workload import Status, Workload, status_patch
 from kgwe.kube import resources, timestamp
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.events import Event
@@ -30,11 +30,11 @@ from kgwe.model import backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.apps.controller.means import Means
-    from kgwe.apps.controller.planner import Planner
-    from kgwe.apps.controller.state import Key
+    from kgwe.apps.scheduler.means import Means
+    from kgwe.apps.scheduler.planner import Planner
+    from kgwe.apps.scheduler.state import Key
     from kgwe.kube.api import core
-    from kgwe.placement.ask import Ask
+    from kgwe.placement.taints import Ask
     from kgwe.placement.dispatch import Held
 
 log = structlog.get_logger(__name__)

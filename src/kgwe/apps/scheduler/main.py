@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps.controller import jobs
-from kgwe.apps.controller.means import Means
-from kgwe.apps.controller.metrics import Metrics
-from kgwe.apps.controller.state import ClusterState
-from kgwe.apps.controller.term import Term
+from kgwe.apps.scheduler import jobs
+from kgwe.apps.scheduler.means import Means
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.apps.scheduler.term import Term
 from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from kgwe.apps.controller.settings import Settings
+    from kgwe.apps.scheduler.settings import Settings
     from kgwe.placement.strategies import Strategy
 
 log = structlog.get_logger(__name__)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kgwe import errors
-from kgwe.apps.controller import jobs
-from kgwe.apps.controller.workload import Workload, from_kgwe, from_warp
+from kgwe.apps.scheduler import jobs
+from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.placement.ledger import Ledger
 

@@ -16,9 +16,9 @@ from kgwe.placement.dispatch import Dispatcher, Held, Placed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kgwe.apps.controller.metrics import Metrics
-    from kgwe.apps.controller.state import ClusterState
-    from kgwe.placement.ask import Ask
+    from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.state import ClusterState
+    from kgwe.placement.taints import Ask
     from kgwe.placement.strategies import Rng, Strategy
 
 # Bursts of events (a Job that ends, its pod, its node) become one pass.

@@ -1,0 +1,226 @@
+"""Nodes of the cluster as placement sees them: from Node and GPUNode objects, and the network above them.
+
+A node is of interest when it offers GPUs or slices. Its GPUNode tells wiring, health and slices; without one the
+cards are counted from what the device plugin offers and their wiring is not known, which satisfies nothing.
+What the device plugin does not offer is not free, whatever the GPUNode says: the kubelet would refuse the pod.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.kube import topology, translate
+from kgwe.kube.api.gpunode import HealthState
+from kgwe.model import amounts, domain_labels, gpu, mig
+from kgwe.model.wiring import Slot, Wiring
+from kgwe.placement.taints import Taint
+from kgwe.placement.node import Node, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.api.gpunode import GPUDevice, GPUNode
+    from kgwe.kube.api.schedulerconfig import SchedulerConfig
+    from kgwe.kube.api.topologydomain import TopologyDomain
+    from kgwe.model.domains import Tree
+    from kgwe.model.mig import Placement
+
+#: nodes an operator declared cheap (spot, old, already paid for)
+CHEAP_NODE_LABEL: Final = "gpu-orchestrator/cheap-node"
+_SPOT_LABELS: Final[Mapping[str, str]] = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+    "node.kubernetes.io/capacity-type": "spot",
+    CHEAP_NODE_LABEL: "true",
+}
+
+
+class FleetReader:
+    """Collects the objects; `nodes()` and `tree()` give what they amount to now."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, core.Node] = {}
+        self._gpu_nodes: dict[str, GPUNode] = {}
+        self._domains: dict[str, TopologyDomain] = {}
+        self._config: SchedulerConfig | None = None
+        self._built: dict[str, Node] = {}
+        self._shapes: dict[Shape, Shape] = {}
+        self._wirings: dict[Wiring, Wiring] = {}
+        #: what is wrong with the objects, as sentences
+        self.problems: tuple[str, ...] = ()
+
+    # Each returns whether anything placement cares about changed.
+
+    def set_node(self, name: str, node: core.Node | None) -> bool:
+        before = self._nodes.get(name)
+        if node is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = node
+        if before is not None and node is not None and _same(before, node):
+            return False
+        return self._rebuild(name)
+
+    def set_gpu_node(self, name: str, gpu_node: GPUNode | None) -> bool:
+        before = self._gpu_nodes.get(name)
+        if gpu_node is None:
+            self._gpu_nodes.pop(name, None)
+        else:
+            self._gpu_nodes[name] = gpu_node
+        if before is not None and gpu_node is not None and before.status == gpu_node.status:
+            return False
+        return self._rebuild(name)
+
+    def set_domain(self, name: str, domain: TopologyDomain | None) -> bool:
+        before = self._domains.get(name)
+        if domain is None:
+            self._domains.pop(name, None)
+        else:
+            self._domains[name] = domain
+        return before is None or domain is None or before.spec != domain.spec
+
+    def set_config(self, config: SchedulerConfig | None) -> bool:
+        changed = (self._config.spec if self._config else None) != (config.spec if config else None)
+        self._config = config
+        return changed
+
+    def nodes(self) -> Iterable[Node]:
+        return self._built.values()
+
+    def uuids(self, node: str) -> dict[int, str]:
+        """Card -> its UUID."""
+        found = self._gpu_nodes.get(node)
+        return {device.index: device.uuid for device in found.status.gpus} if found else {}
+
+    def tree(self) -> Tree:
+        keys = topology.labels(self._config.spec.topology) if self._config else domain_labels.TOPOGRAPH
+        infos = [
+            topology.node_info(name, self._nodes[name].metadata.labels, self._gpu_nodes.get(name))
+            for name in sorted(self._built)
+        ]
+        tree, self.problems = topology.tree(infos, keys, self._domains.values())
+        return tree
+
+    def _rebuild(self, name: str) -> bool:
+        before = self._built.pop(name, None)
+        node = self._nodes.get(name)
+        built = None if node is None else self._build(node, self._gpu_nodes.get(name))
+        if built is not None:
+            self._built[name] = built
+        return built != before
+
+    def _build(self, node: core.Node, gpu_node: GPUNode | None) -> Node | None:
+        offered = translate.offered(node)
+        if not any(amounts.is_gpu(resource) and count for resource, count in offered.items()):
+            return None
+        labels = node.metadata.labels
+        devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
+        shape = self._shape(offered, labels, gpu_node)
+        cut = _cut(devices, offered, shape)
+        healthy = sum(1 << card for card in range(shape.cards) if card not in devices or _is_healthy(devices[card]))
+        return Node(
+            name=node.metadata.name,
+            shape=shape,
+            cpu_milli=offered.get(amounts.CPU, 0),
+            memory_bytes=offered.get(amounts.MEMORY, 0),
+            pods=offered.get(amounts.PODS, 0),
+            labels=labels,
+            taints=tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints),
+            ready=translate.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
+            healthy=_offered_cards(healthy, cut, offered.get(amounts.GPU, 0)),
+            cut=cut,
+            spot=any(labels.get(key) == value for key, value in _SPOT_LABELS.items()),
+        )
+
+    def _shape(self, offered: Mapping[str, int], labels: Mapping[str, str], gpu_node: GPUNode | None) -> Shape:
+        """Equal shapes are one object: hundreds of nodes share few."""
+        count = offered.get(amounts.GPU, 0)
+        if gpu_node is not None and len(gpu_node.status.gpus) >= count:
+            wiring = topology.wiring(gpu_node)
+        else:
+            # Nothing is known of the wiring, or the device plugin offers every card several times.
+            wiring = Wiring(slots=tuple(Slot(bus="") for _ in range(max(count, _slice_cards(offered)))))
+        wiring = self._wirings.setdefault(wiring, wiring)
+        first = gpu_node.status.gpus[0] if gpu_node and gpu_node.status.gpus else None
+        label = translate.int_label(labels, translate.GPU_MEMORY_LABEL)
+        model = first.model if first else labels.get(translate.GPU_PRODUCT_LABEL, "")
+        family = translate.architecture(labels.get(translate.GPU_FAMILY_LABEL))
+        shape = Shape(
+            wiring=wiring,
+            model=labels.get(translate.GPU_PRODUCT_LABEL) or model,
+            memory_mib=first.memoryMiB if first else label,
+            architecture=(first.architecture or family) if first else family,
+            geometry=_geometry(model),
+        )
+        return self._shapes.setdefault(shape, shape)
+
+
+def _same(old: core.Node, new: core.Node) -> bool:
+    """Heartbeats change nothing that is looked at here."""
+    return (
+        old.spec == new.spec
+        and old.metadata.labels == new.metadata.labels
+        and old.metadata.deletionTimestamp == new.metadata.deletionTimestamp
+        and old.status.allocatable == new.status.allocatable
+        and old.status.capacity == new.status.capacity
+        and translate.is_ready(old) == translate.is_ready(new)
+    )
+
+
+def _is_healthy(device: GPUDevice) -> bool:
+    return device.health.state != HealthState.UNHEALTHY
+
+
+def _geometry(model: str) -> mig.Geometry | None:
+    try:
+        return gpu.find(model).geometry
+    except errors.Permanent:
+        return None
+
+
+def _slice_cards(offered: Mapping[str, int]) -> int:
+    """One stand-in card for the slices of a node whose cards nobody describes."""
+    return int(any(name.startswith(amounts.MIG_PREFIX) and count for name, count in offered.items()))
+
+
+def _cut(
+    devices: Mapping[int, GPUDevice], offered: Mapping[str, int], shape: Shape
+) -> dict[int, tuple[Placement, ...]]:
+    """Card -> its slices; of those only as many as the device plugin offers."""
+    left = {name: count for name, count in offered.items() if name.startswith(amounts.MIG_PREFIX) and count}
+    cut: dict[int, tuple[Placement, ...]] = {}
+    for index, device in sorted(devices.items()):
+        if not device.mig.enabled:
+            continue
+        found: list[Placement] = []
+        for instance in device.mig.instances:
+            resource = mig.resource_of(instance.profile)
+            if left.get(resource, 0) > 0:
+                left[resource] -= 1
+                found.append(_placement(shape, instance.profile, instance.start, instance.size, instance.memoryMiB))
+        cut[index] = tuple(found)
+    if not devices and left and shape.cards:
+        numbers = iter(range(sum(left.values())))
+        cut[shape.cards - 1] = tuple(
+            _placement(shape, name.removeprefix(amounts.MIG_PREFIX), next(numbers), 1, 0)
+            for name, count in sorted(left.items())
+            for _ in range(count)
+        )
+    return cut
+
+
+def _placement(shape: Shape, profile: str, start: int, size: int, memory_mib: int) -> Placement:
+    known = shape.geometry.profiles.get(profile) if shape.geometry else None
+    return mig.Placement(known or mig.Profile(profile, 1, size, (start,), 1, memory_mib), start)
+
+
+def _offered_cards(healthy: int, cut: Mapping[int, object], offered: int) -> int:
+    """Healthy cards, less the last of those that are whole beyond what the device plugin offers."""
+    whole = [card for card in range(healthy.bit_length()) if healthy >> card & 1 and card not in cut]
+    for card in whole[offered:]:
+        healthy &= ~(1 << card)
+    return healthy

@@ -1,0 +1,377 @@
+"""One question for every kind of work: where does all of it go now, or why does none of it?
+
+An Ask is a whole: one pod or many, of one template or of several roles. A Plan seats every pod of it; a Refusal says
+what binds, in a word that conditions and alerts match on and in words for people. One pod alone is placed by the
+engine under the strategy it names, several by the gang planner.
+
+    answer = plan(fleet, ask, choosers={}, rng)     Fleet or Twin: anything with snapshot, fitter, engine and gangs
+
+Whole cards that no single node has may be divided among pods where the ask allows it: into the fewest equal pods that
+some node could hold if nothing ran there.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.model import amounts
+from kgwe.placement.fit import Verdict
+from kgwe.placement.gang_plan import GangPlan
+from kgwe.placement.gang_request import GangRequest, Hardware, Segment
+from kgwe.placement.gang_request import Strategy as GangStrategy
+from kgwe.placement.ranking import ALIASES, Strategy
+from kgwe.placement.strategies import Candidate, Choosers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kgwe.placement import engine as single
+    from kgwe.placement.certificate import GangRefusal
+    from kgwe.placement.engine import Engine
+    from kgwe.placement.fit import Fitter
+    from kgwe.placement.gang import GangPlanner
+    from kgwe.placement.node import Request
+    from kgwe.placement.preempt import Evictable
+    from kgwe.placement.snapshot import Grant, Snapshot
+    from kgwe.placement.strategies import Rng
+
+
+class Reason(enum.StrEnum):
+    """Why work waits. The values are condition reasons: users and alerts match on them."""
+
+    NO_GPU_NODES = "NoGPUNodes"
+    NO_MATCHING_NODE = "NoMatchingNode"
+    TOO_LARGE = "TooLarge"
+    INSUFFICIENT_GPU = "InsufficientGPU"
+    INSUFFICIENT_RESOURCES = "InsufficientResources"
+    TOPOLOGY_NOT_MET = "TopologyNotMet"
+    UNKNOWN_LEVEL = "UnknownTopologyLevel"
+    UNKNOWN_STRATEGY = "UnknownStrategy"
+    STRATEGY_FAILED = "StrategyFailed"
+    HELD_FOR_OTHERS = "HeldForOthers"
+    INVALID = "InvalidRequest"
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """How near to each other the pods must be; see `kgwe.placement.gang_request`."""
+
+    required: str = ""
+    preferred: str = ""
+    segments: tuple[Segment, ...] = ()
+    hardware: Hardware = Hardware.PREFER_SAME
+    min_network_gb_per_s: float = 0.0
+    max_nodes_per_leaf: int = 0
+    max_gpus_per_leaf: int = 0
+    max_pods_per_node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Work looking for a place; `amounts` is what each of its pods takes of a node."""
+
+    owner: str
+    request: Request
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    pods: int = 1
+    #: whether `pods` (then 1) may become more where no node has that many cards
+    divisible: bool = False
+    nearness: Nearness = Nearness()
+    strategy: str = ""
+    priority: int = 0
+    preemptible: bool = False
+    #: creation time as the API writes it: sorts as text
+    since: str = ""
+    namespace: str = ""
+    name: str = ""
+    #: seconds it is thought to run
+    expected_s: float | None = None
+    #: roles of unequal pods; empty: `pods` equal ones
+    gang: GangRequest | None = None
+
+    def rank(self) -> tuple[int, str, str]:
+        """Who goes first: higher priority, then older, then by identity so that the order is total."""
+        return (-self.priority, self.since, self.owner)
+
+    def shape(self) -> Ask:
+        """Two asks of one shape fit the same places: when one finds no room, neither does the other."""
+        gang = None if self.gang is None else replace(self.gang, name="", priority=0)
+        return replace(
+            self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
+            amounts={}, gang=gang,
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash((self.owner, self.request, self.pods, self.nearness, self.strategy))
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    node: str
+    #: mask of whole cards
+    cards: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every pod has a seat, by rank; nothing is booked."""
+
+    ask: Ask
+    seats: tuple[Seat, ...]
+    grants: tuple[Grant, ...]
+    #: what each pod takes of its node, after dividing
+    amounts: Mapping[str, int]
+    score: float
+    parts: Mapping[str, float]
+    #: predicted ring through its cards; None when there is nothing to join, 0 when not known
+    gb_per_s: float | None
+    level: str = ""
+    domain: str = ""
+    prefers: bool = True
+    words: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(seat.node for seat in self.seats))
+
+    @property
+    def gpus_per_pod(self) -> int:
+        return self.amounts.get(amounts.GPU, 0)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """None of it has a place now."""
+
+    ask: Ask
+    reason: Reason
+    message: str
+    #: whether it could start if nothing ran; False: waiting alone is in vain
+    possible: bool = True
+    certificate: GangRefusal | None = None
+    single: single.Refusal | None = None
+
+
+class Place(Protocol):
+    """What can be planned on: `kgwe.placement.live.Fleet`, or its Twin."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+    @property
+    def fitter(self) -> Fitter: ...
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def gangs(self) -> GangPlanner: ...
+
+
+def plan(
+    place: Place,
+    ask: Ask,
+    *,
+    choosers: Choosers | None = None,
+    rng: Rng | None = None,
+    evictable: Sequence[Evictable] = (),
+    explain: bool = True,
+) -> Plan | Refusal:
+    """All of the ask, or why not. `explain`: whether a gang's no carries its certificate, which takes longer."""
+    if not len(place.snapshot):
+        return Refusal(ask, Reason.NO_GPU_NODES, "no node offers GPUs", possible=False)
+    try:
+        ask = divided(place.fitter, ask)
+        if ask.pods == 1 and ask.gang is None:
+            return _one(place, ask, choosers or {}, rng)
+        return _gang(place, ask, evictable, explain=explain)
+    except errors.Permanent as exc:
+        reason = Reason.UNKNOWN_LEVEL if "level" in str(exc) else Reason.INVALID
+        return Refusal(ask, reason, str(exc), possible=False)
+
+
+def divided(fitter: Fitter, ask: Ask) -> Ask:
+    """The ask with its cards divided among the fewest pods that nodes could hold; as it is when one can."""
+    count = ask.request.gpus.count
+    if not ask.divisible or not count:
+        return ask
+    for pods in (each for each in range(1, count + 1) if count % each == 0):
+        per_pod = count // pods
+        request = replace(ask.request, gpus=replace(ask.request.gpus, count=per_pod))
+        if (fitter.when_empty(request) == Verdict.FITS).any():
+            if pods == 1:
+                break
+            wanted = {**ask.amounts, amounts.GPU: per_pod}
+            return replace(ask, request=request, pods=pods, amounts=wanted, divisible=False)
+    return replace(ask, divisible=False)
+
+
+# --- one pod ---------------------------------------------------------------------------------------------
+
+
+def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | Refusal:
+    name = ask.strategy or Strategy.SCORE
+    if name in choosers:
+        return _chosen(place, ask, name, choosers, rng)
+    if name not in ALIASES and name not in set(Strategy):
+        known = ", ".join(sorted({*Strategy, *ALIASES, *choosers}))
+        return Refusal(ask, Reason.UNKNOWN_STRATEGY, f"no strategy named {name!r}; known are {known}", possible=False)
+    strategy = ALIASES.get(name) or Strategy(name)
+    generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
+    found = place.engine.decide(ask.request, strategy=strategy, rng=generator)
+    if not hasattr(found, "grant"):
+        return refused(ask, found)
+    return _seated(ask, found)
+
+
+def _seated(ask: Ask, found: single.Decision) -> Plan:
+    score = found.score
+    return Plan(
+        ask=ask,
+        seats=(Seat(found.name, found.grant.cards),),
+        grants=(found.grant,),
+        amounts=ask.amounts,
+        score=score.total,
+        parts={"topology": score.topology, "resource": score.resource, "balance": score.balance},
+        gb_per_s=found.gb_per_s,
+        level="node",
+        domain=found.name,
+        words=f"{found.name}, best of {found.fitting} nodes that fit",
+    )
+
+
+def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | None) -> Plan | Refusal:
+    """Strategies may be anybody's code: one that fails holds the work that named it and nothing else."""
+    found = place.engine.decide(ask.request)
+    if not hasattr(found, "grant"):
+        return refused(ask, found)
+    snapshot = place.snapshot
+    fitting = np.flatnonzero(place.engine.verdicts(ask.request) == Verdict.FITS)
+    candidates = [
+        Candidate(node.name, int(snapshot.free[number]).bit_count(), node.shape.cards, node.labels)
+        for number in fitting.tolist()
+        for node in (snapshot.nodes[number],)
+    ]
+    try:
+        choice = choosers[name].choose(candidates, ask, rng)
+        number = snapshot.index[choice.name]
+    except Exception as exc:  # noqa: BLE001 - see above
+        return Refusal(ask, Reason.STRATEGY_FAILED, f"strategy {name!r} failed: {exc!r}")
+    if number not in fitting:
+        return Refusal(ask, Reason.STRATEGY_FAILED, f"strategy {name!r} chose {choice.name}, where it does not fit")
+    grant = place.fitter.allot(ask.request, number)
+    return replace(_seated(ask, found), seats=(Seat(choice.name, grant.cards),), grants=(grant,), domain=choice.name)
+
+
+_TOO_SMALL = frozenset({Verdict.TOO_FEW_CARDS})
+_SHORT_OF_GPUS = frozenset({Verdict.CARDS_TAKEN, Verdict.SHARE_TAKEN, Verdict.NO_SLICE, Verdict.WIRING})
+
+
+def refused(ask: Ask, found: single.Refusal) -> Refusal:
+    """A single pod's no, in the words of conditions."""
+    verdicts = set(found.reasons)
+    if not found.possible:
+        reason = Reason.TOO_LARGE if verdicts & _TOO_SMALL else Reason.NO_MATCHING_NODE
+    elif verdicts & _SHORT_OF_GPUS:
+        reason = Reason.INSUFFICIENT_GPU
+    else:
+        reason = Reason.INSUFFICIENT_RESOURCES
+    return Refusal(ask, reason, f"needs {needs(ask)}: {found.detail}", bool(found.possible), single=found)
+
+
+def needs(ask: Ask) -> str:
+    """`8 GPUs`, `16 pods of 8 GPUs`, `2 slices of 1g.10gb`."""
+    gpus = ask.request.gpus
+    if gpus.slices:
+        each = f"{gpus.slices} slice{'s' * (gpus.slices > 1)} of {gpus.profile}"
+    elif gpus.milli:
+        each = f"{gpus.milli} thousandths of a GPU"
+    else:
+        each = f"{gpus.count} GPU{'s' * (gpus.count > 1)}"
+    return each if ask.pods == 1 else f"{ask.pods} pods of {each}"
+
+
+# --- gangs -----------------------------------------------------------------------------------------------
+
+_GANG_STRATEGIES: Mapping[str, GangStrategy] = {
+    "consolidated": GangStrategy.CONSOLIDATED,
+    "balanced": GangStrategy.BALANCED,
+    "distributed": GangStrategy.DISTRIBUTED,
+    "pack": GangStrategy.PACK,
+    Strategy.SPREAD: GangStrategy.DISTRIBUTED,
+    Strategy.LEAST_LOADED: GangStrategy.CONSOLIDATED,
+    Strategy.RANDOM: GangStrategy.CONSOLIDATED,
+    Strategy.COST_OPTIMIZED: GangStrategy.CONSOLIDATED,
+    Strategy.SCORE: GangStrategy.CONSOLIDATED,
+    "": GangStrategy.CONSOLIDATED,
+}
+
+
+def gang_request(ask: Ask) -> GangRequest:
+    """The ask as the gang planner takes it."""
+    if ask.gang is not None:
+        return ask.gang
+    near = ask.nearness
+    return GangRequest.of(
+        ask.request,
+        ask.pods,
+        segments=near.segments,
+        required=near.required,
+        preferred=near.preferred,
+        strategy=_GANG_STRATEGIES.get(ask.strategy, GangStrategy.CONSOLIDATED),
+        hardware=near.hardware,
+        min_network_gb_per_s=near.min_network_gb_per_s,
+        max_nodes_per_leaf=near.max_nodes_per_leaf,
+        max_pods_per_node=near.max_pods_per_node,
+        priority=ask.priority,
+        name=ask.name,
+    )
+
+
+def _gang(place: Place, ask: Ask, evictable: Sequence[Evictable], *, explain: bool) -> Plan | Refusal:
+    gang = gang_request(ask)
+    if not explain:
+        quick = place.gangs.try_plan(gang)
+        if not isinstance(quick, GangPlan):
+            possible = quick.most_when_empty is None or quick.most_when_empty >= quick.needed
+            message = f"needs {needs(ask)}: {quick.level} {quick.domain} has room for {quick.room} of {quick.needed}"
+            return Refusal(ask, Reason.INSUFFICIENT_GPU if possible else Reason.TOO_LARGE, message, possible)
+        return seated_gang(ask, quick)
+    found = place.gangs.plan(gang, evictable=evictable)
+    return seated_gang(ask, found) if isinstance(found, GangPlan) else gang_refused(ask, found)
+
+
+def seated_gang(ask: Ask, found: GangPlan) -> Plan:
+    score = found.score
+    return Plan(
+        ask=ask,
+        seats=tuple(Seat(seat.node, seat.grant.cards) for seat in found.seats),
+        grants=found.grants,
+        amounts=ask.amounts,
+        score=score.total,
+        parts={
+            "availability": score.availability,
+            "alignment": score.alignment,
+            "utilisation": score.utilisation,
+            "history": score.history,
+        },
+        gb_per_s=found.ring.gb_per_s,
+        level=found.level,
+        domain=found.domain,
+        prefers=found.prefers,
+        words=found.words(),
+    )
+
+
+def gang_refused(ask: Ask, found: GangRefusal) -> Refusal:
+    if found.is_hopeless:
+        reason = Reason.TOO_LARGE
+    elif found.reason == "TooLittleRoom":
+        short = set(found.verdicts) & _SHORT_OF_GPUS
+        reason = Reason.INSUFFICIENT_GPU if short else Reason.INSUFFICIENT_RESOURCES
+    else:
+        reason = Reason.TOPOLOGY_NOT_MET
+    message = f"needs {needs(ask)}: {found.words()}"
+    return Refusal(ask, reason, message, not found.is_hopeless, certificate=found)

@@ -1,0 +1,73 @@
+"""Fixtures of the controller tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.integration.scheduler.bed import KINDS, ROOT, Bed
+
+from kgwe import errors
+from kgwe.kube import crds, manifests, resources
+from kgwe.kube.client import KubeClient
+from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def prepared(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Path]]:
+    """A private cluster with CRDs and rights, and the kubeconfig of the controller's service account."""
+    cluster = LocalCluster(f"test-{os.getpid()}-controller", state_root=cluster_root)
+    try:
+        cluster = LocalCluster.start(ClusterOptions(cluster.name, state_root=cluster_root))
+        asyncio.run(_prepare(cluster))
+        path = tmp_path_factory.mktemp("controller") / "kubeconfig"
+        yield cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-controller", path)
+    finally:
+        cluster.stop(grace_s=2.0)
+
+
+async def _prepare(cluster: LocalCluster) -> None:
+    async with KubeClient.connect(cluster.kubeconfig) as client:
+        await crds.install(client)
+        await manifests.apply(client, manifests.load(ROOT / "deploy" / "rbac.yaml"))
+
+
+@pytest.fixture
+async def bed(prepared: tuple[LocalCluster, Path], tmp_path: Path) -> AsyncIterator[Bed]:
+    """The cluster, empty of nodes and workloads before and after."""
+    cluster, kubeconfig = prepared
+    async with KubeClient.connect(cluster.kubeconfig) as client, Bed(cluster, client, kubeconfig, tmp_path) as bed:
+        yield bed
+        await _clear(bed)
+
+
+async def _clear(bed: Bed) -> None:
+    for replica in bed._replicas:
+        replica.resume()
+        replica.kill()
+    for group, informer in bed.workloads.items():
+        for workload in list(informer.store.values()):
+            body: dict[str, Any] = {"metadata": {"finalizers": []}}
+            meta = workload.metadata
+            with contextlib.suppress(errors.NotFound):
+                await bed.client.patch(KINDS[group], meta.name, body, meta.namespace)
+                if meta.deletionTimestamp is None:
+                    await bed.client.delete(KINDS[group], meta.name, meta.namespace)
+    for job in list(bed.jobs.store.values()):
+        with contextlib.suppress(errors.NotFound):
+            await bed.client.delete(resources.JOB, job.metadata.name, job.metadata.namespace)
+    for pod in list(bed.pods.store.values()):
+        with contextlib.suppress(errors.NotFound):
+            await bed.client.delete(resources.POD, pod.metadata.name, pod.metadata.namespace, grace_s=0)
+    await bed.until(lambda: not bed.jobs.store and not any(i.store for i in bed.workloads.values()))
+    await bed.until(lambda: not bed.pods.store, timeout_s=60)
+    await bed.remove_nodes()
+    lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+    await bed.client.patch(resources.LEASE, "kgwe-controller", lease, "kgwe-system")

@@ -1,0 +1,138 @@
+"""What others do to the controller's objects, and what refuses its Jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.integration.scheduler.bed import condition, kgwe
+
+from kgwe import errors
+from kgwe.apps.scheduler import jobs
+from kgwe.kube import resources
+from kgwe.model import amounts
+
+if TYPE_CHECKING:
+    from tests.integration.scheduler.bed import Bed
+
+NAMESPACE = resources.NAMESPACE
+
+
+async def test_a_forged_pod_does_not_disturb_running_work(bed: Bed):
+    await bed.node("n1")
+    await bed.controller(placement_timeout_seconds="1")
+    workload = await bed.submit(kgwe("w", 2))
+    await bed.until_phase(workload, "Running")
+    (job,) = bed.jobs_of(workload)
+    labels = {jobs.UID_LABEL: workload.metadata.uid}
+    container = {"name": "c", "image": "x", "resources": {"limits": {amounts.GPU: "64"}}}
+    forged = {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
+
+    await bed.client.create(resources.POD, forged, "default")
+    await bed.until(lambda: "Unschedulable" in bed.pod_says("forged"))
+    other = await bed.submit(kgwe("other", 1))
+    await bed.until_phase(other, "Running")
+
+    assert [j.metadata.uid for j in bed.jobs_of(workload)] == [job.metadata.uid]
+    assert bed.phase(workload) == "Running"
+    await bed.client.delete(resources.POD, "forged", "default", grace_s=0)
+
+
+async def test_a_job_that_may_make_no_pods_gives_its_gpus_back(bed: Bed):
+    await bed.node("n1")
+    await bed.client.apply(NAMESPACE, {"metadata": {"name": "poor"}})
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q"},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "1"}},
+    }
+    path = "/api/v1/namespaces/poor/resourcequotas"
+    await bed.client.request("POST", path, body=quota)
+    await bed.controller(unscheduled_timeout_seconds="2")
+    poor = await bed.submit(kgwe("poor", 8, retryPolicy={"maxRetries": 1, "backoffSeconds": 300}), "poor")
+    # The quota is on pods, so the Job is made; it just never gets any.
+    held = await bed.until_phase(poor, "Pending", timeout_s=40)
+    rich = await bed.submit(kgwe("rich", 8))
+
+    await bed.until_phase(rich, "Running")
+
+    assert condition(held, "Scheduled").reason == "PodsNotCreated"
+    assert "describe job" in held.status.message
+    assert bed.now(poor).status.retryCount == 0
+    await bed.client.request("DELETE", f"{path}/q")
+
+
+async def test_a_job_deleted_by_somebody_is_made_again(bed: Bed):
+    await bed.node("n1")
+    await bed.controller()
+    workload = await bed.submit(kgwe("w", 2))
+    await bed.until_phase(workload, "Running")
+    (job,) = bed.jobs_of(workload)
+
+    await bed.client.delete(resources.JOB, job.metadata.name, "default")
+
+    await bed.until(lambda: [j.metadata.uid for j in bed.jobs_of(workload)] not in ([], [job.metadata.uid]))
+    await bed.until(lambda: bed.phase(workload) == "Running" and sum(bed.gpus_bound().values()) == 2)
+
+
+async def test_a_suspended_job_gives_its_gpus_to_others_and_says_so(bed: Bed):
+    await bed.node("n1", 2)
+    await bed.controller()
+    workload = await bed.submit(kgwe("w", 2))
+    await bed.until_phase(workload, "Running")
+    (job,) = bed.jobs_of(workload)
+
+    await bed.client.patch(resources.JOB, job.metadata.name, {"spec": {"suspend": True}}, "default")
+    await bed.until(lambda: "suspended" in bed.now(workload).status.message)
+    other = await bed.submit(kgwe("other", 2))
+
+    await bed.until_phase(other, "Running")
+
+
+async def test_a_node_that_refused_is_tried_again_when_its_time_is_over(bed: Bed):
+    await bed.node("n1")
+    await bed.controller(placement_timeout_seconds="1", avoid_seconds="3")
+    # A port the node's only pod-to-be cannot have: kube-scheduler refuses, the plan does not look at ports.
+    container = {"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 80}]}
+    taker = {"metadata": {"name": "taker"}, "spec": {"nodeName": "n1", "containers": [container]}}
+    await bed.client.create(resources.POD, taker, "default")
+    await bed.until(lambda: "Running" in bed.pod_says("taker"))
+    pod = {"containers": [container]}
+    workload = await bed.submit(kgwe("w", 1, pod=pod, retryPolicy={"maxRetries": 1, "backoffSeconds": 1}))
+    waiting = await bed.until_phase(workload, "Pending")
+    assert condition(waiting, "Scheduled").reason in ("NodeRefused", "NoMatchingNode")
+
+    await bed.client.delete(resources.POD, "taker", "default", grace_s=0)
+
+    await bed.until_phase(workload, "Running", timeout_s=60)
+
+
+async def test_a_very_long_refusal_still_ends_in_failed(bed: Bed):
+    await bed.node("n1")
+    await bed.controller()
+    containers = [{"name": f"Not_A_Label_{i}", "image": "x"} for i in range(60)]
+    workload = await bed.submit(
+        kgwe("w", 1, pod={"containers": containers}, retryPolicy={"maxRetries": 1, "backoffSeconds": 1})
+    )
+    failed = await bed.until_phase(workload, "Failed")
+    assert condition(failed, "Scheduled").reason == "MaxRetriesExceeded"
+
+
+async def test_an_edit_takes_effect_without_waiting_for_the_back_off(bed: Bed):
+    await bed.node("n1")
+    await bed.controller()
+    pod = {"containers": [{"name": "Not_A_Label", "image": "x"}]}
+    workload = await bed.submit(kgwe("w", 1, pod=pod, retryPolicy={"maxRetries": 3, "backoffSeconds": 300}))
+    await bed.until_phase(workload, "Scheduling")
+
+    await bed.edit(workload, {"podTemplate": {"spec": {"containers": [{"name": "fine", "image": "x"}]}}})
+
+    running = await bed.until_phase(workload, "Running")
+    assert running.status.retryCount == 0
+    assert running.status.observedGeneration == 2
+
+
+async def test_nobody_may_list_what_the_role_does_not_need(bed: Bed):
+    with pytest.raises(errors.Permanent, match="forbidden"):
+        await bed.as_controller("/api/v1/secrets")
