@@ -28,9 +28,10 @@ from kgwe.placement.snapshot import Snapshot
 from kgwe.sim import fleets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kgwe.local.progress import Progress, Step
+    from kgwe.placement.node import Request
 
 #: as the goals are stated; other fleets' machines may have any number
 CARDS = 8
@@ -87,8 +88,8 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
     for _, request in fleets.MIX:
         engine.decide(request)
     prepared = time.perf_counter() - started
-    _churn(engine, running, options.decisions // 10, rng)
-    times, cpu_s, refused = _churn(engine, running, options.decisions, rng)
+    churn(engine, running, fleets.requests(options.decisions // 10, rng), rng)
+    times, cpu_s, refused = churn(engine, running, fleets.requests(options.decisions, rng), rng)
     spent = np.array(times) / 1e3
     mean_us = float(np.median([part.mean() for part in np.array_split(spent, min(_ROUNDS, len(spent)))]))
     rss_mb = _rss_mb()
@@ -109,12 +110,11 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
     }
 
 
-def _churn(
-    engine: Engine, running: list[Callable[[], None]], steps: int, rng: np.random.Generator
+def churn(
+    engine: Engine, running: list[Callable[[], None]], requests: Sequence[Request], rng: np.random.Generator
 ) -> tuple[list[int], float, int]:
     """Nanoseconds of each arrival, CPU seconds of all steps (departures included), and how many were refused."""
-    requests = fleets.requests(steps, rng)
-    leaving = rng.random(steps).tolist()
+    leaving = rng.random(len(requests)).tolist()
     times: list[int] = []
     refused = 0
     cpu = time.process_time()

@@ -4,7 +4,6 @@
     fill        50 gangs of 8 pods of 8 GPUs, one after the other, on 500 nodes in leaves of 10
     impossible  a gang of 20 pods of 8 GPUs, 490 of 500 nodes taken: the verdict, with its certificate
     large       1,000 pods of 8 GPUs on 5,000 nodes, half of them taken at random
-    growth      the time of a plan against pods and nodes
 
 Nodes are DGX H100. Beside it, on the same states, what a scheduler does that looks at one pod and one node at a time
 (`naive_*`): for a gang it tries domain after domain, pod after pod, the tightest node that fits (no taints or labels,
@@ -30,6 +29,7 @@ from kgwe.placement import subset
 from kgwe.placement.fit import Fitter
 from kgwe.placement.gang import Evictable, GangPlan, GangPlanner, GangRefusal, GangRequest
 from kgwe.placement.node import Gpus, Node, Request
+from kgwe.placement.running import Member, Running
 from kgwe.placement.snapshot import Grant, Snapshot
 from kgwe.sim import fleets
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _Done = TypeVar("_Done")
 
-_FLEET: Final = "dgx-h100"
+FLEET: Final = "dgx-h100"
 #: one pod that takes a whole node
-_WHOLE: Final = Request(Gpus(count=8), 64_000, 2**38)
+WHOLE: Final = Request(Gpus(count=8), 64_000, 2**38)
 _PAIR: Final = Request(Gpus(count=2), 8_000, 2**35)
 
 
@@ -78,7 +78,7 @@ def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
 
 def run(options: Options, progress: Progress) -> report.Report:
     machine = report.examine_machine()
-    shape = fleets.shape_of(models.load(_FLEET).pools[0].machine)
+    shape = fleets.shape_of(models.load(FLEET).pools[0].machine)
     metrics: dict[str, Any] = {}
     for title, scenario in _SCENARIOS.items():
         with progress.step(title):
@@ -97,8 +97,8 @@ def is_correct(metrics: dict[str, Any]) -> bool:
 def _tree(shape: Shape, options: Options) -> dict[str, Any]:
     where = site(shape, (("rack", 2), ("block", 16), ("zone", 128)), 512)
     gang = GangRequest.of(_PAIR, 512, preferred="rack")
-    first_s, plan = _timed(lambda: _planned(where, gang))
-    spent = [_timed(lambda: _planned(where, gang))[0] for _ in range(options.repeat)]
+    first_s, plan = _timed(lambda: planned(where, gang))
+    spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
     naive = [_timed(lambda: naive_plan(where, _PAIR, 512))[0] for _ in range(max(1, options.repeat // 2))]
     racks = {where.paths[where.snapshot.index[node]][0] for node in plan.nodes}
     return {
@@ -115,7 +115,7 @@ def _fill(shape: Shape, options: Options) -> dict[str, Any]:
     gangs, pods, leaf = 50, 8, 10
     where = site(shape, (("leaf", leaf), ("spine", 10 * leaf)), 500)
     planner = GangPlanner(Fitter(where.snapshot), where.tree)
-    gang = GangRequest.of(_WHOLE, pods, preferred="leaf")
+    gang = GangRequest.of(WHOLE, pods, preferred="leaf")
     spent, leaves, unplaced = [], [], 0
     for _ in range(gangs):
         seconds, plan = _timed(lambda: planner.plan(gang))
@@ -145,12 +145,13 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
     grants = [Grant(node, 64_000, 2**38, cards=shape.all_cards) for node in taken]
     where.snapshot.commit_all(grants)
     # Jobs of up to eight nodes that may be evicted, all of lower priority.
-    jobs = [Evictable(f"job-{i // 8}", 0, tuple(grants[i : i + 8])) for i in range(0, len(grants), 8)]
-    gang = GangRequest.of(_WHOLE, 20, required="spine", priority=1, name="hero")
+    pods = [Member(f"pod-{i}", WHOLE, grant) for i, grant in enumerate(grants)]
+    jobs = Evictable([Running(f"job-{i // 8}", tuple(pods[i : i + 8])) for i in range(0, len(pods), 8)], now_s=3600.0)
+    gang = GangRequest.of(WHOLE, 20, required="spine", priority=1, name="hero")
     refusal = _refused(where, gang, jobs)
     spent = [_timed(lambda: _refused(where, gang, jobs))[0] for _ in range(options.repeat)]
-    verdict = [_timed(lambda: _refused(where, gang, ()))[0] for _ in range(options.repeat)]
-    naive = [_timed(lambda: naive_plan(where, _WHOLE, 20))[0] for _ in range(options.repeat)]
+    verdict = [_timed(lambda: _refused(where, gang))[0] for _ in range(options.repeat)]
+    naive = [_timed(lambda: naive_plan(where, WHOLE, 20))[0] for _ in range(options.repeat)]
     return {
         "impossible_s": _median(spent),
         "impossible_without_evictions_s": _median(verdict),
@@ -161,11 +162,11 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
 
 
 def _large(shape: Shape, options: Options) -> dict[str, Any]:
-    where = _half_taken(shape, 5_000, options.seed)
-    gang = GangRequest.of(_WHOLE, 1_000, preferred="leaf")
-    plan = _planned(where, gang)
-    spent = [_timed(lambda: _planned(where, gang))[0] for _ in range(options.repeat)]
-    naive = _timed(lambda: naive_plan(where, _WHOLE, 1_000))[0]
+    where = half_taken(shape, 5_000, options.seed)
+    gang = GangRequest.of(WHOLE, 1_000, preferred="leaf")
+    plan = planned(where, gang)
+    spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    naive = _timed(lambda: naive_plan(where, WHOLE, 1_000))[0]
     return {
         "large_plan_s": _median(spent),
         "naive_large_plan_s": round(naive, 4),
@@ -174,28 +175,15 @@ def _large(shape: Shape, options: Options) -> dict[str, Any]:
     }
 
 
-def _growth(shape: Shape, options: Options) -> dict[str, Any]:
-    by_pods, by_nodes = {}, {}
-    where = _half_taken(shape, 5_000, options.seed)
-    for pods in (16, 64, 256, 1_024):
-        gang = GangRequest.of(_WHOLE, pods, preferred="leaf")
-        by_pods[str(pods)] = _repeated(where, gang, options.repeat)
-    for nodes in (500, 1_000, 2_000, 5_000, 10_000):
-        gang = GangRequest.of(_WHOLE, 64, preferred="leaf")
-        by_nodes[str(nodes)] = _repeated(_half_taken(shape, nodes, options.seed), gang, options.repeat)
-    return {"plan_s_by_pods": by_pods, "plan_s_by_nodes": by_nodes}
-
-
 _SCENARIOS: Final[dict[str, Callable[[Shape, Options], dict[str, Any]]]] = {
     "512 pods on 512 nodes, rack preferred": _tree,
     "50 gangs of 8 nodes on 500": _fill,
     "an impossible gang": _impossible,
     "1,000 pods on 5,000 nodes": _large,
-    "growth with pods and nodes": _growth,
 }
 
 
-def _half_taken(shape: Shape, nodes: int, seed: int) -> Site:
+def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
     where = site(shape, (("leaf", 16), ("spine", 256), ("core", 2_048)), nodes)
     taken = np.random.default_rng(seed).permutation(nodes)[: nodes // 2].tolist()
     where.snapshot.commit_all([Grant(node, 64_000, 2**38, cards=shape.all_cards) for node in taken])
@@ -205,23 +193,18 @@ def _half_taken(shape: Shape, nodes: int, seed: int) -> Site:
 # --- measuring ------------------------------------------------------------------------------------------
 
 
-def _planned(where: Site, gang: GangRequest) -> GangPlan:
+def planned(where: Site, gang: GangRequest) -> GangPlan:
     plan = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang)
     if isinstance(plan, GangRefusal):
         raise errors.InvariantBroken(f"a gang that has room was refused: {plan.words()}")
     return plan
 
 
-def _refused(where: Site, gang: GangRequest, evictable: Sequence[Evictable]) -> GangRefusal:
+def _refused(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> GangRefusal:
     refusal = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang, evictable=evictable)
     if isinstance(refusal, GangPlan):
         raise errors.InvariantBroken("a gang that has no room was placed")
     return refusal
-
-
-def _repeated(where: Site, gang: GangRequest, repeat: int) -> float:
-    _planned(where, gang)
-    return _median([_timed(lambda: _planned(where, gang))[0] for _ in range(repeat)])
 
 
 def _timed(work: Callable[[], _Done]) -> tuple[float, _Done]:
