@@ -73,6 +73,24 @@ class Affinity(msgspec.Struct, frozen=True):
     nodeAffinity: NodeAffinity = NodeAffinity()
 
 
+class SchedulingGate(msgspec.Struct, frozen=True):
+    name: str
+
+
+class SchedulingGroup(msgspec.Struct, frozen=True):
+    """Kubernetes 1.36 and later: the PodGroup a pod belongs to."""
+
+    podGroupName: str = ""
+
+
+class WorkloadReference(msgspec.Struct, frozen=True):
+    """Kubernetes 1.35: the part of a Workload a pod belongs to."""
+
+    name: str
+    podGroup: str = ""
+    podGroupReplicaKey: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True):
     nodeName: str = ""
     schedulerName: str = ""
@@ -85,6 +103,10 @@ class PodSpec(msgspec.Struct, frozen=True):
     nodeSelector: dict[str, str] = {}
     affinity: Affinity = Affinity()
     tolerations: tuple[Toleration, ...] = ()
+    #: nobody may place the pod before all of them are taken away
+    schedulingGates: tuple[SchedulingGate, ...] = ()
+    schedulingGroup: SchedulingGroup | None = None
+    workloadRef: WorkloadReference | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True):
