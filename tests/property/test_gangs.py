@@ -91,6 +91,8 @@ def gangs(draw: st.DrawFn) -> GangRequest:
         preferred=draw(levels),
         strategy=draw(st.sampled_from(list(Strategy))),
         max_pods_per_node=draw(st.sampled_from((0, 0, 2))),
+        max_nodes_per_leaf=draw(st.sampled_from((0, 0, 0, 1, 2))),
+        max_gpus_per_leaf=draw(st.sampled_from((0, 0, 0, 3, 4, 6))),
     )
 
 
@@ -120,6 +122,15 @@ def groups_hold(world: World, nodes: list[str], segments: tuple[Segment, ...]) -
     )
 
 
+def within_leaf_limits(world: World, gang: GangRequest, loads: dict[str, int], each: int) -> bool:
+    """Whether no leaf gives more nodes or cards than the gang allows; `loads`: node -> pods of so many cards."""
+    nodes = Counter(domain_of(world, node, "leaf") for node in loads)
+    gpus = Counter(leaf for node, pods in loads.items() for leaf in [domain_of(world, node, "leaf")] * pods * each)
+    return (not gang.max_nodes_per_leaf or max(nodes.values()) <= gang.max_nodes_per_leaf) and (
+        not gang.max_gpus_per_leaf or max(gpus.values()) <= gang.max_gpus_per_leaf
+    )
+
+
 def feasible(world: World, gang: GangRequest, count: int, level: str) -> bool:
     """Whether any numbers of pods per node will do, with all pods in one domain of the level."""
     role = gang.roles[0]
@@ -132,6 +143,9 @@ def feasible(world: World, gang: GangRequest, count: int, level: str) -> bool:
             continue
         used = [name for name, load in zip(names, loads, strict=True) if load]
         if len({domain_of(world, name, level) for name in used}) > 1:
+            continue
+        pods = {name: load for name, load in zip(names, loads, strict=True) if load}
+        if not within_leaf_limits(world, gang, pods, role.request.gpus.count):
             continue
         totals = [
             Counter(
@@ -165,6 +179,7 @@ def test_a_plan_is_whole_fits_and_keeps_what_is_required(world, gang):
     assert groups_hold(world, nodes, role.segments)
     if gang.max_pods_per_node:
         assert max(Counter(nodes).values()) <= gang.max_pods_per_node
+    assert within_leaf_limits(world, gang, Counter(nodes), role.request.gpus.count)
     assert all(seat.grant.cards.bit_count() == role.request.gpus.count for seat in plan.seats)
     # commit_all refuses whatever is booked twice or does not fit.
     world.snapshot.commit_all(plan.grants)()
@@ -190,6 +205,9 @@ def test_the_same_gang_on_the_same_snapshot_gets_the_same_plan(world, gang):
 def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
     plan = world.planner.plan(gang)
     role = gang.roles[0]
+    if NVLINK in gang.named_levels:
+        # Beside NVLink domains, limits per leaf may refuse what could fit (docs/gangs.md).
+        assume(not gang.max_nodes_per_leaf and not gang.max_gpus_per_leaf)
     if isinstance(plan, GangRefusal):
         assert not feasible(world, gang, role.least, gang.required)
         return
@@ -289,19 +307,27 @@ def feasible_together(world: World, counts: tuple[int, int], each: int, level: s
 
 
 @given(
-    world=worlds(most=4), leaders=st.integers(1, 2), workers=st.integers(1, 5), each=st.integers(2, 4), required=levels
+    world=worlds(most=4),
+    leaders=st.integers(1, 2),
+    workers=st.integers(1, 5),
+    each=st.integers(2, 4),
+    required=levels,
+    per_leaf=st.sampled_from((0, 0, 4, 5)),
 )
-def test_roles_are_placed_together_and_in_one_domain(world, leaders, workers, each, required):
+def test_roles_are_placed_together_and_in_one_domain(world, leaders, workers, each, required, per_leaf):
     roles = (Role("leader", Request(Gpus(count=1)), leaders), Role("worker", Request(Gpus(count=each)), workers))
     before = state(world.snapshot)
-    plan = world.planner.plan(GangRequest(roles, required=required))
+    gang = GangRequest(roles, required=required, max_gpus_per_leaf=per_leaf)
+    plan = world.planner.plan(gang)
     assert state(world.snapshot) == before
     if isinstance(plan, GangPlan):
         assert plan.replicas == {"leader": leaders, "worker": workers}
         if required:
             assert len({domain_of(world, seat.node, required) for seat in plan.seats}) == 1
+        held = Counter(seat.node for seat in plan.seats for _ in range(seat.grant.cards.bit_count()))
+        assert within_leaf_limits(world, gang, held, 1)
         world.snapshot.commit_all(plan.grants)()
-    elif plan.proven:
+    elif plan.proven and not per_leaf:
         assert not feasible_together(world, (leaders, workers), each, required)
 
 

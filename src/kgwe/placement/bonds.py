@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.model import domains
+from kgwe.placement import gang_room
 from kgwe.placement.gang_request import CLUSTER
+from kgwe.placement.node import CARD_MILLI
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kgwe.model.domains import Tree
     from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.ladder import Ladder, Ladders
+    from kgwe.placement.node import Shape
     from kgwe.placement.snapshot import Snapshot
 
 
@@ -66,13 +69,15 @@ class Bonds:
     """The bonds and limits of one gang."""
 
     def __init__(self, ladders: Ladders, gang: GangRequest | None, members: int) -> None:
-        ladder = ladders.of(gang.named_levels if gang is not None else frozenset())
+        ladder = ladders.of(gang.named_levels if gang is not None else ())
         self.rungs = Rungs(ladder)
         self._gang = gang
         self._tree = ladder.tree
         self._names = [node.name for node in ladders.snapshot.nodes]
-        self._leaf = self.rungs.domain[ladder.leaf_rung]
+        self._leaf = np.zeros(len(ladder.node), np.int64)
+        self._leaf[ladder.node] = ladder.leaf
         self.bonds = list(_bonds(ladder, gang, members)) if gang is not None else []
+        self._milli = _milli(ladders.snapshot.shapes, gang, members) if gang is not None else []
 
     @property
     def is_simple(self) -> bool:
@@ -89,7 +94,7 @@ class Bonds:
                     if other != member and other in placed:
                         allowed &= domain[bond.rung] == domain[bond.rung, placed[other]]
                         break
-        return allowed & self._within_limits(placed)
+        return allowed & self._within_limits(member, placed)
 
     def roomy(
         self, member: int, placed: Mapping[int, int], alike: frozenset[int], room: NDArray[np.int64]
@@ -104,8 +109,8 @@ class Bonds:
                 roomy &= sums[inside] >= waiting
         return roomy
 
-    def _within_limits(self, placed: Mapping[int, int]) -> NDArray[np.bool_]:
-        """Nodes that one more pod may go to."""
+    def _within_limits(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
+        """Nodes that the member may go to as one more pod."""
         gang, nodes = self._gang, len(self._leaf)
         allowed = np.ones(nodes, np.bool_)
         if gang is None:
@@ -119,6 +124,11 @@ class Bonds:
             fresh = np.ones(nodes, np.bool_)
             fresh[used] = False
             allowed &= ~fresh | (per_leaf[self._leaf] < gang.max_nodes_per_leaf)
+        if gang.max_gpus_per_leaf and self._milli[member]:
+            held = np.zeros(int(self._leaf.max(initial=0)) + 1, np.int64)
+            for other, node in placed.items():
+                held[self._leaf[node]] += self._milli[other]
+            allowed &= held[self._leaf] + self._milli[member] <= gang.max_gpus_per_leaf * CARD_MILLI
         if gang.min_network_gb_per_s:
             allowed &= self._reaches(placed, gang.min_network_gb_per_s)
         return allowed
@@ -132,6 +142,15 @@ class Bonds:
             rate = self._tree.gb_per_s_from(int(at[node]))[at] if at[node] >= 0 else np.zeros(len(at))
             np.minimum(slowest, np.where(at >= 0, rate, 0.0), out=slowest)
         return slowest >= least_gb_per_s
+
+
+def _milli(shapes: Sequence[Shape], gang: GangRequest, members: int) -> list[int]:
+    """Member -> its GPU, by rank."""
+    found: list[int] = []
+    for role in gang.roles:
+        found += [gang_room.most_milli(role.request, shapes)] * min(role.replicas, members - len(found))
+    # Members beyond what was asked for are like the last.
+    return found + found[-1:] * (members - len(found))
 
 
 def _bonds(ladder: Ladder, gang: GangRequest, members: int) -> list[Bond]:

@@ -6,7 +6,7 @@ it leads to. Nothing is guessed, so "no change found" is an answer too.
     LowerLevel        the required level, one step at a time           RelaxWiring     links between a pod's own cards
     FewerReplicas     as many as fit                                   RelaxNetwork    GB/s between nodes
     OtherModel        any GPU model and architecture                   RelaxSegment    groups that must stay together
-    MixModels         cards of several models                          RelaxSpread     nodes per leaf, pods per node
+    MixModels         cards of several models                          RelaxSpread     limits per leaf and per node
     TolerateSpot      the taints of spot nodes
     Evict             work of lower priority: what `kgwe.placement.preempt` would stop
 
@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement import preempt
-from kgwe.placement.ask import Toleration
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import CLUSTER, Hardware
 from kgwe.placement.node import Preference
 from kgwe.placement.preempt import Evictable
 from kgwe.placement.running import Cost
+from kgwe.placement.taints import Toleration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ class GangReason(enum.StrEnum):
     NETWORK_TOO_SLOW = "NetworkTooSlow"
     """Or its speed is not known."""
     TOO_MANY_PER_DOMAIN = "TooManyPerDomain"
-    """The gang's own limits of nodes per leaf or pods per node."""
+    """The gang's own limits of nodes or GPUs per leaf, or of pods per node."""
     WIRING_NOT_MET = "WiringNotMet"
     WRONG_GPU_MODEL = "WrongGPUModel"
     MODELS_DIFFER = "ModelsDiffer"
@@ -157,7 +157,7 @@ _REASONS: Final[Mapping[GangReason, str]] = {
     GangReason.NO_DOMAIN_LARGE_ENOUGH: "the cluster has room, but no domain of the required level has it all",
     GangReason.SEGMENTS_DO_NOT_FIT: "there is room for the pods, but not for whole segments of them",
     GangReason.NETWORK_TOO_SLOW: "the network where there is room is too slow, or its speed is not known",
-    GangReason.TOO_MANY_PER_DOMAIN: "its own limit of nodes per leaf or pods per node leaves too little room",
+    GangReason.TOO_MANY_PER_DOMAIN: "its own limits per leaf or per node leave too little room",
     GangReason.WIRING_NOT_MET: "cards are free, but not wired as its pods require",
     GangReason.WRONG_GPU_MODEL: "there is room on other GPU models only",
     GangReason.MODELS_DIFFER: "there is room, but not on cards of one model",
@@ -261,9 +261,15 @@ def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
         roles = tuple(dataclasses.replace(role, segments=()) for role in gang.roles)
         text = "let groups of ranks be split (ring {rate} GB/s)"
         yield ChangeKind.RELAX_SEGMENT, text, dataclasses.replace(gang, roles=roles)
-    if gang.max_nodes_per_leaf or gang.max_pods_per_node:
-        text = "lift its limit of nodes per leaf and pods per node"
-        yield ChangeKind.RELAX_SPREAD, text, dataclasses.replace(gang, max_nodes_per_leaf=0, max_pods_per_node=0)
+    limits = {
+        "nodes per leaf": gang.max_nodes_per_leaf,
+        "GPUs per leaf": gang.max_gpus_per_leaf,
+        "pods per node": gang.max_pods_per_node,
+    }
+    if any(limits.values()):
+        text = f"lift its limit of {' and '.join(name for name, most in limits.items() if most)}"
+        lifted = dataclasses.replace(gang, max_nodes_per_leaf=0, max_gpus_per_leaf=0, max_pods_per_node=0)
+        yield ChangeKind.RELAX_SPREAD, text, lifted
     wired = {Preference.NVLINK_REQUIRED, Preference.SAME_NUMA, Preference.SAME_PCIE_SWITCH}
     if any(role.request.preference in wired or role.request.min_bandwidth_gbps for role in gang.roles):
         text = "accept cards that are not wired as required (ring {rate} GB/s)"

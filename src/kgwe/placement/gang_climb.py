@@ -142,9 +142,8 @@ class Climb:
         """Counted in cards alone: no less than the truth."""
         if not self.gang.roles[number].request.gpus.count:
             return None
-        empty = gang_split.capacities(self.ladder, self.room.when_empty(number), self.room.units[number], self.top)
         size = self.gang.roles[number].step
-        return max(int(each.max(initial=0)) for each in empty) // size * size
+        return self.room.most_when_empty(number, self.top) // size * size
 
     # --- which domain -----------------------------------------------------------------------------------
 
@@ -296,11 +295,10 @@ class Climb:
         trial = gang_seats.Trial(self.fitter, self.ladder)
         seating: Seating = [[] for _ in counts]
         loads = np.zeros(len(self.ladder.node), np.int64)
-        inside = np.zeros(len(loads), np.bool_)
-        inside[self.ladder.rungs[rung].places(domain)] = True
+        milli = np.zeros_like(loads)
         try:
             for number in order:
-                capacity = self.room.left(number, rung, np.where(inside, loads, 0))
+                capacity = self.room.left(number, rung, loads, milli)
                 if capacity[rung][domain] < counts[number]:
                     return None
                 units = self.room.units[number]
@@ -312,6 +310,7 @@ class Climb:
                     return None
                 seating[number] = taken
                 loads += own
+                milli += own * self.room.pod_milli[number]
         finally:
             trial.undo()
         return seating if self._reaches(np.flatnonzero(loads)) else None

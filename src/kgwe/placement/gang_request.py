@@ -116,6 +116,8 @@ class GangRequest:
     """What each node must get to the farthest other node of the gang, one direction. Unknown is too little."""
     max_nodes_per_leaf: int = 0
     """0: as many as there are."""
+    max_gpus_per_leaf: int = 0
+    """Shares and slices count as parts of a card; 0: as many as there are."""
     max_pods_per_node: int = 0
     """1 is anti-affinity by host name; 0: as many as fit."""
     priority: int = 0
@@ -124,7 +126,8 @@ class GangRequest:
     def __post_init__(self) -> None:
         if not self.roles or len({role.name for role in self.roles}) != len(self.roles):
             raise errors.Permanent("a gang has at least one role, each of a name of its own")
-        if min(self.min_network_gb_per_s, self.max_nodes_per_leaf, self.max_pods_per_node) < 0:
+        limits = (self.max_nodes_per_leaf, self.max_gpus_per_leaf, self.max_pods_per_node)
+        if min(self.min_network_gb_per_s, *limits) < 0:
             raise errors.Permanent("limits of a gang are not negative")
 
     @classmethod
@@ -150,10 +153,15 @@ class GangRequest:
         return any(role.least < role.replicas for role in self.roles)
 
     @property
-    def named_levels(self) -> frozenset[str]:
-        """Levels that must not be left out of account."""
-        inside = {segment.level for role in self.roles for segment in role.segments}
-        return frozenset({self.required, self.preferred, *inside} - {""})
+    def named_levels(self) -> tuple[str, ...]:
+        """Levels that must not be left out of account, the one that has to stay whole first.
+
+        All of the gang is inside a domain of the required level and small segments are inside large ones, so where two
+        levels cross, nothing is lost by cutting the later one at the borders of the earlier.
+        """
+        segments = sorted((each for role in self.roles for each in role.segments), key=lambda each: -each.size)
+        named = (self.required, *[segment.level for segment in segments], self.preferred)
+        return tuple(dict.fromkeys(level for level in named if level))
 
     def with_requests(self, **changes: Any) -> GangRequest:
         """The same gang with every pod's request changed so."""

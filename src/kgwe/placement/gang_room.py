@@ -8,14 +8,17 @@ import numpy as np
 
 from kgwe.placement import gang_split
 from kgwe.placement.fit import Verdict
-from kgwe.placement.node import Gpus
+from kgwe.placement.node import CARD_MILLI, Gpus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from kgwe.placement.fit import Fitter
     from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.ladder import Ladder
+    from kgwe.placement.node import Request, Shape
 
     Ints = NDArray[np.int64]
 
@@ -34,6 +37,9 @@ class GangRoom:
         same = np.array([not model or shape.model == model for shape in shapes], np.bool_)
         self._same_model: NDArray[np.bool_] = same[fitter.snapshot.shape[ladder.node]]
         self.units = [gang_split.units(ladder, role) for role in gang.roles]
+        self.pod_milli = [most_milli(role.request, shapes) for role in gang.roles]
+        """Role -> GPU of one of its pods."""
+        self._nobody = np.zeros(len(ladder.node), np.int64)
         self._known: dict[tuple[int, int], list[Ints]] = {}
 
     def capacity(self, role: int, rung: int) -> list[Ints]:
@@ -42,13 +48,12 @@ class GangRoom:
         key = (role, rung if self._gang.min_network_gb_per_s else -1)
         if key not in self._known:
             top = rung if self._gang.min_network_gb_per_s else self._ladder.top
-            self._known[key] = gang_split.capacities(self._ladder, self._on_nodes(role, rung), self.units[role], top)
+            self._known[key] = self._capacities(role, self._on_nodes(role, rung, self._nobody), top, self._nobody)
         return self._known[key]
 
-    def left(self, role: int, rung: int, loads: Ints) -> list[Ints]:
-        """The same, now, with other roles' pods of the gang already on the nodes."""
-        room = self._on_nodes(role, rung, loads)
-        return gang_split.capacities(self._ladder, room, self.units[role], rung)
+    def left(self, role: int, rung: int, loads: Ints, milli: Ints) -> list[Ints]:
+        """The same, now, with so many pods and so much GPU of the gang already on the nodes."""
+        return self._capacities(role, self._on_nodes(role, rung, loads), rung, milli)
 
     def when_empty(self, role: int) -> Ints:
         """Per place, what the node's cards would hold if nothing ran there; without whole cards, what it holds now."""
@@ -60,17 +65,48 @@ class GangRoom:
             fits &= self._same_model
         return np.where(fits, self._ladder.cards // request.gpus.count, 0)
 
-    def _on_nodes(self, role: int, rung: int, loads: Ints | None = None) -> Ints:
+    def most_when_empty(self, role: int, top: int) -> int:
+        """The most pods that one domain up to this rung would hold if nothing ran there."""
+        room = self._limited(self.when_empty(role), self._nobody)
+        return max(int(each.max(initial=0)) for each in self._capacities(role, room, top, self._nobody))
+
+    def _capacities(self, role: int, room: Ints, top: int, milli: Ints) -> list[Ints]:
+        per_leaf = None
+        each = self.pod_milli[role]
+        if self._gang.max_gpus_per_leaf and each:
+            leaf = self._ladder.leaf
+            held = np.bincount(leaf, weights=milli).astype(np.int64)
+            per_leaf = np.maximum(self._gang.max_gpus_per_leaf * CARD_MILLI - held, 0)[leaf] // each
+        return gang_split.capacities(self._ladder, room, self.units[role], top, per_leaf)
+
+    def _on_nodes(self, role: int, rung: int, loads: Ints) -> Ints:
         gang, ladder = self._gang, self._ladder
         request = gang.roles[role].request
         room = self._fitter.room(request)[ladder.node].astype(np.int64)
         if not request.model and request.gpus != _NO_GPUS:
             room[~self._same_model] = 0
-        used = np.zeros(len(room), np.int64) if loads is None else loads
-        if gang.max_pods_per_node:
-            np.minimum(room, np.maximum(gang.max_pods_per_node - used, 0), out=room)
         if gang.min_network_gb_per_s:
             room[ladder.reach_gb_per_s(rung) < gang.min_network_gb_per_s] = 0
+        return self._limited(room, loads)
+
+    def _limited(self, room: Ints, loads: Ints) -> Ints:
+        """What the limits of nodes per leaf and pods per node leave, so many pods of the gang being there."""
+        gang = self._gang
+        if gang.max_pods_per_node:
+            room = np.minimum(room, np.maximum(gang.max_pods_per_node - loads, 0))
         if gang.max_nodes_per_leaf:
-            room = gang_split.limit_nodes(room, ladder.leaf, gang.max_nodes_per_leaf, used > 0)
+            room = gang_split.limit_nodes(room, self._ladder.leaf, gang.max_nodes_per_leaf, loads > 0)
         return room
+
+
+def most_milli(request: Request, shapes: Iterable[Shape]) -> int:
+    """GPU of one such pod, in thousandths of a card; of a slice, the largest part of a card that it is anywhere."""
+    gpus = request.gpus
+    if not gpus.slices:
+        return gpus.count * CARD_MILLI + gpus.milli
+    parts = [
+        CARD_MILLI * geometry.profile(gpus.profile).compute // geometry.compute
+        for shape in shapes
+        if (geometry := shape.geometry) is not None and gpus.profile in geometry.profiles
+    ]
+    return gpus.slices * max(parts, default=0)

@@ -36,14 +36,33 @@ def units(ladder: Ladder, role: Role) -> list[int]:
     return [max((size for rung, size in levels if rung <= number), default=1) for number in range(len(ladder.rungs))]
 
 
-def capacities(ladder: Ladder, room: Ints, unit: Sequence[int], top: int) -> list[Ints]:
-    """Per rung up to `top`, how many pods each domain takes."""
-    found = [room // unit[0] * unit[0]]
-    for number in range(1, top + 1):
-        children = ladder.rungs[number].children[:-1]
-        sums = np.add.reduceat(found[-1], children) if len(children) else np.zeros(0, np.int64)
+def capacities(ladder: Ladder, room: Ints, unit: Sequence[int], top: int, per_leaf: Ints | None = None) -> list[Ints]:
+    """Per rung up to `top`, how many pods each domain takes; `per_leaf`: per place, the most that its leaf may take."""
+    leaf_rung = ladder.whole_leaf_rung
+    if per_leaf is not None and leaf_rung is None:
+        room, per_leaf = _limit_pods(room, ladder.leaf, per_leaf), None
+    found: list[Ints] = []
+    for number in range(top + 1):
+        rung = ladder.rungs[number]
+        sums = room
+        if number:
+            children = rung.children[:-1]
+            sums = np.add.reduceat(found[-1], children) if len(children) else np.zeros(0, np.int64)
+        if per_leaf is not None and leaf_rung is not None and number <= leaf_rung:
+            sums = np.minimum(sums, per_leaf[rung.starts[:-1]])
         found.append(sums // unit[number] * unit[number])
     return found
+
+
+def _limit_pods(room: Ints, leaf: Ints, per_leaf: Ints) -> Ints:
+    """Room when leaves that are no rung may take at most so many pods: on the nodes with the most room."""
+    order = np.lexsort((-room, leaf))
+    total = np.cumsum(room[order]) - room[order]
+    first = np.searchsorted(leaf[order], leaf[order])
+    before = total - total[first]
+    out = np.zeros_like(room)
+    out[order] = np.clip(per_leaf[order] - before, 0, room[order])
+    return out
 
 
 def limit_nodes(room: Ints, leaf: Ints, most: int, used: NDArray[np.bool_]) -> Ints:

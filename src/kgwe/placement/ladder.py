@@ -9,13 +9,15 @@ A *place* is a node's number in tree order; `node` turns it into the snapshot's 
 are one `np.add.reduceat`.
 
 NVLink domains are a dimension of their own in the tree. Where they nest, as an NVL72 in its leaf, they become a rung;
-where they cross a level, the gang says by naming one which of the two counts, and domains are cut at the other's
-borders when it names both. A node whose place is not known is a domain by itself on every level it is silent about:
-such a domain holds one node, or one known domain of a lower level, so whatever is inside it is really together.
+where they cross a level, the gang says by naming one which of the two counts, and when it names both, the domains of
+the inner one are cut at the borders of the outer (`GangRequest.named_levels`). A node whose place is not known is a
+domain by itself on every level it is silent about: such a domain holds one node, or one known domain of a lower
+level, so whatever is inside it is really together.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +27,6 @@ from kgwe.model.domains import NO_DOMAIN
 from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from numpy.typing import NDArray
 
     from kgwe.model.domains import Tree
@@ -100,6 +100,16 @@ class Ladder:
         """The first rung of the network."""
         return next((i for i, rung in enumerate(self.rungs) if rung.name not in (NODE, NVLINK)), self.top)
 
+    @functools.cached_property
+    def whole_leaf_rung(self) -> int | None:
+        """The rung whose domains are the leaves; None where the gang's levels leave out the leaves or cut them."""
+        leaves = len(np.unique(self.leaf))
+        for number, rung in enumerate(self.rungs):
+            ids = np.repeat(np.arange(len(rung)), np.diff(rung.starts))
+            if len(rung) == leaves == len(np.unique(ids * (int(self.leaf.max(initial=0)) + 1) + self.leaf)):
+                return number
+        return None
+
     def reach_gb_per_s(self, rung: int) -> NDArray[np.float64]:
         """Per place, what the node can expect on its way to the far side of its domain of this rung.
 
@@ -134,13 +144,13 @@ class Ladders:
     def __init__(self, tree: Tree, snapshot: Snapshot) -> None:
         self.tree = tree
         self.snapshot = snapshot
-        self._built: dict[tuple[bool, frozenset[str]], Ladder] = {}
+        self._built: dict[tuple[str, ...], Ladder] = {}
 
-    def of(self, named: AbstractSet[str] = frozenset()) -> Ladder:
-        """The ladder of a gang that names these levels."""
-        key = (NVLINK in named, frozenset(named) if NVLINK in named else frozenset())
+    def of(self, named: tuple[str, ...] = ()) -> Ladder:
+        """The ladder of a gang that names these levels, the outermost first."""
+        key = named if NVLINK in named else ()
         if key not in self._built:
-            self._built[key] = build(self.tree, self.snapshot, key[1])
+            self._built[key] = build(self.tree, self.snapshot, key)
         return self._built[key]
 
 
@@ -156,7 +166,7 @@ class _Column:
     names: tuple[str, ...]
 
 
-def build(tree: Tree, snapshot: Snapshot, named: AbstractSet[str] = frozenset()) -> Ladder:
+def build(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = ()) -> Ladder:
     """The ladder over the nodes of the snapshot; those the tree does not know come last, near nothing."""
     at = np.array([snapshot.index.get(name, -1) for name in tree.nodes], np.int64)
     tree_place = np.flatnonzero(at >= 0)
@@ -192,7 +202,7 @@ def _own_where(alone: NDArray[np.bool_], ids: Ints, names: tuple[str, ...]) -> t
     return out, (*names, *[""] * count)
 
 
-def _with_nvlink(columns: list[_Column], nvlink: _Column, named: AbstractSet[str]) -> list[_Column]:
+def _with_nvlink(columns: list[_Column], nvlink: _Column, named: tuple[str, ...]) -> list[_Column]:
     """Columns from the lowest up, with the NVLink domains where they nest."""
     if NVLINK not in named:
         crossed = any(not _nests(nvlink, c) and not _nests(c, nvlink) for c in columns)
@@ -202,6 +212,9 @@ def _with_nvlink(columns: list[_Column], nvlink: _Column, named: AbstractSet[str
     for column in columns:
         if not _nests(nvlink, column) and not _nests(column, nvlink):
             if column.name not in named:
+                continue
+            if named.index(NVLINK) < named.index(column.name):
+                kept.append(_cut(column, nvlink))
                 continue
             nvlink = _cut(nvlink, column)
         kept.append(column)
@@ -218,10 +231,11 @@ def _nests(inner: _Column, outer: _Column) -> bool:
     return len(np.unique(_pairs(inner, outer))) == len(np.unique(inner.ids))
 
 
-def _cut(nvlink: _Column, level: _Column) -> _Column:
-    """NVLink domains cut at the borders of a level."""
-    keys, ids = np.unique(_pairs(nvlink, level), return_inverse=True)
-    return _Column(NVLINK, ids.astype(np.int64), tuple(nvlink.names[key // (len(level.names) + 1)] for key in keys))
+def _cut(inner: _Column, outer: _Column) -> _Column:
+    """Domains of a level cut at the borders of another."""
+    keys, ids = np.unique(_pairs(inner, outer), return_inverse=True)
+    names = tuple(inner.names[key // (len(outer.names) + 1)] for key in keys)
+    return _Column(inner.name, ids.astype(np.int64), names)
 
 
 def _rungs(columns: list[_Column], order: NDArray[np.intp], node_names: list[str]) -> tuple[Rung, ...]:

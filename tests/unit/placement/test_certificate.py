@@ -11,7 +11,6 @@ from tests.racks import H100, cards, placed, racks
 from kgwe.model import domains
 from kgwe.model.domains import Place
 from kgwe.placement import certificate
-from kgwe.placement.ask import Taint
 from kgwe.placement.certificate import ChangeKind, GangReason
 from kgwe.placement.fit import Fitter, Verdict
 from kgwe.placement.gang import (
@@ -28,6 +27,7 @@ from kgwe.placement.gang import (
 from kgwe.placement.node import Node, Preference, Shape
 from kgwe.placement.running import Member, Running
 from kgwe.placement.snapshot import Snapshot
+from kgwe.placement.taints import Taint
 
 A100 = Shape(machines.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
 

@@ -238,6 +238,15 @@ def test_an_nvlink_domain_across_leaves_counts_when_it_is_asked_for():
     assert cluster.refuse(both).reason == "SegmentsDoNotFit"
 
 
+def test_a_preferred_level_never_costs_a_gang_its_required_one():
+    nvlink = {"a2": "x", "b1": "x", "b2": "x"}
+    cluster = racks({"s": {"a": [8, 8], "b": [8, 8]}}, nvlink=nvlink)
+    plan = cluster.place(GangRequest.of(cards(8), 3, required=NVLINK, preferred="leaf"))
+    assert (plan.level, plan.prefers) == (NVLINK, False)
+    near = cluster.place(GangRequest.of(cards(8), 2, required=NVLINK, preferred="leaf"))
+    assert (set(near.nodes), near.prefers) == ({"b1", "b2"}, True)
+
+
 def test_a_leader_sits_beside_its_first_worker():
     #   a: 8 8 8     a leader of one card, five workers of four
     gang = GangRequest((Role("leader", cards(1), 1), Role("worker", cards(4), 5)), preferred="leaf")
@@ -274,6 +283,26 @@ def test_at_most_so_many_nodes_per_leaf():
     plan = cluster.place(GangRequest.of(cards(8), 4, max_nodes_per_leaf=2))
     assert Counter(seat.node[0] for seat in plan.seats) == {"a": 2, "b": 2}
     assert cluster.refuse(GangRequest.of(cards(8), 5, max_nodes_per_leaf=2)).reason == "TooManyPerDomain"
+
+
+def test_at_most_so_many_gpus_per_leaf():
+    #   a: 8 8 8 8   b: 8 8 8
+    cluster = racks({"s": {"a": [8, 8, 8, 8], "b": [8, 8, 8]}})
+    plan = cluster.place(GangRequest.of(cards(4), 5, max_gpus_per_leaf=12))
+    assert Counter(seat.node[0] for seat in plan.seats) in ({"a": 3, "b": 2}, {"a": 2, "b": 3})
+    refusal = cluster.refuse(GangRequest.of(cards(4), 7, max_gpus_per_leaf=12))
+    assert (refusal.reason, refusal.room, refusal.is_hopeless) == ("TooManyPerDomain", 6, True)
+    assert refusal.changes[0].text == "lift its limit of GPUs per leaf"
+    assert cluster.refuse(GangRequest.of(cards(4), 4, required="leaf", max_gpus_per_leaf=12)).room == 3
+
+
+def test_gpus_per_leaf_are_counted_over_all_roles_and_in_parts_of_cards():
+    cluster = racks({"s": {"a": [8, 8], "b": [8, 8]}})
+    roles = (Role("server", cards(8), 1), Role("client", Request(Gpus(milli=500)), 4))
+    plan = cluster.place(GangRequest(roles, required="spine", max_gpus_per_leaf=9))
+    leaf_of_server = plan.seats[0].node[0]
+    assert sum(seat.node[0] == leaf_of_server for seat in plan.seats[1:]) <= 2
+    assert cluster.refuse(GangRequest(roles, required="leaf", max_gpus_per_leaf=9)).reason == "TooManyPerDomain"
 
 
 # --- network --------------------------------------------------------------------------------------------
@@ -321,6 +350,7 @@ def test_pods_without_cards_are_placed_and_wait_for_no_ring():
         (lambda: GangRequest.of(cards(1), 6, segments=(Segment(4, NODE),)), "multiples of each other"),
         (lambda: GangRequest.of(cards(1), 6, segments=(Segment(0, NODE),)), "at least one rank"),
         (lambda: GangRequest.of(cards(1), 1, max_nodes_per_leaf=-1), "not negative"),
+        (lambda: GangRequest.of(cards(1), 1, max_gpus_per_leaf=-1), "not negative"),
     ],
 )
 def test_a_gang_that_makes_no_sense_is_refused_in_words(build, words):

@@ -250,6 +250,15 @@ def test_limits_of_the_gang_hold():
     assert repaired.outcome is Outcome.WAITS
 
 
+def test_the_limit_of_gpus_per_leaf_holds():
+    fleet = Fleet("abc def", cards=4)
+    fleet.run("g", "abd", 2, gang=GangRequest.of(whole(2), 3, max_gpus_per_leaf=4))
+    (repaired,) = recover(fleet, nodes="d").repairs
+    assert moved(repaired) == {"g-2": ("d", "e", "leaf")}
+    (repaired,) = recover(fleet, domains=[("leaf", "leaf-1")]).repairs
+    assert repaired.outcome is Outcome.WAITS
+
+
 def test_a_slow_network_is_not_accepted():
     fleet = Fleet("ab c")
     fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2, min_network_gb_per_s=60.0))
