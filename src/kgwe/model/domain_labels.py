@@ -124,7 +124,7 @@ LEAF_SPINE: Final = Labels(
     nvlink=("kgwe.nvidia.io/nvlink-domain", _CLIQUE),
 )
 
-#: as `spec.topology.preset` of a SchedulerConfig names them, and one per cloud
+#: as `spec.topology.preset` of a SchedulerConfig names them
 PRESETS: Final[Mapping[str, Labels]] = {
     "topograph": TOPOGRAPH,
     "topographLegacy": TOPOGRAPH_LEGACY,

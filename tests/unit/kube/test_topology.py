@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kgwe.kube import topology
+from kgwe.kube import schema, topology
 from kgwe.kube.api import gpunode
 from kgwe.kube.api.meta import ObjectMeta
-from kgwe.kube.api.schedulerconfig import TopologyLabels, TopologyLevel, TopologyPreset
+from kgwe.kube.api.schedulerconfig import SchedulerConfig, TopologyLabels, TopologyLevel
 from kgwe.kube.api.topologydomain import TopologyDomain, TopologyDomainSpec
 from kgwe.local import gpunodes, models
 from kgwe.model import bandwidth, domain_labels, domains, inventory
@@ -96,14 +96,16 @@ def test_simulated_nodes_hang_where_their_fleet_put_them():
 
 def test_settings_choose_the_labels():
     assert topology.labels(TopologyLabels()) == domain_labels.TOPOGRAPH
-    assert topology.labels(TopologyLabels(preset=TopologyPreset.CLOUD)) == domain_labels.CLOUD
+    assert topology.labels(TopologyLabels(preset="cloud")) == domain_labels.CLOUD
     own = topology.labels(TopologyLabels(levels=(TopologyLevel(name="rack", labels=("example.com/rack",)),)))
     assert own.place("n", {"example.com/rack": "r1", "nvidia.com/gpu.clique": "c"}) == domains.Place("n", ("r1",), "c")
 
 
-@pytest.mark.parametrize("preset", TopologyPreset)
-def test_every_preset_of_the_settings_exists(preset):
-    assert topology.labels(TopologyLabels(preset=preset)).levels
+@pytest.mark.parametrize("preset", domain_labels.PRESETS)
+def test_every_preset_can_be_set(preset):
+    assert topology.labels(TopologyLabels(preset=preset)) == domain_labels.PRESETS[preset]
+    spec = schema.structural(SchedulerConfig)["properties"]["spec"]
+    assert preset in spec["properties"]["topology"]["properties"]["preset"]["enum"]
 
 
 def domain(name: str, kind: str, **spec: object) -> TopologyDomain:

@@ -1,6 +1,5 @@
 """SchedulerConfig: the placement settings an administrator changes while the cluster runs."""
 
-from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from kgwe.kube.schema import (
@@ -14,14 +13,7 @@ from kgwe.kube.schema import (
     about,
     duration,
 )
-
-
-class TopologyPreset(StrEnum):
-    """Ready-made lists of the labels that say where in the network a node is."""
-
-    TOPOGRAPH = "topograph"
-    TOPOGRAPH_LEGACY = "topographLegacy"
-    CLOUD = "cloud"
+from kgwe.model import domain_labels
 
 
 class NodeWeights(ApiStruct, frozen=True):
@@ -83,8 +75,9 @@ class TopologyLabels(ApiStruct, frozen=True):
         str,
         about(
             "A ready-made list of labels: those of topograph 1.0 (used when neither is given), of topograph before 1.0,"
-            " or of the cloud providers.",
-            enum=TopologyPreset,
+            " of the cloud providers together or of one of them, or KGWE's own for nodes labelled by hand"
+            " (kgwe.nvidia.io/leaf, spine and core).",
+            enum=domain_labels.PRESETS,
         ),
     ] = ""
     levels: Annotated[
