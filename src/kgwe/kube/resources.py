@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from kgwe.kube.api import (
+    apps,
     autoscalingpolicy,
     core,
     gpubudget,
@@ -54,6 +55,8 @@ POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod)
 NAMESPACE: Resource[Any] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=dict[str, Any])
 EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True, type=msgspec.Raw)
 JOB = Resource("batch", "v1", "jobs", "Job", namespaced=True, type=core.Job)
+DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment", namespaced=True, type=apps.Deployment)
+SERVICE: Resource[Any] = Resource("", "v1", "services", "Service", namespaced=True, type=dict[str, Any])
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=core.Lease)
 CRD: Resource[Any] = Resource(
     "apiextensions.k8s.io",

@@ -24,6 +24,11 @@ def mask_of(cards: Sequence[int]) -> int:
     return mask
 
 
+def lowest(mask: int, count: int) -> int:
+    """The `count` cards of a set that have the lowest numbers."""
+    return mask_of(members(mask)[:count])
+
+
 def splits(cards: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Every set of `size` of the cards, each with all sets of the other cards (none of them included).
 

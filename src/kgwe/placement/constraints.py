@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.ask import Taint, Toleration
+    from kgwe.placement.taints import Taint, Toleration
 
 #: code of nodes that do not have the label
 _ABSENT = -1

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from kgwe.placement import subset
+from kgwe.placement import cardsets, subset
 from kgwe.placement.node import CARD_MILLI, Gpus, Preference, Request
 from kgwe.placement.snapshot import Grant
 
@@ -95,6 +95,7 @@ _MEMORY: Final = np.uint8(Verdict.MEMORY)
 _PODS: Final = np.uint8(Verdict.PODS)
 
 _PAIR: Final = 2
+_EVERYWHERE: Final = slice(None)
 # Requests remembered, the oldest forgotten first: a fleet of 10,000 nodes takes 10 kB for each.
 _KEPT: Final = 2048
 # Bandwidths may be anything; a shape of 16 cards takes half a megabyte for each.
@@ -103,7 +104,7 @@ _KEPT_SETS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """Tables of one kind of request for whole cards, over offset[shape] + mask of free cards."""
+    """Tables of one kind of request for whole cards, over the rows of `subset.ShapeTables`."""
 
     codes: Codes
     """FITS, CARDS_TAKEN or WIRING."""
@@ -118,14 +119,26 @@ class Fitter:
         self.snapshot = snapshot
         nodes = snapshot.nodes
         self.tables = subset.ShapeTables([shape.wiring for shape in snapshot.shapes])
-        self.offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
-        """node -> where the tables of its shape begin."""
+        self._offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
+        self._wide: NDArray[np.bool_] = self.tables.wide[snapshot.shape]
+        self._has_wide = bool(self._wide.any())
         self._usable = np.array([node.usable for node in nodes], np.uint32)
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
         self._pods = np.array([node.pods for node in nodes], np.int32)
         self._when_empty: dict[Request, Codes] = {}
         self._sets: dict[tuple[int, Preference, float], _Sets] = {}
+
+    def rows(self, at: At) -> NDArray[np.int64]:
+        """Where the tables speak of these nodes as they are now."""
+        return self._rows(self.snapshot.free, at)
+
+    def _rows(self, free: NDArray[np.uint32], at: At) -> NDArray[np.int64]:
+        own = free[at]
+        if self._has_wide:
+            own = np.where(self._wide[at], np.bitwise_count(own), own)
+        rows: NDArray[np.int64] = self._offset[at] + own
+        return rows
 
     # --- verdicts ---------------------------------------------------------------------------------------
 
@@ -169,7 +182,7 @@ class Fitter:
     def _cards_when_empty(self, request: Request) -> Codes:
         gpus = request.gpus
         if gpus.count:
-            codes: Codes = self._sets_of(request).codes[self.offset + self._usable]
+            codes: Codes = self._sets_of(request).codes[self._rows(self._usable, _EVERYWHERE)]
             codes[codes == Verdict.CARDS_TAKEN] = Verdict.TOO_FEW_CARDS
             return codes
         short = np.zeros(len(self.snapshot), np.bool_)
@@ -200,7 +213,7 @@ class Fitter:
     def _by_cards(self, request: Request, at: At) -> Codes:
         snapshot, gpus = self.snapshot, request.gpus
         if gpus.count:
-            found: Codes = self._sets_of(request).codes[self.offset[at] + snapshot.free[at]]
+            found: Codes = self._sets_of(request).codes[self.rows(at)]
             return found
         if gpus.milli:
             holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
@@ -225,7 +238,7 @@ class Fitter:
         if request.memory_bytes:
             np.minimum(room, snapshot.memory_bytes // request.memory_bytes, out=room)
         if gpus.count:
-            np.minimum(room, self._sets_of(request).room[self.offset + snapshot.free], out=room)
+            np.minimum(room, self._sets_of(request).room[self.rows(_EVERYWHERE)], out=room)
         elif gpus.milli:
             on_card = snapshot.milli // gpus.milli
             if gpus.share_mib:
@@ -256,14 +269,30 @@ class Fitter:
 
     def cards(self, request: Request, node: int) -> int:
         """Mask of the whole cards the request would get of the node's free ones; 0 when no set will do."""
-        return int(self._sets_of(request).best[self.offset[node] + self.snapshot.free[node]])
+        best = self._sets_of(request).best
+        if self._wide[node]:
+            return self._lowest(best, request.gpus.count, node)
+        return int(best[self._offset[node] + self.snapshot.free[node]])
+
+    def masks(self, count: int, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
+        """The best set of so many of each node's free cards, whatever their wiring; 0 where there are too few."""
+        best = self.tables.best(count, Preference.NONE)
+        found: NDArray[np.int64] = best[self.rows(nodes)].astype(np.int64)
+        for place in np.flatnonzero(self._wide[nodes]).tolist():
+            found[place] = self._lowest(best, count, int(nodes[place]))
+        return found
+
+    def _lowest(self, best: NDArray[np.uint16], count: int, node: int) -> int:
+        """Of a wide node, whose tables tell only whether there is a set."""
+        free = int(self.snapshot.free[node])
+        return cardsets.lowest(free, count) if best[self._offset[node] + free.bit_count()] else 0
 
     def gb_per_s(self, request: Request, node: int) -> float | None:
         """Ring bandwidth of the cards it would get, data-sheet figures; None for less than two, 0 when not known."""
         if request.gpus.count < _PAIR:
             return None
         rates = self.tables.gb_per_s(request.gpus.count, request.preference)
-        return float(rates[self.offset[node] + self.snapshot.free[node]])
+        return float(rates[self.rows(np.array([node]))][0])
 
     def _shared_card(self, gpus: Gpus, node: int) -> int:
         milli, mib = self.snapshot.milli[node], self.snapshot.share_mib[node]
@@ -302,18 +331,25 @@ class Fitter:
         if least_gb_per_s:
             # The best set is the fastest: where it is too slow, all are.
             best[~(tables.gb_per_s(count, preference) >= least_gb_per_s)] = 0
-        sizes = np.diff(np.append(tables.offset, len(best)))
-        masks = np.concatenate([np.arange(size) for size in sizes]) if len(sizes) else np.zeros(0, np.int64)
-        starts = np.repeat(tables.offset, sizes)
         codes = np.where(best > 0, Verdict.FITS, Verdict.WIRING).astype(np.uint8)
-        codes[np.bitwise_count(masks) < count] = Verdict.CARDS_TAKEN
         room = np.zeros(len(best), np.int32)
-        left, taken = masks, best
-        while taken.any():
-            room += taken > 0
-            left = left ^ taken
-            taken = best[starts + left]
+        for part, wide in zip(tables.parts, tables.wide.tolist(), strict=True):
+            rows = np.arange(part.stop - part.start)
+            free = rows if wide else np.bitwise_count(rows)
+            codes[part][free < count] = Verdict.CARDS_TAKEN
+            room[part] = np.where(best[part] > 0, free // count, 0) if wide else _pods_of(best[part], rows)
         return _Sets(codes, best, room)
+
+
+def _pods_of(best: NDArray[np.uint16], masks: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Mask -> how many sets can be taken one after the other."""
+    room = np.zeros(len(best), np.int32)
+    left, taken = masks, best
+    while taken.any():
+        room += taken > 0
+        left = left ^ taken
+        taken = best[left]
+    return room
 
 
 _Key = TypeVar("_Key")

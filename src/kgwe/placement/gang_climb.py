@@ -236,7 +236,7 @@ class Climb:
         if len(self.gang.roles) > 1 or not 0 < cards <= bandwidth.MAX_CARDS:
             return np.zeros(len(level))
         table = self.fitter.tables.gb_per_s(cards, Preference.NONE)
-        promised: NDArray[np.float64] = table[self.fitter.offset[nodes] + snapshot.free[nodes]].astype(np.float64)
+        promised: NDArray[np.float64] = table[self.fitter.rows(nodes)].astype(np.float64)
         return promised
 
     # --- into its nodes ---------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Climb:
 
     def _divided(self, rung: int, domain: int, count: int) -> tuple[Ints, float]:
         """Pods per place, and the GB/s of the ring when the pods of a node get its best cards together."""
-        ladder, snapshot = self.ladder, self.fitter.snapshot
+        ladder = self.ladder
         loads = gang_split.spread(
             ladder, self.room.capacity(0, rung), self.room.units[0], (rung, domain), count, strategy=self.gang.strategy
         )
@@ -271,13 +271,11 @@ class Climb:
         if not each or not self.by_rate:
             return loads, np.inf
         places = np.flatnonzero(loads)
-        nodes = ladder.node[places]
-        at = self.fitter.offset[nodes] + snapshot.free[nodes]
-        masks = [
-            int(self.fitter.tables.best(int(load) * each, Preference.NONE)[where])
-            for load, where in zip(loads[places].tolist(), at.tolist(), strict=True)
-        ]
-        cards = dict(zip(places.tolist(), masks, strict=True))
+        cards: dict[int, int] = {}
+        for load in np.unique(loads[places]).tolist():
+            alike = np.flatnonzero(loads == load)
+            masks = self.fitter.masks(load * each, ladder.node[alike])
+            cards |= zip(alike.tolist(), masks.tolist(), strict=True)
         return loads, self.context.rings.predict(ladder, places.tolist(), cards).gb_per_s
 
     def _seat_together(self, rung: int, shortlist: Sequence[int], counts: Sequence[int]) -> Iterator[_Found]:

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     from kgwe.model.mig import Geometry, Placement
     from kgwe.model.wiring import Wiring
-    from kgwe.placement.ask import Taint
+    from kgwe.placement.taints import Taint
 
 #: a whole card in the unit of shares
 CARD_MILLI = 1000
+#: cards of one node that a mask has bits for
+MOST_CARDS = 32
 
 
 class Preference(enum.StrEnum):
@@ -71,8 +73,8 @@ class Node:
 
     @property
     def usable(self) -> int:
-        """Mask of healthy cards that are not cut."""
-        mask = self.shape.all_cards & self.healthy
+        """Mask of healthy cards that are not cut; of more than MOST_CARDS, only the first so many."""
+        mask = self.shape.all_cards & self.healthy & (1 << MOST_CARDS) - 1
         for card in self.cut:
             mask &= ~(1 << card)
         return mask

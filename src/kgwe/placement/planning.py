@@ -20,6 +20,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model import amounts
+from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import GangRequest, Hardware, Segment
@@ -176,7 +177,7 @@ def plan(
     *,
     choosers: Choosers | None = None,
     rng: Rng | None = None,
-    evictable: Sequence[Evictable] = (),
+    evictable: Evictable | None = None,
     explain: bool = True,
 ) -> Plan | Refusal:
     """All of the ask, or why not. `explain`: whether a gang's no carries its certificate, which takes longer."""
@@ -221,12 +222,12 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
     found = place.engine.decide(ask.request, strategy=strategy, rng=generator)
-    if not hasattr(found, "grant"):
+    if not isinstance(found, Decision):
         return refused(ask, found)
     return _seated(ask, found)
 
 
-def _seated(ask: Ask, found: single.Decision) -> Plan:
+def _seated(ask: Ask, found: Decision) -> Plan:
     score = found.score
     return Plan(
         ask=ask,
@@ -245,7 +246,7 @@ def _seated(ask: Ask, found: single.Decision) -> Plan:
 def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | None) -> Plan | Refusal:
     """Strategies may be anybody's code: one that fails holds the work that named it and nothing else."""
     found = place.engine.decide(ask.request)
-    if not hasattr(found, "grant"):
+    if not isinstance(found, Decision):
         return refused(ask, found)
     snapshot = place.snapshot
     fitting = np.flatnonzero(place.engine.verdicts(ask.request) == Verdict.FITS)
@@ -330,7 +331,7 @@ def gang_request(ask: Ask) -> GangRequest:
     )
 
 
-def _gang(place: Place, ask: Ask, evictable: Sequence[Evictable], *, explain: bool) -> Plan | Refusal:
+def _gang(place: Place, ask: Ask, evictable: Evictable | None, *, explain: bool) -> Plan | Refusal:
     gang = gang_request(ask)
     if not explain:
         quick = place.gangs.try_plan(gang)

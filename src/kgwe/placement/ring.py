@@ -126,8 +126,7 @@ class Rings:
         """Ring through a set of cards of one node, one direction."""
         key = (shape, mask)
         if key not in self._inside:
-            table = subset.table(self._snapshot.shapes[shape].wiring)
-            self._inside[key] = float(table.bus_gb_per_s(mask.bit_count())[mask])
+            self._inside[key] = _inside_gb_per_s(self._snapshot.shapes[shape].wiring, mask)
         return self._inside[key]
 
     def part(self, shape: int, mask: int) -> float:
@@ -140,6 +139,12 @@ class Rings:
             own = bandwidth.network_gb_per_s(wiring, [card for card in range(cards) if mask >> card & 1])
             self._part[key] = own / whole if whole > 0 and own > 0 else mask.bit_count() / cards
         return self._part[key]
+
+
+def _inside_gb_per_s(wiring: Wiring, mask: int) -> float:
+    if subset.is_wide(wiring):
+        return np.inf if mask.bit_count() == 1 else UNKNOWN_GB_PER_S
+    return float(subset.table(wiring).bus_gb_per_s(mask.bit_count())[mask])
 
 
 def nvlink_gb_per_s(wiring: Wiring) -> float:

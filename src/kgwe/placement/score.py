@@ -164,7 +164,7 @@ class Scorer:
         if not gpus.count and not gpus.milli:
             return np.full(len(nodes), wiring_score.BASE), np.zeros(len(nodes), np.int32)
         tables = self._merit(gpus.count or 1, request.preference)
-        at = self._fitter.offset[nodes] + snapshot.free[nodes]
+        at = self._fitter.rows(nodes)
         points, broken = tables.points[at], tables.broken[at]
         if gpus.milli:
             # A card that others share already is in no whole island.

@@ -18,6 +18,10 @@ A table is an array over masks, so one look-up answers for every node of a shape
     table.gb_per_s(4)[free]     # of that set; NONE_GB_PER_S: there is none, UNKNOWN_GB_PER_S: not known
 
 Tables are built on first use, per count, and kept; nodes whose wiring differs in nothing but bus ids share them.
+
+A table over all sets of cards ends at 16 cards. Wider nodes are known by the number of their free cards alone
+(`is_wide`): they get the cards of the lowest numbers, and their wiring counts as not known, which meets no requirement
+and wins no comparison.
 """
 
 from __future__ import annotations
@@ -270,33 +274,59 @@ def _table(known: Links, preference: Preference, *, required: bool) -> Table:
     return Table(_rings(known), preference, required=required)
 
 
+def is_wide(wiring: Wiring) -> bool:
+    """Whether a node has too many cards for tables of sets."""
+    return len(wiring.slots) > bandwidth.MAX_CARDS
+
+
 class ShapeTables:
     """The tables of several shapes end to end, so that one look-up answers for a cluster of mixed nodes:
 
     tables = ShapeTables([wiring, …])
-    at = tables.offset[shape_of_node] + free_mask_of_node
-    tables.best(4, Preference.NONE)[at]
+    row = tables.offset[shape_of_node] + free_mask_of_node    # of a wide shape: + number of free cards
+    tables.best(4, Preference.NONE)[row]
     """
 
     def __init__(self, wirings: Sequence[Wiring]) -> None:
         self._wirings = tuple(wirings)
-        sizes = [1 << len(wiring.slots) for wiring in wirings]
+        self.wide = np.array([is_wide(wiring) for wiring in wirings], np.bool_)
+        """shape -> whether its rows are numbers of free cards, not masks."""
+        cards = [len(wiring.slots) for wiring in wirings]
+        sizes = [n + 1 if wide else 1 << n for n, wide in zip(cards, self.wide.tolist(), strict=True)]
         self.offset = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))[:-1]
         self._best: dict[tuple[int, Preference, bool], NDArray[np.uint16]] = {}
         self._gb_per_s: dict[tuple[int, Preference, bool], NDArray[np.float32]] = {}
+        self.parts = [slice(start, start + size) for start, size in zip(self.offset.tolist(), sizes, strict=True)]
+        """shape -> its rows."""
 
     def best(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.uint16]:
-        """offset[shape] + free mask -> the set to take; 0 where there is none."""
+        """Row -> the set to take; 0 where there is none. Of wide shapes, only whether there is one."""
         key = (count, preference, required)
         if key not in self._best:
-            parts = [table(wiring, preference, required=required).best(count) for wiring in self._wirings]
+            parts = [self._best_of(wiring, count, preference, required=required) for wiring in self._wirings]
             self._best[key] = _frozen(np.concatenate(parts or [np.zeros(0, np.uint16)]))
         return self._best[key]
 
     def gb_per_s(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.float32]:
-        """offset[shape] + free mask -> data-sheet GB/s of that set; NONE_GB_PER_S where there is none."""
+        """Row -> data-sheet GB/s of that set; NONE_GB_PER_S where there is none."""
         key = (count, preference, required)
         if key not in self._gb_per_s:
-            parts = [table(wiring, preference, required=required).gb_per_s(count) for wiring in self._wirings]
+            parts = [self._gb_per_s_of(wiring, count, preference, required=required) for wiring in self._wirings]
             self._gb_per_s[key] = _frozen(np.concatenate(parts or [np.zeros(0, np.float32)]))
         return self._gb_per_s[key]
+
+    @staticmethod
+    def _best_of(wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.uint16]:
+        if not is_wide(wiring):
+            return table(wiring, preference, required=required).best(count)
+        refused = required and count > 1 and preference not in (Preference.NONE, Preference.NVLINK_OPTIMAL)
+        free = np.arange(len(wiring.slots) + 1)
+        return ((free >= count) & (not refused)).astype(np.uint16)
+
+    @classmethod
+    def _gb_per_s_of(cls, wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.float32]:
+        if not is_wide(wiring):
+            return table(wiring, preference, required=required).gb_per_s(count)
+        has_set = cls._best_of(wiring, count, preference, required=required) > 0
+        rate = np.inf if count == 1 else bandwidth.UNKNOWN_GB_PER_S
+        return np.where(has_set, rate, NONE_GB_PER_S).astype(np.float32)

@@ -64,7 +64,7 @@ _ALL_POINTS: Final = BANDWIDTH_POINTS + max(LATENCY_POINTS.values()) + AFFINITY_
 
 @dataclass(frozen=True, slots=True)
 class Merit:
-    """Tables over offset[shape] + mask of free cards; rows where nothing fits mean nothing."""
+    """Tables over the rows of `subset.ShapeTables`; rows where nothing fits mean nothing."""
 
     points: NDArray[np.float64]
     """0..100."""
@@ -98,11 +98,11 @@ def _per_shape(
     rule: Callable[[Wiring, NDArray[np.int64]], NDArray[_Number]],
     kind: type[_Number],
 ) -> NDArray[_Number]:
-    """A rule over (wiring, set for every free mask), the answers end to end."""
+    """A rule over (wiring, set for every free mask), the answers end to end; 0 where no wiring is known."""
     out = np.zeros(len(best), kind)
-    for wiring, start in zip(wirings, tables.offset.tolist(), strict=True):
-        mine = slice(start, start + (1 << len(wiring.slots)))
-        out[mine] = rule(wiring, best[mine].astype(np.int64))
+    for wiring, mine in zip(wirings, tables.parts, strict=True):
+        if not subset.is_wide(wiring):
+            out[mine] = rule(wiring, best[mine].astype(np.int64))
     return out
 
 

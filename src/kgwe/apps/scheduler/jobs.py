@@ -1,42 +1,50 @@
-"""The Job of a workload: what is created, under which name, and what its state means.
+"""What runs a workload: its Job, or for inference its Deployment; and the Service its ranks find each other by.
 
-The planned node is written as required node affinity on the node's name. kube-scheduler then looks at that
-node alone, still checks everything it always checks, and binds; if it refuses, the work is planned anew.
+Where each pod goes is written down once, in the plan annotation of the Job or Deployment, seat by seat; a restarted
+scheduler rebuilds every reservation from it. A single pod is pinned by required node affinity in its template:
+kube-scheduler then looks at that node alone, still checks everything it always checks, and binds. Pods of a gang share
+one template, so theirs has a scheduling gate instead, and each pod is pinned as its gate is taken away (`seating`).
 """
 
 from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kgwe import errors
-from kgwe.kube import translate
+from kgwe.apps.scheduler import seating
+from kgwe.kube import resources, translate
 from kgwe.kube.api import core
 from kgwe.model import amounts
-from kgwe.placement.taints import Ask
+from kgwe.placement.constraints import Constraints
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.planning import Ask, Plan
 
 if TYPE_CHECKING:
     from kgwe.apps.scheduler.workload import Workload
-    from kgwe.model.amounts import Amounts
+    from kgwe.kube.resources import Resource
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 CONTROLLER_NAME = "kgwe-controller"
 UID_LABEL = "kgwe.nvidia.io/workload-uid"
 NAME_LABEL = "kgwe.nvidia.io/workload"
 TYPE_LABEL = "kgwe.nvidia.io/workload-type"
-NODE_ANNOTATION = "kgwe.nvidia.io/node"
 GENERATION_ANNOTATION = "kgwe.nvidia.io/generation"
 MODEL_ANNOTATION = "kgwe.nvidia.io/model"
 SELECTOR = f"{MANAGED_BY}={CONTROLLER_NAME}"
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 # Pod names add "-" and 5 characters (and an index) to the Job's; the Job's name is also a label value: 63 at most.
 _NAME_MAX = 52
 _UID_CHARS = 8
 # Kubernetes' own default for pods that restart.
 _RESTARTS = 6
+# What torchrun and torch.distributed use when nobody says otherwise.
+_MASTER_PORT = 29500
 
 
 def job_name(workload: Workload) -> str:
@@ -45,75 +53,72 @@ def job_name(workload: Workload) -> str:
     return workload.meta.name[: _NAME_MAX - len(suffix)].rstrip("-.").replace(".", "-") + suffix
 
 
+def resource(workload: Workload) -> Resource[Any]:
+    """What its pods are made by."""
+    return resources.DEPLOYMENT if workload.serves else resources.JOB
+
+
 def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> Ask:
-    """What the workload's pods need together on one node; Permanent when the template makes no sense."""
+    """What the workload asks for; Permanent when the template makes no sense."""
     try:
         spec = msgspec.convert(template["spec"], core.PodSpec, strict=False)
         affinity = translate.required_affinity(spec.affinity)
     except (msgspec.ValidationError, ValueError) as exc:
         raise errors.Permanent(str(exc)) from exc
-    _check_gpus(workload, spec)
+    wanted = translate.requested(spec)
+    workload = _counted(workload, wanted)
+    is_slices = workload.resource != amounts.GPU
+    gpus = Gpus(profile=_profile(workload), slices=workload.per_pod) if is_slices else Gpus(count=workload.per_pod)
+    needs = workload.needs
     return Ask(
         owner=workload.meta.uid,
-        resource=workload.resource,
-        count=workload.per_pod * workload.pods,
-        amounts=times(translate.requested(spec), workload.pods),
+        request=Request(
+            gpus,
+            cpu_milli=wanted.get(amounts.CPU, 0),
+            memory_bytes=wanted.get(amounts.MEMORY, 0),
+            preference=needs.preference,
+            min_bandwidth_gbps=needs.min_bandwidth_gbps,
+            min_memory_gb=needs.min_memory_gb,
+            model=needs.gpu_model,
+            architecture=needs.architecture,
+            constraints=Constraints(
+                tuple(sorted(spec.nodeSelector.items())), affinity, translate.tolerations(spec), avoid
+            ),
+        ),
+        amounts=wanted,
+        pods=workload.pods,
+        divisible=workload.divisible and workload.pods == 1,
+        nearness=workload.nearness,
         strategy=workload.strategy,
         priority=workload.priority,
+        preemptible=workload.preemptible,
         since=workload.meta.creationTimestamp or "",
-        node_selector=spec.nodeSelector,
-        tolerations=translate.tolerations(spec),
-        affinity=affinity,
-        needs=workload.needs,
-        avoid=avoid,
+        namespace=workload.meta.namespace,
+        name=workload.meta.name,
+        expected_s=workload.expected_s,
     )
 
 
-def _check_gpus(workload: Workload, spec: core.PodSpec) -> None:
-    """What the template asks for is what the workload says: its spec is what users, quotas and books go by."""
-    found = {name: count for name, count in translate.requested(spec).items() if amounts.is_gpu(name)}
+def _profile(workload: Workload) -> str:
+    return workload.resource.removeprefix(amounts.MIG_PREFIX)
+
+
+def _counted(workload: Workload, wanted: dict[str, int]) -> Workload:
+    """What the template asks for is what the workload says: its spec is what users, quotas and books go by.
+
+    A template that asks for a part of the count itself says how it is divided among pods.
+    """
+    found = {name: count for name, count in wanted.items() if amounts.is_gpu(name)}
+    per_pod = found.get(amounts.GPU, 0)
+    if workload.divisible and list(found) == [amounts.GPU] and per_pod and workload.per_pod % per_pod == 0:
+        return replace(workload, per_pod=per_pod, pods=workload.per_pod // per_pod)
     if found != {workload.resource: workload.per_pod}:
         asked = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
         raise errors.Permanent(
             f"its containers ask for {asked}, gpuRequirements for {workload.per_pod} {workload.resource} per pod;"
             " leave the GPUs out of the template or make both agree"
         )
-
-
-def held_by(job: core.Job) -> Amounts:
-    """What an unfinished Job of ours may still take on its node: the reservation it stands for."""
-    if job.spec.suspend:
-        return {}
-    left = job.spec.parallelism
-    if job.spec.completions is not None:
-        left = min(left, job.spec.completions - job.status.succeeded)
-    return times(translate.requested(job.spec.template.spec), max(left, 0))
-
-
-def belongs_to(job: core.Job, workload: Workload) -> bool:
-    """Whether the Job is the one the controller made for the workload. Labels alone anybody can set."""
-    owner = job.metadata.controller
-    return (
-        owner is not None
-        and owner.uid == workload.meta.uid
-        and job.metadata.namespace == workload.meta.namespace
-        and job.metadata.name == job_name(workload)
-    )
-
-
-def generation(job: core.Job) -> int:
-    """The generation of the workload it was made from; 0 when somebody took the annotation away."""
-    text = job.metadata.annotations.get(GENERATION_ANNOTATION, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
-
-
-def times(one: Amounts, count: int) -> Amounts:
-    return {name: amount * count for name, amount in one.items()}
-
-
-def outcome(job: core.Job) -> core.Condition | None:
-    """The condition that ended the Job, or None while it is not finished."""
-    return next((c for c in job.status.conditions if c.type in ("Complete", "Failed") and c.status == "True"), None)
+    return workload
 
 
 def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
@@ -190,57 +195,120 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-._")
 
 
-def build(workload: Workload, template: dict[str, Any], node: str) -> dict[str, Any]:
-    """The Job to create for `workload` on `node`."""
+def build(workload: Workload, template: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The Job or Deployment to create for `workload` where `plan` says."""
     template = copy.deepcopy(template)
-    _pin(template["spec"], node)
-    restarts = template["spec"]["restartPolicy"] != "Never"
-    spec: dict[str, Any] = {
-        # A pod that restarts its containers itself counts each restart against this limit.
-        "backoffLimit": _RESTARTS if restarts else 0,
-        "completions": workload.pods,
-        "parallelism": workload.pods,
-        "template": template,
-    }
-    if workload.pods > 1:
-        spec["completionMode"] = "Indexed"
-    if not restarts:
-        # Being evicted is not the work's own failure: the Job may start its pod again.
-        ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-        spec["podFailurePolicy"] = {"rules": [ignore]}
-    return {
+    pods = len(plan.seats)
+    spec = template["spec"]
+    _set_gpus(spec["containers"], workload, plan.gpus_per_pod)
+    if pods == 1:
+        seating.pin(spec, plan.seats[0].node)
+    else:
+        spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": seating.GATE}]
+    if pods > 1 and not workload.serves:
+        _rendezvous(workload, spec, pods, plan.gpus_per_pod)
+    body = {
         "metadata": {
             "name": job_name(workload),
             "namespace": workload.meta.namespace,
             "labels": labels(workload),
             "annotations": {
-                NODE_ANNOTATION: node,
+                seating.PLAN_ANNOTATION: seating.encode(plan.seats),
                 GENERATION_ANNOTATION: str(workload.meta.generation),
                 "gpu.warp.dev/created-by": CONTROLLER_NAME,
             },
-            "ownerReferences": [
-                {
-                    "apiVersion": workload.kind.resource.api_version,
-                    "kind": workload.kind.resource.kind,
-                    "name": workload.meta.name,
-                    "uid": workload.meta.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [owner(workload)],
         },
-        "spec": spec,
+    }
+    return body | {"spec": _deployment(workload, template, pods) if workload.serves else _job(template, pods)}
+
+
+def owner(workload: Workload) -> dict[str, Any]:
+    return {
+        "apiVersion": workload.kind.resource.api_version,
+        "kind": workload.kind.resource.kind,
+        "name": workload.meta.name,
+        "uid": workload.meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
     }
 
 
-def _pin(spec: dict[str, Any], node: str) -> None:
-    """Require `node` besides whatever affinity the template has: terms are alternatives, so each gets it."""
-    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
-    node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
-    required = dict(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [
-        {**term, "matchFields": [*(term.get("matchFields") or ()), here]} for term in terms
-    ]
-    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = required
+def _job(template: dict[str, Any], pods: int) -> dict[str, Any]:
+    restarts = template["spec"]["restartPolicy"] != "Never"
+    spec: dict[str, Any] = {
+        # A pod that restarts its containers itself counts each restart against this limit.
+        "backoffLimit": _RESTARTS if restarts else 0,
+        "completions": pods,
+        "parallelism": pods,
+        "template": template,
+    }
+    if pods > 1:
+        spec["completionMode"] = "Indexed"
+    if not restarts:
+        # Being evicted is not the work's own failure: the Job may start its pod again.
+        ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        spec["podFailurePolicy"] = {"rules": [ignore]}
+    return spec
+
+
+def _deployment(workload: Workload, template: dict[str, Any], pods: int) -> dict[str, Any]:
+    template["spec"]["restartPolicy"] = "Always"
+    return {
+        "replicas": pods,
+        "selector": {"matchLabels": {UID_LABEL: workload.meta.uid}},
+        # A second pod beside the first would need GPUs that nobody planned.
+        "strategy": {"type": "Recreate"},
+        "template": template,
+    }
+
+
+def service(workload: Workload) -> dict[str, Any]:
+    """The headless Service under which the ranks of a gang find each other, before they are ready."""
+    return {
+        "metadata": {
+            "name": job_name(workload),
+            "namespace": workload.meta.namespace,
+            "labels": labels(workload),
+            "ownerReferences": [owner(workload)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {UID_LABEL: workload.meta.uid},
+            "ports": [{"name": "rendezvous", "port": _MASTER_PORT}],
+        },
+    }
+
+
+def _rendezvous(workload: Workload, spec: dict[str, Any], pods: int, gpus: int) -> None:
+    """What torch.distributed, torchrun (PET_*) and NCCL launchers look for; whatever the user set stays."""
+    name = job_name(workload)
+    spec.setdefault("subdomain", name)
+    master = f"{name}-0.{name}"
+    per_pod = gpus or 1
+    values = {
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(_MASTER_PORT),
+        "WORLD_SIZE": str(workload.world_size or pods * per_pod),
+        "PET_NNODES": str(pods),
+        "PET_NPROC_PER_NODE": str(per_pod),
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": str(_MASTER_PORT),
+    }
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
+    for container in spec["containers"]:
+        known = {entry.get("name") for entry in container.get("env", ())}
+        added: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in values.items() if key not in known]
+        added += [{"name": key, "valueFrom": index} for key in ("RANK", "PET_NODE_RANK") if key not in known]
+        container["env"] = [*container.get("env", ()), *added]
+
+
+def _set_gpus(containers: list[dict[str, Any]], workload: Workload, per_pod: int) -> None:
+    """The plan may have divided the GPUs among pods; templates that ask for GPUs themselves are as they were."""
+    if workload.resource != amounts.GPU or not per_pod:
+        return
+    asking = [each for each in containers if amounts.GPU in each.get("resources", {}).get("limits", {})]
+    if len(asking) == 1:
+        for part in ("requests", "limits"):
+            asking[0]["resources"][part][amounts.GPU] = str(per_pod)

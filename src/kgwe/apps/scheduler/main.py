@@ -31,11 +31,11 @@ from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from kgwe.apps.scheduler.settings import Settings
-    from kgwe.placement.strategies import Strategy
+    from kgwe.placement.strategies import Chooser
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +44,9 @@ STRATEGIES_GROUP = "kgwe.strategies"
 _RESYNC_S = 60.0
 
 
-def load_strategies() -> dict[str, Strategy]:
-    """Ours and those of installed packages; one that does not load is reported and left out."""
-    found: dict[str, Strategy] = {}
+def load_choosers() -> dict[str, Chooser]:
+    """Strategies of installed packages; one that does not load is reported and left out."""
+    found: dict[str, Chooser] = {}
     for entry in importlib.metadata.entry_points(group=STRATEGIES_GROUP):
         try:
             found[entry.name] = entry.load()()
@@ -67,7 +67,7 @@ class Controller:
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.events = EventRecorder(client.guarded(self.guard), controller=jobs.CONTROLLER_NAME, instance=self.identity)
-        self.strategies = load_strategies()
+        self.choosers = load_choosers()
         self.informers = self._watch()
         self.elector = LeaderElector(
             client,
@@ -80,21 +80,25 @@ class Controller:
         )
 
     def _watch(self) -> list[Informer[Any]]:
-        client = self.client
-        nodes = Informer(client, resources.NODE)
-        gpu_nodes = Informer(client, resources.GPU_NODE)
-        # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
-        pods = Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed")
-        job_informer = Informer(client, resources.JOB, label_selector=jobs.SELECTOR)
-        warp = Informer(client, resources.WARP_GPU_WORKLOAD)
-        kgwe = Informer(client, resources.GPU_WORKLOAD)
-        nodes.on_change(self.state.on_node)
-        gpu_nodes.on_change(self.state.on_gpunode)
-        pods.on_change(self.state.on_pod)
-        job_informer.on_change(self.state.on_job)
-        warp.on_change(self.state.on_warp)
-        kgwe.on_change(self.state.on_kgwe)
-        return [nodes, gpu_nodes, pods, job_informer, warp, kgwe]
+        client, state = self.client, self.state
+        pairs: list[tuple[Informer[Any], Callable[[Any], None]]] = [
+            (Informer(client, resources.SCHEDULER_CONFIG), state.on_config),
+            (Informer(client, resources.TOPOLOGY_DOMAIN), state.on_domain),
+            (Informer(client, resources.NODE), state.on_node),
+            (Informer(client, resources.GPU_NODE), state.on_gpunode),
+            (Informer(client, resources.WARP_GPU_WORKLOAD), state.on_warp),
+            (Informer(client, resources.GPU_WORKLOAD), state.on_kgwe),
+            (Informer(client, resources.JOB, label_selector=jobs.SELECTOR), state.on_job),
+            (Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment),
+            # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
+            (
+                Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed"),
+                state.on_pod,
+            ),
+        ]
+        for informer, listener in pairs:
+            informer.on_change(listener)
+        return [informer for informer, _ in pairs]
 
     # --- probes -----------------------------------------------------------------------------------------
 
@@ -110,7 +114,7 @@ class Controller:
         # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
         app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
-            log.info("controller_started", id=self.identity, port=port, strategies=sorted(self.strategies))
+            log.info("controller_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             async with self._background():
                 await _first(wait_synced(*self.informers), stop.wait())
                 while not stop.is_set():
@@ -184,7 +188,7 @@ class Controller:
             events=self.events,
             metrics=self.metrics,
             rng=self.rng,
-            strategies=self.strategies,
+            choosers=self.choosers,
         )
 
     def guard(self) -> None:

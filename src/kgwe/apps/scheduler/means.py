@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
 
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.client import KubeClient
     from kgwe.kube.events import EventRecorder
-    from kgwe.placement.strategies import Strategy
+    from kgwe.placement.strategies import Choosers
 
 
 @dataclass(frozen=True)
@@ -26,4 +25,4 @@ class Means:
     events: EventRecorder
     metrics: Metrics
     rng: random.Random
-    strategies: Mapping[str, Strategy]
+    choosers: Choosers

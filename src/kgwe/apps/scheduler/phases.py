@@ -9,13 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kgwe.apps.scheduler.workload import Status
+from kgwe.apps.scheduler.workload import Placed, Status
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
+from kgwe.placement.snapshot import bits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.api import core
+    from kgwe.placement.planning import Plan, Refusal
 
 SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
 # The CRD allows more; nobody reads more, and the API server's own messages can be very long.
@@ -29,6 +34,13 @@ def pending(workload: Workload, reason: str, message: str, now: str) -> Status:
     """It waits: for room, or for something that only others can mend. Nothing of an earlier run is left."""
     status = Status(phase=Phase.PENDING, message=_cut(message), retry_count=retries(workload))
     return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
+
+
+def waiting(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
+    """It waits for room: why, and what would start it now."""
+    status = pending(workload, held.reason, held.message, now)
+    words = held.certificate.words() if held.certificate else ""
+    return replace(status, certificate=_cut(words), estimate=estimate)
 
 
 def retrying(workload: Workload, attempt: int, message: str, now: str) -> Status:
@@ -50,13 +62,13 @@ def scheduled(workload: Workload, placed: Placement, now: str, message: str = ""
 
 
 def running(workload: Workload, placed: Placement, now: str) -> Status:
-    message = f"running on {placed.node}"
+    message = f"running on {placed.where}"
     verdicts = {RUNNING: (True, "PodRunning", message)}
     status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
     return replace(status, start_time=workload.status.start_time or now)
 
 
-def finished(workload: Workload, placed: Placement, job: core.Job, ended: core.Condition, now: str) -> Status:
+def finished(workload: Workload, placed: Placement, run: Run, ended: core.Condition, now: str) -> Status:
     success = ended.type == "Complete"
     message = "completed" if success else (ended.message or ended.reason or "the Job failed")
     reason = ended.reason or ended.type
@@ -65,19 +77,50 @@ def finished(workload: Workload, placed: Placement, job: core.Job, ended: core.C
     status = _with_job(workload, placed, now, phase=phase, message=message, verdicts=verdicts)
     return replace(
         status,
-        start_time=workload.status.start_time or job.status.startTime,
-        completion_time=job.status.completionTime or ended.lastTransitionTime or now,
+        start_time=workload.status.start_time or run.start_time,
+        completion_time=run.completion_time or ended.lastTransitionTime or now,
     )
 
 
 class Placement:
-    """Where the Job of a workload was put, as its annotations tell."""
+    """Where a workload was put, as its run's annotations tell, and why, as long as the plan is remembered."""
 
-    def __init__(self, node: str, job_name: str, generation: int, strategy: str) -> None:
-        self.node = node
-        self.job_name = job_name
-        self.generation = generation
-        self.words = f"placed on {node} by {strategy}"
+    def __init__(
+        self, run: Run, workload: Workload, plan: Plan | None, uuids: Callable[[str], Mapping[int, str]]
+    ) -> None:
+        self.node = run.node
+        self.job_name = run.meta.name
+        self.generation = run.generation
+        nodes = list(dict.fromkeys(seat.node for seat in run.seats))
+        self.where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+        self.words = f"placed on {self.where} by {workload.strategy}"
+        self.placed = self._placed(run, workload, plan, uuids)
+
+    @staticmethod
+    def _placed(
+        run: Run, workload: Workload, plan: Plan | None, uuids: Callable[[str], Mapping[int, str]]
+    ) -> Placed | None:
+        placements: list[tuple[str, int, tuple[str, ...]]] = []
+        for seat in run.seats:
+            known = uuids(seat.node)
+            mine = tuple(known[card] for card in bits(seat.cards) if card in known)
+            if placements and placements[-1][0] == seat.node:
+                node, pods, before = placements[-1]
+                placements[-1] = (node, pods + 1, before + mine)
+            else:
+                placements.append((seat.node, 1, mine))
+        told = workload.status.placed
+        if plan is None:
+            # Decided before a restart: what the status says of it still holds.
+            return replace(told, placements=tuple(placements)) if told else Placed(tuple(placements))
+        return Placed(
+            tuple(placements),
+            round(plan.score),
+            tuple((name, round(points, 1)) for name, points in plan.parts.items()),
+            None if plan.gb_per_s is None else round(plan.gb_per_s, 1),
+            f"{plan.level}/{plan.domain}" if plan.level else "",
+            _cut(plan.words),
+        )
 
 
 def retries(workload: Workload) -> int:
@@ -98,6 +141,7 @@ def _with_job(
         retry_count=old.retry_count if same_run else 0,
         last_schedule_time=(old.last_schedule_time if same_run else None) or now,
         start_time=old.start_time if same_run else None,
+        placed=placed.placed,
     )
     return _conditioned(
         workload, status, placed.generation, now, {SCHEDULED: (True, "Placed", placed.words), **verdicts}

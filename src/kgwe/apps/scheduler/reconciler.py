@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, phases
+from kgwe.apps.scheduler import jobs, phases, runs
 from kgwe.apps.scheduler.workload import Status, Workload, status_patch
 from kgwe.kube import resources, timestamp
 from kgwe.kube.api.gpuworkload import Phase
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.planner import Planner
+    from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.state import Key
     from kgwe.kube.api import core
-    from kgwe.placement.taints import Ask
-    from kgwe.placement.dispatch import Held
+    from kgwe.placement.planning import Ask, Plan, Refusal
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +56,9 @@ class _Memory:
 
     generation: int = 0
     ask: Ask | None = None
+    avoided: frozenset[str] = frozenset()  # nodes left out of `ask`
+    planned_for: Ask | None = None  # what the planner was last asked
+    plan: Plan | None = None  # what was decided, for the status to tell
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
     retry_at: float = 0.0  # not before this time
@@ -107,10 +110,13 @@ class Reconciler:
         uid = workload.meta.uid
         if workload.meta.deletionTimestamp is not None:
             return await self._finalize(workload)
-        job = self._state.jobs.get(uid)
-        if job is not None:
+        run = self._state.runs.get(uid)
+        if run is not None:
+            plan = self.planner.planned.get(uid)
+            if plan is not None:
+                self._remember(workload).plan = plan
             self.planner.confirm(uid)
-            return await self._follow(workload, job)
+            return await self._follow(workload, run)
         if workload.finished:
             self.planner.forget(uid)
             return "done"
@@ -128,18 +134,19 @@ class Reconciler:
             template = jobs.pod_template(workload, self._settings.default_image)
             ask = self._ask(workload, template, memory, now)
             planned = self.planner.planned.get(workload.meta.uid)
-            body = jobs.build(workload, template, planned.node if planned else "")
+            body = jobs.build(workload, template, planned) if planned else {}
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
             return await self._give_up(workload, "InvalidPodTemplate", message)
-        if planned is not None and planned.ask == ask:
+        if planned is not None and memory.planned_for == ask:
             if memory.created_at is not None and now < memory.created_at + _WATCH_LAG_S:
                 self._requeue(workload.key, memory.created_at + _WATCH_LAG_S - now)
                 return "done"  # the watch is about to show the Job
-            return await self._start(workload, body, planned.node)
+            return await self._start(workload, body, planned)
         # Not decided yet, or decided for a spec that was edited since.
         self.planner.forget_plan(workload.meta.uid)
+        memory.planned_for = ask
         self.planner.want(ask)
         held = self.planner.held.get(workload.meta.uid)
         if held is not None:
@@ -152,15 +159,15 @@ class Reconciler:
         """Worked out once per spec; nodes that refused are left out until their time is over."""
         memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
         avoid = frozenset(memory.avoid)
-        if memory.ask is None or memory.ask.avoid != avoid:
-            memory.ask = jobs.ask(workload, template, avoid)
+        if memory.ask is None or memory.avoided != avoid:
+            memory.ask, memory.avoided = jobs.ask(workload, template, avoid), avoid
         return memory.ask
 
-    async def _tell_waiting(self, workload: Workload, memory: _Memory, held: Held, now: float) -> None:
+    async def _tell_waiting(self, workload: Workload, memory: _Memory, held: Refusal, now: float) -> None:
         """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
         if memory.held_at is None:
             memory.held_at = now
-        new = phases.pending(workload, held.reason, held.message, timestamp.seconds())
+        new = phases.waiting(workload, held, timestamp.seconds())
         if status_patch(workload, new) is None:
             return
         told = workload.status.conditions[0] if workload.status.conditions else None
@@ -186,26 +193,33 @@ class Reconciler:
 
     # --- creating the Job -------------------------------------------------------------------------------
 
-    async def _start(self, workload: Workload, body: dict[str, Any], node: str) -> Result:
+    async def _start(self, workload: Workload, body: dict[str, Any], plan: Plan) -> Result:
         workload = await self._ensure_finalizer(workload)
+        resource, namespace = jobs.resource(workload), workload.meta.namespace
         try:
-            await self._client.create(resources.JOB, body, workload.meta.namespace)
+            if len(plan.seats) > 1 and not workload.serves:
+                with contextlib.suppress(errors.AlreadyExists):
+                    await self._client.create(resources.SERVICE, jobs.service(workload), namespace)
+            await self._client.create(resource, body, namespace)
         except errors.AlreadyExists as exc:
-            stored = await self._client.get(resources.JOB, body["metadata"]["name"], workload.meta.namespace)
+            stored = await self._client.get(resource, body["metadata"]["name"], namespace)
             managed = stored.metadata.labels.get(jobs.MANAGED_BY) == jobs.CONTROLLER_NAME
-            if managed and jobs.belongs_to(stored, workload):
-                # Ours, from before a crash; the watch will show it, with the node it was given then.
+            read = runs.of_deployment if workload.serves else runs.of_job
+            if managed and runs.belongs_to(read(stored), workload):
+                # Ours, from before a crash; the watch will show it, with the place it was given then.
                 return "done"
             return await self._creation_failed(workload, errors.Permanent(f"{exc} and belongs to somebody else"))
         except errors.Permanent as exc:
             if "exceeded quota" in str(exc):
                 return await self._take_back(workload, "QuotaExceeded", str(exc))
             return await self._creation_failed(workload, exc)
-        self._remember(workload).created_at = self._clock()
-        # Its status follows from the Job, see _follow; most often the pod runs before a write would be done.
+        memory = self._remember(workload)
+        memory.created_at, memory.plan = self._clock(), plan
+        # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
         self._metrics.scheduled.labels(workload.strategy).inc()
-        self._record(workload, "Normal", "Scheduled", f"placed on {node} by {workload.strategy}", action="Scheduling")
-        log.info("workload_scheduled", workload=workload.meta.key, node=node, strategy=workload.strategy)
+        where = plan.nodes[0] if len(plan.seats) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
+        self._record(workload, "Normal", "Scheduled", f"placed on {where} by {workload.strategy}", action="Scheduling")
+        log.info("workload_scheduled", workload=workload.meta.key, nodes=plan.nodes, strategy=workload.strategy)
         return "done"
 
     async def _creation_failed(self, workload: Workload, error: errors.Permanent) -> Result:
@@ -226,31 +240,29 @@ class Reconciler:
 
     # --- following the Job ------------------------------------------------------------------------------
 
-    async def _follow(self, workload: Workload, job: core.Job) -> Result:
+    async def _follow(self, workload: Workload, run: Run) -> Result:
         memory = self._remember(workload)
         now = self._clock()
-        if memory.job_uid != job.metadata.uid:
-            memory.job_uid, memory.job_seen_at, memory.created_at = job.metadata.uid, now, None
-        if memory.taken_back == job.metadata.uid:
+        if memory.job_uid != run.meta.uid:
+            memory.job_uid, memory.job_seen_at, memory.created_at = run.meta.uid, now, None
+        if memory.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
         memory.held_at, memory.told_at = None, 0.0
-        node = job.metadata.annotations.get(jobs.NODE_ANNOTATION, "")
-        placed = phases.Placement(node, job.metadata.name, jobs.generation(job), workload.strategy)
-        ended = jobs.outcome(job)
-        if ended is not None:
-            return await self._finish(workload, job, placed, ended)
-        pods = self._state.pods_of(job)
+        placed = phases.Placement(run, workload, memory.plan, self._state.reader.uuids)
+        if run.ended is not None:
+            return await self._finish(workload, run, placed, run.ended)
+        pods = self._state.pods_of(run)
         if any(pod.status.phase == "Running" for pod in pods.values()):
             memory.refusals = 0
             await self._write_status(workload, phases.running(workload, placed, timestamp.seconds()))
             self._warn_of_edit(workload, placed)
             return "done"
-        if job.spec.suspend:
-            status = phases.scheduled(workload, placed, timestamp.seconds(), "its Job is suspended")
+        if run.suspended:
+            status = phases.scheduled(workload, placed, timestamp.seconds(), "it is suspended")
             await self._write_status(workload, status)
             return "done"
-        if (why := self._unplaced(job, pods)) is not None:
-            return await self._wait_placed(workload, job, memory, why)
+        if (why := self._unplaced(run, pods)) is not None:
+            return await self._wait_placed(workload, run, memory, why)
         if workload.status.phase == Phase.RUNNING and not pods:
             # The pod has just ended and is no longer among `pods`; the Job's verdict follows in a moment.
             return "done"
@@ -266,14 +278,12 @@ class Reconciler:
             note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
             self._record(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
-    async def _finish(
-        self, workload: Workload, job: core.Job, placed: phases.Placement, ended: core.Condition
-    ) -> Result:
+    async def _finish(self, workload: Workload, run: Run, placed: phases.Placement, ended: core.Condition) -> Result:
         if workload.status.phase == Phase.FAILED and placed.generation < workload.meta.generation:
             # Failed and edited since: clear the way for another try.
-            await self._delete_job(job)
+            await self._delete_run(run)
             return "done"
-        status = phases.finished(workload, placed, job, ended, timestamp.seconds())
+        status = phases.finished(workload, placed, run, ended, timestamp.seconds())
         if await self._write_status(workload, status):
             success = status.phase == Phase.SUCCEEDED
             type_: Literal["Normal", "Warning"] = "Normal" if success else "Warning"
@@ -282,8 +292,8 @@ class Reconciler:
         return "done"
 
     @staticmethod
-    def _unplaced(job: core.Job, pods: dict[str, core.Pod]) -> tuple[str, str] | None:
-        """(reason, message) when no pod of the Job has found its place; None when one has."""
+    def _unplaced(run: Run, pods: dict[str, core.Pod]) -> tuple[str, str] | None:
+        """(reason, message) when no pod of the run has found its place; None when one has."""
         live = [pod for pod in pods.values() if pod.metadata.deletionTimestamp is None]
         if any(pod.spec.nodeName for pod in pods.values()):
             return None
@@ -292,36 +302,45 @@ class Reconciler:
                 return "NodeRefused", refusal.message
         if live:
             return "NotScheduled", "no scheduler has taken its pod; is spec.schedulerName right?"
-        if job.status.active or job.status.succeeded:
+        if run.made:
             return None  # its pods are there, or were; our watch of them is a little behind
-        name = job.metadata.name
+        kind, name = run.resource.kind, run.meta.name
         return (
             "PodsNotCreated",
-            f"its Job could make no pods; `kubectl describe job {name}` says why (a quota, a policy)",
+            f"its {kind} could make no pods; `kubectl describe {kind.lower()} {name}` says why (a quota, a policy)",
         )
 
-    async def _wait_placed(self, workload: Workload, job: core.Job, memory: _Memory, why: tuple[str, str]) -> Result:
-        """Give kube-scheduler its time; then take the Job back so that its room does not lie idle."""
+    async def _wait_placed(self, workload: Workload, run: Run, memory: _Memory, why: tuple[str, str]) -> Result:
+        """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
         reason, message = why
-        node = job.metadata.annotations.get(jobs.NODE_ANNOTATION, "")
-        facts = self._state.ledger.node(node)
         waited_s = self._clock() - memory.job_seen_at
         refused = reason == "NodeRefused"
         timeout_s = self._settings.placement_timeout_seconds if refused else self._settings.unscheduled_timeout_seconds
-        usable = facts is not None and facts.ready
-        if job.metadata.deletionTimestamp is not None:
+        found = [self._state.fleet.node(seat.node) for seat in run.seats]
+        usable = bool(found) and all(node is not None and node.ready for node in found)
+        if run.meta.deletionTimestamp is not None:
             return "done"
         if usable and waited_s < timeout_s:
-            placed = phases.Placement(node, job.metadata.name, jobs.generation(job), workload.strategy)
+            placed = phases.Placement(run, workload, memory.plan, self._state.reader.uuids)
             if waited_s >= _SETTLE_S:
                 await self._write_status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
             self._requeue(workload.key, _SETTLE_S if waited_s < _SETTLE_S else timeout_s - waited_s + 0.1)
             return "done"
         if refused or not usable:
-            memory.avoid[node] = self._clock() + self._settings.avoid_seconds
-        await self._delete_job(job)
-        memory.taken_back = job.metadata.uid
-        return await self._take_back(workload, reason, f"{node}: {message}" if node else message)
+            self._avoid(run, memory)
+        await self._delete_run(run)
+        memory.taken_back = run.meta.uid
+        return await self._take_back(workload, reason, f"{run.node}: {message}" if run.node else message)
+
+    def _avoid(self, run: Run, memory: _Memory) -> None:
+        """Nodes where its pods were refused, or that are gone, are left out of the next plan."""
+        until = self._clock() + self._settings.avoid_seconds
+        pods = self._state.pods_of(run).values()
+        refused = {run.seat_of(pod) for pod in pods if not pod.spec.nodeName and _refusal(pod) is not None}
+        for number, seat in enumerate(run.seats):
+            node = self._state.fleet.node(seat.node)
+            if number in refused or node is None or not node.ready:
+                memory.avoid[seat.node] = until
 
     async def _take_back(self, workload: Workload, reason: str, message: str) -> Result:
         """Neither an error of the work nor a shortage of GPUs: hold nothing, pause, longer each time, try again."""
@@ -357,17 +376,18 @@ class Reconciler:
         if workload.kind.finalizer not in workload.meta.finalizers:
             self.planner.forget(workload.meta.uid)
             return "done"
-        job = self._state.jobs.get(workload.meta.uid)
+        run = self._state.runs.get(workload.meta.uid)
         try:
-            if job is not None:
-                await self._delete_job(job)
+            if run is not None:
+                await self._delete_run(run)
             elif workload.meta.uid in self.planner.planned:
                 # Created a moment ago, perhaps: the watch has not shown it yet.
                 with contextlib.suppress(errors.NotFound):
-                    await self._client.delete(resources.JOB, jobs.job_name(workload), workload.meta.namespace)
+                    resource, name = jobs.resource(workload), jobs.job_name(workload)
+                    await self._client.delete(resource, name, workload.meta.namespace)
         except errors.Permanent as exc:
             # The owner reference has the garbage collector do it; the user's delete must not wait for us.
-            log.warning("job_not_deleted", workload=workload.meta.key, error=str(exc))
+            log.warning("run_not_deleted", workload=workload.meta.key, error=str(exc))
         self.planner.forget(workload.meta.uid)
         kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
         body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
@@ -400,12 +420,12 @@ class Reconciler:
         )
         return True
 
-    async def _delete_job(self, job: core.Job) -> None:
-        if job.metadata.deletionTimestamp is not None:
+    async def _delete_run(self, run: Run) -> None:
+        if run.meta.deletionTimestamp is not None:
             return
         # Gone already, or a namesake that is not the one meant.
         with contextlib.suppress(errors.NotFound, errors.Conflict):
-            await self._client.delete(resources.JOB, job.metadata.name, job.metadata.namespace, uid=job.metadata.uid)
+            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
 
     def _record(
         self, workload: Workload, type_: Literal["Normal", "Warning"], reason: str, note: str, *, action: str

@@ -1,31 +1,36 @@
-"""What the controller knows of the cluster, fed by the informers and by nothing else.
+"""What the scheduler knows of the cluster, fed by the informers and by nothing else.
 
-Every replica keeps this up to date, leader or not, so that a new leader knows the cluster at once. Who is
-interested hears two things: that a workload should be looked at (`on_work`), and that room may have come
-free (`on_room`).
+Every replica keeps this up to date, leader or not, so that a new leader knows the cluster at once. Who is interested
+hears that a workload should be looked at (`on_work`), that room may have come free (`on_room`), that a workload is
+gone (`on_gone`), and of every pod that waits for a node (`on_pending`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs
+from kgwe.apps.scheduler import jobs, runs, seating
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
+from kgwe.kube.fleet import FleetReader
 from kgwe.placement.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kgwe.kube.api import core
+    from kgwe.apps.scheduler.runs import Run
+    from kgwe.kube.api import apps, core
     from kgwe.kube.api.gpunode import GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.schedulerconfig import SchedulerConfig
+    from kgwe.kube.api.topologydomain import TopologyDomain
     from kgwe.kube.api.warp import WarpGPUWorkload
     from kgwe.kube.informer import Change
-    from kgwe.model.amounts import Amounts
+    from kgwe.placement.ledger import Seat
+    from kgwe.placement.live import Fleet
 
 log = structlog.get_logger(__name__)
 
@@ -38,29 +43,76 @@ def _ignore(*_: object) -> None:
 
 
 class ClusterState:
-    """Workloads, their Jobs and pods, and the ledger of the nodes."""
+    """Workloads, what runs them, their pods, and the ledger of the nodes."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.reader = FleetReader()
         self.workloads: dict[Key, Workload] = {}
         self.keys: dict[str, Key] = {}  # workload uid -> key
-        self.jobs: dict[str, core.Job] = {}  # workload uid -> its Job
-        self._claims: dict[str, dict[str, core.Job]] = {}  # workload uid -> Jobs labelled as its own, true or not
-        self._owners: dict[str, str] = {}  # Job uid -> uid of the workload that owns it
-        self._pods: dict[str, dict[str, core.Pod]] = {}  # Job uid -> pod key -> pod, not ended; any Job
-        self._nodes: dict[str, core.Node] = {}
-        self._fabric: dict[str, float | None] = {}  # node -> GB/s of its NVLink fabric
+        self.runs: dict[str, Run] = {}  # workload uid -> what runs it
+        self.pods: dict[str, core.Pod] = {}  # uid -> pod that has not ended
+        self.config: SchedulerConfig | None = None
+        self._claims: dict[str, dict[str, Run]] = {}  # workload uid -> runs labelled as its own, true or not
+        self._owners: dict[str, str] = {}  # maker of pods -> uid of the workload that owns it
+        self._made: dict[str, dict[str, core.Pod]] = {}  # maker -> pod uid -> pod, not ended
+        self._stale = False
+        self.on_pending: Callable[[str, core.Pod | None], None] = _ignore
         self.deaf()
 
     def tell(
-        self, *, on_work: Callable[[Key], None], on_room: Callable[[], None], on_gone: Callable[[str], None]
+        self,
+        *,
+        on_work: Callable[[Key], None],
+        on_room: Callable[[], None],
+        on_gone: Callable[[str], None],
+        on_unseated: Callable[[str, core.Pod], None],
     ) -> None:
-        """Call these from now on; `on_gone` hears the uid of a workload that no longer exists."""
-        self.on_work, self.on_room, self.on_gone = on_work, on_room, on_gone
+        """Call these from now on; `on_gone` hears the uid of a workload that no longer exists, `on_unseated` an owner
+        and a pod of it that waits behind the gate for its seat."""
+        self.on_work, self.on_room, self.on_gone, self.on_unseated = on_work, on_room, on_gone, on_unseated
 
     def deaf(self) -> None:
         """Tell nobody (a standby)."""
-        self.tell(on_work=_ignore, on_room=_ignore, on_gone=_ignore)
+        self.tell(on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
+
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet as the last events left it; put together anew only when nodes changed since it was asked for."""
+        if self._stale:
+            self._stale = False
+            self.ledger.fleet.set_nodes(self.reader.nodes(), self.reader.tree())
+            for problem in self.reader.problems:
+                log.warning("topology_problem", problem=problem)
+        return self.ledger.fleet
+
+    def _nodes_changed(self, changed: bool) -> None:  # noqa: FBT001 - passed on
+        if changed:
+            self._stale = True
+            self.on_room()
+
+    def on_node(self, change: Change[core.Node]) -> None:
+        try:
+            self._nodes_changed(self.reader.set_node(change.key, change.new))
+        except errors.Permanent as exc:
+            log.warning("node_unreadable", node=change.key, error=str(exc))
+            self._nodes_changed(self.reader.set_node(change.key, None))
+
+    def on_gpunode(self, change: Change[GPUNode]) -> None:
+        try:
+            self._nodes_changed(self.reader.set_gpu_node(change.key, change.new))
+        except errors.Permanent as exc:
+            log.warning("gpunode_unreadable", node=change.key, error=str(exc))
+            self._nodes_changed(self.reader.set_gpu_node(change.key, None))
+
+    def on_domain(self, change: Change[TopologyDomain]) -> None:
+        self._nodes_changed(self.reader.set_domain(change.key, change.new))
+
+    def on_config(self, change: Change[SchedulerConfig]) -> None:
+        self.config = change.new
+        self._nodes_changed(self.reader.set_config(change.new))
 
     # --- workloads --------------------------------------------------------------------------------------
 
@@ -86,8 +138,12 @@ class ClusterState:
 
     def _remove_workload(self, uid: str) -> None:
         del self.workloads[self.keys.pop(uid)]
-        self._adopt(uid)  # nobody's Job any more
+        self._adopt(uid)  # nobody's any more
         self.on_gone(uid)
+
+    def workload(self, uid: str) -> Workload | None:
+        key = self.keys.get(uid)
+        return self.workloads.get(key) if key else None
 
     def active(self) -> Iterator[tuple[str, str]]:
         """(namespace, workload type) of every workload that has not ended."""
@@ -95,97 +151,58 @@ class ClusterState:
             if not workload.finished:
                 yield workload.meta.namespace, workload.workload_type
 
-    # --- jobs and pods ----------------------------------------------------------------------------------
+    # --- what runs them ---------------------------------------------------------------------------------
 
     def on_job(self, change: Change[core.Job]) -> None:
-        job = change.new or change.old
-        uid = job.metadata.labels.get(jobs.UID_LABEL, "") if job else ""
-        if job is None or not uid:
+        self._on_run(change, runs.of_job)
+
+    def on_deployment(self, change: Change[apps.Deployment]) -> None:
+        self._on_run(change, runs.of_deployment)
+
+    def _on_run(self, change: Change[Any], read: Callable[[Any], Run]) -> None:
+        found = change.new or change.old
+        uid = found.metadata.labels.get(jobs.UID_LABEL, "") if found else ""
+        if found is None or not uid:
             return
         claims = self._claims.setdefault(uid, {})
         if change.new is None:
             claims.pop(change.key, None)
         else:
-            claims[change.key] = change.new
+            try:
+                claims[change.key] = read(change.new)
+            except errors.Permanent as exc:
+                log.warning("run_unreadable", name=change.key, error=str(exc))
+                claims.pop(change.key, None)
         if not claims:
             del self._claims[uid]
         self._adopt(uid)
         self._touch(uid)
 
     def _adopt(self, uid: str) -> None:
-        """Of the Jobs that claim to be the workload's, take the one that is, and count what it stands for."""
-        workload = self.workloads.get(self.keys[uid]) if uid in self.keys else None
+        """Of the runs that claim to be the workload's, take the one that is, and count what it stands for."""
+        workload = self.workload(uid)
         claims = self._claims.get(uid, {}).values()
-        job = next((each for each in claims if workload and jobs.belongs_to(each, workload)), None)
-        before = self.jobs.pop(uid, None)
-        if job is not None:
-            self.jobs[uid] = job
-        if before is not None and (job is None or before.metadata.uid != job.metadata.uid):
-            self._owners.pop(before.metadata.uid, None)
-            self._rebook(before.metadata.uid)
+        run = next((each for each in claims if workload and runs.belongs_to(each, workload)), None)
+        before = self.runs.pop(uid, None)
+        if run is not None:
+            self.runs[uid] = run
+        if before is not None and (run is None or before.meta.uid != run.meta.uid):
+            self._owners.pop(runs.maker_key(before), None)
             self._release(uid)
-        if job is None:
+            self._rebook(runs.maker_key(before))
+        if run is None:
             return
-        if job.metadata.uid not in self._owners:
-            self._owners[job.metadata.uid] = uid
-            self._rebook(job.metadata.uid)
-        node = job.metadata.annotations.get(jobs.NODE_ANNOTATION, "")
-        held = {} if jobs.outcome(job) is not None else self._held_by(job)
-        if held and node:
-            self.ledger.reserve(uid, node, held)
-        else:
-            self._release(uid)
+        seats = run.reserved()
+        if self.ledger.reserve(uid, seats):
+            self.on_room()
+        maker = runs.maker_key(run)
+        if maker not in self._owners:
+            self._owners[maker] = uid
+            self._rebook(maker)
 
-    def pods_of(self, job: core.Job) -> dict[str, core.Pod]:
-        """Pods the Job made that have not ended, by key."""
-        return self._pods.get(job.metadata.uid, {})
-
-    def on_pod(self, change: Change[core.Pod]) -> None:
-        pod = change.new or change.old
-        if pod is None:
-            return
-        controller = pod.metadata.controller
-        job_uid = controller.uid if controller is not None and controller.kind == "Job" else ""
-        ended = change.new is None or translate.is_terminal(change.new)
-        if job_uid:
-            mine = self._pods.setdefault(job_uid, {})
-            if ended:
-                mine.pop(change.key, None)
-            else:
-                mine[change.key] = pod
-            if not mine:
-                del self._pods[job_uid]
-        if ended or not pod.spec.nodeName:
-            if self.ledger.remove_pod(change.key):
-                self.on_room()
-        else:
-            self._book(change.key, pod)
-        uid = self._owners.get(job_uid)
-        if uid and _interesting(change.old, None if ended else change.new):
-            self._touch(uid)
-
-    def _rebook(self, job_uid: str) -> None:
-        """The Job became ours, or ceased to be: its pods count for its workload, or for themselves."""
-        for key, pod in self._pods.get(job_uid, {}).items():
-            if pod.spec.nodeName:
-                self._book(key, pod)
-
-    def _book(self, key: str, pod: core.Pod) -> None:
-        controller = pod.metadata.controller
-        owner = self._owners.get(controller.uid, "") if controller is not None else ""
-        try:
-            self.ledger.set_pod(key, owner, pod.spec.nodeName, translate.requested(pod.spec))
-        except errors.Permanent as exc:
-            # Never seen from a real API server. Guessing its size would be worse than saying so.
-            log.warning("pod_request_unreadable", pod=key, error=str(exc))
-
-    @staticmethod
-    def _held_by(job: core.Job) -> Amounts:
-        try:
-            return jobs.held_by(job)
-        except errors.Permanent as exc:
-            log.warning("job_request_unreadable", job=job.metadata.key, error=str(exc))
-            return {}
+    def pods_of(self, run: Run) -> dict[str, core.Pod]:
+        """Pods it made that have not ended, by uid."""
+        return self._made.get(runs.maker_key(run), {})
 
     def _release(self, uid: str) -> None:
         if self.ledger.release(uid):
@@ -196,40 +213,88 @@ class ClusterState:
         if key is not None:
             self.on_work(key)
 
-    # --- nodes ------------------------------------------------------------------------------------------
+    # --- pods -------------------------------------------------------------------------------------------
 
-    def on_node(self, change: Change[core.Node]) -> None:
-        if change.new is None:
-            self._nodes.pop(change.key, None)
-            self.ledger.remove_node(change.key)
-        else:
-            self._nodes[change.key] = change.new
-            self._set_facts(change.key)
-
-    def on_gpunode(self, change: Change[GPUNode]) -> None:
-        if change.new is None:
-            self._fabric.pop(change.key, None)
-        else:
-            self._fabric[change.key] = translate.fabric_gbps(change.new)
-        self._set_facts(change.key)
-
-    def _set_facts(self, name: str) -> None:
-        node = self._nodes.get(name)
-        if node is None:
+    def on_pod(self, change: Change[core.Pod]) -> None:
+        if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
+            self._pod_gone(change.old)
+        pod = change.new
+        if pod is None:
             return
-        try:
-            facts = translate.node_facts(node, fabric_gbps=self._fabric.get(name))
-        except errors.Permanent as exc:
-            log.warning("node_unreadable", node=name, error=str(exc))
-            self.ledger.remove_node(name)
+        if translate.is_terminal(pod):
+            self._pod_gone(pod)
             return
-        if self.ledger.set_node(facts):
+        uid = pod.metadata.uid
+        self.pods[uid] = pod
+        maker = runs.maker_of(pod)
+        if maker:
+            self._made.setdefault(maker, {})[uid] = pod
+        owner = self._owners.get(maker, "")
+        if pod.spec.nodeName:
+            self._book(pod)
+            self.on_pending(uid, None)
+        else:
+            self._wait(pod, owner)
+        if owner and _interesting(change.old, pod):
+            self._touch(owner)
+
+    def _pod_gone(self, pod: core.Pod) -> None:
+        uid = pod.metadata.uid
+        if self.pods.pop(uid, None) is None:
+            return
+        maker = runs.maker_of(pod)
+        if maker in self._made:
+            self._made[maker].pop(uid, None)
+            if not self._made[maker]:
+                del self._made[maker]
+        if self.ledger.remove_pod(uid):
             self.on_room()
+        self.on_pending(uid, None)
+        if owner := self._owners.get(maker):
+            self._touch(owner)
+
+    def _wait(self, pod: core.Pod, owner: str) -> None:
+        if owner and seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
+            self.on_unseated(owner, pod)
+        elif not owner:
+            self.on_pending(pod.metadata.uid, pod)
+
+    def unseated(self, owner: str) -> Iterator[core.Pod]:
+        """Pods of the owner that wait behind the gate."""
+        run = self.runs.get(owner)
+        for pod in list(self.pods_of(run).values()) if run else ():
+            if not pod.spec.nodeName and seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
+                yield pod
+
+    def _rebook(self, maker: str) -> None:
+        """The run became ours, or ceased to be: its pods count for its workload, or for themselves."""
+        owner = self._owners.get(maker, "")
+        for pod in self._made.get(maker, {}).values():
+            if pod.spec.nodeName:
+                self._book(pod)
+            else:
+                self._wait(pod, owner)
+
+    def seat_of(self, pod: core.Pod) -> Seat | None:
+        """(owner, number) of the seat a pod was made for."""
+        owner = self._owners.get(runs.maker_of(pod), "")
+        run = self.runs.get(owner)
+        if run is not None:
+            number = run.seat_of(pod)
+            return (owner, number) if number >= 0 else None
+        return seating.seat_of(pod.metadata.annotations)
+
+    def _book(self, pod: core.Pod) -> None:
+        try:
+            self.ledger.set_pod(pod.metadata.uid, pod.spec.nodeName, translate.requested(pod.spec), self.seat_of(pod))
+        except errors.Permanent as exc:
+            # Never seen from a real API server. Guessing its size would be worse than saying so.
+            log.warning("pod_request_unreadable", pod=pod.metadata.key, error=str(exc))
 
 
-def _interesting(old: core.Pod | None, new: core.Pod | None) -> bool:
+def _interesting(old: core.Pod | None, new: core.Pod) -> bool:
     """Whether a change of a pod can change its workload's status."""
-    if old is None or new is None:
+    if old is None:
         return True
     return (
         old.spec.nodeName != new.spec.nodeName

@@ -11,6 +11,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.reconciler import Reconciler
+from kgwe.apps.scheduler.seater import Seater
 from kgwe.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Term:
         self._metrics = means.metrics
         self._count = means.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._planner = Planner(means.state, means.strategies, means.rng, means.metrics, self._decided)
+        self._planner = Planner(means.state, means.choosers, means.rng, means.metrics, self._decided)
+        self._seater = Seater(means)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._workers: list[asyncio.Task[None]] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -44,11 +46,20 @@ class Term:
             self._queue.add(key)
 
     async def __aenter__(self) -> Self:
-        self._state.tell(on_work=self._queue.add, on_room=self._planner.pass_soon, on_gone=self._reconciler.gone)
+        self._state.tell(
+            on_work=self._queue.add,
+            on_room=self._planner.pass_soon,
+            on_gone=self._reconciler.gone,
+            on_unseated=self._seater.seat,
+        )
+        self._seater.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
+        for owner in list(self._state.runs):
+            for pod in self._state.unseated(owner):
+                self._seater.seat(owner, pod)
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
-        log.info("term_started", workloads=len(self._state.workloads), jobs=len(self._state.jobs))
+        log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -58,6 +69,7 @@ class Term:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
         await self._let_finish()
+        await self._seater.stop()
         self._planner.close()
         log.info("term_ended")
 

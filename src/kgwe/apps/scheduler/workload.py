@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe.kube import resources
-from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, TopologyPreference, WorkloadType
+from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.warp import Priority, WarpGPUWorkload
 from kgwe.model import amounts, mig
-from kgwe.placement.taints import Needs
+from kgwe.placement.gang_request import Segment
+from kgwe.placement.node import Preference
+from kgwe.placement.planning import Nearness
 
 if TYPE_CHECKING:
+    from kgwe.kube.api.gpuworkload import GPUWorkloadSpec
     from kgwe.kube.api.meta import Condition, ObjectMeta
     from kgwe.kube.resources import Resource
 
@@ -53,6 +56,35 @@ class Status:
     completion_time: str | None = None
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
+    placed: Placed | None = None
+    #: (p50, p90) of when it is thought to start
+    estimate: tuple[str, str] | None = None
+    #: what would start it now, in words
+    certificate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What a status says of a plan; the small kind has no room for it."""
+
+    placements: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
+    """(node, pods, UUIDs of their GPUs) for runs of consecutive ranks on one node."""
+    score: int | None = None
+    parts: tuple[tuple[str, float], ...] = ()
+    gb_per_s: float | None = None
+    domain: str = ""
+    reasons: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the GPUs must be like."""
+
+    preference: Preference = Preference.NONE
+    min_bandwidth_gbps: float = 0.0
+    min_memory_gb: int = 0
+    gpu_model: str = ""
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +97,21 @@ class Workload:
     resource: str
     per_pod: int
     pods: int
+    #: whether the GPUs of its one pod may be divided among several
+    divisible: bool
     needs: Needs
+    nearness: Nearness
     strategy: str
     priority: int
     max_retries: int
     backoff_s: int
     workload_type: str
+    preemptible: bool
+    recovery: str
+    expected_s: float | None
+    #: ranks it counts itself; 0: one for each GPU
+    world_size: int
+    backend: str
     model_name: str
     template: dict[str, Any]
     status: Status
@@ -79,6 +120,11 @@ class Workload:
     def key(self) -> tuple[str, str]:
         """(group, namespace/name): unique over both kinds."""
         return (self.kind.resource.group, self.meta.key)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it runs until it is deleted: a Deployment, which never succeeds."""
+        return self.workload_type == WorkloadType.INFERENCE
 
     @property
     def finished(self) -> bool:
@@ -96,12 +142,19 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         resource=amounts.GPU,
         per_pod=spec.gpuCount,
         pods=1,
+        divisible=False,
         needs=Needs(),
+        nearness=Nearness(),
         strategy=spec.schedulingStrategy,
         priority=WARP_PRIORITY.get(spec.priority, 0),
         max_retries=spec.retryPolicy.maxRetries,
         backoff_s=spec.retryPolicy.backoffSeconds,
         workload_type=WorkloadType.TRAINING,
+        preemptible=False,
+        recovery=RecoveryPolicy.REPLACE_FAILED,
+        expected_s=None,
+        world_size=0,
+        backend="",
         model_name=spec.modelName,
         template={},
         status=_status(status, status.assignedNode),
@@ -115,30 +168,47 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         resource, per_pod = mig.resource_of(wants.mig.profile), wants.mig.count
     else:
         resource, per_pod = amounts.GPU, spec.gpusPerPod or wants.count or 1
-    preference = wants.topology.preference
+    near = wants.topology
+    distributed = spec.distributedConfig
     return Workload(
         kind=KGWE,
         meta=obj.metadata,
         resource=resource,
         per_pod=per_pod,
         pods=spec.pods,
+        divisible=wants.mig is None and spec.gpusPerPod is None,
         needs=Needs(
+            preference=Preference(near.preference),
+            min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,
             min_memory_gb=wants.minMemoryGB or 0,
             gpu_model=wants.gpuModel,
             architecture=wants.architecture,
-            nvlink=preference == TopologyPreference.NVLINK_REQUIRED,
-            prefers_nvlink=preference == TopologyPreference.NVLINK_OPTIMAL,
-            min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,
         ),
-        strategy=spec.schedulingStrategy,
+        nearness=Nearness(
+            required=near.requiredLevel,
+            preferred=near.preferredLevel,
+            segments=(Segment(near.segmentSize, near.segmentLevel),) if near.segmentSize else (),
+        ),
+        strategy=_strategy(spec),
         priority=spec.priority,
         max_retries=spec.retryPolicy.maxRetries,
         backoff_s=spec.retryPolicy.backoffSeconds,
         workload_type=spec.workloadType,
+        preemptible=spec.preemptible,
+        recovery=spec.recoveryPolicy,
+        expected_s=spec.expectedDurationSeconds,
+        world_size=(distributed.worldSize or 0) if distributed else 0,
+        backend=distributed.backend if distributed else "",
         model_name="",
         template=spec.podTemplate,
         status=_status(status, status.scheduledNode),
     )
+
+
+def _strategy(spec: GPUWorkloadSpec) -> str:
+    if spec.schedulingStrategy == "score" and spec.workloadType == WorkloadType.INFERENCE and spec.pods > 1:
+        return "distributed"
+    return spec.schedulingStrategy
 
 
 def _status(status: Any, node: str) -> Status:
@@ -153,7 +223,28 @@ def _status(status: Any, node: str) -> Status:
         completion_time=status.completionTime,
         observed_generation=status.observedGeneration,
         conditions=status.conditions,
+        placed=_placed(status),
+        estimate=_estimate(status),
+        certificate=getattr(status, "reasons", "") if not node else "",
     )
+
+
+def _placed(status: Any) -> Placed | None:
+    if not getattr(status, "placements", ()):
+        return None
+    return Placed(
+        tuple((each.node, each.pods, each.gpus) for each in status.placements),
+        status.schedulingScore,
+        tuple((part.name, part.points) for part in status.scoreParts),
+        status.estimatedBandwidth,
+        status.domain,
+        status.reasons,
+    )
+
+
+def _estimate(status: Any) -> tuple[str, str] | None:
+    estimate = getattr(status, "estimatedStart", None)
+    return (estimate.p50, estimate.p90) if estimate is not None else None
 
 
 def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
@@ -165,7 +256,7 @@ def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
 
 def _body(kind: Kind, status: Status) -> dict[str, Any]:
     # Absent and empty mean the same to a reader; null in a merge patch takes the field away.
-    return {
+    body = {
         "phase": status.phase or None,
         "message": status.message or None,
         kind.node_field: status.node or None,
@@ -176,4 +267,24 @@ def _body(kind: Kind, status: Status) -> dict[str, Any]:
         "completionTime": status.completion_time,
         "observedGeneration": status.observed_generation,
         "conditions": msgspec.to_builtins(status.conditions),
+    }
+    return body if kind is WARP else body | _plan_body(status)
+
+
+def _plan_body(status: Status) -> dict[str, Any]:
+    placed = status.placed or Placed()
+    estimate = status.estimate
+    return {
+        "placements": [
+            {"node": node, "pods": pods} | ({"gpus": list(gpus)} if gpus else {})
+            for node, pods, gpus in placed.placements
+        ]
+        or None,
+        "allocatedGPUs": [uuid for _, _, gpus in placed.placements for uuid in gpus] or None,
+        "schedulingScore": placed.score,
+        "scoreParts": [{"name": name, "points": points} for name, points in placed.parts] or None,
+        "estimatedBandwidth": placed.gb_per_s,
+        "domain": placed.domain or None,
+        "reasons": placed.reasons or status.certificate or None,
+        "estimatedStart": {"p50": estimate[0], "p90": estimate[1]} if estimate else None,
     }

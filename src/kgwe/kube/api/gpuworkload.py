@@ -102,8 +102,10 @@ class Topology(ApiStruct, frozen=True):
     preference: Annotated[
         str,
         about(
-            "NVLinkRequired never runs without NVLink between all GPUs of a pod; the other preferences raise the"
-            " score of better wired GPUs and never keep the workload waiting.",
+            "NVLinkRequired never runs without NVLink between all GPUs of a pod, SameNUMA only on GPUs of one NUMA node,"
+            " SamePCIeSwitch only on GPUs with no host bridge between them; all three wait until such GPUs are free, and"
+            " GPUs whose wiring is not known never count. NVLinkOptimal raises the score of better wired GPUs and, like"
+            " None, never keeps the workload waiting.",
             enum=TopologyPreference,
         ),
     ] = TopologyPreference.NONE
@@ -114,6 +116,22 @@ class Topology(ApiStruct, frozen=True):
             gt=0,
         ),
     ] = None
+    requiredLevel: Annotated[
+        str,
+        about(
+            "Network level (leaf, spine, nvlink, node …) of which one domain must hold all pods; never crossed, the"
+            " workload waits instead.",
+            max_length=63,
+        ),
+    ] = ""
+    preferredLevel: Annotated[
+        str, about("Network level of which one domain should hold all pods, if one can.", max_length=63)
+    ] = ""
+    segmentSize: Annotated[
+        int | None,
+        about("Groups of so many consecutive pods each stay inside one domain of segmentLevel.", ge=2, le=64),
+    ] = None
+    segmentLevel: Annotated[str, about("Level that each segment stays inside.", max_length=63)] = "nvlink"
 
 
 class MIGRequest(ApiStruct, frozen=True):
@@ -194,6 +212,14 @@ class DistributedConfig(ApiStruct, frozen=True):
     backend: Annotated[str, about("What the ranks talk over.", enum=("NCCL", "Gloo", "MPI"))] = "NCCL"
 
 
+class RecoveryPolicy(StrEnum):
+    """What is done when a node or GPU fails under the workload."""
+
+    REPLACE_FAILED = "ReplaceFailed"
+    RESTART_GANG = "RestartGang"
+    NONE = "None"
+
+
 class RetryPolicy(ApiStruct, frozen=True):
     """How errors are retried. Waiting for free GPUs is not an error and is never counted."""
 
@@ -205,8 +231,8 @@ class RetryPolicy(ApiStruct, frozen=True):
 
 STRATEGY_NAME = matching(
     "[a-zA-Z][a-zA-Z0-9]*",
-    "schedulingStrategy is the name of a strategy, letters and digits only: leastLoaded, random, costOptimized"
-    " or one that your administrator installed",
+    "schedulingStrategy is the name of a strategy, letters and digits only: score, pack, spread, leastLoaded, random,"
+    " costOptimized, consolidated, balanced, distributed or one that your administrator installed",
 )
 
 
@@ -246,15 +272,32 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     gpusPerPod: Annotated[
         int | None,
         about(
-            "GPUs of each pod; count / gpusPerPod pods are created. One pod gets them all when left out.", ge=1, le=16
+            "GPUs of each pod; count / gpusPerPod pods are created. Left out, one pod gets them all, or the fewest equal"
+            " pods when no node has that many.",
+            ge=1,
+            le=16,
         ),
     ] = None
     priority: Annotated[int, about("Higher goes first and may preempt lower.", ge=0, le=1_000_000)] = 0
     preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
+    recoveryPolicy: Annotated[
+        str,
+        about(
+            "When a node or GPU fails: ReplaceFailed gives the lost pods new places near the others, RestartGang starts"
+            " all pods again, None leaves it to the Job.",
+            enum=RecoveryPolicy,
+        ),
+    ] = RecoveryPolicy.REPLACE_FAILED
     schedulingStrategy: Annotated[
         str,
-        about("How a node is chosen among those that fit.", min_length=1, max_length=63, rules=(STRATEGY_NAME,)),
-    ] = "leastLoaded"
+        about(
+            "How a place is chosen among those that fit. Left out: by the score, and for inference over several pods"
+            " spread so that one failure takes away least.",
+            min_length=1,
+            max_length=63,
+            rules=(STRATEGY_NAME,),
+        ),
+    ] = "score"
     retryPolicy: Annotated[RetryPolicy, about("How errors are retried.")] = RetryPolicy()
     expectedDurationSeconds: Annotated[
         int | None, about("How long it is thought to run; a hint for planning, never a limit.", ge=1, le=31_536_000)
@@ -288,6 +331,23 @@ class PodPlacement(ApiStruct, frozen=True):
 
     node: Annotated[str, about("The node.")]
     pods: Annotated[int, about("How many pods are planned there.", ge=1)] = 1
+    gpus: Annotated[
+        tuple[str, ...], about("UUIDs of the GPUs planned for them, in rank order.", max_items=1024)
+    ] = ()
+
+
+class ScorePart(ApiStruct, frozen=True):
+    """One part of the score."""
+
+    name: Annotated[str, about("What it measures.")]
+    points: Annotated[float, about("What it gave.", ge=0)]
+
+
+class StartEstimate(ApiStruct, frozen=True):
+    """When a waiting workload is thought to start, from the run times that are known."""
+
+    p50: Annotated[Timestamp, about("As likely before as after.")]
+    p90: Annotated[Timestamp, about("Nine times in ten before.")]
 
 
 class GPUWorkloadStatus(ApiStruct, frozen=True):
@@ -296,8 +356,12 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     phase: Annotated[str, about("How far the workload has come.", enum=Phase)] = ""
     message: Annotated[str, about("What it waits for or what went wrong, in words.", max_length=4096)] = ""
     scheduledNode: Annotated[str, about("The node of the first pod.")] = ""
-    placements: Annotated[tuple[PodPlacement, ...], about("The planned nodes in rank order.", max_items=64)] = ()
-    jobName: Annotated[str, about("The Job that runs the pods.")] = ""
+    placements: Annotated[tuple[PodPlacement, ...], about("The planned nodes in rank order.", max_items=1024)] = ()
+    domain: Annotated[str, about("Lowest network domain that holds all of it, as level/name.", max_length=256)] = ""
+    reasons: Annotated[str, about("Why it was placed there, or what would start it now.", max_length=4096)] = ""
+    scoreParts: Annotated[tuple[ScorePart, ...], about("What the score is made of.", max_items=8)] = ()
+    estimatedStart: Annotated[StartEstimate | None, about("When it is thought to start while it waits.")] = None
+    jobName: Annotated[str, about("The Job, or for inference the Deployment, that runs the pods.")] = ""
     allocatedGPUs: Annotated[tuple[str, ...], about("UUIDs of the GPUs it holds.", max_items=512)] = ()
     migInstances: Annotated[tuple[MIGInstance, ...], about("MIG slices it holds.", max_items=448)] = ()
     schedulingScore: Annotated[int | None, about("How good the placement is, 0 to 100.", ge=0, le=100)] = None

@@ -1,0 +1,123 @@
+"""Gives each gated pod its seat: pins it to the planned node and takes the gate away, in one write.
+
+kube-scheduler does not look at a gated pod, so a gang costs it nothing until every member has a place; afterwards each
+member has one node to be checked on. The patch names the pod's uid and says all that a restart needs to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler import seating
+from kgwe.kube import resources
+from kgwe.kube.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from kgwe.apps.scheduler.means import Means
+    from kgwe.kube.api import core
+    from kgwe.placement.live import Holding
+
+log = structlog.get_logger(__name__)
+
+_WORKERS = 16
+
+
+class Seater:
+    """One term's worth of patches; a pod is asked for by its uid and looked at afresh when its turn comes."""
+
+    def __init__(self, means: Means) -> None:
+        self._client = means.client
+        self._state = means.state
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
+        self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(_WORKERS)]
+
+    async def stop(self) -> None:
+        self._queue.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def seat(self, owner: str, pod: core.Pod) -> None:
+        """Give the pod a seat of its owner, soon; asked for one that has gone, nothing happens."""
+        uid = pod.metadata.uid
+        if uid not in self._given:
+            self._owner[uid] = owner
+            self._queue.add(uid)
+
+    async def _work(self) -> None:
+        while True:
+            uid = await self._queue.get()
+            try:
+                await self._seat(uid)
+                self._queue.forget(uid)
+            except (errors.NotFound, errors.Conflict):
+                self._given.pop(uid, None)  # gone, or another pod of that name
+            except errors.KgweError as exc:
+                self._given.pop(uid, None)
+                delay_s = self._queue.retry(uid)
+                log.warning("seating_failed", pod=uid, error=str(exc), retry_in_s=round(delay_s, 2))
+            finally:
+                self._queue.done(uid)
+
+    async def _seat(self, uid: str) -> None:
+        pod = self._state.pods.get(uid)
+        owner = self._owner.get(uid, "")
+        if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not seating.is_gated(pod):
+            self._owner.pop(uid, None)
+            self._given.pop(uid, None)
+            return
+        if uid in self._given:
+            return
+        number = self._number(pod, owner)
+        holding = self._state.ledger.seats(owner).get(number)
+        if holding is None:
+            return  # it is planned again, or has no seat left; the next plan asks for it again
+        self._given[uid] = number
+        await self._client.patch(
+            resources.POD, pod.metadata.name, seated(pod, owner, number, holding), pod.metadata.namespace
+        )
+
+    def _number(self, pod: core.Pod, owner: str) -> int:
+        """Its own seat where it has an index, else the first that no other pod has been given."""
+        fixed = self._state.seat_of(pod)
+        if fixed is not None and fixed[0] == owner:
+            return fixed[1]
+        ledger = self._state.ledger
+        taken = {number for number in ledger.seats(owner) if ledger.pod_in(owner, number)}
+        taken |= {number for uid, number in self._given.items() if self._owner.get(uid) == owner}
+        return next((number for number in sorted(ledger.seats(owner)) if number not in taken), -1)
+
+
+def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str, Any]:
+    """The merge patch that gives a gated pod its place."""
+    required = pod.spec.affinity.nodeAffinity.required
+    terms: list[dict[str, Any]] = [
+        {
+            "matchExpressions": [_line(line) for line in term.matchExpressions],
+            "matchFields": [_line(line) for line in term.matchFields],
+        }
+        for term in (required.nodeSelectorTerms if required else ())
+    ]
+    spec: dict[str, Any] = {}
+    if terms:
+        key = "requiredDuringSchedulingIgnoredDuringExecution"
+        spec["affinity"] = {"nodeAffinity": {key: {"nodeSelectorTerms": terms}}}
+    seating.pin(spec, holding.node)
+    spec["schedulingGates"] = [{"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != seating.GATE]
+    annotations = {seating.SEAT_ANNOTATION: f"{owner}/{number}"}
+    if holding.cards:
+        annotations[seating.CARDS_ANNOTATION] = f"{holding.cards:x}"
+    return {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}, "spec": spec}
+
+
+def _line(line: core.NodeRequirement) -> dict[str, Any]:
+    return {"key": line.key, "operator": line.operator, "values": list(line.values)}
