@@ -1,8 +1,8 @@
 """The API server, as a small async client.
 
-lightkube resolves the kubeconfig or service account, TLS and tokens (with rotation and exec plugins) and
-gives us an HTTP client; everything above it is here: paths from a `Resource`, bodies as plain JSON values,
-replies decoded straight into slim structs, and HTTP errors turned into the exceptions of `kgwe.errors`.
+`connection.py` gets us to the server; everything above it is here: paths from a `Resource`, bodies as plain
+JSON values, replies decoded straight into slim structs, and HTTP errors turned into the exceptions of
+`kgwe.errors`.
 
 Assumptions callers may rely on: a call either returns the object as stored or raises one of those errors,
 whatever went wrong on the way; `delete` raises NotFound when the object is gone; nothing is retried here
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
+    from kgwe.kube.http1 import Reply
+    from kgwe.kube.pool import Stream
     from kgwe.kube.resources import Resource
 
 T = TypeVar("T")
@@ -75,26 +77,31 @@ class KubeClient:
         self,
         http: httpx2.AsyncClient,
         *,
+        wire: connection.Wire | None = None,
         field_manager: str = "kgwe",
         namespace: str = "default",
         guard: Callable[[], None] | None = None,
     ) -> None:
+        #: the way round: taken where there is no wire, and when somebody listens to its event hooks
         self.http = http
+        self._wire = wire
         self.field_manager = field_manager
         self.namespace = namespace
         self._guard = guard
 
     def guarded(self, guard: Callable[[], None]) -> KubeClient:
         """The same connections, but `guard` is asked before every write and may refuse it by raising."""
-        return KubeClient(self.http, field_manager=self.field_manager, namespace=self.namespace, guard=guard)
+        return KubeClient(
+            self.http, wire=self._wire, field_manager=self.field_manager, namespace=self.namespace, guard=guard
+        )
 
     @classmethod
     def connect(
         cls, kubeconfig: Path | str | None = None, *, context: str | None = None, field_manager: str = "kgwe"
     ) -> KubeClient:
         """Connect as `kubeconfig` says, else as $KUBECONFIG, ~/.kube/config or the pod's service account say."""
-        http, namespace = connection.connect(kubeconfig, context=context, user_agent=field_manager)
-        return cls(http, field_manager=field_manager, namespace=namespace)
+        http, wire, namespace = connection.connect(kubeconfig, context=context, user_agent=field_manager)
+        return cls(http, wire=wire, field_manager=field_manager, namespace=namespace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,6 +110,8 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
+        if self._wire is not None:
+            await self._wire.close()
         await self.http.aclose()
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -136,11 +145,16 @@ class KubeClient:
     @contextlib.asynccontextmanager
     async def stream(
         self, path: str, *, params: Mapping[str, str], read_timeout_s: float
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AsyncIterator[Stream | httpx2.Response]:
         """A streaming GET (a watch or a log); `read_timeout_s` is the longest silence tolerated."""
-        timeout = httpx2.Timeout(connection.TIMEOUT.connect, read=read_timeout_s)
+        streaming: contextlib.AbstractAsyncContextManager[Stream | httpx2.Response]
+        if (wire := self._direct) is not None:
+            streaming = wire.stream(path, params=params, silence_s=read_timeout_s)
+        else:
+            timeout = httpx2.Timeout(connection.TIMEOUTS.connect, read=read_timeout_s)
+            streaming = self.http.stream("GET", path, params=dict(params), timeout=timeout)
         try:
-            async with self.http.stream("GET", path, params=dict(params), timeout=timeout) as response:
+            async with streaming as response:
                 if response.status_code != httpx2.codes.OK:
                     raise_for_status(response.status_code, await response.aread(), response.headers, f"GET {path}")
                 yield response
@@ -232,14 +246,22 @@ class KubeClient:
         if self._guard is not None and method != "GET":
             self._guard()
         content = None if body is None else _encode(body)
-        headers = None if body is None else {"Content-Type": content_type}
+        reply: Reply | httpx2.Response
         try:
-            response = await self.http.request(method, path, content=content, params=params, headers=headers)
+            if (wire := self._direct) is not None:
+                reply = await wire.request(method, path, params=params, content=content, content_type=content_type)
+            else:
+                headers = None if body is None else {"Content-Type": content_type}
+                reply = await self.http.request(method, path, content=content, params=params, headers=headers)
         except _UNREACHABLE as exc:
             raise errors.Transient(f"{method} {path}: {exc!r}") from exc
-        if not response.is_success:
-            raise_for_status(response.status_code, response.content, response.headers, f"{method} {path}")
-        return response.content
+        if not httpx2.codes.is_success(reply.status_code):
+            raise_for_status(reply.status_code, reply.content, reply.headers, f"{method} {path}")
+        return reply.content
+
+    @property
+    def _direct(self) -> connection.Wire | None:
+        return None if any(self.http.event_hooks.values()) else self._wire
 
     def _ns(self, resource: Resource[Any], namespace: str | None) -> str | None:
         return (namespace or self.namespace) if resource.namespaced else None

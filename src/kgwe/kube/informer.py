@@ -30,6 +30,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube import client as kube_client
+from kgwe.kube.http1 import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,16 +316,15 @@ class Informer(Generic[T]):
             "resourceVersion": self.version,
             "timeoutSeconds": str(self._rng.randint(*_WATCH_SECONDS)),
         }
-        rest = b""
+        lines = Lines()
         worked = False
         async with self._client.stream(self._path, params=params, read_timeout_s=self._inactivity_s) as response:
             clock = asyncio.get_running_loop().time
             began_at = clock()
             try:
                 # Split bytes at newlines ourselves: decoding to text line by line would double the work.
-                async for chunk in response.aiter_bytes():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
+                async for piece in response.aiter_bytes():
+                    for line in lines.feed(piece):
                         if line:
                             self._receive(line)
                             worked = True
