@@ -4,6 +4,9 @@ FGD (USENIX ATC'23) asks, for every demand m of the mix: could m run on this nod
 are too small for it? The expected answer over the mix is the node's fragment F. Every free milli is either usable for
 m or lost to exactly one cause, so the causes and the usable part sum to the idle amount, exactly: sums are kept as
 whole numbers (milli x count of the mix) and divided last.
+
+`Fragmentation` is for the fleets of packing experiments, which know cards and CPU only; `kgwe.placement.idle` splits
+the idle GPU of a whole snapshot.
 """
 
 from __future__ import annotations
@@ -24,14 +27,26 @@ _WORTH_GROUPING = 512
 
 
 class Cause(enum.StrEnum):
-    """Where idle GPU goes for the next pod of the mix."""
+    """Where idle GPU goes for the next pod of the mix; the first that applies."""
 
     USABLE = "Usable"
+    UNHEALTHY = "Unhealthy"  # the card may not be given work
+    RESERVED = "Reserved"  # kept for work that has not come yet
+    MIG_HOLE = "MIGHole"  # free on a cut card, but no slice can be there
     NO_GPU_WANTED = "NoGPUWanted"  # the pod asks for CPU only
-    WRONG_MODEL = "WrongModel"  # the pod names other GPU models
+    NOT_READY = "NotReady"
+    NOT_ALLOWED = "NotAllowed"  # selector, affinity or taints keep the pod away
+    WRONG_MODEL = "WrongModel"  # the pod names other GPU models, or more memory
+    CUT = "Cut"  # the pod wants cards, this one is cut into slices
+    NOT_CUT = "NotCut"  # the pod wants slices, this is not cut
+    OTHER_SLICES = "OtherSlices"  # the pod wants slices of another size
     REMAINDER = "Remainder"  # the share left on the card is too small for the pod
     TOO_FEW_CARDS = "TooFewCards"  # the card would do, but the pod wants more of them on one node
+    WIRING = "Wiring"  # cards enough, but not wired as the pod requires
     SHORT_OF_CPU = "ShortOfCPU"  # cards enough, CPU not
+    SHORT_OF_MEMORY = "ShortOfMemory"
+    TOO_MANY_PODS = "TooManyPods"
+    WRONG_DOMAIN = "WrongDomain"  # the node would do, but no domain it is in holds the pod's whole gang
 
 
 class Fragmentation:

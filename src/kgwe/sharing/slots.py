@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _LOOK_AHEAD: Final = 1 / 3
 # Costs are sums of a few products of small numbers; closer than this they are equal.
 _SAME: Final = 1e-12
+_CARD_MILLI: Final = 1000
 
 
 class Shortage(enum.StrEnum):
@@ -143,6 +144,11 @@ class SlotTable:
         """state -> what a card in it is worth to a fleet with that many cards in each state; a cost is a difference."""
         weights = self._weights / (1 + counts @ self.room)
         return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
+
+    def hole_milli(self, states: NDArray[np.integer]) -> NDArray[np.int64]:
+        """For cards in these states, thousandths that are free and expected not to serve the next request."""
+        milli: NDArray[np.float64] = self.unusable[states] * (_CARD_MILLI / self.atlas.geometry.units)
+        return np.floor(milli + _SAME).astype(np.int64)
 
     def _judge(
         self, present: NDArray[np.int64], number: int, counts: NDArray[np.int64]
