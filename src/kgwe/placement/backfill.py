@@ -1,0 +1,288 @@
+"""Who does not fit is kept a place; who may use it meanwhile.
+
+Without that, small work takes every card that comes free and a large gang never starts; with nobody allowed to go
+ahead, cards stand idle while it waits. So the first of a priority that does not fit gets a *hold*: the nodes where
+it will start first (`kgwe.placement.outlook`), and when. On those nodes other work is placed only if
+
+- its priority is higher, or
+- it will be gone by then, 19 times out of 20 (*backfill*), or
+- the one that waits can still start by then with it there.
+
+A backfilled work that stays on past its p95 has broken its word. Namespaces whose word is broken too often are not
+taken at it for a while; the p95 itself allows for one in twenty.
+
+Holds are memory only, few, and sticky: they move when another place would be earlier by more than is lost by moving. A
+start that cannot be known stops others for nobody knows how long, so such a hold is only for who has waited long, and
+takes turns with no hold.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import heapq
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement.shadow import NOWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kgwe.placement.outlook import Outlook, Prospect
+    from kgwe.placement.queue import Level, Queue
+    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.work import Roster, Work
+
+# A place is left for another when that is earlier by this part of the time until then, and by a minute.
+_WORTH_MOVING: Final = 0.2
+_LEAST_GAIN_S: Final = 60.0
+# An outlook that has not come true, or that others have spoilt, is looked at again so many times as soon.
+_SOONER: Final = 10
+
+
+class Rule(enum.StrEnum):
+    """What happens behind work that does not fit."""
+
+    BLOCK = "block"
+    """Nobody goes ahead of it."""
+    GREEDY = "greedy"
+    """Everybody may; large gangs starve."""
+    HOLD = "hold"
+    """The nodes it will have are left alone; other nodes are not."""
+    BACKFILL = "backfill"
+    """The same, but for who does not delay it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    rule: Rule = Rule.BACKFILL
+    holds: int = 2
+    """At most so many at a time, for the highest priorities."""
+    depth: int = 256
+    """Works looked at behind holds in one pass."""
+    refresh_s: float = 30.0
+    """How old the outlook of a hold may be."""
+    blind_after_s: float = 600.0
+    """A hold without a known start is for who has waited this long."""
+    blind_s: float = 3600.0
+    """It lasts this long, then there is none for as long."""
+    forgiven: int = 3
+    """Broken promises, of a namespace's last twenty, before it loses the right to go ahead."""
+    remembered_s: float = 86400.0
+    """Promises are forgotten after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A place that is kept."""
+
+    key: str
+    rank: Level
+    nodes: frozenset[str]
+    start_s: float | None
+    """When it is expected to start there; None: not known."""
+    level: str
+    domain: str
+
+    def words(self, now_s: float) -> str:
+        where = f"{len(self.nodes)} nodes in {self.level} {self.domain}" if len(self.nodes) > 1 else self.domain
+        if self.start_s is None:
+            return f"{where} kept; when what runs there ends is not known"
+        return f"{where} kept; expected to start in {max(0.0, self.start_s - now_s):.0f} s"
+
+
+@dataclass(slots=True)
+class _Kept:
+    hold: Hold
+    work: Work
+    looked_s: float
+    stale: bool = False
+
+
+class Holds:
+    """The holds of one queue."""
+
+    def __init__(self, outlook: Outlook, roster: Roster, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.trust = Trust(self.settings)
+        self._outlook = outlook
+        self._roster = roster
+        self._kept: dict[str, _Kept] = {}
+        # Who cannot have a hold, and when to look again.
+        self._denied: dict[str, float] = {}
+        #: rises whenever a hold is made, moved or ended
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: str) -> Hold | None:
+        kept = self._kept.get(key)
+        return kept.hold if kept else None
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    def begin(self, queue: Queue, now_s: float, changed_nodes: Sequence[str]) -> None:
+        """At the start of a pass: holds of who waits no more end."""
+        self.trust.settle(self._roster, now_s)
+        if self._denied:
+            self._denied = {key: until_s for key, until_s in self._denied.items() if key in queue.entries}
+        for key, kept in list(self._kept.items()):
+            entry = queue.entries.get(key)
+            if entry is None or entry.work != kept.work:
+                self.end(key)
+            elif not kept.hold.nodes.isdisjoint(changed_nodes):
+                kept.stale = True
+
+    def end(self, key: str) -> None:
+        self._denied.pop(key, None)
+        if self._kept.pop(key, None) is not None:
+            self.version += 1
+
+    def wants(self, rank: Level) -> bool:
+        """Whether one more of this rank is to be had, if need be at the cost of a lower one."""
+        if any(kept.hold.rank == rank for kept in self._kept.values()):
+            return False
+        return len(self._kept) < self.settings.holds or any(kept.hold.rank > rank for kept in self._kept.values())
+
+    def make(self, work: Work, now_s: float) -> Hold | None:
+        """A place for the work; None when there is none to keep."""
+        if now_s < self._denied.get(work.key, now_s):
+            return None
+        prospect = self._outlook.look(work.request, now_s, self._nodes_of_others(work))
+        if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+            self._denied[work.key] = now_s + self.settings.refresh_s
+            return None
+        if len(self._kept) >= self.settings.holds:
+            self.end(max(self._kept, key=lambda key: self._kept[key].hold.rank))
+        kept = self._kept[work.key] = _Kept(_hold(work, prospect), work, now_s)
+        self.version += 1
+        return kept.hold
+
+    def refresh(self, now_s: float) -> list[Work]:
+        """Look again where the outlook is old; returns whose place or time is another, or who has none any more."""
+        moved = []
+        for kept in sorted(self._kept.values(), key=lambda kept: kept.hold.rank):
+            before = kept.hold
+            is_due = before.start_s is not None and before.start_s <= now_s
+            patience_s = self.settings.refresh_s / (_SOONER if kept.stale or is_due else 1)
+            if now_s - kept.looked_s >= patience_s:
+                self._refresh(kept, now_s)
+                if before.key not in self._kept or _differ(before, kept.hold, now_s):
+                    moved.append(kept.work)
+        return moved
+
+    def _refresh(self, kept: _Kept, now_s: float) -> None:
+        work, others = kept.work, self._nodes_of_others(kept.work)
+        prospect = self._outlook.look(work.request, now_s, others)
+        if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+            self.end(work.key)
+            return
+        if prospect.nodes != kept.hold.nodes:
+            stays = self._outlook.look_within(work.request, now_s, kept.hold.nodes, others)
+            if stays is not None and not _is_worth_moving(stays, prospect, now_s):
+                prospect = replace(stays, nodes=kept.hold.nodes, level=kept.hold.level, domain=kept.hold.domain)
+        hold = _hold(work, prospect)
+        self.version += hold != kept.hold
+        kept.hold, kept.looked_s, kept.stale = hold, now_s, False
+
+    def _nodes_of_others(self, work: Work) -> frozenset[str]:
+        """Kept for who is not behind this work."""
+        held = [k.hold.nodes for key, k in self._kept.items() if key != work.key and k.hold.rank <= work.level]
+        return NOWHERE.union(*held)
+
+    def _may_be_blind(self, work: Work, now_s: float) -> bool:
+        waited_s = now_s - work.since_s - self.settings.blind_after_s
+        return waited_s >= 0 and int(waited_s // self.settings.blind_s) % 2 == 0
+
+    # --- others -----------------------------------------------------------------------------------------
+
+    def against(self, work: Work, now_s: float) -> list[Hold]:
+        """The holds whose nodes the work has to leave alone."""
+        rank = work.level
+        return [
+            kept.hold
+            for key, kept in self._kept.items()
+            if rank >= kept.hold.rank and key != work.key and not self._is_gone_by(work, kept.hold, now_s)
+        ]
+
+    def _is_gone_by(self, work: Work, hold: Hold, now_s: float) -> bool:
+        if self.settings.rule is not Rule.BACKFILL or hold.start_s is None or work.run_time is None:
+            return False
+        return now_s + work.run_time.p95_s <= hold.start_s and self.trust.has(work, now_s)
+
+    def leave_room(self, holds: Iterable[Hold], grants: Sequence[Grant], now_s: float) -> bool:
+        """Whether those who wait can all start when they were to, with this there until after."""
+        return self.settings.rule is Rule.BACKFILL and all(
+            hold.start_s is not None
+            and self._outlook.leaves_room(
+                self._kept[hold.key].work.request,
+                grants,
+                now_s,
+                hold.start_s,
+                self._nodes_of_others(self._kept[hold.key].work),
+            )
+            for hold in holds
+        )
+
+    def note(self, work: Work, nodes: Sequence[str], now_s: float) -> None:
+        """The work was placed: does that change what is kept for others?"""
+        self.end(work.key)
+        for kept in self._kept.values():
+            if kept.hold.nodes.isdisjoint(nodes):
+                continue
+            if work.run_time is not None and self._is_gone_by(work, kept.hold, now_s):
+                self.trust.promise(work, now_s + work.run_time.p95_s)
+            else:
+                kept.stale = True
+
+
+def _hold(work: Work, prospect: Prospect) -> Hold:
+    return Hold(work.key, work.level, prospect.nodes, prospect.start_s, prospect.level, prospect.domain)
+
+
+def _differ(one: Hold, other: Hold, now_s: float) -> bool:
+    """Whether there is anything to tell."""
+    if one.nodes != other.nodes or one.start_s is None or other.start_s is None:
+        return one.nodes != other.nodes or one.start_s != other.start_s
+    return abs(one.start_s - other.start_s) > max(_LEAST_GAIN_S, _WORTH_MOVING * (other.start_s - now_s))
+
+
+def _is_worth_moving(here: Prospect, there: Prospect, now_s: float) -> bool:
+    if here.start_s is None or there.start_s is None:
+        return there.start_s is not None
+    return here.start_s - there.start_s > max(_LEAST_GAIN_S, _WORTH_MOVING * (here.start_s - now_s))
+
+
+class Trust:
+    """Who said how long they would stay, and kept to it."""
+
+    _COUNTED: Final = 20
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._promised: list[tuple[float, str, str]] = []
+        #: namespace -> when its last promises were due, and whether they were kept
+        self._record: dict[str, collections.deque[tuple[float, bool]]] = {}
+        self._broken: set[str] = set()
+
+    def promise(self, work: Work, until_s: float) -> None:
+        heapq.heappush(self._promised, (until_s, work.key, work.namespace))
+
+    def settle(self, roster: Roster, now_s: float) -> None:
+        """Look which promises are due, and who is still there."""
+        while self._promised and self._promised[0][0] < now_s:
+            until_s, key, namespace = heapq.heappop(self._promised)
+            record = self._record.setdefault(namespace, collections.deque(maxlen=self._COUNTED))
+            record.append((until_s, key not in roster))
+            if key in roster:
+                self._broken.add(key)
+
+    def has(self, work: Work, now_s: float) -> bool:
+        """Whether its word is taken."""
+        if work.key in self._broken:
+            return False
+        record = self._record.get(work.namespace, ())
+        broken = sum(not kept and now_s - due_s < self._settings.remembered_s for due_s, kept in record)
+        return broken <= self._settings.forgiven

@@ -1,0 +1,265 @@
+"""One pass over the queue: who gets a place now.
+
+    outcomes = run_pass(queue, planner, now_s, roster, holds)
+
+Works are tried in the order of the queue, each shape once until something changes; what finds a place is committed
+before the next is tried. Who is refused is parked. The first of a priority that was refused gets a hold as soon as
+somebody behind it has found a place, and not before: while all are refused there is nothing to keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from kgwe.placement.backfill import Rule
+from kgwe.placement.parking import No
+from kgwe.placement.queue import GivenUp
+from kgwe.placement.shadow import NOWHERE
+from kgwe.placement.turns import Rounds, Shares
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.placement.backfill import Hold, Holds
+    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.node import Request
+    from kgwe.placement.parking import Bucket, Shape
+    from kgwe.placement.queue import Level, Queue
+    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.work import Roster, Work
+
+
+class Plan(Protocol):
+    """A place for all of a work."""
+
+    @property
+    def nodes(self) -> Sequence[str]: ...
+    @property
+    def grants(self) -> Sequence[Grant]: ...
+
+
+P = TypeVar("P", bound=Plan)
+
+# Plans in one pass for which it is worked out whether they leave room for who waits.
+_ASKED_MOST: Final = 8
+
+
+class Planner(Protocol[P]):
+    """How the one who runs passes plans and books."""
+
+    def plan(self, work: Work, avoid: frozenset[str]) -> P | No:
+        """A place for all of the work off the nodes of `avoid`, or why there is none. Books nothing."""
+
+    def commit(self, work: Work, plan: P) -> None:
+        """Book it: the next plan must see it."""
+
+    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+        """Whether any of the nodes takes a pod of it now (`kgwe.placement.shadow.takes`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Generic[P]):
+    work: Work
+    plan: P
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """It waits. Told once for each work, and again when a place is kept for it or no longer is."""
+
+    work: Work
+    no: No
+    hold: Hold | None = None
+
+
+Outcome = Placed[P] | Held | GivenUp
+
+
+def run_pass(
+    queue: Queue, planner: Planner[P], now_s: float, roster: Roster, holds: Holds | None = None
+) -> list[Outcome[P]]:
+    """Place what can be placed. Without `holds`, whoever fits goes ahead of who does not."""
+    return _Pass(queue, planner, now_s, roster, holds).run()
+
+
+class _Pass(Generic[P]):
+    def __init__(self, queue: Queue, planner: Planner[P], now_s: float, roster: Roster, holds: Holds | None) -> None:
+        self._queue = queue
+        self._planner = planner
+        self._now_s = now_s
+        self._roster = roster
+        self._holds = holds
+        self._rule = Rule.GREEDY if holds is None else holds.settings.rule
+        self._shares = Shares(roster.held, queue.weights)
+        self._outcomes: list[Outcome[P]] = []
+        self._commits = 0
+        self._looked = 0
+        self._asked = 0
+        self._refreshed = False
+        # Shape -> its plan, and the count of commits when it was made.
+        self._plans: dict[Shape, tuple[int, P]] = {}
+        # (shape, nodes to avoid) refused, likewise.
+        self._refused: dict[tuple[Shape, frozenset[str]], int] = {}
+        # Shapes some of whose works have to leave what is kept for others alone.
+        self._behind: dict[Shape, No] = {}
+        # Works whose holds changed.
+        self._told: dict[str, Work] = {}
+
+    def run(self) -> list[Outcome[P]]:
+        queue, holds = self._queue, self._holds
+        self._outcomes.extend(queue.advance(self._now_s))
+        changed = queue.parking.settle(self._planner.takes)
+        if holds is not None:
+            holds.begin(queue, self._now_s, changed)
+            queue.parking.wake_behind(holds.version)
+        self._run_levels()
+        # What was kept for one who has started by now is there for others.
+        if holds is not None and queue.parking.wake_behind(holds.version):
+            self._run_levels()
+        if queue.untold or self._told:
+            self._tell()
+        return self._outcomes
+
+    def _run_levels(self) -> None:
+        parking = self._queue.parking
+        if not parking.awake:
+            return
+        self._behind.clear()
+        for level, buckets in self._queue.agenda():
+            if not self._run_level(level, buckets):
+                break
+        version = self._holds.version if self._holds is not None else 0
+        for shape, no in self._behind.items():
+            if shape.buckets and shape.no is None:
+                parking.park(shape, no, behind=version)
+
+    # --- turns ------------------------------------------------------------------------------------------
+
+    def _run_level(self, level: Level, buckets: list[Bucket]) -> bool:
+        """Returns whether lower levels have their turn."""
+        rounds = Rounds(level, buckets, self._shares)
+        while (turn := rounds.next()) is not None:
+            key, bucket = turn
+            if self._rule is Rule.BLOCK and self._is_blocked(level, key):
+                return False
+            work = self._queue.entries[key].work
+            plan = self._plan(work, bucket.shape)
+            if plan is None:
+                continue
+            if self._rule in (Rule.HOLD, Rule.BACKFILL):
+                plan = self._kept_to_holds(work, bucket.shape, plan)
+                if plan is None:
+                    rounds.passed()
+                    if self._is_deep_enough():
+                        return False
+                    continue
+            self._commit(work, plan)
+            rounds.given()
+        return True
+
+    def _is_blocked(self, level: Level, key: str) -> bool:
+        """Whether somebody before it in the order waits already."""
+        parked = self._queue.parked_levels()
+        if parked and parked[0] < level:
+            return True
+        head = self._queue.head(level, self._shares)
+        if head is None:
+            return False
+        work = self._queue.entries[key].work
+        return self._rank(head.work) < self._rank(work)
+
+    def _rank(self, work: Work) -> tuple[float, float, str]:
+        is_fair = work.level[1]
+        return self._shares.of(work.namespace) if is_fair else 0.0, work.since_s, work.key
+
+    def _is_deep_enough(self) -> bool:
+        self._looked += 1
+        return self._holds is not None and self._looked >= self._holds.settings.depth
+
+    # --- plans ------------------------------------------------------------------------------------------
+
+    def _plan(self, work: Work, shape: Shape) -> P | None:
+        known = self._plans.get(shape)
+        if known is not None and known[0] == self._commits:
+            return known[1]
+        answer = self._planner.plan(work, NOWHERE)
+        if isinstance(answer, No):
+            self._queue.parking.park(shape, answer)
+            return None
+        self._plans[shape] = self._commits, answer
+        return answer
+
+    def _commit(self, work: Work, plan: P) -> None:
+        self._planner.commit(work, plan)
+        self._queue.remove(work.key)
+        self._commits += 1
+        if self._holds is not None and len(self._holds):
+            self._holds.note(work, plan.nodes, self._now_s)
+        self._outcomes.append(Placed(work, plan))
+
+    def _kept_to_holds(self, work: Work, shape: Shape, plan: P) -> P | None:
+        """A plan that leaves alone what is kept for others."""
+        holds = self._holds
+        if holds is None or not self._queue.parking.parked:
+            return plan
+        self._make_holds(work)
+        against = holds.against(work, self._now_s)
+        if all(hold.nodes.isdisjoint(plan.nodes) for hold in against):
+            return plan
+        avoid = NOWHERE.union(*(hold.nodes for hold in against))
+        if self._refused.get((shape, avoid)) != self._commits:
+            answer = self._planner.plan(work, avoid)
+            if not isinstance(answer, No):
+                return answer
+            if self._leave_room(holds, against, plan):
+                return plan
+            self._refused[shape, avoid] = self._commits
+            self._behind[shape] = No(_kept_words(against), why=answer)
+        return None
+
+    def _leave_room(self, holds: Holds, against: Sequence[Hold], plan: P) -> bool:
+        """Asked seldom: it takes as long as planning the one who waits."""
+        self._asked += 1
+        return self._asked <= _ASKED_MOST and holds.leave_room(against, plan.grants, self._now_s)
+
+    def _make_holds(self, work: Work) -> None:
+        """See to it that those before the work have what is kept for them."""
+        holds = self._holds
+        if holds is None:
+            return
+        if not self._refreshed:
+            self._refreshed = True
+            self._told.update((each.key, each) for each in holds.refresh(self._now_s))
+        level = work.level
+        for parked in self._queue.parked_levels():
+            if parked > level:
+                break
+            if not holds.wants(parked):
+                continue
+            head = self._queue.head(parked, self._shares)
+            if head is None or (parked == level and self._rank(head.work) > self._rank(work)):
+                continue
+            if holds.make(head.work, self._now_s) is not None:
+                self._told[head.work.key] = head.work
+
+    # --- words ------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        queue, holds = self._queue, self._holds
+        for key in queue.untold:
+            entry = queue.entries[key]
+            if entry.shape.no is not None:
+                self._told[key] = entry.work
+        for key, work in self._told.items():
+            entry_now = queue.entries.get(key)
+            no = entry_now.shape.no if entry_now else None
+            if no is not None:
+                self._outcomes.append(Held(work, no, holds.get(key) if holds else None))
+                queue.untold.pop(key, None)
+
+
+def _kept_words(holds: Sequence[Hold]) -> str:
+    nodes = len(NOWHERE.union(*(hold.nodes for hold in holds)))
+    names = ", ".join(hold.key for hold in holds)
+    return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"
