@@ -76,6 +76,14 @@ class Dispatcher:
         self._changes = 0
         self._promise: Promise | None = None
 
+    def arrived(self, number: int) -> None:
+        """To be told when a job begins to wait, or to wait again."""
+
+    def stopped(self, number: int) -> None:
+        """To be told when a job no longer runs."""
+        del number
+        self.room_appeared()
+
     def room_appeared(self) -> None:
         """To be told when anything was given back."""
         self._freed += 1
