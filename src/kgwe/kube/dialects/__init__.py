@@ -1,0 +1,40 @@
+"""Gangs of other systems: pods that others made, in the words others use, as one request for the gang planner.
+
+    groups = Groups(Levels(labels, tree_levels), {kind: informer.store for kind, informer in watched.items()})
+    member = membership(pod, groups)                    # None: the pod belongs to no gang
+    ...
+    if not missing(members):                            # all pods of one key, with their memberships
+        gang = gang_request(members, request_of)        # Gang, or a Problem in words
+        plan = planner.plan(gang.request)
+        for pod, seat in gang.seated(plan): ...
+
+Translation is pure: nothing here waits, asks the API server or reads a clock, but for `served`, which finds out what to
+watch. Values that cannot be followed never crash and never loosen anything: they become a `Problem`, and the gang
+waits.
+"""
+
+from __future__ import annotations
+
+from kgwe.kube.dialects.gang import Gang, gang_request, missing
+from kgwe.kube.dialects.groups import Groups
+from kgwe.kube.dialects.kinds import KINDS, served
+from kgwe.kube.dialects.levels import Levels
+from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
+from kgwe.kube.dialects.read import membership
+
+__all__ = [
+    "KINDS",
+    "Followers",
+    "Gang",
+    "Groups",
+    "Key",
+    "Levels",
+    "Membership",
+    "Problem",
+    "Size",
+    "Wish",
+    "gang_request",
+    "membership",
+    "missing",
+    "served",
+]

@@ -1,0 +1,252 @@
+"""From the members of a gang to one request for all of them, and from the plan back to the pods."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kgwe import errors
+from kgwe.kube import translate
+from kgwe.kube.dialects import parts
+from kgwe.kube.dialects.membership import ALL, PLAN_GATE, Key, Problem, Unreadable
+from kgwe.placement.constraints import NAME_FIELD, Operator, Requirement
+from kgwe.placement.gang_request import GangRequest, Segment, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kgwe.kube.api import core
+    from kgwe.kube.dialects.membership import Membership, Size
+    from kgwe.model.domains import Tree
+    from kgwe.placement.gang_plan import GangPlan, Seat
+    from kgwe.placement.node import Request
+
+    Members = Sequence[tuple[core.Pod, Membership]]
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A gang that is complete enough to be placed."""
+
+    key: Key
+    request: GangRequest
+    order: tuple[core.Pod | None, ...]
+    """Pods by rank; None for one that is created only when others have their nodes."""
+    bound: tuple[core.Pod, ...] = ()
+    """Pods of the gang that have a node already; the request is for the others."""
+    preferred_domain: str = ""
+    exclusive: str = ""
+    """Level of the domains that it shares with no other gang that says so; see `Wish.exclusive`."""
+
+    def seated(self, plan: GangPlan) -> Iterator[tuple[core.Pod, Seat]]:
+        """Who sits where. An elastic gang may have got fewer seats: the last pods of a role stay without one."""
+        start: dict[str, int] = {}
+        taken = 0
+        for role in self.request.roles:
+            start[role.name] = taken
+            taken += role.replicas
+        for seat in plan.seats:
+            pod = self.order[start[seat.role] + seat.index]
+            if pod is not None:
+                yield pod, seat
+
+    def attempts(self, tree: Tree) -> Iterator[GangRequest]:
+        """What to plan, until one plan succeeds: inside the domain it prefers, if there is one, then anywhere."""
+        nodes = _nodes_of(tree, self.preferred_domain)
+        if nodes:
+            yield dataclasses.replace(
+                self.request,
+                roles=tuple(
+                    dataclasses.replace(role, request=_inside(role.request, nodes)) for role in self.request.roles
+                ),
+            )
+        yield self.request
+
+
+def _nodes_of(tree: Tree, domain: str) -> tuple[str, ...]:
+    """Nodes of all domains of that name on the lowest level that has one."""
+    if not domain:
+        return ()
+    for level in tree.levels:
+        slices = [level.nodes(number) for number, name in enumerate(level.names) if name == domain]
+        if slices:
+            return tuple(node for each in slices for node in tree.nodes[each])
+    return tuple(
+        node
+        for node, number in zip(tree.nodes, tree.nvlink_of, strict=True)
+        if number >= 0 and tree.nvlink_names[number] == domain
+    )
+
+
+def _inside(request: Request, nodes: tuple[str, ...]) -> Request:
+    line = Requirement(NAME_FIELD, Operator.IN, nodes)
+    terms = request.constraints.affinity
+    inside = ((line,),) if terms is None else tuple((*term, line) for term in terms if term)
+    return dataclasses.replace(request, constraints=dataclasses.replace(request.constraints, affinity=inside))
+
+
+# --- who is there ---------------------------------------------------------------------------------------
+
+
+def missing(members: Members) -> int:
+    """How many pods must still come before the gang may be placed; before that it holds nothing.
+
+    Pods that failed, are being deleted or are held back by a scheduling gate are not there. One that succeeded is.
+    """
+    there = [(pod, member) for pod, member in members if _is_there(pod)]
+    least = max((member.size.least for _, member in members if member.size is not None), default=0)
+    count = sum(1 + _followers(pod, member) for pod, member in there)
+    lacking = max(least - count, _missing_of_roles(there, _roles(members)), 0)
+    unknown = not there or any(member.size is None for _, member in members)
+    return max(lacking, 1) if unknown else lacking
+
+
+def _missing_of_roles(there: Members, roles: dict[str, int]) -> int:
+    counts: collections.Counter[str] = collections.Counter()
+    for pod, member in there:
+        counts[member.role] += 1
+        if member.followers is not None:
+            counts[member.followers.role or member.role] += _followers(pod, member)
+    return sum(max(least - counts[role], 0) for role, least in roles.items())
+
+
+def _followers(pod: core.Pod, member: Membership) -> int:
+    """Pods that count as there because they cannot come before this one has a node."""
+    return member.followers.count if member.followers is not None and not _is_placed(pod) else 0
+
+
+def _is_there(pod: core.Pod) -> bool:
+    # Our own gate holds a pod back until its gang has a plan.
+    gated = any(gate.name != PLAN_GATE for gate in pod.spec.schedulingGates)
+    return pod.metadata.deletionTimestamp is None and pod.status.phase != "Failed" and not gated
+
+
+def _is_placed(pod: core.Pod) -> bool:
+    return bool(pod.spec.nodeName) or translate.is_terminal(pod)
+
+
+def _roles(members: Members) -> dict[str, int]:
+    roles: dict[str, int] = {}
+    for _, member in members:
+        for role, least in member.roles:
+            roles[role] = max(least, roles.get(role, 0))
+    return roles
+
+
+# --- the request ----------------------------------------------------------------------------------------
+
+
+def gang_request(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang | Problem:
+    """All pods of one gang, as one request. `members` are all of its pods, also those that run already."""
+    try:
+        return _gang(members, request_of)
+    except Unreadable as exc:
+        return exc.problem
+    except errors.Permanent as exc:
+        # What the gang asks for cannot be, or a pod's own amounts cannot be read.
+        return Problem(str(exc))
+
+
+def _gang(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang:
+    key = _checked(members)
+    there = [(pod, member) for pod, member in members if _is_there(pod)]
+    size: Size = _same(key, "size", [member.size for _, member in members])
+    _check_count(key, there, size, missing(members))
+    bound = tuple(pod for pod, _ in there if _is_placed(pod))
+    waiting = [(pod, member) for pod, member in there if not _is_placed(pod)]
+    if not waiting:
+        raise Unreadable(f"all pods of gang {key.title} have their nodes")
+    running = collections.Counter(member.role for pod, member in there if _is_placed(pod))
+    roles = {role: least - running[role] for role, least in _roles(there).items()}
+    found = parts.split(waiting, roles, request_of)
+    parts.set_least(found, size.least - len(bound), roles)
+    required = _required(key, found, _same(key, "required level", [member.wish.required for _, member in there]))
+    found = parts.merge(found)
+    wishes = [member.wish for _, member in waiting]
+    request = GangRequest(
+        parts.as_roles(found),
+        required=required,
+        preferred=_most([wish.preferred for wish in wishes]),
+        strategy=_strategy([wish.strategy for wish in wishes]),
+        min_network_gb_per_s=max(wish.min_network_gb_per_s for wish in wishes),
+        priority=_priority(waiting),
+        name=key.title,
+    )
+    return Gang(
+        key,
+        request,
+        order=tuple(pod for part in found for pod in part.pods),
+        bound=bound,
+        preferred_domain=_most([wish.preferred_domain for wish in wishes]),
+        exclusive=_most([wish.exclusive for wish in wishes]),
+    )
+
+
+def _checked(members: Members) -> Key:
+    keys = {member.key for _, member in members}
+    if len(keys) != 1:
+        raise errors.InvariantBroken(f"a request for the members of {len(keys)} gangs")
+    problems = sorted(
+        (member.problem for _, member in members if member.problem is not None),
+        key=lambda problem: (problem.waits, problem.words),
+    )
+    if problems:
+        raise Unreadable(problems[0].words, waits=problems[0].waits)
+    return keys.pop()
+
+
+def _check_count(key: Key, there: Members, size: Size, lacking: int) -> None:
+    if lacking:
+        raise Unreadable(f"gang {key.title} waits for {lacking} more of {size.least} pods", waits=True)
+    if size.most and len(there) > size.most:
+        raise Unreadable(
+            f"{len(there)} pods say they belong to gang {key.title}, which has {size.most}: wait for old ones to go, "
+            "or give one of two gangs another name",
+            waits=True,
+        )
+
+
+def _same(key: Key, what: str, said: list[Any]) -> Any:
+    """The one value that all give who give any."""
+    given = {each for each in said if each}
+    if len(given) > 1:
+        raise Unreadable(f"pods of gang {key.title} do not agree on its {what}: {', '.join(sorted(map(str, given)))}")
+    return given.pop() if given else ""
+
+
+def _required(key: Key, found: list[parts.Part], required: str) -> str:
+    """The level for all. A demand of the only role is one of the gang, and so is one of roles that share a domain."""
+    if any(part.together and part.whole for part in found):
+        shared = {(part.together, part.whole) for part in found}
+        if len(shared) > 1:
+            raise Unreadable(
+                f"some roles of gang {key.title} want to share a domain and others do not: give all of them the same "
+                "podset-group-name and required topology"
+            )
+        alike = True
+    else:
+        alike = len(found) == 1
+    if alike and not required:
+        required = next(iter(found[0].whole), "")
+    for part in found:
+        # What the gang holds, its roles hold.
+        part.segments = tuple(segment for segment in part.segments if segment != Segment(ALL, required))
+    return required
+
+
+def _strategy(said: list[Strategy | None]) -> Strategy:
+    given = set(said)
+    return given.pop() or Strategy.CONSOLIDATED if len(given) == 1 else Strategy.CONSOLIDATED
+
+
+def _most(said: list[str]) -> str:
+    """What most of those want who want any; of equally many the first by name."""
+    counts = collections.Counter(each for each in said if each)
+    return min(counts, key=lambda each: (-counts[each], each), default="")
+
+
+def _priority(waiting: Members) -> int:
+    """That of the group, else the lowest of its pods: nobody is evicted for less."""
+    return min(pod.spec.priority if member.priority is None else member.priority for pod, member in waiting)

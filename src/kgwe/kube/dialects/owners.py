@@ -1,0 +1,187 @@
+"""Gangs by who made the pods: Job, JobSet and the jobs of Kubeflow. LeaderWorkerSet has a module of its own.
+
+Some of them create pods one after the other. A gang that waited for pods which wait for it would never start, so what
+comes later is a gang of its own (the ordered parts of a JobSet, a launcher that waits for its workers), or goes by what
+is known of it (`Followers`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.kube.dialects import kinds, values, wishes
+from kgwe.kube.dialects.dialect import Dialect
+from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, Unreadable, Wish
+from kgwe.kube.resources import JOB as JOB_KIND
+from kgwe.kube.resources import Resource
+from kgwe.placement.gang_request import Segment
+
+if TYPE_CHECKING:
+    from kgwe.kube.api import core, gangs
+    from kgwe.kube.dialects.groups import Groups
+
+_COMPLETION_INDEX: Final = ("batch.kubernetes.io/job-completion-index",)
+
+# --- Job ------------------------------------------------------------------------------------------------
+
+
+def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
+    """Only for Jobs that ask for it: the pods of most have nothing to do with each other."""
+    owner = pod.metadata.controller
+    if owner is None or owner.kind != "Job" or not owner.apiVersion.startswith("batch/"):
+        return None
+    named = wishes.inherited(pod, groups)(wishes.OWN + "gang") not in ("", "false")
+    asked = named or wishes.present(pod, groups)
+    return Key(pod.metadata.namespace, "Job.batch", owner.name) if asked else None
+
+
+def _job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+    owner = pod.metadata.controller
+    job: core.Job = groups.get(key.namespace, owner.name if owner else key.name, JOB_KIND)
+    count = _at_once(job.spec.parallelism, job.spec.completions)
+    return Membership(key, JOB.name, Size(count, count), index=values.index(pod))
+
+
+def _at_once(parallelism: int, completions: int | None) -> int:
+    """Pods of a Job that run at the same time."""
+    return max(parallelism if completions is None else min(parallelism, completions), 1)
+
+
+JOB: Final = Dialect("job", _job_key, _job)
+
+
+# --- JobSet ---------------------------------------------------------------------------------------------
+
+_JOB_SET: Final = "jobset.sigs.k8s.io/"
+_EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_BY_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"
+
+
+def _job_set_key(pod: core.Pod, groups: Groups) -> Key | None:
+    name = values.said(pod, _JOB_SET + "jobset-name")
+    if not name:
+        return None
+    found: gangs.JobSet | None = groups.find(pod.metadata.namespace, name, kinds.JOB_SET)
+    own = values.said(pod, _JOB_SET + "replicatedjob-name")
+    later = found is not None and own not in [each.name for each in _first(found)]
+    return Key(pod.metadata.namespace, "JobSet.jobset.x-k8s.io", f"{name}/{own}" if later else name)
+
+
+def _first(job_set: gangs.JobSet) -> list[gangs.ReplicatedJob]:
+    """The parts that are created at once; every other one is created when those before it run."""
+    parts = job_set.spec.replicatedJobs
+    policy = job_set.spec.startupPolicy
+    if policy is not None and policy.startupPolicyOrder == "InOrder":
+        return list(parts[:1])
+    return [part for part in parts if not part.dependsOn]
+
+
+def _job_set(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+    name, own = (values.said(pod, _JOB_SET + word) for word in ("jobset-name", "replicatedjob-name"))
+    found: gangs.JobSet = groups.get(key.namespace, name, kinds.JOB_SET)
+    part = next((each for each in found.spec.replicatedJobs if each.name == own), None)
+    if part is None:
+        raise Unreadable(
+            f"JobSet {key.namespace}/{name} has no replicatedJob {own!r}, which pod {pod.metadata.name} names"
+        )
+    together = _first(found) if key.name == name else [part]
+    roles = tuple((each.name, each.replicas * _child_pods(each)) for each in together if each.replicas > 0)
+    total = sum(count for _, count in roles)
+    child, inside = values.index(pod, (_JOB_SET + "job-index",)), values.index(pod, _COMPLETION_INDEX)
+    wish, followers = _exclusive(pod, groups, _child_pods(part), inside)
+    return Membership(
+        key,
+        JOB_SET.name,
+        Size(total, total),
+        roles=roles,
+        role=own,
+        index=None if child is None or inside is None else child * _child_pods(part) + inside,
+        wish=wish,
+        followers=followers,
+    )
+
+
+def _child_pods(part: gangs.ReplicatedJob) -> int:
+    return _at_once(part.template.spec.parallelism, part.template.spec.completions)
+
+
+def _exclusive(pod: core.Pod, groups: Groups, size: int, index: int | None) -> tuple[Wish, Followers | None]:
+    """Each child Job inside one domain; its other pods are admitted only once the first has a node."""
+    topology = pod.metadata.annotations.get(_EXCLUSIVE, "")
+    if not topology:
+        return Wish(), None
+    level = groups.levels.of(topology, _EXCLUSIVE)
+    if topology in pod.spec.nodeSelector:
+        # It follows a pod that is there; the selector holds it.
+        return Wish(exclusive=level), None
+    leads = index == 0 and size > 1 and _BY_SELECTOR not in pod.metadata.annotations
+    return Wish(segments=(Segment(size, level),), exclusive=level), Followers(size - 1, pod) if leads else None
+
+
+JOB_SET: Final = Dialect("jobset", _job_set_key, _job_set)
+
+
+# --- Kubeflow -------------------------------------------------------------------------------------------
+
+_TRAINING: Final = "training.kubeflow.org/"
+_LAUNCHER: Final = "launcher"
+
+
+def _training_key(pod: core.Pod, groups: Groups) -> Key | None:
+    name = values.said(pod, _TRAINING + "job-name")
+    if not name:
+        return None
+    found = groups.find(pod.metadata.namespace, name, *_training_kinds(pod))
+    if found is not None and _role(pod) == _LAUNCHER and _launches_later(found):
+        name = f"{name}/{_LAUNCHER}"
+    return Key(pod.metadata.namespace, "TrainingJob.kubeflow.org", name)
+
+
+def _role(pod: core.Pod) -> str:
+    return (values.said(pod, _TRAINING + "replica-type") or values.said(pod, _TRAINING + "job-role")).lower()
+
+
+def _training_kinds(pod: core.Pod) -> list[Resource[Any]]:
+    """The kind that the pod's owner says, before all others: names need not be unique across kinds."""
+    owner = pod.metadata.controller
+    return sorted(kinds.TRAINING_JOBS, key=lambda kind: owner is None or kind.kind != owner.kind)
+
+
+def _launches_later(job: gangs.TrainingJob) -> bool:
+    return job.spec.launcherCreationPolicy == "WaitForWorkersReady"
+
+
+def _training(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+    name = values.said(pod, _TRAINING + "job-name")
+    found: gangs.TrainingJob = groups.get(key.namespace, name, *_training_kinds(pod))
+    index = values.index(pod, (_TRAINING + "replica-index",))
+    if key.name != name:
+        return Membership(key, TRAINING.name, Size(1, 1), role=_LAUNCHER, index=index)
+    counts = {role: count for role, count in found.spec.replicas.items() if count > 0}
+    if _launches_later(found):
+        counts.pop(_LAUNCHER, None)
+    total = sum(counts.values())
+    if not total:
+        raise Unreadable(f"{key.title} has no replicas that KGWE can read")
+    least = min(_training_least(found.spec, total), total)
+    return Membership(
+        key, TRAINING.name, Size(least, total), roles=_with_slack(counts, total - least), role=_role(pod), index=index
+    )
+
+
+def _training_least(spec: gangs.TrainingJobSpec, total: int) -> int:
+    policy = spec.runPolicy.schedulingPolicy
+    if policy is not None and policy.minAvailable:
+        return max(policy.minAvailable, 1)
+    if spec.elasticPolicy is not None and spec.elasticPolicy.minReplicas:
+        return max(spec.elasticPolicy.minReplicas, 1)
+    return total
+
+
+def _with_slack(counts: dict[str, int], slack: int) -> tuple[tuple[str, int], ...]:
+    """The fewest pods of each role, when only the largest may do with fewer."""
+    largest = max(counts, key=lambda role: counts[role])
+    return tuple((role, max(count - slack, 1) if role == largest else count) for role, count in counts.items())
+
+
+TRAINING: Final = Dialect("kubeflow", _training_key, _training)

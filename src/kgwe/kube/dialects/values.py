@@ -1,0 +1,74 @@
+"""Values of labels and annotations: read whole, or refused with what would have been right."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kgwe.kube.dialects.membership import Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgwe.kube.api import core
+
+#: labels and annotations that number the pods of a template, whoever made them
+INDEX_KEYS: Final = (
+    "batch.kubernetes.io/job-completion-index",
+    "apps.kubernetes.io/pod-index",
+    "volcano.sh/task-index",
+    "training.kubeflow.org/replica-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+)
+
+# More pods than any cluster has; what is beyond it is a slip of the pen.
+_MOST: Final = 10**6
+_RATE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<prefix>[MGT])(?P<unit>b|B|bit|byte)?(?:ps|/s)?", re.ASCII)
+_GIGA: Final = {"M": 1e-3, "G": 1.0, "T": 1e3}
+_BITS_PER_BYTE: Final = 8
+
+
+def number(text: str, source: str, *, least: int = 1) -> int:
+    """A whole number as a person or a controller writes it."""
+    digits = text.strip()
+    if digits.isascii() and digits.isdecimal() and least <= int(digits[:8]) <= _MOST and len(digits) <= len(str(_MOST)):
+        return int(digits)
+    raise Unreadable(f"{source} is {text!r}: write a whole number, at least {least}")
+
+
+def checked(value: int, source: str, *, least: int = 1) -> int:
+    """The same of a number that came as one."""
+    return number(str(value), source, least=least)
+
+
+def flag(text: str, source: str) -> bool:
+    """The words Go reads as a boolean."""
+    folded = text.strip().lower()
+    if folded in ("true", "t", "1"):
+        return True
+    if folded in ("false", "f", "0"):
+        return False
+    raise Unreadable(f'{source} is {text!r}: write "true" or "false"')
+
+
+def gb_per_s(text: str, source: str) -> float:
+    """`100Gb` is 12.5 GB/s: a small b counts bits, a capital B bytes."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise Unreadable(f"{source} is {text!r}: write a rate such as 100Gb (bits) or 12.5GB (bytes) per second")
+    rate = float(match["number"]) * _GIGA[match["prefix"]]
+    return rate if match["unit"] in ("B", "byte") else rate / _BITS_PER_BYTE
+
+
+def said(pod: core.Pod, key: str) -> str:
+    """What the pod's annotation says, else its label; empty: nothing."""
+    return pod.metadata.annotations.get(key) or pod.metadata.labels.get(key, "")
+
+
+def index(pod: core.Pod, keys: Iterable[str] = INDEX_KEYS) -> int | None:
+    """The pod's number among those of its template, by the first of the keys that it carries."""
+    for key in keys:
+        text = said(pod, key)
+        if text:
+            return number(text, key, least=0)
+    return None
