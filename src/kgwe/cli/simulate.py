@@ -83,6 +83,7 @@ def simulate(
     html: Path | None = None,
     record: Path | None = None,
     sensitivity_data: Path | None = None,
+    oversubscription: str = "",
     price_list: Path | None = None,
 ) -> int:
     """Run a workload on a fleet and report allocation, waits, spread, failures and cost.
@@ -123,6 +124,9 @@ def simulate(
         Write every decision to this file, as JSON lines; with one policy only.
     sensitivity_data
         Folder of measured step times by placement, one CSV per model; by default those that come with KGWE.
+    oversubscription
+        How many times slower the network is out of a leaf than inside, then out of a spine and so on: "2" or "2,4".
+        Gangs that leave a leaf run slower by that; nothing is said and nothing charged by default.
     price_list
         CSV file of prices (instance_type, region, price_usd_h, spot_price_usd_h) instead of those that come with KGWE.
     """
@@ -140,7 +144,14 @@ def simulate(
     )
     try:
         with _recording(record) as writers, _progress(len(workload)) as bars:
-            results = study.compare(machines, workload, names, options, lambda name: (*writers, _Bar(bars, name)))
+            results = study.compare(
+                machines,
+                workload,
+                names,
+                options,
+                lambda name: (*writers, _Bar(bars, name)),
+                oversubscription=_ratios(oversubscription),
+            )
     except KeyboardInterrupt:
         sys.stderr.write("kgwe: interrupted; nothing was written but recorded decisions.\n")
         return 128 + signal.SIGINT
@@ -168,6 +179,13 @@ def _policies(policy: str, compare: str) -> list[str]:
     for name in names:
         policies.find(name)
     return list(dict.fromkeys(names))
+
+
+def _ratios(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise errors.Permanent(f"--oversubscription {text!r}: give numbers of at least 1, as in 2,4") from None
 
 
 def _show(found: report.Report, output: str, html: Path | None) -> None:

@@ -26,7 +26,7 @@ from kgwe.sim.recording import Fate, JobRecord, Recorder
 from kgwe.sim.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Protocol
 
     from kgwe.placement.snapshot import Grant
@@ -54,6 +54,7 @@ class Options:
     backfill: Backfill = Backfill.EASY
     #: jobs looked at behind the one that has a promise
     depth: int = 256
+    dispatcher: Callable[..., Dispatcher] = Dispatcher
     faults: Faults = field(default_factory=Faults)
     seed: int = 1
     slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: sensitivity.DEFAULTS)
@@ -85,7 +86,7 @@ class Simulation:
         seed, start_s = self.options.seed, workload.jobs[0].arrival_s
         self.recorder = Recorder(world, self.waiting, workload, start_s)
         self._policy = make_policy(world, workload, np.random.default_rng((seed, _POLICY_STREAM)))
-        self._dispatcher = Dispatcher(
+        self._dispatcher = self.options.dispatcher(
             world,
             workload.jobs,
             self.waiting,
@@ -145,7 +146,7 @@ class Simulation:
     def _handle(self, event: Event) -> None:
         match event.kind:
             case Kind.ARRIVAL:
-                self.waiting.add(event.subject, self.workload.jobs[event.subject])
+                self._wait(event.subject)
             case Kind.END:
                 self._end(event)
             case Kind.NODE_UP:
@@ -155,6 +156,10 @@ class Simulation:
                 self._dispatcher.room_appeared()
             case Kind.NODE_DOWN | Kind.CARD_DOWN | Kind.TAKE_BACK:
                 self._break(event)
+
+    def _wait(self, number: int) -> None:
+        self.waiting.add(number, self.workload.jobs[number])
+        self._dispatcher.arrived(number)
 
     # --- starts -----------------------------------------------------------------------------------------
 
@@ -191,8 +196,8 @@ class Simulation:
         return self.recorder.now_s + self._left_s[number] * slower
 
     def _slowdown(self, job: Job, found: spread.Spread) -> float:
-        fewest = self._fewest[job.kind].boxes
-        return sensitivity.slowdown(self.options.slowdowns, job.model, boxes=found.boxes, fewest=fewest)
+        best = self._fewest[job.kind]
+        return sensitivity.slowdown(self.options.slowdowns, job.model, found=found, best=best)
 
     def _rate_micro(self, grant: Grant) -> float:
         capacity = int(self.world.capacity[grant.node])
@@ -227,7 +232,7 @@ class Simulation:
         del self._ends[bisect.bisect_left(self._ends, (run.end_s, number))]
         for grant in run.grants:
             self._holders[grant.node].discard(number)
-        self._dispatcher.room_appeared()
+        self._dispatcher.stopped(number)
         return run
 
     def _interrupt(self, number: int, at_s: float) -> None:
@@ -243,7 +248,7 @@ class Simulation:
         self.recorder.lose((done_s - saved_s) * run.milli)
         record.interruptions += 1
         record.fate = Fate.WAITING
-        self.waiting.add(number, job)
+        self._wait(number)
 
     def _break(self, event: Event) -> None:
         end = self._end_of_fault.pop(event)

@@ -1,11 +1,13 @@
-"""How much slower a job runs when it is spread over more nodes than it needs.
+"""How much slower a job runs when it is spread over more nodes than it needs, or farther apart.
 
 Measured (AdaptDL, OSDI'21 artifact: 4-card nodes, six models): leaving the node costs a lot, going further hardly any.
 A job that would fit one node is slowed by the median ratio of step times, by the number of nodes it is spread over;
 one that needs several nodes anyway runs within a few percent the same however it is spread, so nothing is charged.
 Ratios below 1 are taken as 1, and more nodes than were measured as the most that were.
 
-Nodes joined by NVLink (an NVL72 domain) count as one. What a second leaf costs was not measured and is not charged.
+Nodes joined by NVLink (an NVL72 domain) count as one. What leaving a leaf or a spine costs was not measured; it follows
+from the same figures where the network is said to be oversubscribed: of a ratio r, r - 1 is time on the network, and
+that part takes as many times longer as the network is slower than in the best placement.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from kgwe import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from kgwe.sim.spread import Spread
 
 #: model -> slow-down over 2, 3, 4 and more nodes
 Slowdowns = dict[str, tuple[float, ...]]
@@ -39,12 +43,16 @@ FOLDER: Final = "placement-sensitivity"
 _MOST_DIGIT: Final = 9
 
 
-def slowdown(table: Mapping[str, tuple[float, ...]], model: str, *, boxes: int, fewest: int) -> float:
-    """Step time over that of the best placement; `boxes` it is spread over, `fewest` it could be spread over."""
-    if boxes <= 1 or fewest > 1 or model not in table:
+def slowdown(table: Mapping[str, tuple[float, ...]], model: str, *, found: Spread, best: Spread) -> float:
+    """Step time over that of the best placement."""
+    if found.boxes <= 1 or model not in table:
         return 1.0
     ratios = table[model]
-    return ratios[min(boxes - 2, len(ratios) - 1)]
+    ratio = ratios[min(found.boxes - 2, len(ratios) - 1)]
+    # In the best placement on one node nothing went over the network.
+    base = 1.0 if best.boxes > 1 else ratio
+    slower = found.contention / (best.contention if best.boxes > 1 else 1.0)
+    return base * (1 + (ratio - 1) / ratio * (max(1.0, slower) - 1))
 
 
 def fit(folder: Path) -> Slowdowns:

@@ -23,9 +23,12 @@ def run(
     policy: str,
     options: Options | None = None,
     watchers: tuple[Watcher, ...] = (),
+    *,
+    oversubscription: Sequence[float] = (),
 ) -> Result:
     """What becomes of the workload under the policy of this name."""
-    simulation = Simulation(World.of(nodes), workload, policies.find(policy), options, watchers)
+    world = World.of(nodes, oversubscription)
+    simulation = Simulation(world, workload, policies.find(policy), options, watchers)
     return metrics.summarise(policy, simulation.run())
 
 
@@ -35,8 +38,10 @@ def compare(
     names: Sequence[str],
     options: Options | None = None,
     watch: Callable[[str], tuple[Watcher, ...]] = lambda _: (),
+    *,
+    oversubscription: Sequence[float] = (),
 ) -> list[Result]:
     """The same for each policy in turn; `watch(policy)` gives its watchers."""
     for name in names:
         policies.find(name)  # a misspelt one is told before the others have run
-    return [run(nodes, workload, name, options, watch(name)) for name in names]
+    return [run(nodes, workload, name, options, watch(name), oversubscription=oversubscription) for name in names]

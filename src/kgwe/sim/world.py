@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe import errors
 from kgwe.model import domain_labels, domains
 from kgwe.placement.fit import Fitter
 from kgwe.placement.node import CARD_MILLI
@@ -49,6 +50,10 @@ class World:
     #: node -> its NVLink domain where it has one, else itself: within it, cards are joined by NVLink or PCIe
     box: NDArray[np.int64]
     slice_milli: dict[tuple[int, int, int], int]
+    #: node -> its place in the tree
+    place: NDArray[np.int64]
+    #: per level of the tree, the nearest first: bandwidth inside a domain over bandwidth out of it
+    oversubscription: tuple[float, ...]
     #: milli that work holds, milli that is out of order
     allocated: int = 0
     out: int = 0
@@ -57,7 +62,8 @@ class World:
     _out_by_node: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> World:
+    def of(cls, nodes: Iterable[Node], oversubscription: Sequence[float] = ()) -> World:
+        """`oversubscription`: of the levels of the network, the nearest first; 1 for those not given."""
         snapshot = Snapshot.of(nodes)
         slice_milli = {}
         for number, node in enumerate(snapshot.nodes):
@@ -66,7 +72,7 @@ class World:
         capacity = snapshot.milli.sum(axis=1, dtype=np.int64)
         for (number, _, _), milli in slice_milli.items():
             capacity[number] += milli
-        tree = _network(snapshot.nodes)
+        tree = _network(snapshot.nodes, oversubscription)
         leaf, box = _places(snapshot.nodes, tree)
         return cls(
             snapshot=snapshot,
@@ -77,6 +83,8 @@ class World:
             leaf=leaf,
             box=box,
             slice_milli=slice_milli,
+            place=np.argsort(tree.order),
+            oversubscription=tuple(float(level.oversubscription.max(initial=1.0)) for level in tree.levels),
         )
 
     # --- amounts ----------------------------------------------------------------------------------------
@@ -219,9 +227,17 @@ def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int,
     return found
 
 
-def _network(nodes: Sequence[Node]) -> domains.Tree:
+def _network(nodes: Sequence[Node], oversubscription: Sequence[float]) -> domains.Tree:
     preset = domain_labels.preset(domain_labels.detect(node.labels for node in nodes))
-    return domains.build([preset.place(node.name, node.labels) for node in nodes], preset.names)
+    if len(oversubscription) > len(preset.names) or not all(ratio >= 1 for ratio in oversubscription):
+        raise errors.Permanent(
+            f"oversubscription {', '.join(f'{ratio:g}' for ratio in oversubscription)}: give ratios of at least 1 for"
+            f" the levels {', '.join(preset.names)}, the nearest first"
+        )
+    speeds = {
+        name: domains.Speed(oversubscription=ratio) for name, ratio in zip(preset.names, oversubscription, strict=False)
+    }
+    return domains.build([preset.place(node.name, node.labels) for node in nodes], preset.names, speeds=speeds)
 
 
 def _places(nodes: Sequence[Node], tree: domains.Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,11 +10,12 @@ import pytest
 from tests import machines, small_fleet
 
 from kgwe import errors
-from kgwe.placement.ask import Toleration
 from kgwe.placement.constraints import Constraints, Operator, Requirement
 from kgwe.placement.node import Gpus, Preference, Request
+from kgwe.placement.taints import Toleration
 from kgwe.sim import generate, loaders, openb, policies, prices, records, sensitivity
 from kgwe.sim.loop import Simulation
+from kgwe.sim.spread import Spread
 from kgwe.sim.workload import Workload
 from kgwe.sim.world import World
 
@@ -212,6 +213,11 @@ class TestGenerate:
             generate.generate("mystery", jobs=1, cards=1, seed=1)
 
 
+def slowdown(table, model, *, boxes, fewest, contention=1.0, least=1.0):
+    found, best = Spread(boxes, boxes, 0, contention), Spread(fewest, fewest, 0, least)
+    return sensitivity.slowdown(table, model, found=found, best=best)
+
+
 class TestSensitivity:
     def test_the_defaults_are_what_the_measurements_give(self):
         folder = machines.reference(sensitivity.FOLDER)
@@ -221,11 +227,18 @@ class TestSensitivity:
     def test_only_leaving_the_box_is_charged(self):
         table = sensitivity.DEFAULTS
 
-        assert sensitivity.slowdown(table, "bert", boxes=1, fewest=1) == 1
-        assert sensitivity.slowdown(table, "bert", boxes=2, fewest=1) == 2.38
-        assert sensitivity.slowdown(table, "bert", boxes=40, fewest=1) == 1.77
-        assert sensitivity.slowdown(table, "bert", boxes=8, fewest=4) == 1
-        assert sensitivity.slowdown(table, "unheard-of", boxes=8, fewest=1) == 1
+        assert slowdown(table, "bert", boxes=1, fewest=1) == 1
+        assert slowdown(table, "bert", boxes=2, fewest=1) == 2.38
+        assert slowdown(table, "bert", boxes=40, fewest=1) == 1.77
+        assert slowdown(table, "bert", boxes=8, fewest=4) == 1
+        assert slowdown(table, "unheard-of", boxes=8, fewest=1) == 1
+
+    def test_time_on_the_network_grows_with_what_is_lost_on_the_way(self):
+        table = {"even": (2.0,)}  # on two nodes half of the step is the network
+        assert slowdown(table, "even", boxes=4, fewest=4, contention=3.0) == pytest.approx(0.5 + 0.5 * 3)
+        assert slowdown(table, "even", boxes=4, fewest=4, contention=3.0, least=3.0) == 1
+        assert slowdown(table, "even", boxes=2, fewest=1, contention=3.0) == pytest.approx(1 + 1 * 3)
+        assert slowdown(table, "even", boxes=1, fewest=1, contention=3.0) == 1
 
     def test_medians_are_of_equal_batches_and_never_below_one(self, tmp_path):
         (tmp_path / "mine.csv").write_text(
