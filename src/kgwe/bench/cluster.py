@@ -141,7 +141,7 @@ def summarize(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -
         metrics["pods_per_s"] = mine["per_s"]
         metrics |= {key: mine[key] for key in ("bind_p50_s", "bind_p99_s", "api_writes_per_pod")}
         metrics |= {key: mine[key] for key in ("rss_mb", "rss_peak_mb")}
-        metrics["cpu_s"] = mine["cpu_s"].get("kgwe-controller")
+        metrics["cpu_s"] = mine["cpu_s"].get("kgwe-scheduler")
     if baseline := medians.get(Phase.JOBS):
         metrics |= {f"baseline_{key}": baseline[key] for key in ("bind_p50_s", "bind_p99_s", "api_writes_per_pod")}
     if mine and baseline:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgwe.local.cluster import LocalCluster
     from kgwe.local.processes import ProcessRecord
 
-NAME = "kgwe-controller"
+NAME = "kgwe-scheduler"
 _NAMESPACE = "kgwe-system"
 
 
@@ -32,7 +32,7 @@ def start(cluster: LocalCluster, *, seed: int, profile: Path | None) -> ProcessR
     command = ["controller", "--metrics-bind-address", "127.0.0.1:0"]
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
     argv = [sys.executable, *profiler, "-m", "kgwe.cli", *command]
-    env = {"KUBECONFIG": str(kubeconfig), "KGWE_CONTROLLER_RANDOM_SEED": str(seed)}
+    env = {"KUBECONFIG": str(kubeconfig), "KGWE_SCHEDULER_RANDOM_SEED": str(seed)}
     return cluster.start_sidecar(NAME, argv, env=env)
 
 

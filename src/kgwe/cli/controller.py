@@ -1,29 +1,24 @@
-"""`kgwe controller`: run the GPUWorkload controller."""
+"""`kgwe controller`: GPUWorkloads alone, for clusters whose kube-scheduler cannot be told of an extender."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from kgwe.apps.scheduler import main as process
-from kgwe.apps.scheduler import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from kgwe.cli import scheduler
 
 app = App(
     name="controller",
-    help="""Run GPUWorkloads: find each a node, create its Job, follow it to the end.
+    help="""Run GPUWorkloads alone: as `kgwe scheduler`, without the extender.
 
-Runs until SIGTERM or Ctrl-C. Several replicas may run at once: one acts, the others stand by.""",
+Their pods are pinned to planned nodes, so kube-scheduler needs no configuration; plain pods and gangs of other systems
+are counted and otherwise left alone.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe controller                                       in a cluster, as its service account
   kgwe controller --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
-  kgwe controller --config settings.yaml --log-level debug
   kgwe controller --no-leader-elect --metrics-bind-address 127.0.0.1:0""",
 )
 
@@ -45,7 +40,7 @@ def controller(
     kubeconfig
         How to reach the API server; inside a cluster the service account is used.
     config
-        Settings file (YAML); every key can also be given as KGWE_CONTROLLER_<KEY>.
+        Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
     metrics_bind_address
         Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one.
     leader_elect
@@ -55,20 +50,12 @@ def controller(
     log_level
         debug, info, warning or error.
     """
-    overrides = {
-        "metrics_bind_address": metrics_bind_address,
-        "leader_elect": leader_elect,
-        "default_image": default_image,
-        "log_level": log_level,
-    }
-    loaded = settings.load(config, overrides)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(process.serve(loaded, kubeconfig))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop  # noqa: PLC0415 - optional: absent on other systems
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+    scheduler.run(
+        config,
+        kubeconfig,
+        extender_bind_address="",
+        metrics_bind_address=metrics_bind_address,
+        leader_elect=leader_elect,
+        default_image=default_image,
+        log_level=log_level,
+    )

@@ -31,7 +31,8 @@ class Command:
 COMMANDS = (
     Command("demo", "kgwe.cli.demo:app", "See it work: local cluster, simulated fleet, sample workloads."),
     Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),
-    Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads: place them, create Jobs, follow them."),
+    Command("scheduler", "kgwe.cli.scheduler:app", "Place GPU work: workloads, gangs and plain pods."),
+    Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads alone, without the extender."),
     Command("crds", "kgwe.cli.crds:app", "Print, write or check the definitions of KGWE's kinds."),
     Command("simulate", "kgwe.cli.simulate:app", "Try placement policies on a simulated fleet and workload."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),

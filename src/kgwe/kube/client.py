@@ -163,8 +163,17 @@ class KubeClient:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    async def create(self, resource: Resource[T], body: Any, namespace: str | None = None) -> T:
-        path = resource.path(namespace=self._ns(resource, namespace))
+    async def create(
+        self,
+        resource: Resource[T],
+        body: Any,
+        namespace: str | None = None,
+        *,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> T:
+        """POST; `name` and `subresource` for what is created at an object (binding, eviction)."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
         reply = await self.request("POST", path, body=body, params={"fieldManager": self.field_manager})
         return _decode(reply, resource.type, path)
 

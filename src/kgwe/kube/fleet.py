@@ -96,13 +96,16 @@ class FleetReader:
         found = self._gpu_nodes.get(node)
         return {device.index: device.uuid for device in found.status.gpus} if found else {}
 
+    def labels(self) -> domain_labels.Labels:
+        """Where a node's place in the network is read from."""
+        return topology.labels(self._config.spec.topology) if self._config else domain_labels.TOPOGRAPH
+
     def tree(self) -> Tree:
-        keys = topology.labels(self._config.spec.topology) if self._config else domain_labels.TOPOGRAPH
         infos = [
             topology.node_info(name, self._nodes[name].metadata.labels, self._gpu_nodes.get(name))
             for name in sorted(self._built)
         ]
-        tree, self.problems = topology.tree(infos, keys, self._domains.values())
+        tree, self.problems = topology.tree(infos, self.labels(), self._domains.values())
         return tree
 
     def _rebuild(self, name: str) -> bool:

@@ -52,6 +52,7 @@ class Resource(Generic[T]):
 
 NODE = Resource("", "v1", "nodes", "Node", namespaced=False, type=core.Node)
 POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod)
+BINDING: Resource[Any] = Resource("", "v1", "pods", "Binding", namespaced=True, type=dict[str, Any])
 NAMESPACE: Resource[Any] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=dict[str, Any])
 EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True, type=msgspec.Raw)
 JOB = Resource("batch", "v1", "jobs", "Job", namespaced=True, type=core.Job)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kgwe.local.progress import Progress
 
 NAMESPACE = "ml-team"
-CONTROLLER = "kgwe-controller"
+CONTROLLER = "kgwe-scheduler"
 # Long enough for a slow machine: the samples themselves run ten seconds.
 _EXPECT_TIMEOUT_S = 180.0
 

@@ -138,11 +138,15 @@ class Engine:
         strategy: Strategy | None = None,
         hint: Floats | None = None,
         rng: np.random.Generator | None = None,
+        among: NDArray[np.intp] | None = None,
     ) -> Decision | Refusal:
-        """The best node for the pod. `hint`: node -> points of a forecast; `rng` is for the strategy random alone."""
+        """The best node for the pod. `hint`: node -> points of a forecast; `rng` is for the strategy random alone;
+        `among`: the only nodes that may be taken."""
         view = self._view(request, strategy or self.strategy)
         if view.counts[0] == 0:
             return self._refusal(view)
+        if among is not None:
+            return self._decide_among(view, among)
         if view.strategy is Strategy.RANDOM:
             node = self._draw(view, rng)
         elif hint is None:
@@ -150,6 +154,12 @@ class Engine:
         else:
             node = int((view.rank - view.score + _hinted(view.score, hint)).argmax())
         return self._decision(view, node, hint)
+
+    def _decide_among(self, view: _View, among: NDArray[np.intp]) -> Decision | Refusal:
+        ranks = view.rank[among]
+        if not len(ranks) or ranks.max() == _NOWHERE:
+            return self._refusal(view)
+        return self._decision(view, int(among[int(ranks.argmax())]), None)
 
     def shortlist(self, request: Request, most: int, *, strategy: Strategy | None = None) -> list[int]:
         """The best nodes that fit, the best first; at most so many."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Seat = tuple[str, int]
 
+_NO_SEATS: dict[int, Holding] = {}
+
 
 class Ledger:
     """Bookings on one live fleet."""
@@ -109,15 +111,23 @@ class Ledger:
 
     # --- seats ------------------------------------------------------------------------------------------
 
-    def commit(self, owner: str, wanted: Mapping[str, int], grants: Sequence[Grant]) -> None:
-        """Reserve a fresh plan, seat i for the i-th grant: all of it, or InvariantBroken and nothing."""
-        if self._seats.get(owner):
+    def commit(
+        self, owner: str, wanted: Sequence[Mapping[str, int]], grants: Sequence[Grant], *, extend: bool = False
+    ) -> int:
+        """Reserve a fresh plan, a seat for each grant in turn: all of it, or InvariantBroken and nothing.
+
+        Returns the number of the first seat: 0, or with `extend` the next after those the owner has.
+        """
+        if self._seats.get(owner) and not extend:
             raise errors.InvariantBroken(f"{owner} has seats already")
-        self.fleet.seat({seat_key(owner, number): wanted for number in range(len(grants))}, grants)
+        start = max(self._seats.get(owner, ()), default=-1) + 1
+        self.fleet.seat({seat_key(owner, number): each for number, each in enumerate(wanted, start)}, grants)
         nodes = self.fleet.snapshot.nodes
-        self._seats[owner] = {
-            number: Holding(nodes[grant.node].name, wanted, grant.cards) for number, grant in enumerate(grants)
-        }
+        self._seats.setdefault(owner, {}).update(
+            (number, Holding(nodes[grant.node].name, each, grant.cards))
+            for number, (each, grant) in enumerate(zip(wanted, grants, strict=True), start)
+        )
+        return start
 
     def reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
         """The owner has exactly these seats from now on; returns whether room came free."""
@@ -147,6 +157,10 @@ class Ledger:
             number: replace(holding, cards=self._cards(owner, number) or holding.cards)
             for number, holding in self._seats.get(owner, {}).items()
         }
+
+    def seat(self, owner: str, number: int) -> Holding | None:
+        """One seat, as it was reserved."""
+        return self._seats.get(owner, _NO_SEATS).get(number)
 
     def pod_in(self, owner: str, number: int) -> str:
         """Uid of the bound pod that has the seat; empty when none has."""

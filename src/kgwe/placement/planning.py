@@ -92,8 +92,10 @@ class Ask:
     name: str = ""
     #: seconds it is thought to run
     expected_s: float | None = None
-    #: roles of unequal pods; empty: `pods` equal ones
+    #: roles of unequal pods; None: `pods` equal ones
     gang: GangRequest | None = None
+    #: the same gang where it would rather be: tried first
+    first: GangRequest | None = None
 
     def rank(self) -> tuple[int, str, str]:
         """Who goes first: higher priority, then older, then by identity so that the order is total."""
@@ -135,10 +137,20 @@ class Plan:
     domain: str = ""
     prefers: bool = True
     words: str = ""
+    gang: GangPlan | None = None
+    #: number of its first seat; more than 0 when it fills up a gang that has some already
+    start: int = 0
+    #: where pods differ: seat by seat what each takes; empty: `amounts`
+    by_seat: tuple[Mapping[str, int], ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(seat.node for seat in self.seats))
+
+    @property
+    def wanted(self) -> list[Mapping[str, int]]:
+        """Seat by seat what the pod takes of its node."""
+        return [*self.by_seat] if self.by_seat else [self.amounts] * len(self.seats)
 
     @property
     def gpus_per_pod(self) -> int:
@@ -325,6 +337,7 @@ def gang_request(ask: Ask) -> GangRequest:
         hardware=near.hardware,
         min_network_gb_per_s=near.min_network_gb_per_s,
         max_nodes_per_leaf=near.max_nodes_per_leaf,
+        max_gpus_per_leaf=near.max_gpus_per_leaf,
         max_pods_per_node=near.max_pods_per_node,
         priority=ask.priority,
         name=ask.name,
@@ -332,6 +345,8 @@ def gang_request(ask: Ask) -> GangRequest:
 
 
 def _gang(place: Place, ask: Ask, evictable: Evictable | None, *, explain: bool) -> Plan | Refusal:
+    if ask.first is not None and isinstance(liked := place.gangs.try_plan(ask.first), GangPlan):
+        return seated_gang(ask, liked)
     gang = gang_request(ask)
     if not explain:
         quick = place.gangs.try_plan(gang)
@@ -363,7 +378,27 @@ def seated_gang(ask: Ask, found: GangPlan) -> Plan:
         domain=found.domain,
         prefers=found.prefers,
         words=found.words(),
+        gang=found,
+        by_seat=_by_seat(ask, found),
     )
+
+
+def _by_seat(ask: Ask, found: GangPlan) -> tuple[Mapping[str, int], ...]:
+    if ask.gang is None:
+        return ()
+    by_role = {role.name: amounts_of(role.request) for role in ask.gang.roles}
+    return tuple(by_role[seat.role] for seat in found.seats)
+
+
+def amounts_of(request: Request) -> dict[str, int]:
+    """What a pod of this request takes of its node."""
+    gpus = request.gpus
+    found = {amounts.CPU: request.cpu_milli, amounts.MEMORY: request.memory_bytes, amounts.PODS: 1}
+    if gpus.count:
+        found[amounts.GPU] = gpus.count
+    if gpus.slices:
+        found[f"{amounts.MIG_PREFIX}{gpus.profile}"] = gpus.slices
+    return {name: amount for name, amount in found.items() if amount}
 
 
 def gang_refused(ask: Ask, found: GangRefusal) -> Refusal:

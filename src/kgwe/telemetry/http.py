@@ -49,12 +49,15 @@ class ProbeApp:
         *,
         live: Callable[[], str | None],
         ready: Callable[[], str | None],
+        others: Any = None,
     ) -> None:
+        """`others`: the ASGI application for every other path."""
+        self._others = others
         self._registry = registry
         self._probes = {"/healthz": live, "/readyz": ready}
 
     async def __call__(
-        self, scope: dict[str, Any], _receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:
         if scope["type"] != "http":
             return
@@ -66,6 +69,8 @@ class ProbeApp:
         elif path in self._probes:
             problem = self._probes[path]()
             await _reply(send, 503 if problem else 200, f"{problem or 'ok'}\n".encode())
+        elif self._others is not None:
+            await self._others(scope, receive, send)
         else:
             await _reply(send, 404, b"not found: try /metrics, /healthz or /readyz\n")
 
@@ -86,10 +91,13 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any, address: Address) -> Any:
-    """Serve `app` while the context is open; yields the port (useful when 0 was asked for)."""
+async def serving(app: Any, address: Address, *, certificate: str = "", key: str = "") -> Any:
+    """Serve `app` while the context is open, over TLS when there is a certificate; yields the port (useful when 0 was
+    asked for)."""
     config = uvicorn.Config(
         app,
+        ssl_certfile=certificate or None,
+        ssl_keyfile=key or None,
         host=address.host,
         port=address.port,
         log_config=None,

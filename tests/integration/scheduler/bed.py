@@ -42,7 +42,7 @@ class Replica:
     def __init__(self, kubeconfig: Path, log: Path, **settings: str) -> None:
         self.port = ports.allocate(("metrics",))["metrics"]
         self.log = log
-        env = os.environ | {f"KGWE_CONTROLLER_{key.upper()}": value for key, value in settings.items()}
+        env = os.environ | {f"KGWE_SCHEDULER_{key.upper()}": value for key, value in settings.items()}
         command = [sys.executable, "-m", "kgwe.cli", "controller", "--kubeconfig", str(kubeconfig)]
         command += ["--metrics-bind-address", f"127.0.0.1:{self.port}"]
         with log.open("ab") as out:

@@ -28,7 +28,7 @@ def prepared(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         cluster = LocalCluster.start(ClusterOptions(cluster.name, state_root=cluster_root))
         asyncio.run(_prepare(cluster))
         path = tmp_path_factory.mktemp("controller") / "kubeconfig"
-        yield cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-controller", path)
+        yield cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-scheduler", path)
     finally:
         cluster.stop(grace_s=2.0)
 
@@ -70,4 +70,4 @@ async def _clear(bed: Bed) -> None:
     await bed.until(lambda: not bed.pods.store, timeout_s=60)
     await bed.remove_nodes()
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
-    await bed.client.patch(resources.LEASE, "kgwe-controller", lease, "kgwe-system")
+    await bed.client.patch(resources.LEASE, "kgwe-scheduler", lease, "kgwe-system")

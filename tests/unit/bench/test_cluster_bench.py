@@ -32,7 +32,7 @@ def result(per_s: float, **more) -> PhaseResult:
 
 
 def controller_result(per_s: float, **more) -> PhaseResult:
-    mine = {"cpu_s": {"kgwe-controller": 3.0}, "rss_mb": 60.0, "rss_peak_mb": 70.0, "api_writes_per_pod": 13.0}
+    mine = {"cpu_s": {"kgwe-scheduler": 3.0}, "rss_mb": 60.0, "rss_peak_mb": 70.0, "api_writes_per_pod": 13.0}
     return result(per_s, **{**mine, **more})
 
 

@@ -14,8 +14,8 @@ def write(tmp_path, text):
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):
     path = write(tmp_path, "workers: 3\nlogLevel: error\ndefaultImage: from/file:1\n")
-    monkeypatch.setenv("KGWE_CONTROLLER_WORKERS", "5")
-    monkeypatch.setenv("KGWE_CONTROLLER_LOG_LEVEL", "warning")
+    monkeypatch.setenv("KGWE_SCHEDULER_WORKERS", "5")
+    monkeypatch.setenv("KGWE_SCHEDULER_LOG_LEVEL", "warning")
 
     loaded = settings.load(path, {"log_level": "debug", "leader_elect": None})
 
@@ -43,5 +43,5 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_switches_can_be_given_by_environment(monkeypatch):
-    monkeypatch.setenv("KGWE_CONTROLLER_LEADER_ELECT", "false")
+    monkeypatch.setenv("KGWE_SCHEDULER_LEADER_ELECT", "false")
     assert settings.load().leader_elect is False

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kgwe.kube.resources import Resource
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-CONTROLLER_NAME = "kgwe-controller"
+CONTROLLER_NAME = "kgwe-scheduler"
 UID_LABEL = "kgwe.nvidia.io/workload-uid"
 NAME_LABEL = "kgwe.nvidia.io/workload"
 TYPE_LABEL = "kgwe.nvidia.io/workload-type"
@@ -299,7 +299,9 @@ def _rendezvous(workload: Workload, spec: dict[str, Any], pods: int, gpus: int) 
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
     for container in spec["containers"]:
         known = {entry.get("name") for entry in container.get("env", ())}
-        added: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in values.items() if key not in known]
+        added: list[dict[str, Any]] = [
+            {"name": key, "value": value} for key, value in values.items() if key not in known
+        ]
         added += [{"name": key, "valueFrom": index} for key in ("RANK", "PET_NODE_RANK") if key not in known]
         container["env"] = [*container.get("env", ()), *added]
 

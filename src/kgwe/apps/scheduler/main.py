@@ -1,4 +1,4 @@
-"""`kgwe controller`: the process. Wires informers to state, state to planner, planner to reconciler.
+"""`kgwe scheduler`: the process. Wires informers to state, state to planner, planner to reconciler, and the extender.
 
 Every replica watches; the leader acts. A term of leadership starts with a fresh read of everything it
 decides on, runs workers over a queue of keys, and leaves nothing behind in memory when it ends.
@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs
+from kgwe.apps.scheduler import jobs, seating
+from kgwe.apps.scheduler.extender import ExtenderApp
+from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.apps.scheduler.term import Term
-from kgwe.kube import resources
+from kgwe.kube import dialects, resources
 from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
@@ -31,10 +33,12 @@ from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from kgwe.apps.scheduler.settings import Settings
+    from kgwe.kube.extender import BindArgs
+    from kgwe.kube.resources import Resource
     from kgwe.placement.strategies import Chooser
 
 log = structlog.get_logger(__name__)
@@ -42,6 +46,8 @@ log = structlog.get_logger(__name__)
 STRATEGIES_GROUP = "kgwe.strategies"
 # Long enough for the largest fleets; a leader that reads nothing for so long only keeps others from leading.
 _RESYNC_S = 60.0
+_LISTEN_TRIES = 50
+_LISTEN_PAUSE_S = 0.1
 
 
 def load_choosers() -> dict[str, Chooser]:
@@ -55,7 +61,7 @@ def load_choosers() -> dict[str, Chooser]:
     return found
 
 
-class Controller:
+class Scheduler:
     """One replica."""
 
     def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
@@ -63,6 +69,12 @@ class Controller:
         self.metrics = Metrics()
         self.state = ClusterState()
         self.metrics.active = self.state.active
+        self.gangs = Gangs(self.state)
+        self._acting = False
+        self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
+        self._known: dialects.Groups | None = None
+        self._groups_of = -1
+        self.state.on_foreign = self.gangs.on_pod
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
@@ -88,7 +100,7 @@ class Controller:
             (Informer(client, resources.GPU_NODE), state.on_gpunode),
             (Informer(client, resources.WARP_GPU_WORKLOAD), state.on_warp),
             (Informer(client, resources.GPU_WORKLOAD), state.on_kgwe),
-            (Informer(client, resources.JOB, label_selector=jobs.SELECTOR), state.on_job),
+            (Informer(client, resources.JOB), state.on_job),
             (Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment),
             # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
             (
@@ -100,12 +112,36 @@ class Controller:
             informer.on_change(listener)
         return [informer for informer, _ in pairs]
 
+    async def _watch_gangs(self) -> None:
+        """Watch whatever kinds this cluster has in which others describe gangs."""
+        stores: dict[Resource[Any], Mapping[str, Any]] = {}
+        for kind in await dialects.served(self.client):
+            informer = next((each for each in self.informers if each.resource == kind), None)
+            if informer is None:
+                informer = Informer(self.client, kind)
+                informer.on_change(lambda _: self.gangs.groups_changed())
+                # Before the pods: a gang's first pod is then read with its group in sight.
+                self.informers.insert(0, informer)
+            stores[kind] = informer.store
+        self._stores = stores
+        self.gangs.lookup = self._groups
+
+    def _groups(self) -> dialects.Groups:
+        fleet = self.state.fleet
+        if self._groups_of != fleet.generation or self._known is None:
+            levels = dialects.Levels(self.state.reader.labels(), tuple(level.name for level in fleet.tree.levels))
+            self._known = dialects.Groups(levels, self._stores)
+            self._groups_of = fleet.generation
+        return self._known
+
     # --- probes -----------------------------------------------------------------------------------------
 
     def problem(self) -> str | None:
-        """Why this replica should not be relied on yet; a standby with warm caches is fine."""
+        """Why this replica should not be called: the Service sends kube-scheduler's calls to the one that acts."""
         behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
-        return f"waiting for first list of {', '.join(behind)}" if behind else None
+        if behind:
+            return f"waiting for first list of {', '.join(behind)}"
+        return None if self._acting else "standby: another replica acts"
 
     # --- running ----------------------------------------------------------------------------------------
 
@@ -114,13 +150,14 @@ class Controller:
         # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
         app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
-            log.info("controller_started", id=self.identity, port=port, strategies=sorted(self.choosers))
+            await self._watch_gangs()
+            log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             async with self._background():
                 await _first(wait_synced(*self.informers), stop.wait())
                 while not stop.is_set():
                     await self._lead_once(stop)
                 await self.events.flush()
-        log.info("controller_stopped", id=self.identity)
+        log.info("scheduler_stopped", id=self.identity)
 
     @contextlib.asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:
@@ -158,10 +195,58 @@ class Controller:
             # The leader before us may have written what our watches have not shown yet.
             await _first(self._resync(), self._lost(), stop.wait())
             if self.may_act() and not stop.is_set():
-                async with Term(self.means()):
+                async with Term(self.means()) as term, self._extender(term):
+                    self._acting = True
                     await _first(self._lost(), stop.wait())
         finally:
+            self._acting = False
             self.metrics.leader.set(0)
+
+    @contextlib.asynccontextmanager
+    async def _extender(self, term: Term) -> AsyncIterator[None]:
+        """Answer kube-scheduler, for as long as this replica leads and no longer."""
+        settings = self.settings
+        if not settings.extender_bind_address:
+            yield
+            return
+        app = http.ProbeApp(
+            self.metrics.registry,
+            live=lambda: None,
+            ready=self.problem,
+            others=ExtenderApp(term.answers, self.metrics, bind=self._bind if settings.extender_binds else None),
+        )
+        address = http.Address.parse(settings.extender_bind_address)
+        async with self._listening(app, address) as port:
+            log.info("extender_listening", port=port)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, app: Any, address: http.Address) -> AsyncIterator[int]:
+        """The leader before us may be letting go of the port just now: on one machine all replicas share it."""
+        files = {"certificate": self.settings.extender_tls_cert_file, "key": self.settings.extender_tls_key_file}
+        async with contextlib.AsyncExitStack() as stack:
+            for attempt in range(_LISTEN_TRIES):
+                try:
+                    port = await stack.enter_async_context(http.serving(app, address, **files))
+                    break
+                except errors.Permanent:
+                    if attempt == _LISTEN_TRIES - 1:
+                        raise
+                    await asyncio.sleep(_LISTEN_PAUSE_S)
+            yield port
+
+    async def _bind(self, args: BindArgs) -> str:
+        """Bind the pod, and write the cards it was given on it in the same write."""
+        holding = self.state.ledger.fleet.holding(args.PodUID)
+        annotations = {seating.CARDS_ANNOTATION: f"{holding.cards:x}"} if holding and holding.cards else {}
+        body = {
+            "metadata": {"name": args.PodName, "uid": args.PodUID, "annotations": annotations},
+            "target": {"kind": "Node", "name": args.Node},
+        }
+        await self.client.guarded(self.guard).create(
+            resources.BINDING, body, args.PodNamespace, name=args.PodName, subresource="binding"
+        )
+        return ""
 
     async def _resync(self) -> None:
         """Read everything afresh; a replica that cannot is no use as a leader and ends, so that another may be one."""
@@ -184,6 +269,7 @@ class Controller:
         return Means(
             client=self.client.guarded(self.guard),
             state=self.state,
+            gangs=self.gangs,
             settings=self.settings,
             events=self.events,
             metrics=self.metrics,
@@ -218,4 +304,4 @@ async def serve(settings: Settings, kubeconfig: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with KubeClient.connect(kubeconfig, field_manager=jobs.CONTROLLER_NAME) as client:
-        await Controller(settings, client).run(stop)
+        await Scheduler(settings, client).run(stop)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
+    from kgwe.apps.scheduler.gangs import Gangs
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.apps.scheduler.state import ClusterState
@@ -21,6 +22,7 @@ class Means:
     #: refuses to write once the Lease may be somebody else's
     client: KubeClient
     state: ClusterState
+    gangs: Gangs
     settings: Settings
     events: EventRecorder
     metrics: Metrics

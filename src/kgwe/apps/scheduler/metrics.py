@@ -49,6 +49,19 @@ class Metrics:
             registry=registry,
             buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
         )
+        self.extender_requests = Counter(
+            "kgwe_extender_requests",
+            "Calls of kube-scheduler by verb and outcome",
+            ["verb", "outcome"],
+            registry=registry,
+        )
+        self.extender_seconds = Histogram(
+            "kgwe_extender_duration_seconds",
+            "Time of one call of kube-scheduler, from its body's last byte to the reply",
+            ["verb"],
+            registry=registry,
+            buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
+        )
         self.waiting = Gauge("kgwe_workload_queue_depth", "Workloads waiting for room", registry=registry)
         self.active: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
         registry.register(_ActiveWorkloads(self))

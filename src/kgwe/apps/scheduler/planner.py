@@ -9,6 +9,7 @@ API, the rest never happened.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe import errors
@@ -111,7 +112,10 @@ class Planner:
             decision = planning.plan(fleet, ask, choosers=self._choosers, rng=self._rng)
             if isinstance(decision, Plan):
                 try:
-                    self._state.ledger.commit(ask.owner, decision.amounts, decision.grants)
+                    start = self._state.ledger.commit(
+                        ask.owner, decision.wanted, decision.grants, extend=ask.gang is not None
+                    )
+                    decision = replace(decision, start=start)
                 except errors.InvariantBroken as exc:
                     decision = Refusal(ask, Reason.HELD_FOR_OTHERS, str(exc))
             else:

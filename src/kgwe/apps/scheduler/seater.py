@@ -34,6 +34,7 @@ class Seater:
         self._state = means.state
         self._queue: WorkQueue[str] = WorkQueue()
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
+        self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -46,11 +47,13 @@ class Seater:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def seat(self, owner: str, pod: core.Pod) -> None:
-        """Give the pod a seat of its owner, soon; asked for one that has gone, nothing happens."""
+    def seat(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
+        """Give the pod a seat of its owner (that one), soon; asked for a pod that has gone, nothing happens."""
         uid = pod.metadata.uid
         if uid not in self._given:
             self._owner[uid] = owner
+            if number is not None:
+                self._chosen[uid] = number
             self._queue.add(uid)
 
     async def _work(self) -> None:
@@ -71,9 +74,9 @@ class Seater:
     async def _seat(self, uid: str) -> None:
         pod = self._state.pods.get(uid)
         owner = self._owner.get(uid, "")
-        if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not seating.is_gated(pod):
-            self._owner.pop(uid, None)
-            self._given.pop(uid, None)
+        if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not self._lacks_seat(pod):
+            for known in (self._owner, self._given, self._chosen):
+                known.pop(uid, None)
             return
         if uid in self._given:
             return
@@ -86,8 +89,15 @@ class Seater:
             resources.POD, pod.metadata.name, seated(pod, owner, number, holding), pod.metadata.namespace
         )
 
+    def _lacks_seat(self, pod: core.Pod) -> bool:
+        if seating.is_gated(pod):
+            return True
+        return pod.metadata.uid in self._chosen and seating.SEAT_ANNOTATION not in pod.metadata.annotations
+
     def _number(self, pod: core.Pod, owner: str) -> int:
         """Its own seat where it has an index, else the first that no other pod has been given."""
+        if pod.metadata.uid in self._chosen:
+            return self._chosen[pod.metadata.uid]
         fixed = self._state.seat_of(pod)
         if fixed is not None and fixed[0] == owner:
             return fixed[1]
@@ -98,7 +108,17 @@ class Seater:
 
 
 def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str, Any]:
-    """The merge patch that gives a gated pod its place."""
+    """The merge patch that gives a pod its place.
+
+    One without a gate cannot be pinned any more: it is held to its seat by the extender, and the new label has
+    kube-scheduler look at it again.
+    """
+    annotations = {seating.SEAT_ANNOTATION: f"{owner}/{number}"}
+    if holding.cards:
+        annotations[seating.CARDS_ANNOTATION] = f"{holding.cards:x}"
+    meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
+    if not seating.is_gated(pod):
+        return {"metadata": meta | {"labels": {seating.SEATED_LABEL: "true"}}}
     required = pod.spec.affinity.nodeAffinity.required
     terms: list[dict[str, Any]] = [
         {
@@ -113,10 +133,7 @@ def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str
         spec["affinity"] = {"nodeAffinity": {key: {"nodeSelectorTerms": terms}}}
     seating.pin(spec, holding.node)
     spec["schedulingGates"] = [{"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != seating.GATE]
-    annotations = {seating.SEAT_ANNOTATION: f"{owner}/{number}"}
-    if holding.cards:
-        annotations[seating.CARDS_ANNOTATION] = f"{holding.cards:x}"
-    return {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}, "spec": spec}
+    return {"metadata": meta, "spec": spec}
 
 
 def _line(line: core.NodeRequirement) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
 
 #: gate of pods that wait for their seat
-GATE: Final = "kgwe.nvidia.io/plan"
+GATE: Final = PLAN_GATE
 PLAN_ANNOTATION: Final = "kgwe.nvidia.io/plan"
 #: owner/number of a pod's seat
 SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
+#: on pods that had no gate when they got their seat
+SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 #: cards planned for a pod, as a hexadecimal mask
 CARDS_ANNOTATION: Final = "kgwe.nvidia.io/cards"
 _HEX: Final = 16

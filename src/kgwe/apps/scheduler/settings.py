@@ -1,6 +1,6 @@
-"""Settings of the controller: one file, one tree, unknown keys refused with their path.
+"""Settings of the scheduler: one file, one tree, unknown keys refused with their path.
 
-Order of precedence: flag, environment (KGWE_CONTROLLER_<KEY>), file, default.
+Order of precedence: flag, environment (KGWE_SCHEDULER_<KEY>), file, default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-ENV_PREFIX = "KGWE_CONTROLLER_"
+ENV_PREFIX = "KGWE_SCHEDULER_"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -25,9 +25,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_image: str = "ghcr.io/kgwe/gpu-workload:latest"
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
+    # Address of the extender that kube-scheduler calls; empty: none is served, only GPUWorkloads are planned.
+    extender_bind_address: str = ":8888"
+    # PEM files: with both the extender speaks HTTPS.
+    extender_tls_cert_file: str = ""
+    extender_tls_key_file: str = ""
+    # Whether the extender binds GPU pods itself, so that the planned cards are written with the binding.
+    extender_binds: bool = False
+    # Seconds a place is kept for a pod that kube-scheduler was told to put there and has not bound.
+    assume_seconds: float = 30.0
     # With several replicas exactly one acts. Off saves the lease writes when there is only ever one.
     leader_elect: bool = True
-    lease_name: str = "kgwe-controller"
+    lease_name: str = "kgwe-scheduler"
     lease_namespace: str = "kgwe-system"
     # Seconds. After a crash a standby takes over within lease_duration + retry_period.
     lease_duration_seconds: int = 7

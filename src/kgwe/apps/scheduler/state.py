@@ -2,7 +2,7 @@
 
 Every replica keeps this up to date, leader or not, so that a new leader knows the cluster at once. Who is interested
 hears that a workload should be looked at (`on_work`), that room may have come free (`on_room`), that a workload is
-gone (`on_gone`), and of every pod that waits for a node (`on_pending`).
+gone (`on_gone`), and of every pod that no workload of ours owns (`on_foreign`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ClusterState:
         self._owners: dict[str, str] = {}  # maker of pods -> uid of the workload that owns it
         self._made: dict[str, dict[str, core.Pod]] = {}  # maker -> pod uid -> pod, not ended
         self._stale = False
-        self.on_pending: Callable[[str, core.Pod | None], None] = _ignore
+        self.on_foreign: Callable[[str, core.Pod | None], None] = _ignore
         self.deaf()
 
     def tell(
@@ -230,9 +230,10 @@ class ClusterState:
         if maker:
             self._made.setdefault(maker, {})[uid] = pod
         owner = self._owners.get(maker, "")
+        if self.is_foreign(pod):
+            self.on_foreign(uid, pod)
         if pod.spec.nodeName:
-            self._book(pod)
-            self.on_pending(uid, None)
+            self.book(pod)
         else:
             self._wait(pod, owner)
         if owner and _interesting(change.old, pod):
@@ -249,15 +250,17 @@ class ClusterState:
                 del self._made[maker]
         if self.ledger.remove_pod(uid):
             self.on_room()
-        self.on_pending(uid, None)
+        self.on_foreign(uid, None)
         if owner := self._owners.get(maker):
             self._touch(owner)
 
     def _wait(self, pod: core.Pod, owner: str) -> None:
         if owner and seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
             self.on_unseated(owner, pod)
-        elif not owner:
-            self.on_pending(pod.metadata.uid, pod)
+
+    def is_foreign(self, pod: core.Pod) -> bool:
+        """Whether others made it. A pod that is labelled as ours waits for what made it to be seen."""
+        return runs.maker_of(pod) not in self._owners and jobs.UID_LABEL not in pod.metadata.labels
 
     def unseated(self, owner: str) -> Iterator[core.Pod]:
         """Pods of the owner that wait behind the gate."""
@@ -271,7 +274,7 @@ class ClusterState:
         owner = self._owners.get(maker, "")
         for pod in self._made.get(maker, {}).values():
             if pod.spec.nodeName:
-                self._book(pod)
+                self.book(pod)
             else:
                 self._wait(pod, owner)
 
@@ -284,7 +287,8 @@ class ClusterState:
             return (owner, number) if number >= 0 else None
         return seating.seat_of(pod.metadata.annotations)
 
-    def _book(self, pod: core.Pod) -> None:
+    def book(self, pod: core.Pod) -> None:
+        """Count a bound pod, in its seat if it has one."""
         try:
             self.ledger.set_pod(pod.metadata.uid, pod.spec.nodeName, translate.requested(pod.spec), self.seat_of(pod))
         except errors.Permanent as exc:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from kgwe import errors
+from kgwe.apps.scheduler.answers import Answers
+from kgwe.apps.scheduler.gangs import OWNER_PREFIX
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.reconciler import Reconciler
 from kgwe.apps.scheduler.seater import Seater
@@ -31,6 +33,9 @@ class Term:
 
     def __init__(self, means: Means) -> None:
         self._state = means.state
+        self._gangs = means.gangs
+        self.answers = Answers(means.state, means.gangs, assume_s=means.settings.assume_seconds)
+        self._settings = means.settings
         self._metrics = means.metrics
         self._count = means.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
@@ -41,6 +46,12 @@ class Term:
         self._calls: set[asyncio.Task[None]] = set()
 
     def _decided(self, uid: str) -> None:
+        plan = self._planner.planned.get(uid)
+        if uid.startswith(OWNER_PREFIX):
+            if plan is not None:
+                self._planner.confirm(uid)
+                self._gangs.planned(uid, plan)
+            return
         key = self._state.keys.get(uid)
         if key is not None:
             self._queue.add(key)
@@ -52,6 +63,8 @@ class Term:
             on_gone=self._reconciler.gone,
             on_unseated=self._seater.seat,
         )
+        self._gangs.refusal = self._planner.held.get
+        self._gangs.tell(want=self._planner.want, forget=self._planner.forget, seat=self._seater.seat)
         self._seater.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
@@ -63,6 +76,7 @@ class Term:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._gangs.deaf()
         self._state.deaf()
         self._queue.close()
         for worker in self._workers:

@@ -1,0 +1,234 @@
+"""What kube-scheduler is told about a pod: from memory, at once, without a write.
+
+A pod with a seat is held to it. A member of a gang without a plan goes nowhere yet, and is told what the gang waits
+for. Any other pod is placed here and now: the engine's best of the nodes kube-scheduler offers, one name only (it then
+skips its own scoring), held for the pod until the watch shows it bound or its time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.kube import extender, podrequest, translate
+from kgwe.placement.engine import Decision
+from kgwe.placement.fit import Verdict
+from kgwe.placement.ranking import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from kgwe.apps.scheduler.gangs import Gangs
+    from kgwe.apps.scheduler.state import ClusterState
+    from kgwe.kube.api import core
+    from kgwe.kube.extender import Args, MetaVictims, PreemptArgs
+    from kgwe.kube.podrequest import PodAsk
+
+# Wishes remembered; a pod is asked about again and again while it waits.
+_KEPT: Final = 20_000
+_POINTS_PER_SCORE: Final = 10.0
+
+
+class Answers:
+    """The extender's verbs over one state."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        gangs: Gangs,
+        *,
+        assume_s: float,
+        blocked: Callable[[PodAsk, int], NDArray[np.bool_] | None] = lambda _ask, _priority: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`blocked`: nodes that are held for others, for a pod of that wish and priority."""
+        self._state = state
+        self._gangs = gangs
+        self._assume_s = assume_s
+        self._blocked = blocked
+        self._clock = clock
+        self._asks: dict[str, PodAsk | str] = {}
+
+    # --- filter -----------------------------------------------------------------------------------------
+
+    def filter(self, args: Args) -> tuple[bytes, str]:
+        """(reply, outcome for the metrics)"""
+        pod = self._state.pods.get(args.uid) or args.pod()
+        seat = self._seat(pod)
+        if seat is not None:
+            if args.has(seat):
+                return extender.one(seat), "planned"
+            return args.nobody(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
+        if (waits := self._gangs.waits(pod)) is not None:
+            return args.nobody(waits), "gang_waits"
+        ask = self._ask(pod)
+        if isinstance(ask, str):
+            return args.nobody(ask), "invalid"
+        return self._place(args, pod, ask)
+
+    def _seat(self, pod: core.Pod) -> str | None:
+        """The node of the pod's seat; None when it has none."""
+        seat = self._gangs.seat(pod.metadata.uid) or self._state.seat_of(pod)
+        if seat is None:
+            return None
+        holding = self._state.ledger.seat(*seat)
+        return holding.node if holding else None
+
+    def _ask(self, pod: core.Pod) -> PodAsk | str:
+        """What it wants, or what is wrong with how it says so."""
+        uid = pod.metadata.uid
+        known = self._asks.get(uid)
+        if known is None:
+            if len(self._asks) >= _KEPT:
+                del self._asks[next(iter(self._asks))]
+            try:
+                known = podrequest.read(pod)
+            except errors.Permanent as exc:
+                known = f"kgwe: {exc}"
+            self._asks[uid] = known
+        return known
+
+    def forget(self, uid: str) -> None:
+        self._asks.pop(uid, None)
+
+    def _place(self, args: Args, pod: core.Pod, ask: PodAsk) -> tuple[bytes, str]:
+        fleet, ledger = self._state.fleet, self._state.ledger
+        now = self._clock()
+        ledger.expire(now)
+        ledger.forget(args.uid)
+        strategy = ask.strategy or Strategy.SCORE
+        rng = np.random.default_rng(len(self._asks)) if strategy is Strategy.RANDOM else None
+        blocked = self._blocked(ask, pod.spec.priority)
+        found = fleet.engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
+        if found is None or (isinstance(found, Decision) and not args.has(found.name)):
+            # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
+            found = fleet.engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
+        if not isinstance(found, Decision):
+            return self._refuse(args, ask), "no_room"
+        ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
+        return extender.one(found.name), "placed"
+
+    def _offered(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+        index = self._state.fleet.snapshot.index
+        offered = np.array([index[name] for name in args.names() if name in index], np.intp)
+        return offered if blocked is None else offered[~blocked[offered]]
+
+    def _refuse(self, args: Args, ask: PodAsk) -> bytes:
+        """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
+        fleet = self._state.fleet
+        index = fleet.snapshot.index
+        codes = fleet.engine.verdicts(ask.request).tolist()
+        never = fleet.fitter.when_empty(ask.request).tolist()
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name in args.names():
+            number = index.get(name)
+            if number is None:
+                unresolvable[name] = "kgwe: not a GPU node that is known"
+            elif never[number]:
+                unresolvable[name] = _WORDS[never[number]]
+            else:
+                failed[name] = _WORDS[codes[number] or Verdict.CARDS_TAKEN]
+        return extender.none(failed, unresolvable)
+
+    # --- prioritize -------------------------------------------------------------------------------------
+
+    def prioritize(self, args: Args) -> bytes:
+        pod = self._state.pods.get(args.uid) or args.pod()
+        names = args.names()
+        seat = self._seat(pod)
+        if seat is not None:
+            return extender.scores((name, extender.HIGHEST if name == seat else 0) for name in names)
+        ask = self._ask(pod)
+        if isinstance(ask, str):
+            return extender.scores((name, 0) for name in names)
+        fleet = self._state.fleet
+        index = fleet.snapshot.index
+        points = np.rint(fleet.engine.scores(ask.request) / _POINTS_PER_SCORE).astype(int).tolist()
+        return extender.scores((name, points[index[name]] if name in index else 0) for name in names)
+
+    # --- preempt ----------------------------------------------------------------------------------------
+
+    def preempt(self, args: PreemptArgs) -> bytes:
+        """Of what kube-scheduler would do, that which helps and breaks nothing.
+
+        It knows neither gangs nor seats: a node is kept only if the pod then fits there by our books too, if it is
+        no member of a gang (the planner finds room for those), and if no victim belongs to a gang or to work that
+        must not be preempted.
+        """
+        pod = args.Pod
+        if self._seat(pod) is not None or self._gangs.waits(pod) is not None:
+            return extender.victims({})
+        ask = self._ask(pod)
+        if isinstance(ask, str):
+            return extender.victims({})
+        kept = {
+            node: victims
+            for node, victims in args.victims().items()
+            if self._helps(ask, pod.spec.priority, node, victims)
+        }
+        return extender.victims(kept)
+
+    def _helps(self, ask: PodAsk, priority: int, node: str, victims: MetaVictims) -> bool:
+        fleet = self._state.fleet
+        number = fleet.snapshot.index.get(node)
+        uids = [victim.UID for victim in victims.Pods or ()]
+        if number is None or not all(self._may_go(uid, priority) for uid in uids):
+            return False
+        undos: list[Callable[[], None]] = []
+        try:
+            undos.extend(fleet.snapshot.release(grant) for uid in uids for grant in fleet.grants(uid))
+            return fleet.fitter.grant(ask.request, number) is not None
+        finally:
+            for undo in reversed(undos):
+                undo()
+
+    def _may_go(self, uid: str, priority: int) -> bool:
+        pod = self._state.pods.get(uid)
+        if pod is None or pod.spec.priority >= priority:
+            return False
+        # Seats belong to workloads and gangs: stopping one member would stop the others without freeing them.
+        return self._state.seat_of(pod) is None
+
+    # --- looking inside ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, object]:
+        """What is believed, for people who wonder."""
+        fleet, ledger = self._state.fleet, self._state.ledger
+        snapshot = fleet.snapshot
+        return {
+            "generation": fleet.generation,
+            "version": snapshot.version,
+            "nodes": {
+                node.name: {
+                    "ready": node.ready,
+                    "free": int(snapshot.free[number]).bit_count(),
+                    "freeCards": f"{int(snapshot.free[number]):x}",
+                    "cards": node.shape.cards,
+                    "cpuMilli": int(snapshot.cpu_milli[number]),
+                    "holders": list(fleet.holders(node.name)),
+                }
+                for number, node in enumerate(snapshot.nodes)
+            },
+            "seats": {
+                owner: {str(number): holding.node for number, holding in ledger.seats(owner).items()}
+                for owner in ledger.owners()
+            },
+            "assumed": list(ledger.assumed),
+            "gangs": self._gangs.snapshot(),
+        }
+
+
+_WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdict in Verdict}
+
+
+def is_gpu_pod(pod: core.Pod) -> bool:
+    try:
+        return podrequest.asks_for_gpus(translate.requested(pod.spec))
+    except errors.Permanent:
+        return False

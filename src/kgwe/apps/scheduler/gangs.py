@@ -1,0 +1,252 @@
+"""Gangs that others made: pods that belong together, collected until they are complete, planned as a whole.
+
+    pod ──► member of a gang? ──► all there? ──► planner ──► every pod its seat
+                                    no: holds nothing, and kube-scheduler is told what is missing
+
+A seat is held while its pod waits behind a plan or is bound. What was decided is written on the pods themselves, so
+nothing but pods is needed to go on after a restart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler import seating
+from kgwe.kube import dialects, podrequest, translate
+from kgwe.placement.live import Holding
+from kgwe.placement.planning import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from kgwe.apps.scheduler.state import ClusterState
+    from kgwe.kube.api import core
+    from kgwe.kube.dialects import Gang, Groups, Key, Membership
+    from kgwe.placement.planning import Plan, Refusal
+
+log = structlog.get_logger(__name__)
+
+#: owners of this kind are gangs, not workloads
+OWNER_PREFIX: Final = "gang:"
+
+
+def owner_of(key: Key) -> str:
+    return f"{OWNER_PREFIX}{key.namespace}/{key.kind}/{key.name}"
+
+
+@dataclass
+class Group:
+    """One gang, as far as its pods are there."""
+
+    key: Key
+    members: dict[str, tuple[core.Pod, Membership]] = field(default_factory=dict)  # by pod uid
+    seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
+    gang: Gang | None = None  # as it was asked for last
+    problem: str = ""
+
+    @property
+    def unseated(self) -> list[core.Pod]:
+        return [pod for uid, (pod, _) in self.members.items() if uid not in self.seats and not pod.spec.nodeName]
+
+
+class Gangs:
+    """Every replica collects; the leader, who has told what to do with complete ones, plans."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._groups: dict[str, Group] = {}  # owner -> gang
+        self._owner: dict[str, str] = {}  # pod uid -> owner
+        self._requests: dict[str, podrequest.PodAsk] = {}
+        self.lookup: Callable[[], Groups] = _no_groups
+        self.refusal: Callable[[str], Refusal | None] = lambda _owner: None
+        self._want: Callable[[Ask], None]
+        self._forget: Callable[[str], None]
+        self._seat: Callable[[str, core.Pod, int], None]
+        self.deaf()
+
+    def tell(
+        self,
+        *,
+        want: Callable[[Ask], None],
+        forget: Callable[[str], None],
+        seat: Callable[[str, core.Pod, int], None],
+    ) -> None:
+        """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat."""
+        self._want, self._forget, self._seat = want, forget, seat
+        for owner in list(self._groups):
+            self._look(owner)
+
+    def deaf(self) -> None:
+        """Only collect (a standby)."""
+        self._want = self._forget = self._seat = _ignore
+
+    # --- pods -------------------------------------------------------------------------------------------
+
+    def on_pod(self, uid: str, pod: core.Pod | None) -> None:
+        """A pod that no workload of ours owns came, changed or (None) went."""
+        if pod is None:
+            self._gone(uid)
+            return
+        member = dialects.membership(pod, self.lookup())
+        if member is None:
+            self._gone(uid)
+            return
+        owner = owner_of(member.key)
+        if self._owner.get(uid, owner) != owner:
+            self._gone(uid)
+        self._owner[uid] = owner
+        group = self._groups.setdefault(owner, Group(member.key))
+        known = group.members.get(uid)
+        group.members[uid] = (pod, member)
+        self._restore(owner, group, pod)
+        if known is None or known[1] != member or bool(known[0].spec.nodeName) != bool(pod.spec.nodeName):
+            self._look(owner)
+        elif uid in group.seats and seating.is_gated(pod):
+            self._seat(owner, pod, group.seats[uid])
+
+    def groups_changed(self) -> None:
+        """An object that memberships are read from changed: all of them are read again."""
+        for uid in [uid for uid, owner in self._owner.items() if owner in self._groups]:
+            pod = self._state.pods.get(uid)
+            if pod is not None and not pod.spec.nodeName:
+                self.on_pod(uid, pod)
+        for uid, pod in list(self._state.pods.items()):
+            if uid not in self._owner and not pod.spec.nodeName and self._state.is_foreign(pod):
+                self.on_pod(uid, pod)
+
+    def _gone(self, uid: str) -> None:
+        owner = self._owner.pop(uid, "")
+        self._requests.pop(uid, None)
+        group = self._groups.get(owner)
+        if group is None:
+            return
+        del group.members[uid]
+        number = group.seats.pop(uid, None)
+        if number is not None:
+            left = {seat: holding for seat, holding in self._state.ledger.seats(owner).items() if seat != number}
+            if self._state.ledger.reserve(owner, left):
+                self._state.on_room()
+        if not group.members:
+            del self._groups[owner]
+            self._state.ledger.release(owner)
+            self._forget(owner)
+        else:
+            self._look(owner)
+
+    def _restore(self, owner: str, group: Group, pod: core.Pod) -> None:
+        """A pod that says which seat it has, has it: from an earlier term, or as the watch shows what we wrote."""
+        said = seating.seat_of(pod.metadata.annotations)
+        node = pod.spec.nodeName or seating.pinned_to(pod.spec)
+        if said is None or said[0] != owner or not node or pod.metadata.uid in group.seats:
+            return
+        number = said[1]
+        if number in group.seats.values():
+            return
+        group.seats[pod.metadata.uid] = number
+        cards = int(pod.metadata.annotations.get(seating.CARDS_ANNOTATION, "0") or "0", 16)
+        seats = dict(self._state.ledger.seats(owner))
+        seats[number] = Holding(node, translate.requested(pod.spec), cards)
+        self._state.ledger.reserve(owner, seats)
+        if pod.spec.nodeName:
+            self._state.book(pod)
+
+    # --- planning ---------------------------------------------------------------------------------------
+
+    def _look(self, owner: str) -> None:
+        """Ask for a plan when all are there and some have no seat."""
+        group = self._groups[owner]
+        waiting = group.unseated
+        if not waiting:
+            self._forget(owner)
+            return
+        members = list(group.members.values())
+        lacking = dialects.missing(members)
+        if lacking:
+            said = next((member.problem.words for _, member in members if member.problem), "")
+            group.problem = said or f"{lacking} more pods of {group.key.title} to come"
+            self._forget(owner)
+            return
+        found = dialects.gang_request(members, self._request_of)
+        if isinstance(found, dialects.Problem):
+            group.problem = found.words
+            self._forget(owner)
+            return
+        group.gang, group.problem = found, ""
+        first = members[0][0]
+        self._want(
+            Ask(
+                owner=owner,
+                request=found.request.roles[0].request,
+                pods=found.request.replicas,
+                gang=found.request,
+                first=next(found.attempts(self._state.fleet.tree)) if found.preferred_domain else None,
+                priority=found.request.priority,
+                since=min(pod.metadata.creationTimestamp or "" for pod, _ in members),
+                namespace=first.metadata.namespace,
+                name=group.key.title,
+            )
+        )
+
+    def _request_of(self, pod: core.Pod) -> Any:
+        known = self._requests.get(pod.metadata.uid)
+        if known is None:
+            known = self._requests[pod.metadata.uid] = podrequest.read(pod)
+        return known.request
+
+    def planned(self, owner: str, plan: Plan) -> None:
+        """The planner has reserved seats for all: give every pod its own."""
+        group = self._groups.get(owner)
+        if group is None or group.gang is None or plan.gang is None:
+            return
+        for pod, seat in group.gang.seated(plan.gang):
+            if pod.metadata.uid in group.members:
+                number = plan.start + seat.rank
+                group.seats[pod.metadata.uid] = number
+                self._seat(owner, group.members[pod.metadata.uid][0], number)
+
+    # --- what the extender asks -------------------------------------------------------------------------
+
+    def seat(self, uid: str) -> tuple[str, int] | None:
+        owner = self._owner.get(uid, "")
+        number = self._groups[owner].seats.get(uid) if owner in self._groups else None
+        return None if number is None else (owner, number)
+
+    def waits(self, pod: core.Pod) -> str | None:
+        """Why a member of a gang may not be bound yet; None for pods of no gang, and for those with a seat."""
+        uid = pod.metadata.uid
+        if uid not in self._owner:
+            if pod.spec.nodeName or not self._state.is_foreign(pod):
+                return None
+            self.on_pod(uid, pod)
+        owner = self._owner.get(uid)
+        if owner is None or uid in self._groups[owner].seats:
+            return None
+        group = self._groups[owner]
+        if group.problem:
+            return f"kgwe: gang waits: {group.problem}"
+        held = self.refusal(owner)
+        return f"kgwe: gang waits: {held.message if held else 'being planned'}"
+
+    def owners(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def group(self, owner: str) -> Group | None:
+        return self._groups.get(owner)
+
+    def snapshot(self) -> Mapping[str, object]:
+        return {
+            owner: {"members": len(group.members), "seated": len(group.seats), "problem": group.problem}
+            for owner, group in self._groups.items()
+        }
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def _no_groups() -> Groups:
+    raise errors.InvariantBroken("nobody has said where gangs are described")

@@ -1,0 +1,113 @@
+"""`kgwe scheduler`: the extender, the planner and the GPUWorkload controller in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from kgwe.apps.scheduler import main as process
+from kgwe.apps.scheduler import settings
+from kgwe.kube import scheduler_configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = App(
+    name="scheduler",
+    help="""Place GPU work: GPUWorkloads, gangs of other systems, and plain GPU pods.
+
+Runs until SIGTERM or Ctrl-C. Several replicas may run at once: one acts, the others stand by. kube-scheduler stays and
+binds; it asks this process where GPU pods go (see `kgwe scheduler config`).""",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe scheduler                                       in a cluster, as its service account
+  kgwe scheduler --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
+  kgwe scheduler --config settings.yaml --log-level debug
+  kgwe scheduler config --url http://kgwe-scheduler.kgwe-system:8888 > kube-scheduler.yaml""",
+)
+
+Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
+
+
+@app.default
+def scheduler(
+    *,
+    kubeconfig: Kubeconfig = None,
+    config: Path | None = None,
+    extender_bind_address: str | None = None,
+    metrics_bind_address: str | None = None,
+    leader_elect: bool | None = None,
+    default_image: str | None = None,
+    log_level: str | None = None,
+) -> None:
+    """Run the scheduler.
+
+    Parameters
+    ----------
+    kubeconfig
+        How to reach the API server; inside a cluster the service account is used.
+    config
+        Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
+    extender_bind_address
+        Where kube-scheduler's calls are answered, such as :8888; only the replica that leads listens.
+    metrics_bind_address
+        Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one.
+    leader_elect
+        Hold a Lease while acting, so that only one of several replicas does.
+    default_image
+        Container image of workloads that bring no podTemplate.
+    log_level
+        debug, info, warning or error.
+    """
+    run(
+        config,
+        kubeconfig,
+        extender_bind_address=extender_bind_address,
+        metrics_bind_address=metrics_bind_address,
+        leader_elect=leader_elect,
+        default_image=default_image,
+        log_level=log_level,
+    )
+
+
+@app.command
+def config(
+    *,
+    url: str = "http://127.0.0.1:8888",
+    binds: bool = False,
+    ca_file: str = "",
+    ignorable: bool = False,
+) -> None:
+    """Print the kube-scheduler configuration that makes it ask KGWE about GPU pods.
+
+    Parameters
+    ----------
+    url
+        Where kube-scheduler reaches the extender; https:// where it has a certificate.
+    binds
+        Let the extender bind, so that the planned cards are written on the pod (set extenderBinds as well).
+    ca_file
+        File with the certificate authority of the extender, on kube-scheduler's machine.
+    ignorable
+        Place GPU pods without KGWE while it does not answer; gangs may then start in halves.
+    """
+    print(  # noqa: T201 - the output of the command
+        scheduler_configuration.text(url, binds=binds, ca_file=ca_file, ignorable=ignorable), end=""
+    )
+
+
+def run(file: Path | None, kubeconfig: Path | None, **overrides: Any) -> None:
+    loaded = settings.load(file, overrides)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(process.serve(loaded, kubeconfig))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - optional: absent on other systems
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,113 @@
+"""What a plain pod asks for, as the engine takes it.
+
+GPUs, CPU, memory and where it may go come from its spec. How its cards should be wired and what they must be like may
+be said in annotations, in the words of GPUWorkload:
+
+    kgwe.nvidia.io/topology-preference: NVLinkRequired     None, NVLinkOptimal, NVLinkRequired, SameNUMA, SamePCIeSwitch
+    kgwe.nvidia.io/min-bandwidth-gbps: "600"
+    kgwe.nvidia.io/min-memory-gb: "40"
+    kgwe.nvidia.io/gpu-model: H100
+    kgwe.nvidia.io/gpu-architecture: Hopper
+    kgwe.nvidia.io/strategy: pack
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.kube import translate
+from kgwe.model import amounts
+from kgwe.placement.constraints import Constraints
+from kgwe.placement.node import Gpus, Preference, Request
+from kgwe.placement.ranking import Strategy, parse_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.model.amounts import Amounts
+
+_PREFIX: Final = "kgwe.nvidia.io/"
+PREFERENCE: Final = f"{_PREFIX}topology-preference"
+MIN_BANDWIDTH: Final = f"{_PREFIX}min-bandwidth-gbps"
+MIN_MEMORY: Final = f"{_PREFIX}min-memory-gb"
+MODEL: Final = f"{_PREFIX}gpu-model"
+ARCHITECTURE: Final = f"{_PREFIX}gpu-architecture"
+STRATEGY: Final = f"{_PREFIX}strategy"
+
+
+@dataclass(frozen=True, slots=True)
+class PodAsk:
+    """One pod's wish."""
+
+    request: Request
+    #: what it takes of its node
+    amounts: Amounts
+    strategy: Strategy | None = None
+
+
+def read(pod: core.Pod) -> PodAsk:
+    """Permanent, with what to change, when it cannot be followed: a wish is never read as less than it says."""
+    wanted = translate.requested(pod.spec)
+    said = pod.metadata.annotations
+    try:
+        affinity = translate.required_affinity(pod.spec.affinity)
+    except ValueError as exc:
+        raise errors.Permanent(f"node affinity: {exc}") from exc
+    strategy = said.get(STRATEGY, "")
+    return PodAsk(
+        request=Request(
+            _gpus(wanted),
+            cpu_milli=wanted.get(amounts.CPU, 0),
+            memory_bytes=wanted.get(amounts.MEMORY, 0),
+            preference=_preference(said),
+            min_bandwidth_gbps=_number(said, MIN_BANDWIDTH),
+            min_memory_gb=int(_number(said, MIN_MEMORY)),
+            model=said.get(MODEL, ""),
+            architecture=said.get(ARCHITECTURE, ""),
+            constraints=Constraints(
+                tuple(sorted(pod.spec.nodeSelector.items())), affinity, translate.tolerations(pod.spec)
+            ),
+        ),
+        amounts=wanted,
+        strategy=parse_strategy(strategy) if strategy else None,
+    )
+
+
+def asks_for_gpus(wanted: Mapping[str, int]) -> bool:
+    return any(amounts.is_gpu(name) and count for name, count in wanted.items())
+
+
+def _gpus(wanted: Mapping[str, int]) -> Gpus:
+    kinds = {name: count for name, count in wanted.items() if amounts.is_gpu(name) and count}
+    if len(kinds) > 1:
+        listed = ", ".join(sorted(kinds))
+        raise errors.Permanent(f"asks for several kinds of GPU at once ({listed}): use one kind per pod")
+    for name, count in kinds.items():
+        if name != amounts.GPU:
+            return Gpus(profile=name.removeprefix(amounts.MIG_PREFIX), slices=count)
+        return Gpus(count=count)
+    return Gpus()
+
+
+def _preference(said: Mapping[str, str]) -> Preference:
+    text = said.get(PREFERENCE, "")
+    try:
+        return Preference(text) if text else Preference.NONE
+    except ValueError:
+        raise errors.Permanent(f"annotation {PREFERENCE}: {text!r} is none of {', '.join(Preference)}") from None
+
+
+def _number(said: Mapping[str, str], key: str) -> float:
+    text = said.get(key, "")
+    if not text:
+        return 0.0
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise errors.Permanent(f"annotation {key}: {text!r} is not a number of at least 0")
+    return number
