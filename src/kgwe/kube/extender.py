@@ -16,6 +16,8 @@ from kgwe.kube.api import core  # noqa: TC001 - msgspec reads the annotations
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+_NULL: Final = msgspec.Raw(b"null")
+
 #: largest score an extender may give
 HIGHEST: Final = 10
 
@@ -44,8 +46,8 @@ class _SlimPod(msgspec.Struct, frozen=True):
 
 class _Args(msgspec.Struct, frozen=True):
     Pod: _SlimPod
-    NodeNames: msgspec.Raw | None = None
-    Nodes: msgspec.Raw | None = None
+    NodeNames: msgspec.Raw = _NULL
+    Nodes: msgspec.Raw = _NULL
 
 
 class _PodArgs(msgspec.Struct, frozen=True):
@@ -115,10 +117,10 @@ class Args:
         self._body = body
         self.uid = args.Pod.metadata.uid
         self.pod_name = f"{args.Pod.metadata.namespace}/{args.Pod.metadata.name}"
-        if args.NodeNames is not None and bytes(args.NodeNames) != b"null":
-            self._raw = bytes(args.NodeNames)
+        if (names := bytes(args.NodeNames)) != b"null":
+            self._raw = names
             self.sends_nodes = False
-        elif args.Nodes is not None and bytes(args.Nodes) != b"null":
+        elif bytes(args.Nodes) != b"null":
             # Without nodeCacheCapable whole nodes come; their names are all that is needed of them.
             try:
                 items = _NODES.decode(args.Nodes).items or ()

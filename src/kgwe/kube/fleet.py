@@ -98,7 +98,9 @@ class FleetReader:
 
     def labels(self) -> domain_labels.Labels:
         """Where a node's place in the network is read from."""
-        return topology.labels(self._config.spec.topology) if self._config else domain_labels.TOPOGRAPH
+        if self._config is not None:
+            return topology.labels(self._config.spec.topology)
+        return domain_labels.preset(domain_labels.detect(node.labels for node in self._built.values()))
 
     def tree(self) -> Tree:
         infos = [
