@@ -93,9 +93,10 @@ def _inside(request: Request, nodes: tuple[str, ...]) -> Request:
 def missing(members: Members) -> int:
     """How many pods must still come before the gang may be placed; before that it holds nothing.
 
-    Pods that failed, are being deleted or are held back by a scheduling gate are not there. One that succeeded is.
+    Pods that failed, are being deleted or are held back by a scheduling gate are not there. One that succeeded is, if
+    it has the owner of one that still runs or waits: else it is of an earlier run.
     """
-    there = [(pod, member) for pod, member in members if _is_there(pod)]
+    there = _there(members)
     least = max((member.size.least for _, member in members if member.size is not None), default=0)
     count = sum(1 + _followers(pod, member) for pod, member in there)
     lacking = max(least - count, _missing_of_roles(there, _roles(members)), 0)
@@ -115,6 +116,17 @@ def _missing_of_roles(there: Members, roles: dict[str, int]) -> int:
 def _followers(pod: core.Pod, member: Membership) -> int:
     """Pods that count as there because they cannot come before this one has a node."""
     return member.followers.count if member.followers is not None and not _is_placed(pod) else 0
+
+
+def _there(members: Members) -> list[tuple[core.Pod, Membership]]:
+    found = [(pod, member) for pod, member in members if _is_there(pod)]
+    owners = {_owner(pod) for pod, _ in found if not translate.is_terminal(pod)}
+    return [(pod, member) for pod, member in found if not translate.is_terminal(pod) or _owner(pod) in owners]
+
+
+def _owner(pod: core.Pod) -> str:
+    controller = pod.metadata.controller
+    return controller.uid if controller is not None else ""
 
 
 def _is_there(pod: core.Pod) -> bool:
@@ -151,7 +163,7 @@ def gang_request(members: Members, request_of: Callable[[core.Pod], Request]) ->
 
 def _gang(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang:
     key = _checked(members)
-    there = [(pod, member) for pod, member in members if _is_there(pod)]
+    there = _there(members)
     size: Size = _same(key, "size", [member.size for _, member in members])
     _check_count(key, there, size, missing(members))
     bound = tuple(pod for pod, _ in there if _is_placed(pod))
@@ -200,9 +212,10 @@ def _checked(members: Members) -> Key:
 def _check_count(key: Key, there: Members, size: Size, lacking: int) -> None:
     if lacking:
         raise Unreadable(f"gang {key.title} waits for {lacking} more of {size.least} pods", waits=True)
-    if size.most and len(there) > size.most:
+    alive = sum(not translate.is_terminal(pod) for pod, _ in there)
+    if size.most and alive > size.most:
         raise Unreadable(
-            f"{len(there)} pods say they belong to gang {key.title}, which has {size.most}: wait for old ones to go, "
+            f"{alive} pods say they belong to gang {key.title}, which has {size.most}: wait for old ones to go, "
             "or give one of two gangs another name",
             waits=True,
         )

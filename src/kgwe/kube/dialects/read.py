@@ -10,6 +10,7 @@ from kgwe.kube.dialects.membership import Key, Membership, Unreadable
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core
+    from kgwe.kube.dialects.dialect import Dialect
     from kgwe.kube.dialects.groups import Groups
 
 #: in the order in which they are believed: our own, groups that pods name, owners, and pods alone
@@ -25,23 +26,53 @@ DIALECTS: Final = (
     own.SINGLE,
 )
 
+# What keys of labels and annotations begin with, up to the slash. Most pods speak no dialect, which is seen at once.
+_WISHING: Final = frozenset({"kgwe.nvidia.io", "kueue.x-k8s.io", "kai.scheduler", "topology.scheduler"})
+_DOMAINS: Final = _WISHING | {
+    "scheduling.x-k8s.io",
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.k8s.io",
+    "scheduling.volcano.sh",
+    "pod-group-name",
+    "jobset.sigs.k8s.io",
+    "leaderworkerset.sigs.k8s.io",
+    "training.kubeflow.org",
+}
+
 
 def membership(pod: core.Pod, groups: Groups) -> Membership | None:
     """The gang the pod belongs to and its place there; None for a pod that belongs to none.
 
     Ask again when the pod or an object of `groups` in its namespace changes.
     """
+    alone = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
+    try:
+        spoken = _spoken(pod, groups)
+    except Unreadable as exc:
+        return Membership(alone, own.SINGLE.name, problem=exc.problem)
+    if spoken.isdisjoint(_DOMAINS) and pod.spec.schedulingGroup is None and pod.spec.workloadRef is None:
+        return None
     for dialect in DIALECTS:
-        key = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
         try:
-            found = dialect.key(pod, groups)
-            if found is None:
-                continue
-            key = found
-            member = dialect.member(pod, key, groups)
-            if member is None:
-                return None
-            return dataclasses.replace(member, wish=wishes.read(pod, groups, member.wish))
+            key = dialect.key(pod, groups)
         except Unreadable as exc:
-            return Membership(key, dialect.name, problem=exc.problem)
+            return Membership(alone, dialect.name, problem=exc.problem)
+        if key is not None:
+            return _member(pod, key, groups, dialect, wishing=not spoken.isdisjoint(_WISHING))
     return None
+
+
+def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
+    said = [pod.metadata.labels, pod.metadata.annotations]
+    said += [owner.metadata.annotations for _, owner in groups.owners(pod)]
+    return {key.partition("/")[0] for each in said for key in each}
+
+
+def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, *, wishing: bool) -> Membership | None:
+    try:
+        member = dialect.member(pod, key, groups)
+        if member is None or not wishing:
+            return member
+        return dataclasses.replace(member, wish=wishes.read(pod, groups, member.wish))
+    except Unreadable as exc:
+        return Membership(key, dialect.name, problem=exc.problem)
