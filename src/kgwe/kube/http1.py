@@ -59,7 +59,6 @@ class Connection(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self.complete = False
         self.used = False  # has carried an answer before
-        self.dropped = False
         self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()
         self._lost = lost
@@ -159,7 +158,7 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _fail(self, error: httpx2.TransportError) -> None:
-        if self._error is None and not self.complete:
+        if self._error is None:
             self._error = error
             self._wake()
 

@@ -104,9 +104,9 @@ class Pool:
         for waiter in self._queue:
             if not waiter.done():
                 waiter.set_exception(httpx2.CloseError("the client was closed"))
-        for connection in list(self._open):
-            self._drop(connection)
         self._idle.clear()
+        for connection in list(self._open):
+            connection.abort()
         if self._reaper is not None:
             self._reaper.cancel()
         with contextlib.suppress(TimeoutError):
@@ -189,9 +189,7 @@ class Pool:
 
     def _drop(self, connection: Connection) -> None:
         connection.abort()
-        if not connection.dropped:
-            connection.dropped = True
-            self._vacate()
+        self._vacate()
 
     def _vacate(self) -> None:
         if not self._hand(None):
