@@ -9,81 +9,81 @@ from kgwe.kube.api.meta import Condition, ObjectMeta, OwnerReference
 __all__ = ["Condition", "Job", "Lease", "Node", "ObjectMeta", "OwnerReference", "Pod"]
 
 
-class Taint(msgspec.Struct, frozen=True):
+class Taint(msgspec.Struct, frozen=True, gc=False):
     key: str
     effect: str
     value: str = ""
 
 
-class NodeSpec(msgspec.Struct, frozen=True):
+class NodeSpec(msgspec.Struct, frozen=True, gc=False):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
+class NodeStatus(msgspec.Struct, frozen=True, gc=False):
     allocatable: dict[str, str] = {}
     capacity: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class ResourceRequirements(msgspec.Struct, frozen=True):
+class ResourceRequirements(msgspec.Struct, frozen=True, gc=False):
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
-class Container(msgspec.Struct, frozen=True):
+class Container(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     restartPolicy: str = ""
 
 
-class Toleration(msgspec.Struct, frozen=True):
+class Toleration(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
 
 
-class NodeRequirement(msgspec.Struct, frozen=True):
+class NodeRequirement(msgspec.Struct, frozen=True, gc=False):
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(msgspec.Struct, frozen=True):
+class NodeSelectorTerm(msgspec.Struct, frozen=True, gc=False):
     matchExpressions: tuple[NodeRequirement, ...] = ()
     matchFields: tuple[NodeRequirement, ...] = ()
 
 
-class NodeSelector(msgspec.Struct, frozen=True):
+class NodeSelector(msgspec.Struct, frozen=True, gc=False):
     nodeSelectorTerms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class NodeAffinity(msgspec.Struct, frozen=True):
+class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
-class Affinity(msgspec.Struct, frozen=True):
+class Affinity(msgspec.Struct, frozen=True, gc=False):
     nodeAffinity: NodeAffinity = NodeAffinity()
 
 
-class SchedulingGate(msgspec.Struct, frozen=True):
+class SchedulingGate(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
-class SchedulingGroup(msgspec.Struct, frozen=True):
+class SchedulingGroup(msgspec.Struct, frozen=True, gc=False):
     """Kubernetes 1.36 and later: the PodGroup a pod belongs to."""
 
     podGroupName: str = ""
 
 
-class WorkloadReference(msgspec.Struct, frozen=True):
+class WorkloadReference(msgspec.Struct, frozen=True, gc=False):
     """Kubernetes 1.35: the part of a Workload a pod belongs to."""
 
     name: str
@@ -91,7 +91,7 @@ class WorkloadReference(msgspec.Struct, frozen=True):
     podGroupReplicaKey: str = ""
 
 
-class PodSpec(msgspec.Struct, frozen=True):
+class PodSpec(msgspec.Struct, frozen=True, gc=False):
     nodeName: str = ""
     schedulerName: str = ""
     priority: int = 0
@@ -109,7 +109,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     workloadRef: WorkloadReference | None = None
 
 
-class PodStatus(msgspec.Struct, frozen=True):
+class PodStatus(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -117,40 +117,41 @@ class PodStatus(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class Pod(msgspec.Struct, frozen=True):
+class Pod(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
-class JobStatus(msgspec.Struct, frozen=True):
+class JobStatus(msgspec.Struct, frozen=True, gc=False):
     active: int = 0
     ready: int = 0
     succeeded: int = 0
     failed: int = 0
+    completedIndexes: str = ""
     startTime: str | None = None
     completionTime: str | None = None
     conditions: tuple[Condition, ...] = ()
 
 
-class PodTemplate(msgspec.Struct, frozen=True):
+class PodTemplate(msgspec.Struct, frozen=True, gc=False):
     spec: PodSpec = PodSpec()
 
 
-class JobSpec(msgspec.Struct, frozen=True):
+class JobSpec(msgspec.Struct, frozen=True, gc=False):
     parallelism: int = 1
     completions: int | None = None
     suspend: bool = False
     template: PodTemplate = PodTemplate()
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
 
-class LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+class LeaseSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     holderIdentity: str = ""
     leaseDurationSeconds: int = 0
     acquireTime: str | None = None
@@ -158,6 +159,6 @@ class LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     leaseTransitions: int = 0
 
 
-class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     metadata: ObjectMeta
     spec: LeaseSpec = LeaseSpec()
