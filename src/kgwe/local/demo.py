@@ -1,25 +1,24 @@
 """`make run`: everything at once, on one machine, to look at.
 
-A local cluster, a simulated fleet of GPU nodes, the controller as its own service account, and sample
-workloads of both kinds. What was started here is stopped at the end; a cluster that ran before stays.
+A local cluster, a simulated fleet of GPU nodes, the scheduler as its own service account and asked by kube-scheduler,
+and sample workloads of both kinds. What was started here is stopped at the end; a cluster that ran before stays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
-from kgwe.kube import crds, manifests, resources
+from kgwe.kube import manifests, resources
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.informer import Informer
-from kgwe.local import assets, exporter, fleet, models, ports
-from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local import assets, exporter, fleet, install, models
+from kgwe.local.cluster import ClusterOptions, LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from kgwe.local.progress import Progress
 
 NAMESPACE = "ml-team"
-CONTROLLER = "kgwe-scheduler"
 # Long enough for a slow machine: the samples themselves run ten seconds.
 _EXPECT_TIMEOUT_S = 180.0
 
@@ -45,6 +43,7 @@ class Sample:
 
 SAMPLES = (
     Sample("training.yaml", Phase.SUCCEEDED, "8 GPUs joined by NVSwitch"),
+    Sample("distributed.yaml", Phase.SUCCEEDED, "32 GPUs on four nodes of one leaf"),
     Sample("warp-inference.yaml", Phase.SUCCEEDED, "the small kind, 2 GPUs"),
     Sample("inference.yaml", Phase.RUNNING, "1 GPU on a cheap node, runs on"),
     Sample("too-large.yaml", Phase.PENDING, "waits, and says why"),
@@ -120,29 +119,17 @@ def running_cluster(name: str, progress: Progress) -> Any:
 
 
 async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> str:
-    """Install the kinds and rights, bring the fleet, start the controller; returns where the GPU metrics are."""
+    """Install the kinds and rights, bring the fleet, start the scheduler; returns where the GPU metrics are."""
     with progress.step("Installing KGWE's kinds and rights"):
-        await crds.install(client)
-        await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
+        await install.install(client)
         await manifests.apply(client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
     with progress.step(f"Bringing up {nodes} nodes of the {model} fleet") as step:
         await fleet.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
-    with progress.step("Starting the controller and the GPU metrics"):
-        start_controller(cluster)
+    with progress.step("Starting the scheduler and the GPU metrics"):
+        await asyncio.to_thread(install.start_scheduler, cluster)
         return await asyncio.to_thread(exporter.start, cluster)
-
-
-def start_controller(cluster: LocalCluster) -> int:
-    """Run the controller beside the cluster, with the rights of deploy/rbac.yaml; returns its metrics port."""
-    kubeconfig = service_account_kubeconfig(
-        cluster, "kgwe-system", CONTROLLER, cluster.directory / f"{CONTROLLER}.kubeconfig"
-    )
-    port = ports.allocate(("metrics",))["metrics"]
-    command = [sys.executable, "-m", "kgwe.cli", "controller", "--kubeconfig", str(kubeconfig)]
-    cluster.start_sidecar(CONTROLLER, [*command, "--metrics-bind-address", f"127.0.0.1:{port}"])
-    return port
 
 
 async def submit_samples(client: KubeClient) -> None:
@@ -196,7 +183,8 @@ async def until_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> No
                 await view.changed.wait()
     except TimeoutError as exc:
         states = "; ".join(f"{name} is {state}" for name, state in unmet(view).items())
-        raise errors.Permanent(f"after {timeout_s:.0f} s {states}. `kgwe local logs {CONTROLLER}` tells more") from exc
+        more = f"`kgwe local logs {install.SCHEDULER}` tells more"
+        raise errors.Permanent(f"after {timeout_s:.0f} s {states}. {more}") from exc
 
 
 async def watch_processes(cluster: LocalCluster) -> None:

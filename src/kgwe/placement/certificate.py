@@ -121,6 +121,14 @@ class GangRefusal:
         """Whether waiting cannot help: not even with nothing running would it start as it is asked for."""
         return self.most_when_empty is not None and self.most_when_empty < self.needed
 
+    def summary(self) -> str:
+        """The certificate in one sentence."""
+        nodes = ", ".join(f"{count} nodes {verdict.reason}" for verdict, count in self.verdicts.items())
+        never = "; waiting does not help" if self.is_hopeless else ""
+        helps = f"; would start now: {self.changes[0].text}" if self.changes else ""
+        where = _name(self.level, self.domain)
+        return f"{_REASONS[self.reason]}; {where} has room for {self.room} of {self.needed} ({nodes}){never}{helps}"
+
     def words(self) -> str:
         """The certificate for people."""
         where = _name(self.level, self.domain)

@@ -409,5 +409,5 @@ def gang_refused(ask: Ask, found: GangRefusal) -> Refusal:
         reason = Reason.INSUFFICIENT_GPU if short else Reason.INSUFFICIENT_RESOURCES
     else:
         reason = Reason.TOPOLOGY_NOT_MET
-    message = f"needs {needs(ask)}: {found.words()}"
+    message = f"needs {needs(ask)}: {found.summary()}"
     return Refusal(ask, reason, message, not found.is_hopeless, certificate=found)

@@ -261,11 +261,11 @@ class Reconciler:
             status = phases.scheduled(workload, placed, timestamp.seconds(), "it is suspended")
             await self._write_status(workload, status)
             return "done"
-        if (why := self._unplaced(run, pods)) is not None:
-            return await self._wait_placed(workload, run, memory, why)
         if workload.status.phase == Phase.RUNNING and not pods:
             # The pod has just ended and is no longer among `pods`; the Job's verdict follows in a moment.
             return "done"
+        if (why := self._unplaced(run, pods)) is not None:
+            return await self._wait_placed(workload, run, memory, why)
         if now - memory.job_seen_at < _SETTLE_S:
             self._requeue(workload.key, _SETTLE_S)
             return "done"

@@ -1,0 +1,43 @@
+"""KGWE on a local cluster: its kinds and rights, and the scheduler beside kube-scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from kgwe import errors
+from kgwe.kube import crds, manifests, scheduler_configuration
+from kgwe.local import assets, ports
+from kgwe.local.cluster import service_account_kubeconfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.client import KubeClient
+    from kgwe.local.cluster import LocalCluster
+
+SCHEDULER = "kgwe-scheduler"
+NAMESPACE = "kgwe-system"
+
+
+async def install(client: KubeClient) -> None:
+    """Kinds, rights, and the admission policy where the API server has such a thing."""
+    await crds.install(client)
+    await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
+    with contextlib.suppress(errors.NotFound):
+        await manifests.apply(client, manifests.load(assets.path("deploy/admission.yaml")))
+
+
+def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = None) -> int:
+    """Run it with the rights of deploy/rbac.yaml and have kube-scheduler ask it; returns its metrics port."""
+    kubeconfig = service_account_kubeconfig(
+        cluster, NAMESPACE, SCHEDULER, cluster.directory / f"{SCHEDULER}.kubeconfig"
+    )
+    port = ports.allocate(("metrics", "extender"))
+    address = f"127.0.0.1:{port['extender']}"
+    command = [sys.executable, "-m", "kgwe.cli", "scheduler", "--kubeconfig", str(kubeconfig)]
+    command += ["--extender-bind-address", address, "--metrics-bind-address", f"127.0.0.1:{port['metrics']}"]
+    cluster.start_sidecar(SCHEDULER, command, env=dict(env or {}))
+    cluster.configure_scheduler(scheduler_configuration.text(f"http://{address}"))
+    return port["metrics"]
