@@ -39,7 +39,7 @@ def test_once_the_samples_get_where_they_should_and_nothing_is_left_running(clus
     assert "All 4 samples got where they should" in output
     assert "kgwe.nvidia.io/llm-training: Running on" in output
     assert "gpu.warp.dev/my-inference-workload: Succeeded" in output
-    assert "too-large: Pending  needs 64 nvidia.com/gpu on one node" in output
+    assert "too-large: Pending  needs 4 pods of 16 GPUs" in output
     assert f"test-{os.getpid()}-demo" not in paths.cluster_names(cluster_root)
 
 
