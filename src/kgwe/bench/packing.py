@@ -84,6 +84,9 @@ def run(options: Options, progress: Progress) -> report.Report:
         raise errors.Permanent("--seeds and --jobs must be at least 1")
     machine = report.examine_machine()
     node_file, trace_files = _find_files(options)
+    doubled = [name for name, count in Counter(map(trace_name, trace_files)).items() if count > 1]
+    if doubled:
+        raise errors.Permanent(f"two traces are called {doubled[0]}: rename a file")
     runs = [
         Run(trace_file, node_file, policy, FIRST_SEED + i)
         for trace_file in trace_files

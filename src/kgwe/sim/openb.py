@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from kgwe.placement.packing.fleet import CARD, Demand, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from kgwe.placement.packing.fleet import IntArray
 
@@ -66,14 +66,7 @@ def find_folder() -> Path:
 
 def read_nodes(path: Path) -> tuple[NodeSpec, ...]:
     """The nodes with GPUs of a node list."""
-    try:
-        nodes = tuple(
-            NodeSpec(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
-            for row in _rows(path)
-            if int(row["gpu"])
-        )
-    except (KeyError, ValueError) as exc:
-        raise errors.Permanent(f"{path} is not an openb node list: {exc!r}") from exc
+    nodes = tuple(node for _, node in _read(path, "node list", _node) if node.cards)
     if not nodes:
         raise errors.Permanent(f"{path} lists no node with a GPU")
     return nodes
@@ -81,10 +74,9 @@ def read_nodes(path: Path) -> tuple[NodeSpec, ...]:
 
 def read_trace(path: Path) -> Trace:
     """A pod list; shares are capped at a whole card."""
-    try:
-        named = sorted((row["name"], _pod(row)) for row in _rows(path))
-    except (KeyError, ValueError) as exc:
-        raise errors.Permanent(f"{path} is not an openb pod list: {exc!r}") from exc
+    named = sorted(_read(path, "pod list", _pod))
+    if not any(pod.demand.num_gpu for _, pod in named):
+        raise errors.Permanent(f"{path} lists no pod that asks for a GPU")
     return Trace(path.stem.removeprefix("openb_pod_list_"), tuple(pod for _, pod in named))
 
 
@@ -104,6 +96,8 @@ def draw_experiment(trace: Trace, nodes: Sequence[NodeSpec], seed: int, tune: fl
     target = tune * CARD * sum(node.cards for node in nodes)
     order = rng.permutation(len(trace.pods))
     order = _trim(order, milli, target, rng) if milli.sum() > target else _extend(order, trace, milli, target, rng)
+    if not len(order):
+        raise errors.Permanent(f"trace {trace.name}: its pods ask for more than {len(nodes)} nodes have")
     renamed = rng.permutation(len(nodes))
     return Experiment(tuple(nodes[i] for i in renamed), tuple(trace.pods[i] for i in order))
 
@@ -128,16 +122,44 @@ def _trim(order: IntArray, milli: IntArray, target: float, rng: np.random.Genera
     return np.delete(order, victims[: int(np.argmax(left <= target)) + 1])
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+_Row = TypeVar("_Row")
+
+
+def _read(path: Path, kind: str, parse: Callable[[dict[str, str]], tuple[str, _Row]]) -> list[tuple[str, _Row]]:
+    """Every row under its name."""
+    line = 1
+    found = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            yield from csv.DictReader(file)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for line, row in enumerate(csv.DictReader(file), start=2):  # noqa: B007 -- told in the error
+                found.append(parse(row))
     except OSError as exc:
         raise errors.NotFound(f"reading {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise errors.Permanent(f"{path} is not an openb {kind}: not text") from exc
+    except (KeyError, ValueError, TypeError, csv.Error) as exc:
+        problem = f"no column {exc}" if isinstance(exc, KeyError) else str(exc)
+        raise errors.Permanent(f"{path} is not an openb {kind}: row {line}: {problem}") from exc
+    return found
 
 
-def _pod(row: dict[str, str]) -> Pod:
-    num = int(row["num_gpu"])
-    milli = CARD if num > 1 else min(int(row["gpu_milli"]), CARD)
+def _node(row: dict[str, str]) -> tuple[str, NodeSpec]:
+    cpu, memory, cards = (_amount(row, column) for column in ("cpu_milli", "memory_mib", "gpu"))
+    return row["sn"], NodeSpec(row["sn"], cpu, memory, cards, row["model"])
+
+
+def _pod(row: dict[str, str]) -> tuple[str, Pod]:
+    num = _amount(row, "num_gpu")
+    milli = CARD if num > 1 else min(_amount(row, "gpu_milli"), CARD)
+    if num and not milli:
+        raise ValueError("num_gpu is 1, but gpu_milli is 0")
     spec = row.get("gpu_spec") or ""
-    return Pod(Demand(int(row["cpu_milli"]), milli if num else 0, num, spec if num else ""), int(row["memory_mib"]))
+    demand = Demand(_amount(row, "cpu_milli"), milli if num else 0, num, spec if num else "")
+    return row["name"], Pod(demand, _amount(row, "memory_mib"))
+
+
+def _amount(row: dict[str, str], column: str) -> int:
+    text = row[column]
+    if not (text or "").strip().isdecimal():
+        raise ValueError(f"{column} is {text!r}, not a whole number")
+    return int(text)

@@ -53,6 +53,16 @@ def test_an_unknown_policy_is_answered_with_the_known_ones(files, capsys):
     assert "there are Random" in capsys.readouterr().err
 
 
+def test_two_traces_of_one_name_are_not_taken_for_one(files, tmp_path, capsys):
+    twin = tmp_path / "other" / "openb_pod_list_tiny.csv"
+    twin.parent.mkdir()
+    twin.write_bytes((tmp_path / twin.name).read_bytes())
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "packing", *files, "--trace", str(twin)])
+    assert ended.value.code == 1
+    assert "two traces are called tiny" in capsys.readouterr().err
+
+
 def outcome(alloc: float) -> packing.Outcome:
     return packing.Outcome(alloc, alloc + 1, 5.0, 0, 1.0, 0.9, {"Usable": 100 - alloc})
 

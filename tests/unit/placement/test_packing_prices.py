@@ -38,6 +38,12 @@ class TestLimit:
     def test_no_share_at_all_is_no_waste(self):
         assert limit.fullest_allocation({}) == 100.0
 
+    def test_of_very_many_sizes_the_limit_is_near_and_never_too_low(self):
+        # Two of these never share a card, so a card is as full as its one share.
+        asked = dict.fromkeys(range(501, 1000), 1)
+        assert 75.0 <= limit.fullest_allocation(asked) < 76.0
+        assert limit.fullest_allocation(dict.fromkeys(range(1, 1001), 1)) == pytest.approx(100.0)
+
 
 class TestShareWorth:
     def test_a_hole_nobody_can_fill_is_worth_next_to_nothing(self):

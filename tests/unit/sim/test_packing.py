@@ -107,6 +107,39 @@ class TestReading:
         with pytest.raises(errors.Permanent, match="not an openb node list"):
             openb.read_nodes(path)
 
+    @pytest.mark.parametrize(
+        ("rows", "problem"),
+        [
+            pytest.param("a,1000,10,1,x,", "row 2: gpu_milli is 'x', not a whole number", id="no number"),
+            pytest.param("a,1000,10,1,500,\nb,1000,10,-1,500,", "row 3: num_gpu is '-1'", id="negative"),
+            pytest.param("a,1000,10,1,0,", "gpu_milli is 0", id="a share of nothing"),
+            pytest.param("a,1000,10", "num_gpu is None", id="too few columns"),
+            pytest.param("a,1000,10,0,0,", "lists no pod that asks for a GPU", id="no GPU pod"),
+            pytest.param("", "lists no pod that asks for a GPU", id="no pod"),
+        ],
+    )
+    def test_a_pod_list_that_cannot_be_replayed_is_refused_with_the_reason(self, tmp_path, rows, problem):
+        path = tmp_path / "pods.csv"
+        path.write_text(f"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n{rows}\n")
+        with pytest.raises(errors.Permanent, match=problem):
+            openb.read_trace(path)
+
+    def test_a_byte_order_mark_is_not_part_of_the_first_column(self, tmp_path):
+        path = tmp_path / "pods.csv"
+        path.write_text("\ufeffname,cpu_milli,memory_mib,num_gpu,gpu_milli\r\na,1000,10,1,500\r\n", encoding="utf-8")
+        assert openb.read_trace(path).pods == (Pod(Demand(1000, 500, 1), 10),)
+
+    def test_what_is_not_text_is_said_to_be(self, tmp_path):
+        path = tmp_path / "pods.csv"
+        path.write_bytes(b"\xff\xfe\x00")
+        with pytest.raises(errors.Permanent, match="not text"):
+            openb.read_nodes(path)
+
+    def test_pods_larger_than_the_fleet_are_an_error_not_an_empty_experiment(self):
+        trace = openb.Trace("wide", (Pod(Demand(1000, 1000, 64), 10),))
+        with pytest.raises(errors.Permanent, match="ask for more than 1 nodes have"):
+            openb.draw_experiment(trace, [NodeSpec("n", 64_000, 256_000, 8, "T4")], 1)
+
     def test_a_missing_folder_names_the_next_step(self, tmp_path, monkeypatch):
         monkeypatch.setenv("KGWE_DATA", str(tmp_path))
         with pytest.raises(errors.NotFound, match="set KGWE_DATA"):

@@ -8,6 +8,7 @@ the allocation at which the fleet is full, if every pod so far was accepted and 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import FloatArray, IntArray
 
 _TOLERANCE = 1e-9
+# Pivots grow steeply with the sizes: 64 take about a second, 1,000 would take hours.
+_MOST_SIZES = 64
 # Far above what ~30 sizes need (about 100); a bound on a loop that could otherwise cycle.
 _MOST_PIVOTS = 5000
 
@@ -28,7 +31,20 @@ _MOST_PIVOTS = 5000
 def fullest_allocation(cards_by_milli: Mapping[int, int]) -> float:
     """The limit, in percent, for that many cards asked at each size (a pod with n cards asks for n at 1000)."""
     load = sum(milli * count for milli, count in cards_by_milli.items())
-    return 100 * load / (CARD * fewest_cards(cards_by_milli)) if load else 100.0
+    if not load:
+        return 100.0
+    return min(100.0, 100 * load / (CARD * fewest_cards(_few_sizes(cards_by_milli))))
+
+
+def _few_sizes(cards_by_milli: Mapping[int, int]) -> Mapping[int, int]:
+    """Sizes rounded down until they are few: no more cards are needed than for the true ones, so a limit it stays."""
+    step, rounded = 1, cards_by_milli
+    while len(rounded) > _MOST_SIZES:
+        step *= 2
+        rounded = Counter[int]()
+        for milli, count in cards_by_milli.items():
+            rounded[milli // step * step if milli < CARD else milli] += count
+    return rounded
 
 
 def fewest_cards(cards_by_milli: Mapping[int, int]) -> float:
