@@ -157,7 +157,7 @@ def _joined(a: Part, b: Part) -> Part | None:
             return None
         segments = tuple(Segment(segment.size or len(b.pods), segment.level) for segment in b.segments)
         mine = tuple(Segment(segment.size or len(a.pods), segment.level) for segment in a.segments)
-        if mine != segments or len(a.pods) % len(b.pods):
+        if mine != segments:
             return None
     elif a.segments != b.segments or any(len(a.pods) % segment.size for segment in a.segments):
         return None

@@ -116,16 +116,20 @@ def _kueue(pod: core.Pod, levels: Levels) -> Wish:
     Where Kueue itself has placed the pod, its node selector holds what was wished.
     """
     said, pinned = pod.metadata.annotations, pod.spec.nodeSelector
+
+    def held(label: str) -> bool:
+        return label in pinned or _HOST_NAME in pinned
+
     required, preferred, unconstrained = (said.get(key, "") for key in _KUEUE_KEYS[:3])
     whole = [(ALL, required, _KUEUE_KEYS[0])] if required else []
     segments = tuple(
         Segment(size, levels.of(label, source))
         for size, label, source in (*whole, *_kueue_slices(said))
-        if label not in pinned and _HOST_NAME not in pinned
+        if not held(label)
     )
     free = bool(unconstrained) and values.flag(unconstrained, _KUEUE_KEYS[2])
     return Wish(
-        preferred=preferred and levels.of(preferred, _KUEUE_KEYS[1]),
+        preferred=levels.of(preferred, _KUEUE_KEYS[1]) if preferred and not held(preferred) else "",
         segments=segments,
         strategy=Strategy.PACK if free and not (preferred or segments) else None,
         together=said.get(KUEUE + "group-name", ""),

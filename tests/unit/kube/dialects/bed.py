@@ -84,3 +84,9 @@ def pod(name: str = "p", *, namespace: str = "train", **fields: Any) -> core.Pod
         metadata[word] = fields.pop(word, {})
     spec = {"containers": _CONTAINERS, **fields.pop("spec", {})}
     return msgspec.convert({"metadata": metadata, "spec": spec, **fields}, core.Pod)
+
+
+def gang_of(size: int, **said: str) -> dict[str, str]:
+    """Annotations of our own dialect for a pod of gang llama."""
+    named = {"kgwe.nvidia.io/" + word.replace("_", "-"): text for word, text in said.items()}
+    return {"kgwe.nvidia.io/gang": "llama", "kgwe.nvidia.io/gang-size": str(size), **named}

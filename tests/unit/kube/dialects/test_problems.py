@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.kube.dialects import manifests
+from tests.unit.kube.dialects import manifests, wishing
 from tests.unit.kube.dialects.bed import LEAF, LEVELS, World, load, pod, request_of
 
 from kgwe.kube.dialects import Gang, Groups, Problem, Size, gang_request, membership, missing
@@ -195,7 +195,7 @@ def test_segments_that_do_not_divide_the_gang_are_refused():
     ],
 )  # fmt: skip
 def test_a_group_that_cannot_be_followed_is_refused(dialect: str, old: str, new: str, words: str) -> None:
-    text = manifests.SEGMENTED[dialect]
+    text = wishing.SEGMENTED[dialect]
     assert old in text
 
     assert words in load(text.replace(old, new)).problem().words
@@ -271,7 +271,7 @@ KEYS = sorted(
 )
 WORDS = st.sampled_from(["llama", "workers", "1", "2", "4", "0", "-1", "true", "leaf", LEAF, "2@leaf", "@", "worker-0"])
 SAID = st.dictionaries(st.sampled_from(KEYS), WORDS | st.text(max_size=6), max_size=6)
-EVERYTHING = load("\n---\n".join(text.split("---")[0] for text in manifests.SEGMENTED.values())).groups
+EVERYTHING = load("\n---\n".join(text.split("---")[0] for text in wishing.SEGMENTED.values())).groups
 
 
 @settings(max_examples=80)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.racks import Racks, cards, placed, racks
-from tests.unit.kube.dialects import manifests
+from tests.unit.kube.dialects import manifests, wishing
 from tests.unit.kube.dialects.bed import load
 
 from kgwe.placement.gang import GangRequest, Segment
@@ -18,12 +18,12 @@ def fleet() -> Racks:
 
 SCENARIOS = {
     "plain": (manifests.PLAIN, GangRequest.of(cards(8), 8, name="train/llama")),
-    "required": (manifests.REQUIRED, GangRequest.of(cards(8), 8, required="leaf", name="train/llama")),
+    "required": (wishing.REQUIRED, GangRequest.of(cards(8), 8, required="leaf", name="train/llama")),
     "segmented": (
-        manifests.SEGMENTED,
+        wishing.SEGMENTED,
         GangRequest.of(cards(8), 8, required="spine", segments=(Segment(4, "leaf"),), name="train/llama"),
     ),
-    "preferred": (manifests.PREFERRED, GangRequest.of(cards(8), 8, preferred="leaf", name="train/llama")),
+    "preferred": (wishing.PREFERRED, GangRequest.of(cards(8), 8, preferred="leaf", name="train/llama")),
 }
 CASES = [
     pytest.param(text, wanted, id=f"{scenario} {dialect}")
