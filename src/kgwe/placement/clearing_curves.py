@@ -1,7 +1,9 @@
 """What room for 1, 2, 3 … more pods weighs on each node, and the lightest mix of nodes for a number of pods.
 
-A curve counts one amount only, that by which the request is measured, and is a proposal: whoever uses it asks the
-fitter afterwards. For cards and slices each of its points is the lightest set of items that frees as much.
+A curve counts the amount by which the request is measured; for cards and slices each of its points is the lightest set
+of items that frees as much. Where CPU, memory or pod slots then fall short, the lightest that free them are added.
+Wiring and which share is on which card are left out: a curve is a proposal, and whoever uses it asks the fitter
+afterwards.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import numpy as np
 from kgwe.placement.node import CARD_MILLI
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kgwe.placement.eviction import Pool
     from kgwe.placement.fit import Fitter
     from kgwe.placement.node import Request
     from kgwe.placement.snapshot import Grant
 
+    #: the amount a request is measured by, CPU, memory, pod slots
+    Amounts = tuple[int, int, int, int]
     #: for each number of pods, from 1 on: weight, and the items stopped
     Curve = list[tuple[float, tuple[int, ...]]]
 
@@ -41,7 +45,20 @@ class Curves:
         self._unit = amount(request)
         self._now = np.minimum(fitter.room(request), self._most).astype(np.int64)
         self._known: dict[int, Curve] = {}
-        self._gains: dict[int, list[tuple[int, int]]] = {}
+        self._surcharge: Mapping[int, int] = {}
+        self._gains: dict[int, list[tuple[int, Amounts]]] = {}
+        snapshot = fitter.snapshot
+        self._free = (snapshot.cpu_milli, snapshot.memory_bytes, snapshot.pods)
+        self._each: Amounts = (self._unit, request.cpu_milli, request.memory_bytes, 1)
+        """What one pod needs: the amount it is measured by, CPU, memory, a pod slot."""
+
+    def charge(self, surcharge: Mapping[int, int]) -> None:
+        """From now on, let these items (number -> extra) weigh more than they do."""
+        self._surcharge = surcharge
+        self._known.clear()
+
+    def _weight(self, number: int) -> int:
+        return self._pool.items[number].weight + self._surcharge.get(number, 0)
 
     def of(self, nodes: Sequence[int], gone: frozenset[int], spared: frozenset[int]) -> list[Curve]:
         """The curves of these nodes with some items stopped anyway and others not to be stopped."""
@@ -54,18 +71,17 @@ class Curves:
 
         Whoever turns out not to be needed is let go again, the heaviest first.
         """
-        gains: dict[int, list[tuple[int, int]]] = {}
+        gains: dict[int, list[tuple[int, Amounts]]] = {}
         room = {}
         for node in nodes:
-            room[node] = _NodeRoom(
-                self._unit, self._left_over(node, int(self._now[node])), self._most - self._now[node]
-            )
+            room[node] = _NodeRoom(self._each, list(self._free_on(node)), self._most)
             for number, gain in self._gains_on(node):
                 if number not in spared:
                     gains.setdefault(number, []).append((node, gain))
-        weight = {number: self._pool.items[number].weight for number in gains}
+        weight = {number: self._weight(number) for number in gains}
+        missing -= sum(each.pods() - int(self._now[node]) for node, each in room.items())
         stopped: list[int] = []
-        for number in sorted(gains, key=lambda each: (weight[each] / sum(gain for _, gain in gains[each]), each)):
+        for number in sorted(gains, key=lambda each: (*_price(weight[each], gains[each]), each)):
             if missing <= 0:
                 break
             missing -= sum(room[node].free(gain) for node, gain in gains[number])
@@ -73,7 +89,7 @@ class Curves:
         if missing > 0:
             return None
         for number in sorted(stopped, key=lambda each: (-weight[each], each)):
-            lost = -sum(room[node].free(-gain) for node, gain in gains[number])
+            lost = -sum(room[node].free(gain, -1) for node, gain in gains[number])
             if missing + lost > 0:
                 for node, gain in gains[number]:
                     room[node].free(gain)
@@ -89,53 +105,106 @@ class Curves:
 
     def _built(self, node: int, gone: frozenset[int], spared: frozenset[int]) -> Curve:
         items = [
-            (number, 0 if number in gone else self._pool.items[number].weight, gain)
+            (number, 0 if number in gone else self._weight(number), gain[0])
             for number, gain in self._gains_on(node)
-            if number not in spared
+            if number not in spared and gain[0]
         ]
         now = int(self._now[node])
-        left_over = self._left_over(node, now)
+        left_over = self._free_on(node)[0] - self._unit * now
         held = sum(gain for _, _, gain in items)
         pods = int(min((left_over + held) // self._unit, self._most - now))
         needs = [max(0, self._unit * count - left_over) for count in range(1, pods + 1)]
-        return _exactly(items, needs, held) if held <= _FEW_UNITS else _by_worth(items, needs)
+        curve = _exactly(items, needs, held) if held <= _FEW_UNITS else _by_worth(items, needs)
+        return self._with_rest(node, curve, gone, spared)
 
-    def _gains_on(self, node: int) -> list[tuple[int, int]]:
+    def _with_rest(self, node: int, curve: Curve, gone: frozenset[int], spared: frozenset[int]) -> Curve:
+        """The same with CPU, memory and pod slots too; cut off where there are never enough."""
+        now, free = int(self._now[node]), self._free_on(node)
+        if all(need * (now + len(curve)) <= left for need, left in zip(self._each[1:], free[1:], strict=True)):
+            return curve
+        found: Curve = []
+        for pods, (weight, stopped) in enumerate(curve, now + 1):
+            more = self._lacking(node, pods, gone.union(stopped), spared)
+            if more is None:
+                break
+            extra = sum(self._weight(number) for number in more)
+            found.append((weight + extra, (*stopped, *more)))
+        return found
+
+    def _lacking(self, node: int, pods: int, stopped: frozenset[int], spared: frozenset[int]) -> tuple[int, ...] | None:
+        """Items to stop besides so that nothing else falls short for so many pods; None: there are not enough."""
+        gains, free = self._gains_on(node), self._free_on(node)
+        added: list[int] = []
+        for kind in range(1, len(self._each)):
+            lacking = self._each[kind] * pods - free[kind]
+            lacking -= sum(gain[kind] for number, gain in gains if number in stopped or number in added)
+            others = [
+                (self._weight(number) / gain[kind], number, gain[kind])
+                for number, gain in gains
+                if gain[kind] and number not in stopped and number not in spared and number not in added
+            ]
+            for _, number, gain_of_kind in sorted(others) if lacking > 0 else ():
+                if lacking <= 0:
+                    break
+                added.append(number)
+                lacking -= gain_of_kind
+            if lacking > 0:
+                return None
+        return tuple(added)
+
+    def _gains_on(self, node: int) -> list[tuple[int, Amounts]]:
+        """Items on the node, and what each gives back there."""
         if node not in self._gains:
-            items = self._pool.items
-            gains = [
-                (number, sum(freed(grant, self._request) for grant in items[number].grants if grant.node == node))
+            self._gains[node] = [
+                (number, self._gain([grant for grant in self._pool.items[number].grants if grant.node == node]))
                 for number in self._pool.on.get(node, ())
             ]
-            self._gains[node] = [(number, gain) for number, gain in gains if gain]
         return self._gains[node]
 
-    def _left_over(self, node: int, now: int) -> int:
-        """What is free on the node beyond the pods it takes now."""
+    def _gain(self, grants: Sequence[Grant]) -> Amounts:
+        return (
+            sum(freed(grant, self._request) for grant in grants),
+            sum(grant.cpu_milli for grant in grants),
+            sum(grant.memory_bytes for grant in grants),
+            sum(grant.pods for grant in grants),
+        )
+
+    def _free_on(self, node: int) -> Amounts:
+        """What is free on the node: the amount the request is measured by, CPU, memory, pod slots."""
         snapshot, gpus = self._snapshot, self._request.gpus
+        cpu, memory, pods = (int(free[node]) for free in self._free)
         if gpus.count:
-            return int(snapshot.free[node]).bit_count() - gpus.count * now
+            return int(snapshot.free[node]).bit_count(), cpu, memory, pods
         if gpus.slices and gpus.profile in snapshot.slices:
-            return int(snapshot.slices[gpus.profile][node]) - gpus.slices * now
-        return 0
+            return int(snapshot.slices[gpus.profile][node]), cpu, memory, pods
+        # What is left of shared cards is too small for one more.
+        return self._unit * int(self._now[node]), cpu, memory, pods
+
+
+def _price(weight: int, gains: Sequence[tuple[int, Amounts]]) -> tuple[bool, float]:
+    """Weight per unit freed; those that free only other things come last."""
+    units = sum(gain[0] for _, gain in gains)
+    return not units, weight / max(1, units)
 
 
 @dataclass(slots=True)
 class _NodeRoom:
-    """Pods that a node takes beyond those it takes now, while things on it are stopped."""
+    """Pods that a node takes while things on it are stopped."""
 
-    unit: int
-    amount: int
+    each: Amounts
+    free_now: list[int]
     most: float
 
-    def free(self, amount: int) -> int:
-        """Pods it takes more when so much comes free."""
-        before = self._pods()
-        self.amount += amount
-        return self._pods() - before
+    def free(self, gain: Amounts, sign: int = 1) -> int:
+        """Pods it takes more when so much comes free, or less when it is taken again."""
+        before = self.pods()
+        for kind, amount_freed in enumerate(gain):
+            self.free_now[kind] += sign * amount_freed
+        return self.pods() - before
 
-    def _pods(self) -> int:
-        return int(min(self.amount // self.unit, self.most))
+    def pods(self) -> int:
+        counts = [free // need for need, free in zip(self.each, self.free_now, strict=True) if need]
+        return int(max(0, min(*counts, self.most)))
 
 
 def _exactly(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: int) -> Curve:

@@ -116,14 +116,18 @@ class Pool:
         return sum(self.items[number].weight for number in self.closed(picked))
 
     def within_budgets(self, picked: Sequence[int]) -> bool:
+        return not self.overdrawn(picked)
+
+    def overdrawn(self, picked: Sequence[int]) -> list[str]:
+        """Disruption budgets that do not allow the set."""
         if not self.budgets:
-            return True
+            return []
         drawn: dict[str, int] = {}
         for number in self.closed(picked):
             item = self.items[number]
             budget = self.workloads[item.workload].budget
             drawn[budget] = drawn.get(budget, 0) + len(item.grants)
-        return all(not budget or pods <= self.budgets.get(budget, 0) for budget, pods in drawn.items())
+        return [budget for budget, pods in drawn.items() if budget and pods > self.budgets.get(budget, 0)]
 
     def allowed(self, items: Sequence[int]) -> Picked:
         """As many of the items as disruption budgets allow, the first ones first."""

@@ -28,7 +28,7 @@ from kgwe.placement.gang_request import CLUSTER
 from kgwe.placement.gang_room import GangRoom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kgwe.placement.eviction import Found, Picked, Pool
     from kgwe.placement.gang_request import GangRequest, Role
@@ -42,6 +42,8 @@ _DOMAINS: Final = 8
 _SEEDS: Final = 8
 _SEED_PODS: Final = 512
 _ROUNDS: Final = 12
+# Items of a choice that are weighed against doing without them.
+_WEIGHED: Final = 8
 
 
 class Clearing:
@@ -134,13 +136,21 @@ class Clearing:
 
     def _clear(self, domain: int) -> Picked | None:
         """The lightest of several ways to clear one domain, with whoever is not needed let go."""
-        proposals = {self._within_budgets(domain, gone) for gone in self._first_to_go(domain)}
+        proposals = {
+            self._within_budgets(domain, gone, weighed=weighed)
+            for gone in self._first_to_go(domain)
+            for weighed in ((False, True) if self._pool.budgets else (False,))
+        }
+        proposals.add(self._at_a_price(domain))
         lightest_first = sorted((self._pool.weight(each), each) for each in proposals if each is not None)
         for _, picked in lightest_first:
             if self.suffices(picked):
                 return eviction.reprieve(self._pool, picked, self.holds)
-        everything = self._pool.allowed(self._items_in(domain))
-        return eviction.reprieve(self._pool, everything, self.holds) if self.suffices(everything) else None
+        items = self._items_in(domain)
+        for everything in dict.fromkeys((self._pool.allowed(items), self._pool.allowed(items[::-1]))):
+            if self.suffices(everything):
+                return eviction.reprieve(self._pool, everything, self.holds)
+        return None
 
     def _items_in(self, domain: int) -> list[int]:
         return sorted({number for node in self._domains[domain] for number in self._pool.on.get(int(node), ())})
@@ -159,8 +169,11 @@ class Clearing:
         tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.least for role in self._gang.roles)))
         return [frozenset(), *(frozenset({number}) for number in useful[:tries])]
 
-    def _within_budgets(self, domain: int, gone: frozenset[int]) -> Picked | None:
-        """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again."""
+    def _within_budgets(self, domain: int, gone: frozenset[int], *, weighed: bool) -> Picked | None:
+        """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again.
+
+        Of those who share a budget the lightest go or, `weighed`, those that would be missed most.
+        """
         spared: frozenset[int] = frozenset()
         for _ in range(_ROUNDS):
             chosen = self._choose(domain, gone, spared)
@@ -172,8 +185,50 @@ class Clearing:
             kept = self._pool.allowed(sorted(chosen))
             if len(kept) == len(chosen):
                 return kept
+            if weighed:
+                kept = self._pool.allowed(self._most_missed_first(domain, gone, spared, chosen))
             spared |= chosen - set(kept)
         return None
+
+    def _at_a_price(self, domain: int) -> Picked | None:
+        """A choice that overdraws no budget because drawing on one has a price, raised until it is low enough."""
+        prices: dict[str, int] = {}
+        try:
+            for _ in range(_ROUNDS if self._pool.budgets else 0):
+                chosen = self._choose(domain, frozenset(), frozenset())
+                if chosen is None:
+                    return None
+                picked = tuple(sorted(chosen))
+                overdrawn = self._pool.overdrawn(picked)
+                if not overdrawn:
+                    return picked
+                for budget in overdrawn:
+                    prices[budget] = 2 * prices.get(budget, 0) or 1 + self._pool.weight(picked) // len(picked)
+                self._charge(prices)
+        finally:
+            self._charge({})
+        return None
+
+    def _charge(self, prices: Mapping[str, int]) -> None:
+        surcharge = {}
+        for number, item in enumerate(self._pool.items if prices else ()):
+            price = prices.get(self._pool.workloads[item.workload].budget, 0)
+            if price:
+                surcharge[number] = price * len(item.members)
+        for curves in self._curves.values():
+            curves.charge(surcharge)
+
+    def _most_missed_first(
+        self, domain: int, gone: frozenset[int], spared: frozenset[int], chosen: frozenset[int]
+    ) -> list[int]:
+        """A choice, with those first without whom it would weigh most."""
+        items, workloads = self._pool.items, self._pool.workloads
+        limited = [number for number in sorted(chosen) if workloads[items[number].workload].budget]
+        missed: dict[int, float] = {}
+        for number in limited[:_WEIGHED]:
+            other = self._choose(domain, gone, spared | {number})
+            missed[number] = math.inf if other is None else self._pool.weight(tuple(sorted(other)))
+        return sorted(chosen, key=lambda number: (-missed.get(number, 0.0), -number))
 
     def _choose(self, domain: int, gone: frozenset[int], spared: frozenset[int]) -> frozenset[int] | None:
         """Items to stop in a domain so that its sums hold the gang, `gone` being stopped anyway."""
