@@ -49,6 +49,7 @@ _UNREACHABLE = (httpx2.RequestError, ssl.SSLError, ConfigError)
 
 _CONFLICT_PAUSE_S = 0.02
 
+_SUCCESS = range(200, 300)
 # The API server sheds load with 429 and asks for patience with 408; 401 is a token about to be rotated.
 _RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
 
@@ -264,7 +265,7 @@ class KubeClient:
                 reply = await self.http.request(method, path, content=content, params=params, headers=headers)
         except _UNREACHABLE as exc:
             raise errors.Transient(f"{method} {path}: {exc!r}") from exc
-        if not httpx2.codes.is_success(reply.status_code):
+        if reply.status_code not in _SUCCESS:
             raise_for_status(reply.status_code, reply.content, reply.headers, f"{method} {path}")
         return reply.content
 

@@ -56,7 +56,7 @@ class Wire:
         self._pool = pool
         self._url = url.geturl()
         self._prefix = url.path.rstrip("/")
-        # Compression is not asked for: it would save bytes on the way and cost time at both ends.
+        # The API server compresses big lists only, and those come seldom: not worth a decompressor here.
         common = {"Host": url.netloc, "User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
         self._common = b"".join(_header(name, value) for name, value in common.items())
         self._auth = auth
