@@ -15,6 +15,11 @@ def seconds(at: dt.datetime | None = None) -> str:
     return _utc(at).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def of(epoch_s: float) -> str:
+    """A time given in seconds since 1970."""
+    return seconds(dt.datetime.fromtimestamp(epoch_s, dt.UTC))
+
+
 def parse(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text)
 

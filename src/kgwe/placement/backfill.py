@@ -65,7 +65,7 @@ class Settings:
     """How old the outlook of a hold may be."""
     blind_after_s: float = 600.0
     """A hold without a known start is for who has waited this long."""
-    blind_s: float = 3600.0
+    blind_s: float = 43200.0
     """It lasts this long, then there is none for as long."""
     forgiven: int = 3
     """Broken promises, of a namespace's last twenty, before it loses the right to go ahead."""
@@ -117,6 +117,9 @@ class Holds:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def all(self) -> list[Hold]:
+        return [kept.hold for kept in self._kept.values()]
+
     def get(self, key: str) -> Hold | None:
         kept = self._kept.get(key)
         return kept.hold if kept else None
@@ -140,10 +143,11 @@ class Holds:
         if self._kept.pop(key, None) is not None:
             self.version += 1
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._kept
+
     def wants(self, rank: Level) -> bool:
         """Whether one more of this rank is to be had, if need be at the cost of a lower one."""
-        if any(kept.hold.rank == rank for kept in self._kept.values()):
-            return False
         return len(self._kept) < self.settings.holds or any(kept.hold.rank > rank for kept in self._kept.values())
 
     def make(self, work: Work, now_s: float) -> Hold | None:
@@ -174,16 +178,21 @@ class Holds:
         return moved
 
     def _refresh(self, kept: _Kept, now_s: float) -> None:
-        work, others = kept.work, self._nodes_of_others(kept.work)
-        prospect = self._outlook.look(work.request, now_s, others)
-        if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
-            self.end(work.key)
-            return
-        if prospect.nodes != kept.hold.nodes:
-            stays = self._outlook.look_within(work.request, now_s, kept.hold.nodes, others)
-            if stays is not None and not _is_worth_moving(stays, prospect, now_s):
-                prospect = replace(stays, nodes=kept.hold.nodes, level=kept.hold.level, domain=kept.hold.domain)
-        hold = _hold(work, prospect)
+        """The same nodes again, unless others are much sooner: finding the time is cheaper than finding the place."""
+        work, hold, outlook = kept.work, kept.hold, self._outlook
+        others = self._nodes_of_others(work)
+        here_s = outlook.when(work.request, now_s, outlook.all_but(hold.nodes) | others)
+        there_s = outlook.when(work.request, now_s, others)
+        if here_s is None or _is_worth_moving(here_s, there_s, now_s):
+            prospect = outlook.look(work.request, now_s, others)
+            if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+                self.end(work.key)
+                return
+            # Without a known start no place is better than another.
+            if kept.stale or prospect.start_s is not None or hold.start_s is not None:
+                hold = _hold(work, prospect)
+        else:
+            hold = replace(hold, start_s=here_s)
         self.version += hold != kept.hold
         kept.hold, kept.looked_s, kept.stale = hold, now_s, False
 
@@ -249,10 +258,8 @@ def _differ(one: Hold, other: Hold, now_s: float) -> bool:
     return abs(one.start_s - other.start_s) > max(_LEAST_GAIN_S, _WORTH_MOVING * (other.start_s - now_s))
 
 
-def _is_worth_moving(here: Prospect, there: Prospect, now_s: float) -> bool:
-    if here.start_s is None or there.start_s is None:
-        return there.start_s is not None
-    return here.start_s - there.start_s > max(_LEAST_GAIN_S, _WORTH_MOVING * (here.start_s - now_s))
+def _is_worth_moving(here_s: float, there_s: float | None, now_s: float) -> bool:
+    return there_s is not None and here_s - there_s > max(_LEAST_GAIN_S, _WORTH_MOVING * (here_s - now_s))
 
 
 class Trust:

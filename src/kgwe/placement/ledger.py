@@ -39,56 +39,56 @@ class Ledger:
 
     # --- pods -------------------------------------------------------------------------------------------
 
-    def set_pod(self, uid: str, node: str, wanted: Mapping[str, int], seat: Seat | None = None) -> None:
-        """A pod that has not ended is bound to `node`; `seat` is the one it was made for, if any."""
-        self._until.pop(uid, None)
-        cards = 0
-        if seat is not None and self._taken.get(seat, uid) == uid and seat[1] in self._seats.get(seat[0], ()):
-            self._take(uid, seat, node)
-            cards = self._seats[seat[0]][seat[1]].cards if self._seats[seat[0]][seat[1]].node == node else 0
-        elif uid in self._seat_of:
-            self._leave(uid)
-        self.fleet.hold(uid, Holding(node, wanted, cards))
+    def set_pod(
+        self, uid: str, node: str, wanted: Mapping[str, int], seat: Seat | None = None, *, cards: int = 0
+    ) -> None:
+        """A pod that has not ended is bound to `node`.
 
-    def _take(self, uid: str, seat: Seat, node: str) -> None:
+        `seat` is the one it was made for, if any; `cards` those it is known to have, where its seat does not tell.
+        """
+        self._until.pop(uid, None)
+        planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1]) if seat is not None else None
+        holding = Holding(node, wanted, cards)
+        if planned is None or seat is None or self._taken.get(seat, uid) != uid:
+            self._leave(uid)
+            self.fleet.hold(uid, holding)
+            return
+        if planned.node == node:
+            holding = replace(holding, cards=planned.cards or cards, slices=planned.slices)
         if self._seat_of.get(uid) == seat:
+            self.fleet.hold(uid, holding)
             return
         self._leave(uid)
         self._taken[seat], self._seat_of[uid] = uid, seat
-        key = seat_key(*seat)
-        if key not in self.fleet:
-            return
-        if self._seats[seat[0]][seat[1]].node == node and uid not in self.fleet:
-            self.fleet.rename(key, uid)
-        else:
-            self.fleet.drop(key)
+        self.fleet.move(seat_key(*seat), uid, holding)
 
     def _leave(self, uid: str) -> None:
+        """It has no seat any more; one that its owner keeps is reserved for the next."""
         seat = self._seat_of.pop(uid, None)
-        if seat is not None:
-            del self._taken[seat]
+        if seat is None:
+            return
+        del self._taken[seat]
+        planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1])
+        if planned is not None:
+            self.fleet.hold(seat_key(*seat), planned)
 
     def remove_pod(self, uid: str) -> bool:
         """The pod ended or is gone; returns whether room came free."""
         self._until.pop(uid, None)
-        seat = self._seat_of.get(uid)
-        if uid not in self.fleet:
-            return False
-        self._leave(uid)
-        if seat is not None and (holding := self._seats.get(seat[0], {}).get(seat[1])) is not None:
-            has = self.fleet.holding(uid)
-            if has is not None and has.node == holding.node and has.amounts == holding.amounts:
-                self.fleet.rename(uid, seat_key(*seat))
-                return False
-            self.fleet.drop(uid)
-            self.fleet.hold(seat_key(*seat), holding)
-            return True
-        return self.fleet.drop(uid)
+        seat = self._seat_of.pop(uid, None)
+        if seat is None:
+            return self.fleet.drop(uid)
+        del self._taken[seat]
+        planned = self._seats[seat[0]][seat[1]]
+        had = self.fleet.holding(uid)
+        self.fleet.move(uid, seat_key(*seat), planned)
+        return had is not None and (had.node, had.amounts) != (planned.node, planned.amounts)
 
     # --- pods about to be bound -------------------------------------------------------------------------
 
     def assume(self, uid: str, wanted: Mapping[str, int], grant: Grant, until: float) -> None:
         """The pod was given that place and is expected to be bound there; InvariantBroken when it is not free."""
+        self.forget(uid)
         self.fleet.seat({uid: wanted}, (grant,))
         self._until[uid] = until
 
@@ -123,28 +123,30 @@ class Ledger:
         start = max(self._seats.get(owner, ()), default=-1) + 1
         self.fleet.seat({seat_key(owner, number): each for number, each in enumerate(wanted, start)}, grants)
         nodes = self.fleet.snapshot.nodes
-        self._seats.setdefault(owner, {}).update(
-            (number, Holding(nodes[grant.node].name, each, grant.cards))
-            for number, (each, grant) in enumerate(zip(wanted, grants, strict=True), start)
-        )
+        made = self._seats.setdefault(owner, {})
+        for number, (each, grant) in enumerate(zip(wanted, grants, strict=True), start):
+            slices = tuple((card, placed.start) for card, placed in grant.slices)
+            made[number] = Holding(nodes[grant.node].name, each, grant.cards, slices)
         return start
 
     def reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
         """The owner has exactly these seats from now on; returns whether room came free."""
-        before = self._seats.get(owner, {})
-        freed = False
-        for number in [each for each in before if before[each] != seats.get(each)]:
-            if self._taken.get((owner, number)) is None:
-                freed |= self.fleet.drop(seat_key(owner, number))
-            elif number not in seats:
-                self._leave(self._taken[owner, number])
-        for number, holding in seats.items():
-            if (owner, number) not in self._taken and before.get(number) != holding:
-                self.fleet.hold(seat_key(owner, number), holding)
+        before = self._seats.pop(owner, _NO_SEATS)
         if seats:
             self._seats[owner] = dict(seats)
-        else:
-            self._seats.pop(owner, None)
+        freed = False
+        for number in before:
+            if number in seats:
+                continue
+            if (pod := self._taken.get((owner, number))) is not None:
+                self._leave(pod)
+            else:
+                freed |= self.fleet.drop(seat_key(owner, number))
+        for number, holding in seats.items():
+            if (owner, number) not in self._taken:
+                self.fleet.hold(seat_key(owner, number), holding)
+                had = before.get(number, holding)
+                freed |= (had.node, had.amounts) != (holding.node, holding.amounts)
         return freed
 
     def release(self, owner: str) -> bool:
@@ -153,14 +155,22 @@ class Ledger:
 
     def seats(self, owner: str) -> Mapping[int, Holding]:
         """Seat -> its place, with the cards booked for it now."""
-        return {
-            number: replace(holding, cards=self._cards(owner, number) or holding.cards)
-            for number, holding in self._seats.get(owner, {}).items()
-        }
+        return {number: self._booked(owner, number, each) for number, each in self._seats.get(owner, {}).items()}
 
     def seat(self, owner: str, number: int) -> Holding | None:
         """One seat, as it was reserved."""
         return self._seats.get(owner, _NO_SEATS).get(number)
+
+    def has_seats(self, owner: str) -> bool:
+        return owner in self._seats
+
+    def grants(self, owner: str) -> list[Grant]:
+        """What its seats, and the pods in them, hold."""
+        return [
+            grant
+            for number in self._seats.get(owner, ())
+            for grant in self.fleet.grants(self._taken.get((owner, number)) or seat_key(owner, number))
+        ]
 
     def pod_in(self, owner: str, number: int) -> str:
         """Uid of the bound pod that has the seat; empty when none has."""
@@ -169,10 +179,19 @@ class Ledger:
     def owners(self) -> Iterator[str]:
         return iter(self._seats)
 
-    def _cards(self, owner: str, number: int) -> int:
-        key = self._taken.get((owner, number)) or seat_key(owner, number)
-        holding = self.fleet.holding(key)
-        return holding.cards if holding else 0
+    def lacking(self, owner: str) -> list[int]:
+        """Seats without a pod for which the node has not all the cards they need, or is not there."""
+        return [
+            number
+            for number in self._seats.get(owner, _NO_SEATS)
+            if (owner, number) not in self._taken and not self.fleet.is_whole(seat_key(owner, number))
+        ]
+
+    def _booked(self, owner: str, number: int, planned: Holding) -> Holding:
+        now = self.fleet.holding(self._taken.get((owner, number)) or seat_key(owner, number))
+        if now is None or now.node != planned.node:
+            return planned
+        return replace(planned, cards=now.cards or planned.cards, slices=now.slices or planned.slices)
 
 
 def seat_key(owner: str, number: int) -> str:

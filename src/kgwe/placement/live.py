@@ -7,19 +7,21 @@ shrink and cards die under their pods, and all of it has to be counted as it is.
     fleet.set_nodes(nodes, tree)                 nodes or network changed: everything is booked again
     fleet.hold("pod-uid", Holding("n1", amounts))
     fleet.seat({"w/0": amounts, "w/1": amounts}, plan.grants)     a plan: all of it, or InvariantBroken
-    fleet.rename("w/0", "pod-uid")               the seat's pod is bound there: it has the seat's cards
+    fleet.move("w/0", "pod-uid", holding)        the seat's pod is bound: it has the seat's cards
     fleet.drop("pod-uid")
 
 With the stock device plugin nobody outside the node knows which cards a pod got. What a plan or an agent says is
-believed; for other pods the cards are guessed once, as the engine would choose, and kept. A pod that holds more than
-its node has cards gets what there is, and the rest as soon as a card comes free.
+believed; for other pods the cards are guessed, as the engine would choose, and the guess is kept until somebody is
+known to have one of those cards. A pod that holds more than its node has cards gets what there is, and the rest as
+soon as a card comes free.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from kgwe import errors
 from kgwe.model import amounts, domains
 from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
     from kgwe.model.mig import Placement
     from kgwe.placement.node import Node
 
+# More than any machine has, and few enough that a node full of pods that claim it can still be counted.
+_MOST: Final = 2**53
+
+Slices = tuple[tuple[int, int], ...]
+"""(card, start) of MIG slices."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -44,6 +52,12 @@ class Holding:
     amounts: Mapping[str, int] = field(default_factory=dict)
     #: mask of whole cards it is known, or planned, to have; 0: not known
     cards: int = 0
+    #: slices it is known, or planned, to have
+    slices: Slices = ()
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.cards or self.slices)
 
 
 @dataclass(slots=True)
@@ -53,10 +67,12 @@ class _Held:
     grants: tuple[Grant, ...] = ()
     #: it holds more cards or slices than the node could give
     short: bool = False
+    #: cards it had when last booked
+    last: int = 0
 
 
 class Fleet:
-    """One live snapshot. Not thread-safe: whoever plans elsewhere takes a `Twin`."""
+    """One live snapshot. Not thread-safe: whoever plans elsewhere takes a `Shadow` of it."""
 
     def __init__(self, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
         self.weights = weights
@@ -87,7 +103,7 @@ class Fleet:
         changed = [held for held in self._held.values() if held.holding.node not in kept]
         for held in changed:
             held.grants = ()
-        for held in changed:
+        for held in sorted(changed, key=lambda each: not each.holding.is_known):
             self._book(held)
 
     def node(self, name: str) -> Node | None:
@@ -100,91 +116,135 @@ class Fleet:
         return key in self._held
 
     def holding(self, key: str) -> Holding | None:
-        """What the holder has; its cards are those booked for it now."""
+        """What the holder has; its cards and slices are those booked for it now."""
         held = self._held.get(key)
         if held is None:
             return None
         cards = next((grant.cards for grant in held.grants if grant.cards), held.holding.cards)
-        return replace(held.holding, cards=cards)
+        return replace(held.holding, cards=cards, slices=_slices_of(held) or held.holding.slices)
 
     def grants(self, key: str) -> tuple[Grant, ...]:
         held = self._held.get(key)
         return held.grants if held else ()
 
+    def is_whole(self, key: str) -> bool:
+        """Whether its node is there and has all the cards and slices it holds."""
+        held = self._held.get(key)
+        return held is not None and bool(held.grants) and not held.short
+
     def holders(self, node: str) -> Sequence[str]:
         return tuple(self._on.get(node, ()))
 
     def hold(self, key: str, holding: Holding) -> bool:
-        """Count it; returns whether anything changed. What it held before is given back first."""
-        before = self._held.get(key)
-        if before is not None:
-            same_place = before.holding.node == holding.node and before.holding.amounts == holding.amounts
-            if same_place and holding.cards in (0, before.holding.cards):
-                return False
-            self.drop(key)
-        held = self._held[key] = _Held(holding)
-        self._on.setdefault(holding.node, {})[key] = None
-        self._book(held)
+        """Count it, instead of what it held before if anything; returns whether that changed anything."""
+        held = self._held.get(key)
+        if held is not None and _is_no_news(held, holding):
+            return False
+        self._exchange((key,), key, holding)
         return True
+
+    def move(self, key: str, new: str, holding: Holding) -> None:
+        """`new` has that place and `key` has none any more, without a moment in which others could take it."""
+        self._exchange((key, new), new, holding)
 
     def drop(self, key: str) -> bool:
         """It holds nothing any more; returns whether it did."""
-        held = self._held.pop(key, None)
-        if held is None:
+        if key not in self._held:
             return False
+        self._fill((self._lift(key).holding.node,))
+        return True
+
+    def seat(self, seats: Mapping[str, Mapping[str, int]], grants: Sequence[Grant]) -> None:
+        """Reserve a plan's grants under the keys of `seats`, in order: all, or InvariantBroken and nothing is."""
+        if known := self._held.keys() & seats.keys():
+            raise errors.InvariantBroken(f"{', '.join(sorted(known))} would hold two places")
+        self.snapshot.commit_all(grants)
+        for (key, wanted), grant in zip(seats.items(), grants, strict=True):
+            slices = tuple((card, placed.start) for card, placed in grant.slices)
+            holding = Holding(self.snapshot.nodes[grant.node].name, wanted, grant.cards, slices)
+            self._held[key] = _Held(holding, (grant,), last=grant.cards)
+            self._on.setdefault(holding.node, {})[key] = None
+
+    # --- booking ----------------------------------------------------------------------------------------
+
+    def _exchange(self, old: Sequence[str], new: str, holding: Holding) -> None:
+        lifted = [self._lift(key) for key in dict.fromkeys(old) if key in self._held]
+        # A guess about the place goes with the place.
+        last = next((each.last for each in lifted if each.holding.node == holding.node), 0)
+        held = self._held[new] = _Held(holding, last=last)
+        self._on.setdefault(holding.node, {})[new] = None
+        self._book(held)
+        self._fill((*(each.holding.node for each in lifted), holding.node))
+
+    def _lift(self, key: str) -> _Held:
+        """Take the holder away; others may be waiting for its cards (`_fill`)."""
+        held = self._held.pop(key)
         node = held.holding.node
         del self._on[node][key]
         if not self._on[node]:
             del self._on[node]
         self._give_back(held)
-        for other in self._on.get(node, ()):
-            if self._held[other].short:
-                self._give_back(self._held[other])
-                self._book(self._held[other])
-        return True
+        return held
 
-    def rename(self, key: str, new: str) -> None:
-        """The same place under another key, without a moment in which it is free."""
-        held = self._held.pop(key)
-        self._held[new] = held
-        on_node = self._on[held.holding.node]
-        del on_node[key]
-        on_node[new] = None
-
-    def seat(self, seats: Mapping[str, Mapping[str, int]], grants: Sequence[Grant]) -> None:
-        """Reserve a plan's grants under the keys of `seats`, in order: all, or InvariantBroken and nothing is."""
-        self.snapshot.commit_all(grants)
-        for (key, wanted), grant in zip(seats.items(), grants, strict=True):
-            holding = Holding(self.snapshot.nodes[grant.node].name, wanted, grant.cards)
-            self._held[key] = _Held(holding, (grant,))
-            self._on.setdefault(holding.node, {})[key] = None
-
-    # --- booking ----------------------------------------------------------------------------------------
+    def _fill(self, nodes: Iterable[str]) -> None:
+        """Whoever was short there gets what has come free, the oldest first."""
+        for node in dict.fromkeys(nodes):
+            for key in self._on.get(node, ()):
+                held = self._held[key]
+                if held.short:
+                    self._give_back(held)
+                    self._book(held)
 
     def _book(self, held: _Held) -> None:
         number = self.snapshot.index.get(held.holding.node)
         if number is None:
             return
-        held.grants, held.short = self._grants_of(held.holding, number)
-        for grant in held.grants:
-            self.snapshot.book(grant)
+        guessers = self._in_the_way(held, number)
+        for each in guessers:
+            self._give_back(each)
+        for each in (held, *guessers):
+            each.grants, each.short = self._grants_of(each, number)
+            each.last = each.grants[0].cards
+            for grant in each.grants:
+                self.snapshot.book(grant)
+
+    def _in_the_way(self, held: _Held, number: int) -> list[_Held]:
+        """Holders who are only guessed to have a card or slice that this one is known to have."""
+        known = held.holding
+        cards = known.cards & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
+        free = {(card, each.start) for card, each in self._free_slices(number)} if known.slices else set()
+        slices = set(known.slices) - free
+        if not cards and not slices:
+            return []
+        others = [self._held[key] for key in self._on.get(known.node, ())]
+        return [
+            other
+            for other in others
+            if other is not held
+            and not other.holding.is_known
+            and any(
+                grant.cards & cards or any((card, each.start) in slices for card, each in grant.slices)
+                for grant in other.grants
+            )
+        ]
 
     def _give_back(self, held: _Held) -> None:
         for grant in held.grants:
             self.snapshot.release(grant)
         held.grants = ()
 
-    def _grants_of(self, holding: Holding, node: int) -> tuple[tuple[Grant, ...], bool]:
+    def _grants_of(self, held: _Held, node: int) -> tuple[tuple[Grant, ...], bool]:
         """One grant for each kind of GPU it holds (most often one), and whether something was missing."""
+        holding = held.holding
         wanted = holding.amounts
-        cpu, memory = wanted.get(amounts.CPU, 0), wanted.get(amounts.MEMORY, 0)
+        cpu, memory = min(wanted.get(amounts.CPU, 0), _MOST), min(wanted.get(amounts.MEMORY, 0), _MOST)
         count = wanted.get(amounts.GPU, 0)
-        cards = self._cards(count, holding.cards, node)
+        cards = self._cards(count, holding.cards or held.last, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(amounts.MIG_PREFIX) and number]
         short = cards.bit_count() < count
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(amounts.PODS, 1))]
         for name, number in slices:
-            found = self._slices(name.removeprefix(amounts.MIG_PREFIX), number, node)
+            found = self._slices(name.removeprefix(amounts.MIG_PREFIX), number, node, holding.slices)
             short |= len(found) < number
             if found:
                 grants.append(Grant(node, slices=found, pods=0))
@@ -193,24 +253,23 @@ class Fleet:
     def _cards(self, count: int, known: int, node: int) -> int:
         """A mask of free cards: those that are known to be its own, else the engine's choice."""
         free = int(self.snapshot.free[node])
-        mine = known & free
-        if mine.bit_count() == count:
-            return mine
-        if known and mine:
-            rest = bits(free & ~mine)[: count - mine.bit_count()]
-            return mine | sum(1 << card for card in rest)
         if free.bit_count() <= count:
-            return free if count else 0
-        return self.fitter.cards(Request(Gpus(count=count)), node) if count else 0
+            return free
+        mine = bits(known & free)[:count]
+        if not mine:
+            return self.fitter.cards(Request(Gpus(count=count)), node) if count else 0
+        own = sum(1 << card for card in mine)
+        rest = bits(free & ~own)[: count - len(mine)]
+        return own | sum(1 << card for card in rest)
 
-    def _slices(self, profile: str, number: int, node: int) -> tuple[tuple[int, Placement], ...]:
-        found = [
-            (card, each)
-            for card in self.snapshot.nodes[node].cut
-            for each in self.snapshot.free_slices.get((node, card), ())
-            if _resource_name(each.profile.name) == profile
-        ]
+    def _slices(self, profile: str, number: int, node: int, known: Slices) -> tuple[tuple[int, Placement], ...]:
+        found = [(card, each) for card, each in self._free_slices(node) if _resource_name(each.profile.name) == profile]
+        found.sort(key=lambda each: (each[0], each[1].start) not in known)
         return tuple(found[:number])
+
+    def _free_slices(self, node: int) -> list[tuple[int, Placement]]:
+        cut = self.snapshot.nodes[node].cut
+        return [(card, each) for card in cut for each in self.snapshot.free_slices.get((node, card), ())]
 
     # --- checking ---------------------------------------------------------------------------------------
 
@@ -223,34 +282,23 @@ class Fleet:
         return fresh
 
 
+def _is_no_news(held: _Held, new: Holding) -> bool:
+    """Whether all that `new` says is so already; not knowing the cards is no news."""
+    told = held.holding
+    if told.node != new.node or told.amounts != new.amounts:
+        return False
+    if new.cards in (0, told.cards) and new.slices in ((), told.slices):
+        return True
+    return new.cards in (0, held.last) and new.slices in ((), _slices_of(held))
+
+
+def _slices_of(held: _Held) -> Slices:
+    return tuple((card, placed.start) for grant in held.grants for card, placed in grant.slices)
+
+
 def _resource_name(profile: str) -> str:
     """As the profile is written in a resource's name."""
     return profile.replace("+", ".")
-
-
-class Twin:
-    """A copy of the fleet's snapshot to plan on elsewhere, kept up to date at the price of what changed."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._generation = -1
-        self._seen = 0
-        self.sync()
-
-    def sync(self) -> None:
-        """Catch up with the fleet; call it where nothing else touches the fleet."""
-        live = self._fleet.snapshot
-        if self._generation != self._fleet.generation:
-            self.snapshot = Snapshot.of(live.nodes)
-            self.fitter = Fitter(self.snapshot)
-            self.engine = Engine(self.snapshot, self._fleet.weights, fitter=self.fitter)
-            self.gangs = GangPlanner(self.fitter, self._fleet.tree)
-            self._generation = self._fleet.generation
-            changed: Iterable[int] = range(len(live))
-        else:
-            changed = live.newer_than(self._seen).tolist()
-        copy_rows(live, self.snapshot, changed)
-        self._seen = live.version
 
 
 def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
@@ -258,10 +306,15 @@ def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
     rows = list(nodes)
     if not rows:
         return
-    for name in ("free", "cpu_milli", "memory_bytes", "pods", "milli", "share_mib"):
+    for name in ("free", "cpu_milli", "memory_bytes", "pods"):
         getattr(target, name)[rows] = getattr(source, name)[rows]
+    # Another node may have got wider, or lost the only slices of a profile: no concern of these rows.
+    width = min(source.milli.shape[1], target.milli.shape[1])
+    for name in ("milli", "share_mib"):
+        getattr(target, name)[rows, :width] = getattr(source, name)[rows, :width]
     for profile, counts in source.slices.items():
-        target.slices[profile][rows] = counts[rows]
+        if profile in target.slices:
+            target.slices[profile][rows] = counts[rows]
     for node in rows:
         for card in source.nodes[node].cut:
             if (node, card) in source.free_slices:

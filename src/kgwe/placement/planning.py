@@ -4,7 +4,7 @@ An Ask is a whole: one pod or many, of one template or of several roles. A Plan 
 what binds, in a word that conditions and alerts match on and in words for people. One pod alone is placed by the
 engine under the strategy it names, several by the gang planner.
 
-    answer = plan(fleet, ask, choosers={}, rng)     Fleet or Twin: anything with snapshot, fitter, engine and gangs
+    answer = plan(fleet, ask, choosers={}, rng)     Fleet or Shadow: with snapshot, fitter, engine, gangs
 
 Whole cards that no single node has may be divided among pods where the ask allows it: into the fewest equal pods that
 some node could hold if nothing ran there.
@@ -29,7 +29,7 @@ from kgwe.placement.ranking import ALIASES, Strategy
 from kgwe.placement.strategies import Candidate, Choosers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from kgwe.placement import engine as single
     from kgwe.placement.certificate import GangRefusal
@@ -55,6 +55,8 @@ class Reason(enum.StrEnum):
     UNKNOWN_STRATEGY = "UnknownStrategy"
     STRATEGY_FAILED = "StrategyFailed"
     HELD_FOR_OTHERS = "HeldForOthers"
+    TIMED_OUT = "SchedulingTimedOut"
+    ATTEMPTS_EXHAUSTED = "SchedulingAttemptsExhausted"
     INVALID = "InvalidRequest"
 
 
@@ -92,6 +94,8 @@ class Ask:
     name: str = ""
     #: seconds it is thought to run
     expected_s: float | None = None
+    #: it had a place and lost it: before all others of its priority
+    first_claim: bool = False
     #: roles of unequal pods; None: `pods` equal ones
     gang: GangRequest | None = None
     #: the same gang where it would rather be: tried first
@@ -171,7 +175,7 @@ class Refusal:
 
 
 class Place(Protocol):
-    """What can be planned on: `kgwe.placement.live.Fleet`, or its Twin."""
+    """What can be planned on: `kgwe.placement.live.Fleet`, or its Shadow."""
 
     @property
     def snapshot(self) -> Snapshot: ...

@@ -60,6 +60,10 @@ class Shadow:
         self._synced = self.snapshot.version
         self._veil: frozenset[str] = NOWHERE
 
+    @property
+    def tree(self) -> Tree:
+        return self._source.tree
+
     def sync(self, veil: frozenset[str] = NOWHERE) -> None:
         """As the fleet is now, with nothing fitting on the nodes of `veil`; what was tried here is forgotten."""
         if self._source.snapshot is not self._live:

@@ -18,7 +18,7 @@ from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.node import CARD_MILLI
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LOG_ODDS_95: Final = math.log(19.0)
 # Beyond this, e to the power of it is of no interest, and near the end of floats.
 _STEEPEST: Final = 500.0
+# Spreads below this are no distribution: p95 is 1.03 times p50.
+_EXACT: Final = 0.01
 # Slices of a card are compared by the sevenths of its compute they are named after.
 _SEVENTHS: Final = 7
 
@@ -51,7 +53,7 @@ def remaining_s(p50_s: Floats, p95_s: Floats, age_s: Floats, part: Floats | floa
     """How much longer runs last that have lasted `age_s`, as not exceeded by this part of them.
 
     Run times are taken to be log-logistic: like the log-normal ones that traces show, with a closed form. The longer a
-    run has lasted, the longer it will: one past its p95 is expected to take at least as long again as it is late.
+    run has lasted, the longer it will. One that was known exactly, and is late, takes as long again as it is late.
     """
     power = np.log(p95_s / p50_s) / _LOG_ODDS_95
     steep = np.maximum(power, 1e-12)
@@ -59,7 +61,7 @@ def remaining_s(p50_s: Floats, p95_s: Floats, age_s: Floats, part: Floats | floa
     with np.errstate(divide="ignore"):
         odds = np.exp(np.clip(np.log(age / p50_s) / steep, -_STEEPEST, _STEEPEST))
     total = p50_s * np.power((1 + odds) / (1 - np.asarray(part)) - 1, power)
-    late = np.maximum(age - p95_s, 0.0)
+    late = np.where(power < _EXACT, age - p95_s, 0.0)
     left: Floats = np.maximum(np.maximum(total, age) - age, late)
     return left
 
@@ -137,11 +139,14 @@ class Roster:
         self._occupants: dict[str, Occupant] = {}
         self._timed: tuple[list[Occupant], Floats] | None = None
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._occupants
 
     def __len__(self) -> int:
         return len(self._occupants)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._occupants)
 
     def put(self, occupant: Occupant) -> None:
         self.drop(occupant.key)
@@ -168,9 +173,9 @@ class Roster:
             self._timed = listed, np.array(rows, np.float64).reshape(-1, 3).T
         return self._timed
 
-    def by_end(self, now_s: float) -> list[tuple[float, Occupant]]:
-        """Those with a known run time by when they will be over, half of the time: the first to end first."""
+    def by_end(self, now_s: float, part: float = 0.5) -> list[tuple[float, Occupant]]:
+        """Those with a known run time by when so many of them will be over: the first to end first."""
         listed, (started, p50, p95) = self.known()
-        ends = now_s + remaining_s(p50, p95, now_s - started, 0.5)
+        ends = now_s + remaining_s(p50, p95, now_s - started, part)
         order = np.argsort(ends, kind="stable").tolist()
         return [(float(ends[i]), listed[i]) for i in order]

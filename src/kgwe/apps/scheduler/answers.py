@@ -43,10 +43,10 @@ class Answers:
         gangs: Gangs,
         *,
         assume_s: float,
-        blocked: Callable[[PodAsk, int], NDArray[np.bool_] | None] = lambda _ask, _priority: None,
+        blocked: Callable[[int], NDArray[np.bool_] | None] = lambda _priority: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`blocked`: nodes that are held for others, for a pod of that wish and priority."""
+        """`blocked`: nodes that are kept for others from pods of that priority."""
         self._state = state
         self._gangs = gangs
         self._assume_s = assume_s
@@ -103,7 +103,7 @@ class Answers:
         ledger.forget(args.uid)
         strategy = ask.strategy or Strategy.SCORE
         rng = np.random.default_rng(len(self._asks)) if strategy is Strategy.RANDOM else None
-        blocked = self._blocked(ask, pod.spec.priority)
+        blocked = self._blocked(pod.spec.priority)
         found = fleet.engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
         if found is None or (isinstance(found, Decision) and not args.has(found.name)):
             # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.

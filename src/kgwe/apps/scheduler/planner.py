@@ -4,28 +4,45 @@ The planner holds the decisions that are not yet visible in the API. A decision 
 (and reserved in the ledger), confirmed when what carries it out is seen, and forgotten when that could not be created
 or the work is gone. A new leader starts with an empty planner: what its predecessor decided and carried out is in the
 API, the rest never happened.
+
+Passes run on a copy of the fleet, large ones in a thread: kube-scheduler's calls are answered meanwhile. What happens
+during a pass is kept for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import structlog
+
 from kgwe import errors
-from kgwe.placement import planning
-from kgwe.placement.planning import Plan, Reason, Refusal
+from kgwe.apps.scheduler.passes import Passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.passes import Result
     from kgwe.apps.scheduler.state import ClusterState
-    from kgwe.placement.planning import Ask
+    from kgwe.placement.eta import Eta
+    from kgwe.placement.planning import Ask, Plan, Refusal
     from kgwe.placement.strategies import Choosers, Rng
+    from kgwe.placement.work import Work
+
+log = structlog.get_logger(__name__)
 
 # Bursts of events (a Job that ends, its pod, its node) become one pass.
 _GATHER_S = 0.02
+# With a pass in a thread, the loop must get its turn well within the time an answer may take.
+_SWITCH_S = 0.0005
 
 
 class Planner:
@@ -42,24 +59,30 @@ class Planner:
         self.waiting: dict[str, Ask] = {}  # owner -> what it asks for
         self.held: dict[str, Refusal] = {}  # owner -> why the last pass did not place it
         self.planned: dict[str, Plan] = {}  # owner -> decision, until it is seen in the API
+        self.estimates: dict[str, Eta] = {}  # owner -> when it is thought to start
         self._state = state
-        self._choosers = choosers
-        self._rng = rng
         self._metrics = metrics
         self._on_decided = on_decided
+        self._passes = Passes(state.fleet, choosers, rng)
+        self._later: list[Callable[[], None]] = []  # what to tell the queue once the pass under way is over
         self._soon: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._kept: list[tuple[int, NDArray[np.bool_]]] = []
+        self._kept_of = -1
         metrics.waiting.set_function(lambda: len(self.waiting))
 
     def want(self, ask: Ask) -> None:
         """Let the work wait for a place; asked again with other needs, the new ones count."""
         if self.waiting.get(ask.owner) != ask:
             self.waiting[ask.owner] = ask
+            self._tell(lambda: self._passes.put(ask))
             self.pass_soon()
 
     def forget(self, owner: str) -> None:
         """The work no longer needs a decision; what was assumed for it is given back."""
-        self.waiting.pop(owner, None)
-        self.held.pop(owner, None)
+        self._no_longer_waits(owner)
         self.forget_plan(owner)
 
     def forget_plan(self, owner: str) -> None:
@@ -71,63 +94,143 @@ class Planner:
     def confirm(self, owner: str) -> None:
         """The decision is now in the API."""
         self.planned.pop(owner, None)
-        self.waiting.pop(owner, None)
+        self._no_longer_waits(owner)
+
+    def runs(self, ask: Ask, since_s: float) -> None:
+        """Work that has had its place since before this planner was there."""
+        self._tell(lambda: self._passes.started(ask, since_s))
+
+    def _no_longer_waits(self, owner: str) -> None:
         self.held.pop(owner, None)
+        self.estimates.pop(owner, None)
+        if self.waiting.pop(owner, None) is not None:
+            self._tell(lambda: self._passes.drop(owner))
+
+    def _tell(self, news: Callable[[], None]) -> None:
+        if self._running is None:
+            news()
+        else:
+            self._later.append(news)
 
     def pass_soon(self) -> None:
         if self._soon is None and self.waiting:
             self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._pass)
 
     def close(self) -> None:
-        if self._soon is not None:
-            self._soon.cancel()
+        for timer in (self._soon, self._timer):
+            if timer is not None:
+                timer.cancel()
+        if self._running is not None:
+            self._running.cancel()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
         self._metrics.waiting.set_function(lambda: 0)
         for owner in list(self.planned):
             self.forget(owner)
 
+    # --- passes -----------------------------------------------------------------------------------------
+
     def _pass(self) -> None:
         self._soon = None
-        with self._metrics.dispatch_seconds.time():
-            decisions = self._decide()
-        for decision in decisions:
-            owner = decision.ask.owner
-            if isinstance(decision, Plan):
-                self.planned[owner] = decision
-                del self.waiting[owner]
-                self.held.pop(owner, None)
-                self._on_decided(owner)
-            else:
-                self._hold(owner, decision)
+        if self._running is not None:
+            return  # its end starts the next one
+        self._sync()
+        now_s = time.time()
+        if self._passes.is_light:
+            started = time.perf_counter()
+            result = self._passes.run(now_s)
+            self._metrics.dispatch_seconds.observe(time.perf_counter() - started)
+            self._apply(result, now_s)
+        else:
+            self._running = asyncio.create_task(self._aside(now_s))
 
-    def _decide(self) -> list[Plan | Refusal]:
-        """Place what waits, in order of rank; each plan is reserved before the next is tried."""
-        decisions: list[Plan | Refusal] = []
-        full: dict[Ask, Refusal] = {}
-        fleet = self._state.fleet
-        for ask in sorted(self.waiting.values(), key=lambda each: each.rank()):
-            shape = ask.shape()
-            if twin := full.get(shape):
-                decisions.append(Refusal(ask, twin.reason, twin.message, twin.possible, twin.certificate, twin.single))
-                continue
-            decision = planning.plan(fleet, ask, choosers=self._choosers, rng=self._rng)
-            if isinstance(decision, Plan):
-                try:
-                    start = self._state.ledger.commit(
-                        ask.owner, decision.wanted, decision.grants, extend=ask.gang is not None
-                    )
-                    decision = replace(decision, start=start)
-                except errors.InvariantBroken as exc:
-                    decision = Refusal(ask, Reason.HELD_FOR_OTHERS, str(exc))
-            else:
-                full[shape] = decision
-            decisions.append(decision)
-        return decisions
+    def _sync(self) -> None:
+        _ = self._state.fleet  # nodes that changed are put together before anything is read
+        self._passes.sync(self._state.ledger)
 
-    def _hold(self, owner: str, decision: Refusal) -> None:
+    async def _aside(self, now_s: float) -> None:
+        """One pass in the thread; then what came in between, and another pass if anything did."""
+        if self._thread is None:
+            sys.setswitchinterval(_SWITCH_S)
+            self._thread = concurrent.futures.ThreadPoolExecutor(1, "planning")
+        started = time.perf_counter()
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._passes.run, now_s)
+        except Exception:  # one bad work must not stop the others; the next event tries again
+            log.exception("pass_failed")
+            return
+        finally:
+            self._running = None
+            later, self._later = self._later, []
+            for news in later:
+                news()
+        self._metrics.dispatch_seconds.observe(time.perf_counter() - started)
+        self._apply(result, now_s)
+        if later:
+            self.pass_soon()
+
+    def _apply(self, result: Result, now_s: float) -> None:
+        for work, plan in result.plans:
+            self._commit(work, plan, now_s)
+        for refusal in result.refusals:
+            if self.waiting.get(refusal.ask.owner) == refusal.ask:
+                self._hold(refusal.ask.owner, refusal)
+        self.estimates |= result.estimates
+        self._keep(result)
+        self._wake_at(self._passes.queue.next_s())
+
+    def _commit(self, work: Work, plan: Plan, now_s: float) -> None:
+        """Reserve it for real; what the live fleet has given away meanwhile is planned again."""
+        owner = work.key
+        ask = self.waiting.get(owner)
+        if ask is None or (ask != plan.ask and not ask.divisible):
+            return
+        try:
+            start = self._state.ledger.commit(owner, plan.wanted, plan.grants, extend=ask.gang is not None)
+        except errors.InvariantBroken as exc:
+            log.info("plan_overtaken", owner=owner, reason=str(exc))
+            self._passes.put(ask)
+            self.pass_soon()
+            return
+        self._passes.started(plan.ask, now_s)
+        self._passes.drop(owner)
+        self.planned[owner] = replace(plan, start=start)
+        del self.waiting[owner]
+        self.held.pop(owner, None)
+        self.estimates.pop(owner, None)
+        self._on_decided(owner)
+
+    def _hold(self, owner: str, refusal: Refusal) -> None:
         """Remember why. Only a new reason is news: the numbers in the message move with every pod that ends."""
         before = self.held.get(owner)
-        self.held[owner] = decision
+        self.held[owner] = refusal
         if before is None:
             self._metrics.failed.labels("no_suitable_node").inc()
-        if before is None or before.reason != decision.reason:
+        if before is None or before.reason != refusal.reason:
             self._on_decided(owner)
+
+    def _wake_at(self, when_s: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when_s is not None:
+            delay_s = max(when_s - time.time(), 0.0)
+            self._timer = asyncio.get_running_loop().call_later(delay_s + _GATHER_S, self.pass_soon)
+
+    # --- what is kept for others ------------------------------------------------------------------------
+
+    def _keep(self, result: Result) -> None:
+        index = self._state.fleet.snapshot.index
+        self._kept = []
+        self._kept_of = self._state.fleet.generation
+        for priority, names in result.kept:
+            mask = np.zeros(len(index), np.bool_)
+            mask[[index[name] for name in names if name in index]] = True
+            self._kept.append((priority, mask))
+
+    def blocked(self, priority: int) -> NDArray[np.bool_] | None:
+        """Nodes that a plain pod of this priority has to leave alone; None: none."""
+        if not self._kept or self._kept_of != self._state.fleet.generation:
+            return None
+        masks = [mask for kept_for, mask in self._kept if kept_for >= priority]
+        return np.logical_or.reduce(masks) if masks else None

@@ -167,7 +167,7 @@ class Reconciler:
         """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
         if memory.held_at is None:
             memory.held_at = now
-        new = phases.waiting(workload, held, timestamp.seconds())
+        new = phases.waiting(workload, held, timestamp.seconds(), self._estimate(workload))
         if status_patch(workload, new) is None:
             return
         told = workload.status.conditions[0] if workload.status.conditions else None
@@ -190,6 +190,12 @@ class Reconciler:
         self._requeue(workload.key, max(self._settings.message_interval_seconds, pace_s))
         if told is None or told.reason != held.reason:
             self._record(workload, "Normal", held.reason, held.message, action="Waiting")
+
+    def _estimate(self, workload: Workload) -> tuple[str, str] | None:
+        eta = self.planner.estimates.get(workload.meta.uid)
+        if eta is None or eta.p50_s is None or eta.p90_s is None:
+            return None
+        return timestamp.of(eta.p50_s), timestamp.of(eta.p90_s)
 
     # --- creating the Job -------------------------------------------------------------------------------
 

@@ -34,12 +34,14 @@ class Term:
     def __init__(self, means: Means) -> None:
         self._state = means.state
         self._gangs = means.gangs
-        self.answers = Answers(means.state, means.gangs, assume_s=means.settings.assume_seconds)
         self._settings = means.settings
         self._metrics = means.metrics
         self._count = means.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
         self._planner = Planner(means.state, means.choosers, means.rng, means.metrics, self._decided)
+        self.answers = Answers(
+            means.state, means.gangs, assume_s=means.settings.assume_seconds, blocked=self._planner.blocked
+        )
         self._seater = Seater(means)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._workers: list[asyncio.Task[None]] = []
