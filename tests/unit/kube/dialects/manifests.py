@@ -19,7 +19,7 @@ spec: {minMember: 8, scheduleTimeoutSeconds: 60}
 kind: Pod
 metadata: {name: llama-$i, namespace: train, labels: {scheduling.x-k8s.io/pod-group: llama}}
 """,
-    "coscheduling of 2021": """
+    "coscheduling before 0.25": """
 apiVersion: scheduling.sigs.k8s.io/v1alpha1
 kind: PodGroup
 metadata: {name: llama, namespace: train}
@@ -28,7 +28,7 @@ spec: {minMember: 8}
 kind: Pod
 metadata: {name: llama-$i, namespace: train, labels: {pod-group.scheduling.sigs.k8s.io: llama}}
 """,
-    "coscheduling of 2020": """
+    "coscheduling before 0.19": """
 kind: Pod
 metadata:
   name: llama-$i
