@@ -6,6 +6,8 @@ names it. Coordinates have one decimal, which at this size is finer than a pixel
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 import html
 import math
 from dataclasses import dataclass
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
 #: colours a page has to define, as .s0, .s1 …
 COLOURS: Final = 8
 
-_WIDTH: Final = 640
-_HEIGHT: Final = 270
+# About as wide as it is shown, so that letters come out at their size; half of the widest mark fits right of the axis.
+_WIDTH: Final = 500
+_HEIGHT: Final = 240
 _LEFT: Final = 52
-_RIGHT: Final = 14
+_RIGHT: Final = 22
 _TOP: Final = 14
 _BOTTOM: Final = 40
 
@@ -74,17 +77,26 @@ class _Axis:
 def lines(series: Sequence[Series], *, x_label: str, y_label: str, top: float | None = None) -> str:
     """Curves over a linear axis."""
     x_high = max((each.xs[-1] for each in series if each.xs), default=1.0)
-    y_high = top or max((max(each.ys) for each in series if each.ys), default=1.0)
+    y_high = top or max((max(each.ys) for each in series if each.ys), default=0.0) or 1.0
     x, y = _linear(x_high, _LEFT, _WIDTH - _RIGHT), _linear(y_high, _HEIGHT - _BOTTOM, _TOP)
     return _frame(x, y, x_label, y_label, _paths(series, x, y))
 
 
 def distribution(series: Sequence[Series], *, x_label: str, y_label: str) -> str:
-    """Curves over a logarithmic axis of time, 0 to 100 percent."""
+    """Curves over a logarithmic axis of time, 0 to 100 percent, from one end of it to the other."""
     longest = max((each.xs[-1] for each in series if each.xs), default=1.0)
     x = _times(longest)
     y = _linear(100.0, _HEIGHT - _BOTTOM, _TOP)
-    return _frame(x, y, x_label, y_label, _paths(series, x, y))
+    return _frame(x, y, x_label, y_label, _paths([_from_end_to_end(each, x) for each in series], x, y))
+
+
+def _from_end_to_end(series: Series, x: _Axis) -> Series:
+    """What is at most the first mark is there from the start; whatever is reached stays."""
+    if not series.xs:
+        return series
+    first = max(bisect.bisect_right(series.xs, x.low) - 1, 0)
+    xs, ys = series.xs[first:], series.ys[first:]
+    return dataclasses.replace(series, xs=[*xs, x.high], ys=[*ys, ys[-1]])
 
 
 def stacked(series: Sequence[Series], *, x_label: str, y_label: str, top: float) -> str:

@@ -35,6 +35,7 @@ p{margin:0}.soft{color:var(--soft);font-size:13px}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 14px;font-size:14px}
 .legend span{display:inline-flex;align-items:center;gap:7px}
 .legend i{width:14px;height:4px;border-radius:2px;background:currentColor}
+main>.legend{position:sticky;top:0;z-index:1;margin:0 0 6px;padding:8px 0;background:var(--bg)}
 .card .legend{font-size:13px;margin:2px 0 4px;color:var(--soft)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
@@ -42,8 +43,11 @@ th,td{padding:6px 10px;text-align:right;border-top:1px solid var(--line);white-s
 tr:first-child>*{border-top:0}th:first-child,td:first-child{text-align:left;padding-left:0}
 th{font-weight:600}td small{color:var(--soft);margin-left:8px}
 td.best{color:var(--good);font-weight:650}
+.one table{display:block}.one tbody{display:block;columns:400px 2;column-gap:40px}
+.one tr{display:flex;break-inside:avoid;border-bottom:1px solid var(--line)}
+.one td{flex:1 0 auto;border:0}.one td:last-child{padding-right:0}
 svg{display:block;width:100%;height:auto}
-svg .t{font-size:11.5px;fill:var(--soft)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
+svg .t{font-size:12px;fill:var(--soft)}svg .e{text-anchor:end}svg .m{text-anchor:middle}
 svg .g{stroke:var(--line);stroke-width:1}svg .x{stroke:var(--soft);stroke-width:1}
 svg .l{fill:none;stroke:currentColor;stroke-width:1.8;stroke-linejoin:round}svg .l:hover{stroke-width:3.4}
 svg .a{fill:currentColor;fill-opacity:.72;stroke:none}svg .a:hover{fill-opacity:.9}
@@ -51,6 +55,8 @@ svg .a{fill:currentColor;fill-opacity:.72;stroke:none}svg .a:hover{fill-opacity:
 .s4{color:var(--s4)}.s5{color:var(--s5)}.s6{color:var(--s6)}.s7{color:var(--s7)}
 svg .rest{fill-opacity:.35}.rest{color:var(--rest)}
 footer{margin-top:18px}
+@media (max-width:720px){main{padding:20px 12px 32px}th,td{padding:5px 6px}td:first-child{white-space:normal}
+td small{display:block;margin:0}svg .t{font-size:15px}}
 """
 
 _BEST: Final = '<td class="best">'
@@ -126,8 +132,9 @@ def _key_figures(result: Result) -> str:
 
 
 def _table(found: Report) -> str:
+    is_one = len(found.results) == 1
     heads = "".join(f"<th>{html.escape(result.policy)}</th>" for result in found.results)
-    rows = [f"<tr><th></th>{heads}</tr>"]
+    rows = [] if is_one else [f"<tr><th></th>{heads}</tr>"]
     for figure in report.FIGURES:
         winners = report.best(figure, found.results)
         cells = "".join(
@@ -136,7 +143,8 @@ def _table(found: Report) -> str:
         )
         hint = f"<small>{html.escape(figure.hint)}</small>" if figure.hint else ""
         rows.append(f"<tr><td>{html.escape(figure.label)}{hint}</td>{cells}</tr>")
-    return f'<div class="card scroll" style="margin-bottom:16px"><table>{"".join(rows)}</table></div>'
+    look = "card one" if is_one else "card scroll"
+    return f'<div class="{look}" style="margin-bottom:16px"><table>{"".join(rows)}</table></div>'
 
 
 def _cards(results: list[Result]) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
 import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -142,9 +145,20 @@ class TestChart:
         assert points is not None
         places = [(float(pair.split(",")[0]), float(pair.split(",")[1])) for pair in points[1].split()]
 
-        assert all(52 <= x <= 626 and 14 <= y <= 230 for x, y in places)
-        assert places[0] == pytest.approx((52, 230))
-        assert places[-1] == pytest.approx((626, 14))
+        assert all(52 <= x <= 478 and 14 <= y <= 200 for x, y in places)
+        assert places[0] == pytest.approx((52, 200))
+        assert places[-1] == pytest.approx((478, 14))
+
+    def test_a_distribution_goes_from_end_to_end(self):
+        """Those who waited not at all are there at the first mark, all at the last."""
+        drawn = chart.distribution([Series("a", [0, 0, 30, 60], [0, 33, 66, 100])], x_label="x", y_label="y")
+        points = re.search(r'points="([^"]+)"', drawn)
+        assert points is not None
+        places = [(float(pair.split(",")[0]), float(pair.split(",")[1])) for pair in points[1].split()]
+
+        assert places[0] == pytest.approx((52, 200 - 186 * 0.33), abs=0.1)
+        assert places[-1] == pytest.approx((478, 14))
+        assert len(places) == 4
 
     def test_nothing_to_draw_is_an_empty_frame(self):
         for drawn in (
@@ -153,3 +167,46 @@ class TestChart:
             chart.lines([Series("a", [0.0], [0.0])], x_label="x", y_label="y"),
         ):
             assert ET.fromstring(drawn).tag == "svg"  # noqa: S314 - our own
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+# Frames of several widths side by side: media queries see the frame as the window.
+PROBE = """<!doctype html><body>%s<script>
+onload = () => {
+  const problems = [];
+  for (const frame of document.querySelectorAll("iframe")) {
+    const inside = frame.contentDocument, say = (what) => problems.push(frame.width + " px: " + what);
+    if (inside.documentElement.scrollWidth > frame.clientWidth) say("wider than the window");
+    for (const svg of inside.querySelectorAll("svg")) {
+      const whole = svg.getBoundingClientRect(), scale = whole.width / svg.viewBox.baseVal.width;
+      for (const text of svg.querySelectorAll("text")) {
+        const box = text.getBoundingClientRect();
+        if (box.left < whole.left - 1 || box.right > whole.right + 1) say("cut off: " + text.textContent);
+        const size = parseFloat(getComputedStyle(text).fontSize) * scale;
+        if (size < 8) say("too small to read: " + text.textContent);
+      }
+    }
+  }
+  document.title = problems.length ? problems.join("; ") : "as it should be";
+};
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_in_a_browser_nothing_is_cut_off_and_all_text_can_be_read(tmp_path):
+    assert BROWSER is not None
+    texts = [page.render(made("first-fit")), page.render(made("first-fit", "spread", "random", "consolidate"))]
+    frames = [
+        f'<iframe width="{width}" height="900" frameborder="0" srcdoc="{html.escape(text)}"></iframe>'
+        for text in texts
+        for width in (340, 500, 760, 1280, 2200)
+    ]
+    probe = tmp_path / "probe.html"
+    probe.write_text(PROBE % "".join(frames), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    shown = subprocess.run(
+        [BROWSER, *options, "--dump-dom", probe.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    )
+    title = re.search("<title>(.*?)</title>", shown.stdout)
+    assert title is not None
+    assert title[1] == "as it should be"
