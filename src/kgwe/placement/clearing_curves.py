@@ -69,15 +69,13 @@ class Curves:
     def whole_items(self, nodes: Sequence[int], spared: frozenset[int], missing: int) -> frozenset[int] | None:
         """Items that make room for so many more pods on these nodes, those first that free most for their weight.
 
-        Whoever turns out not to be needed is let go again, the heaviest first.
+        Whoever turns out not to be needed is let go again, the heaviest first. None also when every item is on one of
+        the nodes alone, where a mix of curves is no heavier.
         """
-        gains: dict[int, list[tuple[int, Amounts]]] = {}
-        room = {}
-        for node in nodes:
-            room[node] = _NodeRoom(self._each, list(self._free_on(node)), self._most)
-            for number, gain in self._gains_on(node):
-                if number not in spared:
-                    gains.setdefault(number, []).append((node, gain))
+        gains = self._gains_by_item(nodes, spared)
+        if all(len(each) == 1 for each in gains.values()):
+            return None
+        room = {node: _NodeRoom(self._each, list(self._free_on(node)), self._most) for node in nodes}
         weight = {number: self._weight(number) for number in gains}
         missing -= sum(each.pods() - int(self._now[node]) for node, each in room.items())
         stopped: list[int] = []
@@ -97,6 +95,15 @@ class Curves:
                 missing += lost
                 stopped.remove(number)
         return frozenset(stopped)
+
+    def _gains_by_item(self, nodes: Sequence[int], spared: frozenset[int]) -> dict[int, list[tuple[int, Amounts]]]:
+        """Item -> the nodes it is on, and what it gives back there."""
+        gains: dict[int, list[tuple[int, Amounts]]] = {}
+        for node in nodes:
+            for number, gain in self._gains_on(node):
+                if number not in spared:
+                    gains.setdefault(number, []).append((node, gain))
+        return gains
 
     def _kept(self, node: int) -> Curve:
         if node not in self._known:
