@@ -66,6 +66,7 @@ class Gangs:
         self._want: Callable[[Ask], None]
         self._forget: Callable[[str], None]
         self._seat: Callable[[str, core.Pod, int], None]
+        self._free: Callable[[core.Pod], None]
         self.deaf()
 
     def tell(
@@ -74,15 +75,16 @@ class Gangs:
         want: Callable[[Ask], None],
         forget: Callable[[str], None],
         seat: Callable[[str, core.Pod, int], None],
+        free: Callable[[core.Pod], None],
     ) -> None:
-        """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat."""
-        self._want, self._forget, self._seat = want, forget, seat
+        """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat; `free`: it needs none."""
+        self._want, self._forget, self._seat, self._free = want, forget, seat, free
         for owner in list(self._groups):
             self._look(owner)
 
     def deaf(self) -> None:
         """Only collect (a standby)."""
-        self._want = self._forget = self._seat = _ignore
+        self._want = self._forget = self._seat = self._free = _ignore
 
     # --- pods -------------------------------------------------------------------------------------------
 
@@ -94,6 +96,8 @@ class Gangs:
         member = dialects.membership(pod, self.lookup())
         if member is None:
             self._gone(uid)
+            if seating.is_gated(pod) and not pod.spec.nodeName:
+                self._free(pod)
             return
         owner = owner_of(member.key)
         if self._owner.get(uid, owner) != owner:

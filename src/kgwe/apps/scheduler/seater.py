@@ -35,6 +35,7 @@ class Seater:
         self._queue: WorkQueue[str] = WorkQueue()
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
         self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
+        self._freed: set[str] = set()  # pods that need no seat
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,6 +56,11 @@ class Seater:
             if number is not None:
                 self._chosen[uid] = number
             self._queue.add(uid)
+
+    def free(self, pod: core.Pod) -> None:
+        """Take the gate away and nothing else: the pod turned out to belong to no gang."""
+        self._freed.add(pod.metadata.uid)
+        self._queue.add(pod.metadata.uid)
 
     async def _work(self) -> None:
         while True:
@@ -79,6 +85,12 @@ class Seater:
                 known.pop(uid, None)
             return
         if uid in self._given:
+            return
+        if uid in self._freed:
+            self._freed.discard(uid)
+            gates = [{"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != seating.GATE]
+            body = {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}}
+            await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)
             return
         number = self._number(pod, owner)
         holding = self._state.ledger.seats(owner).get(number)

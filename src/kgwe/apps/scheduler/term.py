@@ -14,11 +14,14 @@ from kgwe.apps.scheduler.gangs import OWNER_PREFIX
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.reconciler import Reconciler
 from kgwe.apps.scheduler.seater import Seater
+from kgwe.kube import resources
+from kgwe.kube.events import Event
 from kgwe.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.state import Key
+    from kgwe.placement.planning import Refusal
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +39,7 @@ class Term:
         self._gangs = means.gangs
         self._settings = means.settings
         self._metrics = means.metrics
+        self._events = means.events
         self._count = means.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
         self._planner = Planner(means.state, means.choosers, means.rng, means.metrics, self._decided)
@@ -53,10 +57,20 @@ class Term:
             if plan is not None:
                 self._planner.confirm(uid)
                 self._gangs.planned(uid, plan)
+            elif (held := self._planner.held.get(uid)) is not None:
+                self._tell_gang(uid, held)
             return
         key = self._state.keys.get(uid)
         if key is not None:
             self._queue.add(key)
+
+    def _tell_gang(self, owner: str, held: Refusal) -> None:
+        """Gated pods have no scheduler's word on them: one Event on the first says what the gang waits for."""
+        group = self._gangs.group(owner)
+        if group is not None and group.unseated:
+            pod = group.unseated[0]
+            note = f"gang {group.key.title} waits: {held.message}"
+            self._events.record(Event(resources.POD, pod.metadata, "Warning", held.reason, note, "Scheduling"))
 
     async def __aenter__(self) -> Self:
         self._state.tell(
@@ -66,7 +80,9 @@ class Term:
             on_unseated=self._seater.seat,
         )
         self._gangs.refusal = self._planner.held.get
-        self._gangs.tell(want=self._planner.want, forget=self._planner.forget, seat=self._seater.seat)
+        self._gangs.tell(
+            want=self._planner.want, forget=self._planner.forget, seat=self._seater.seat, free=self._seater.free
+        )
         self._seater.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
