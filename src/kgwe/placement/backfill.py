@@ -124,6 +124,10 @@ class Holds:
         kept = self._kept.get(key)
         return kept.hold if kept else None
 
+    def first(self, works: Iterable[Work]) -> list[Work]:
+        """Works in the order of the queue, with those a place is kept for before the others of their rank."""
+        return sorted(works, key=lambda work: (work.level, work.key not in self._kept))
+
     # --- life -------------------------------------------------------------------------------------------
 
     def begin(self, queue: Queue, now_s: float, changed_nodes: Sequence[str]) -> None:
@@ -143,7 +147,7 @@ class Holds:
         if self._kept.pop(key, None) is not None:
             self.version += 1
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._kept
 
     def wants(self, rank: Level) -> bool:

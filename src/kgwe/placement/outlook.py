@@ -11,7 +11,7 @@ least, and the start is not known.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from kgwe.placement.shadow import Source
     from kgwe.placement.snapshot import Grant
     from kgwe.placement.work import Occupant, Roster
+
+
+_SURELY: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +56,19 @@ class Outlook:
 
     def look(self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE) -> Prospect | None:
         """Where it can start first without the nodes of `veil`; None: nowhere, not even on an empty fleet."""
+        return _place(self._shadow, request, self.when(request, now_s, veil), veil)
+
+    def when(self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE) -> float | None:
+        """Just when that is; None: not by anything that is known to end. Leaves the shadow at that moment."""
         shadow = self._shadow
         shadow.sync(veil)
         ends = self._roster.by_end(now_s)
         clock = _Clock(shadow, ends, self._roster)
         count = clock.first(lambda: shadow.fits(request), self._surely_short(shadow, request, ends))
-        start_s = None if count is None else max(now_s, ends[count - 1][0] if count else now_s)
-        return _place(shadow, request, start_s, veil)
+        return None if count is None else max(now_s, ends[count - 1][0] if count else now_s)
 
-    def look_within(
-        self, request: Request | GangRequest, now_s: float, nodes: frozenset[str], veil: frozenset[str]
-    ) -> Prospect | None:
-        """The same on these nodes alone."""
-        return self.look(request, now_s, frozenset(self._source.snapshot.index).difference(nodes) | veil)
+    def all_but(self, nodes: frozenset[str]) -> frozenset[str]:
+        return frozenset(self._source.snapshot.index).difference(nodes)
 
     def leaves_room(
         self,
@@ -75,10 +78,10 @@ class Outlook:
         until_s: float,
         veil: frozenset[str],
     ) -> bool:
-        """Whether it still fits then, with all that is known to end until then gone, and with these grants taken."""
+        """Whether it fits then, with all gone that ends until then 19 times out of 20, and with these grants taken."""
         shadow = self._shadow
         shadow.sync(veil)
-        ends = self._roster.by_end(now_s)
+        ends = self._roster.by_end(now_s, _SURELY)
         _Clock(shadow, ends, self._roster).move_to(sum(end_s <= until_s for end_s, _ in ends))
         for grant in grants:
             shadow.snapshot.book(grant)

@@ -31,7 +31,7 @@ from kgwe.placement.turns import Shares
 from kgwe.placement.work import milli_of, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Container, Hashable, Iterator, Mapping
 
     from kgwe.placement.parking import Event
     from kgwe.placement.work import Work
@@ -218,15 +218,17 @@ class Queue:
                 found.setdefault(bucket.level, []).append(bucket)
         return sorted(found.items(), key=_LEVEL) if len(found) > 1 else list(found.items())
 
-    def head(self, level: Level, shares: Shares) -> Entry | None:
-        """The first in order of those of a level that are parked and could ever start."""
+    def head(self, level: Level, shares: Shares, but: Container[str] = ()) -> Entry | None:
+        """The first in order of those of a level that are parked and could ever start, but for those named."""
         best: tuple[float, float, str] | None = None
         for shape in self.parking.parked:
             if shape.no is not None and shape.no.possible:
                 for bucket in shape.buckets.values():
                     if bucket.level == level:
-                        rank = (shares.of(bucket.namespace) if level[1] else 0.0, *bucket.works[0])
-                        best = rank if best is None else min(best, rank)
+                        first = next((each for each in bucket.works if each[1] not in but), None)
+                        if first is not None:
+                            rank = (shares.of(bucket.namespace) if level[1] else 0.0, *first)
+                            best = rank if best is None else min(best, rank)
         return self.entries[best[2]] if best else None
 
     def parked_levels(self) -> list[Level]:

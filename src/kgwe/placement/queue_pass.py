@@ -235,12 +235,12 @@ class _Pass(Generic[P]):
         for parked in self._queue.parked_levels():
             if parked > level:
                 break
-            if not holds.wants(parked):
-                continue
-            head = self._queue.head(parked, self._shares)
-            if head is None or (parked == level and self._rank(head.work) > self._rank(work)):
-                continue
-            if holds.make(head.work, self._now_s) is not None:
+            while holds.wants(parked):
+                head = self._queue.head(parked, self._shares, holds)
+                if head is None or (parked == level and self._rank(head.work) > self._rank(work)):
+                    break
+                if holds.make(head.work, self._now_s) is None:
+                    break
                 self._told[head.work.key] = head.work
 
     # --- words ------------------------------------------------------------------------------------------

@@ -1,0 +1,237 @@
+"""The queue played forward over a grid of times, all samples of run times at once.
+
+    card of a node free from …      sorted: the c-th is when c cards are free there
+    pods that fit until …           counted over the grid, per group of nodes
+    first time that all fit         by halving, for all samples together
+
+Nobody overtakes within a group of nodes: from when a work starts in a group, the group is open to those behind it. So
+room in a group only grows from then on, and one more work ahead never makes a later one start earlier there.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from kgwe.placement.work import remaining_s
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.ladder import Ladder
+    from kgwe.placement.work import Work
+
+    Floats = NDArray[np.float32]
+
+SAMPLES: Final = 20
+_TIMES: Final = 64
+#: the first time of the grid after now, and the last: estimates are rounded up to the next, a seventh later at most
+FIRST_S: Final = 60.0
+HORIZON_S: Final = 7 * 86400.0
+_P50: Final = math.ceil(0.5 * SAMPLES) - 1
+_P90: Final = math.ceil(0.9 * SAMPLES) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Eta:
+    """Start times; None: not known, or beyond the horizon."""
+
+    p50_s: float | None
+    p90_s: float | None
+
+
+NOT_KNOWN: Final = Eta(None, None)
+
+
+class Kind(NamedTuple):
+    """Pods that count alike."""
+
+    cards: int
+    one_per_node: bool
+    #: which nodes could hold one, as bytes
+    nodes: bytes
+
+
+class Need(NamedTuple):
+    kind: Kind
+    pods: int
+    level: str
+
+
+class Forward:
+    """The queue played forward, all samples at once."""
+
+    def __init__(self, ladder: Ladder, rung: int, cards_free: Floats) -> None:
+        self._ladder = ladder
+        self._rung = rung
+        self._cards_free = cards_free
+        level = ladder.rungs[rung]
+        groups = np.repeat(np.arange(len(level)), np.diff(level.starts))
+        self._group = np.zeros(len(ladder.node), np.int64)
+        self._group[ladder.node] = groups
+        self._shape = (SAMPLES, len(level), _TIMES)
+        self._grid = np.append(0.0, np.geomspace(FIRST_S, HORIZON_S, _TIMES - 1)).astype(np.float32)
+        self._times = np.arange(_TIMES)
+        # Sample, group -> from when on (in the grid) it is anybody's: those before have their turn first.
+        self._open = np.zeros(self._shape[:2], np.int64)
+        # Kind -> sample, group, time -> pods of it that fit.
+        self._fits: dict[Kind, Floats] = {}
+        self._able: dict[Kind, NDArray[np.bool_]] = {}
+        self._samples = np.arange(SAMPLES)
+        self._possible: dict[Need, bool] = {}
+        self._zero, self._end = np.zeros(SAMPLES, np.int64), np.full(SAMPLES, _TIMES)
+        self._last: dict[Need, NDArray[np.int64]] = {}
+        self._levels: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._parts: dict[tuple[Kind, Kind], float] = {}
+
+    def count(self, kind: Kind) -> None:
+        if kind in self._fits:
+            return
+        able = self._able[kind] = np.frombuffer(kind.nodes, np.bool_)
+        slots = self._cards_free[:, able, kind.cards - 1 :: kind.cards]
+        if kind.one_per_node:
+            slots = slots[:, :, :1]
+        bins = np.searchsorted(self._grid, slots.ravel()).reshape(slots.shape)
+        samples, groups, times = self._shape
+        row = np.arange(samples)[:, None, None] * groups + self._group[able][None, :, None]
+        counts = np.bincount((row * (times + 1) + bins).ravel(), minlength=samples * groups * (times + 1))
+        counted = counts.reshape(samples, groups, times + 1)[:, :, :times].cumsum(axis=2)
+        self._fits[kind] = counted.astype(np.float32)
+
+    def start(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
+        """When it starts; it then has its cards for as long as it lasts."""
+        if not self._is_possible(need):
+            return NOT_KNOWN
+        begins = self._begins(need)
+        never = begins == _TIMES
+        room = self._room(need.kind, np.minimum(begins, _TIMES - 1))
+        starts, domain_of = self._domains(need.level)
+        # Where it never fits it waits, and others behind it, in the domain that comes nearest.
+        domain = _per_domain(room, starts).argmax(axis=1)
+        inside = domain_of == domain[:, None]
+        given = _most_first(np.where(inside, room, 0), need.pods)
+        touched = (given > 0) | (inside & never[:, None])
+        np.maximum(self._open, begins[:, None], out=self._open, where=touched)
+        given[never] = 0
+        self._take(need.kind, given, begins, lasts_s)
+        at_s = np.sort(np.where(never, np.inf, self._grid[np.minimum(begins, _TIMES - 1)]))
+        return Eta(*(now_s + float(each) if np.isfinite(each) else None for each in (at_s[_P50], at_s[_P90])))
+
+    def _begins(self, need: Need) -> NDArray[np.int64]:
+        """Per sample the first time that a domain holds it, by halving: room only grows once a group is open.
+
+        It is no earlier than for the last one with the same need: room at any time only shrinks from work to work.
+        """
+        starts, _ = self._domains(need.level)
+        low = self._last.get(need, self._zero)
+        high, middle = self._end, low
+        while True:
+            room = self._room(need.kind, np.minimum(middle, _TIMES - 1))
+            holds = (_per_domain(room, starts) >= need.pods).any(axis=1)
+            high = np.where(holds, np.minimum(middle, high), high)
+            low = np.where(holds, low, np.minimum(middle + 1, high))
+            if (low == high).all():
+                self._last[need] = high
+                return high
+            middle = (low + high) // 2
+
+    def _room(self, kind: Kind, at: NDArray[np.int64]) -> Floats:
+        """Sample, group -> pods that fit at a time of each sample."""
+        there: Floats = self._fits[kind][self._samples, :, at]
+        # Pods of other kinds can take more than there is of this: what a pod takes of it is a mean.
+        np.maximum(there, 0, out=there)
+        there[at[:, None] < self._open] = 0
+        return there
+
+    def _is_possible(self, need: Need) -> bool:
+        """Whether the nodes would hold it if nothing ran."""
+        if need not in self._possible:
+            able = self._able[need.kind]
+            each = 1 if need.kind.one_per_node else self._cards_free.shape[2] // need.kind.cards
+            per_group = np.bincount(self._group[able], minlength=self._shape[1]) * each
+            starts, _ = self._domains(need.level)
+            self._possible[need] = bool((np.add.reduceat(per_group, starts) >= need.pods).any())
+        return self._possible[need]
+
+    def _domains(self, level: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first group of each domain of a level, and the domain of each group; no level: one for all."""
+        if level not in self._levels:
+            groups = self._shape[1]
+            starts = np.zeros(1, np.int64)
+            if level:
+                own, above = self._ladder.rungs[self._rung], self._ladder.rungs[self._ladder.index(level)]
+                starts = np.searchsorted(own.starts[:-1], above.starts[:-1])
+            self._levels[level] = starts, np.repeat(np.arange(len(starts)), np.diff(np.append(starts, groups)))
+        return self._levels[level]
+
+    def _take(self, kind: Kind, given: Floats, begins: NDArray[np.int64], lasts_s: Floats) -> None:
+        sample, group = np.nonzero(given)
+        if not len(sample):
+            return
+        ends = np.searchsorted(self._grid, self._grid[np.minimum(begins, _TIMES - 1)] + lasts_s)
+        span = (self._times >= begins[sample][:, None]) & (self._times < ends[sample][:, None])
+        taken = given[sample, group][:, None] * span
+        for other, fits in self._fits.items():
+            part = self._per_pod(kind, other)
+            if part:
+                fits[sample, group] -= taken * np.float32(part)
+
+    def _per_pod(self, taken: Kind, of: Kind) -> float:
+        """Pods of one kind that a pod of another takes the place of."""
+        known = self._parts.get((taken, of))
+        if known is None:
+            ours, theirs = self._able[taken], self._able[of]
+            common = int((ours & theirs).sum()) / max(int(ours.sum()), 1)
+            known = self._parts[taken, of] = 1.0 if taken == of else common * taken.cards / of.cards
+        return known
+
+
+def _per_domain(room: Floats, starts: NDArray[np.int64]) -> Floats:
+    if len(starts) == room.shape[1]:
+        return room
+    if len(starts) == 1:
+        whole: Floats = room.sum(axis=1, keepdims=True)
+        return whole
+    return np.add.reduceat(room, starts, axis=1)
+
+
+def _most_first(room: Floats, pods: int) -> Floats:
+    """Sample, group -> so many pods in all, from the groups with most room."""
+    given = np.zeros_like(room)
+    rows, largest = np.arange(len(room)), room.argmax(axis=1)
+    if (room[rows, largest] >= pods).all():
+        given[rows, largest] = pods
+        return given
+    order = np.argsort(-room, axis=1, kind="stable")
+    sorted_room = np.take_along_axis(room, order, axis=1)
+    before = np.cumsum(sorted_room, axis=1) - sorted_room
+    np.put_along_axis(given, order, np.clip(pods - before, 0, sorted_room), axis=1)
+    return given
+
+
+def draws(works: Sequence[Work]) -> Floats:
+    """Per work and sample, how long it lasts."""
+    known = [(w.run_time.p50_s, w.run_time.p95_s) if w.run_time else (1.0, 1.0) for w in works]
+    p50, p95 = np.array(known, np.float64).reshape(-1, 2).T
+    lasts = remaining_s(p50[:, None], p95[:, None], np.zeros((len(works), 1)), uniform([w.key for w in works]))
+    lasts[[work.run_time is None for work in works]] = np.inf
+    return lasts.astype(np.float32)
+
+
+def uniform(keys: Sequence[str]) -> NDArray[np.float64]:
+    """Numbers in (0, 1) that follow from each key, one per sample."""
+    seeds = np.array([zlib.crc32(key.encode()) for key in keys], np.uint64).reshape(-1, 1)
+    mixed: Any = (seeds * np.uint64(SAMPLES) + np.arange(1, SAMPLES + 1, dtype=np.uint64)) * np.uint64(_GOLDEN)
+    # splitmix64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    found: NDArray[np.float64] = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return found
