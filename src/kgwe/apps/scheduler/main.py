@@ -21,6 +21,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.extender import ExtenderApp
 from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.gauges import FleetGauges
 from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.state import ClusterState
@@ -47,6 +48,7 @@ STRATEGIES_GROUP = "kgwe.strategies"
 # Long enough for the largest fleets; a leader that reads nothing for so long only keeps others from leading.
 _RESYNC_S = 60.0
 _LISTEN_TRIES = 50
+_LAG_STEP_S = 0.1
 _LISTEN_PAUSE_S = 0.1
 
 
@@ -69,6 +71,7 @@ class Scheduler:
         self.metrics = Metrics()
         self.state = ClusterState()
         self.metrics.active = self.state.active
+        FleetGauges(self.state).register(self.metrics)
         self.gangs = Gangs(self.state)
         self._acting = False
         self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
@@ -165,6 +168,7 @@ class Scheduler:
         owner = asyncio.current_task()
         tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
         tasks.append(asyncio.create_task(self.events.run()))
+        tasks.append(asyncio.create_task(_measure_lag(self.metrics.loop_lag.set)))
         if self.settings.leader_elect:
             tasks.append(asyncio.create_task(self.elector.run()))
 
@@ -281,6 +285,18 @@ class Scheduler:
         """Called before every write of a term: refuse it when the Lease may be somebody else's by now."""
         if not self.may_act():
             raise errors.Transient("no longer the leader")
+
+
+async def _measure_lag(report: Callable[[float], None]) -> None:
+    """How late the loop wakes who sleeps, at most, second by second."""
+    loop = asyncio.get_running_loop()
+    while True:
+        worst, until = 0.0, loop.time() + 1.0
+        while loop.time() < until:
+            due = loop.time() + _LAG_STEP_S
+            await asyncio.sleep(_LAG_STEP_S)
+            worst = max(worst, loop.time() - due)
+        report(worst)
 
 
 async def _first(*waits: Any) -> None:

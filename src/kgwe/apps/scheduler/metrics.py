@@ -1,21 +1,35 @@
-"""What the controller counts. Names of the gpu-orchestrator are kept; ours start with kgwe_."""
+"""What the scheduler counts, under the names its seeds promise: seconds where they said milliseconds.
+
+What can be read off the state is read when somebody looks, so nothing has to be kept in step.
+"""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
+
+_FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+_WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
+
+Sample = tuple[tuple[str, ...], float]
+"""(label values, value)"""
 
 
 class Metrics:
@@ -26,6 +40,16 @@ class Metrics:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
+        self._workloads(registry)
+        self._scheduling(registry)
+        self._process(registry)
+        self.active: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
+        self.waiting = Gauge("kgwe_workload_queue_depth", "Workloads and gangs waiting for room", registry=registry)
+        registry.register(
+            _Read("kgwe_active_workloads", "Workloads not finished", ("namespace", "workload_type"), self._active)
+        )
+
+    def _workloads(self, registry: CollectorRegistry) -> None:
         self.scheduled = Counter(
             "warp_gpuworkload_scheduled", "Workloads given a node and a Job", ["strategy"], registry=registry
         )
@@ -43,11 +67,57 @@ class Metrics:
             registry=registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
         )
+        self.workload_seconds = Histogram(
+            "kgwe_workload_duration_seconds",
+            "Time workloads ran, by how they ended",
+            ["phase"],
+            registry=registry,
+            buckets=(10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 168 * 3600),
+        )
+        # Both outcomes exist from the start, so that rates and alerts see zero rather than nothing.
+        for reason in ("no_suitable_node", "job_creation_failed"):
+            self.failed.labels(reason)
+
+    def _scheduling(self, registry: CollectorRegistry) -> None:
+        self.attempts = Counter(
+            "kgwe_scheduling_attempts", "Plans asked for: workloads, gangs and plain pods", registry=registry
+        )
+        self.successes = Counter("kgwe_scheduling_successes", "Plans made", registry=registry)
+        self.failures = Counter("kgwe_scheduling_failures", "Plans refused, by reason", ["reason"], registry=registry)
+        self.latency = Histogram(
+            "kgwe_scheduling_latency_seconds",
+            "From when work was first asked for to when it had a place",
+            registry=registry,
+            buckets=_WAITS,
+        )
+        self.optimal = Counter(
+            "kgwe_topology_optimal_placements", "Plans within the level that was preferred, or any", registry=registry
+        )
+        self.preemptions = Counter("kgwe_preemptions", "Pods stopped for more important work", registry=registry)
+        self.decision_seconds = Histogram(
+            "topology_scheduler_latency_seconds",
+            "Time of one decision by strategy",
+            ["strategy"],
+            registry=registry,
+            buckets=_FAST,
+        )
+        self.decisions = Counter(
+            "topology_placement_decisions",
+            "Decisions by strategy and result",
+            ["strategy", "result"],
+            registry=registry,
+        )
+        self.recovery_seconds = Histogram(
+            "topology_recovery_duration_seconds",
+            "From when a failure was seen to when what it hit was running again",
+            registry=registry,
+            buckets=(0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300),
+        )
         self.dispatch_seconds = Histogram(
             "kgwe_dispatch_duration_seconds",
-            "Time of one placement pass over all waiting workloads",
+            "Time of one planning pass over all that waits",
             registry=registry,
-            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
+            buckets=_FAST,
         )
         self.extender_requests = Counter(
             "kgwe_extender_requests",
@@ -60,35 +130,35 @@ class Metrics:
             "Time of one call of kube-scheduler, from its body's last byte to the reply",
             ["verb"],
             registry=registry,
-            buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
+            buckets=_FAST,
         )
-        self.waiting = Gauge("kgwe_workload_queue_depth", "Workloads waiting for room", registry=registry)
-        self.active: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
-        registry.register(_ActiveWorkloads(self))
-        self.queue = Gauge("kgwe_controller_reconcile_queue_depth", "Keys to reconcile", registry=registry)
-        self.leader = Gauge("kgwe_controller_leader", "1 on the replica that acts", registry=registry)
-        # Both outcomes exist from the start, so that rates and alerts see zero rather than nothing.
-        for reason in ("no_suitable_node", "job_creation_failed"):
-            self.failed.labels(reason)
+
+    def _process(self, registry: CollectorRegistry) -> None:
+        self.queue = Gauge("kgwe_scheduler_reconcile_queue_depth", "Keys to reconcile", registry=registry)
+        self.leader = Gauge("kgwe_scheduler_leader", "1 on the replica that acts", registry=registry)
+        self.loop_lag = Gauge(
+            "kgwe_event_loop_lag_seconds", "How late the event loop was, at most, in the last second", registry=registry
+        )
+
+    def read(self, name: str, about: str, labels: tuple[str, ...], samples: Callable[[], Iterable[Sample]]) -> None:
+        """A gauge that is worked out whenever somebody looks."""
+        self.registry.register(_Read(name, about, labels, samples))
+
+    def _active(self) -> Iterable[Sample]:
+        return ((labels, float(count)) for labels, count in Tally(self.active()).items())
 
 
-class _ActiveWorkloads(Collector):
-    """Counted when somebody looks: nothing to keep in step, and a namespace without work has no stale series."""
+class _Read(Collector):
+    """Counted when somebody looks: nothing to keep in step, and what is gone has no stale series."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, name: str, about: str, labels: tuple[str, ...], samples: Callable[[], Iterable[Sample]]) -> None:
+        self._name, self._about, self._labels, self._samples = name, about, labels, samples
 
     def describe(self) -> Iterable[Metric]:
-        return (self._family(),)
+        return (GaugeMetricFamily(self._name, self._about, labels=self._labels),)
 
     def collect(self) -> Iterable[Metric]:
-        family = self._family()
-        for labels, count in Tally(self._metrics.active()).items():
-            family.add_metric(labels, count)
+        family = GaugeMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, value in self._samples():
+            family.add_metric(labels, value)
         return (family,)
-
-    @staticmethod
-    def _family() -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            "kgwe_active_workloads", "Workloads not finished", labels=("namespace", "workload_type")
-        )

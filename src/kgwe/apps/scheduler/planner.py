@@ -22,7 +22,7 @@ import numpy as np
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.passes import Passes
+from kgwe.apps.scheduler.passes import Passes, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,6 +195,13 @@ class Planner:
         self._passes.started(plan.ask, now_s)
         self._passes.drop(owner)
         self.planned[owner] = replace(plan, start=start)
+        self._metrics.attempts.inc()
+        self._metrics.successes.inc()
+        self._metrics.decisions.labels(ask.strategy or "score", "placed").inc()
+        if plan.prefers:
+            self._metrics.optimal.inc()
+        if ask.since:
+            self._metrics.latency.observe(max(now_s - seconds(ask.since), 0.0))
         del self.waiting[owner]
         self.held.pop(owner, None)
         self.estimates.pop(owner, None)
@@ -206,6 +213,9 @@ class Planner:
         self.held[owner] = refusal
         if before is None:
             self._metrics.failed.labels("no_suitable_node").inc()
+        self._metrics.attempts.inc()
+        self._metrics.failures.labels(refusal.reason).inc()
+        self._metrics.decisions.labels(refusal.ask.strategy or "score", "refused").inc()
         if before is None or before.reason != refusal.reason:
             self._on_decided(owner)
 

@@ -46,6 +46,7 @@ class Term:
         self.answers = Answers(
             means.state, means.gangs, assume_s=means.settings.assume_seconds, blocked=self._planner.blocked
         )
+        self.answers.on_decision = self._count_decision
         self._seater = Seater(means)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._workers: list[asyncio.Task[None]] = []
@@ -63,6 +64,13 @@ class Term:
         key = self._state.keys.get(uid)
         if key is not None:
             self._queue.add(key)
+
+    def _count_decision(self, strategy: str, placed: bool) -> None:  # noqa: FBT001 - a listener
+        metrics = self._metrics
+        metrics.attempts.inc()
+        if placed:
+            metrics.successes.inc()
+        metrics.decisions.labels(strategy, "placed" if placed else "refused").inc()
 
     def _tell_gang(self, owner: str, held: Refusal) -> None:
         """Gated pods have no scheduler's word on them: one Event on the first says what the gang waits for."""
