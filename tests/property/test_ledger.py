@@ -142,7 +142,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 found.append((cards, decision))
         for undo in reversed(undos):
             undo()
-        self.ledger.commit(owner, [wants(cards) for cards, _ in found], [each.grant for _, each in found])
+        grants, nodes = [each.grant for _, each in found], [each.name for _, each in found]
+        self.ledger.commit(owner, [wants(cards) for cards, _ in found], grants, nodes)
         self.model.reserve(owner, {n: (each.name, cards) for n, (cards, each) in enumerate(found)})
 
     @rule(owner=OWNERS)

@@ -112,22 +112,35 @@ class Ledger:
     # --- seats ------------------------------------------------------------------------------------------
 
     def commit(
-        self, owner: str, wanted: Sequence[Mapping[str, int]], grants: Sequence[Grant], *, extend: bool = False
+        self,
+        owner: str,
+        wanted: Sequence[Mapping[str, int]],
+        grants: Sequence[Grant],
+        nodes: Sequence[str],
+        *,
+        extend: bool = False,
     ) -> int:
         """Reserve a fresh plan, a seat for each grant in turn: all of it, or InvariantBroken and nothing.
 
-        Returns the number of the first seat: 0, or with `extend` the next after those the owner has.
+        `nodes` are the names of the grants' nodes: the plan may be of a fleet whose nodes had other numbers. Returns
+        the number of the first seat: 0, or with `extend` the next after those the owner has.
         """
         if self._seats.get(owner) and not extend:
             raise errors.InvariantBroken(f"{owner} has seats already")
         start = max(self._seats.get(owner, ()), default=-1) + 1
-        self.fleet.seat({seat_key(owner, number): each for number, each in enumerate(wanted, start)}, grants)
-        nodes = self.fleet.snapshot.nodes
+        placed = [replace(grant, node=self._number(node)) for grant, node in zip(grants, nodes, strict=True)]
+        self.fleet.seat({seat_key(owner, number): each for number, each in enumerate(wanted, start)}, placed)
         made = self._seats.setdefault(owner, {})
-        for number, (each, grant) in enumerate(zip(wanted, grants, strict=True), start):
-            slices = tuple((card, placed.start) for card, placed in grant.slices)
-            made[number] = Holding(nodes[grant.node].name, each, grant.cards, slices)
+        for number in range(start, start + len(placed)):
+            made[number] = self.fleet.planned(seat_key(owner, number))
         return start
+
+    def _number(self, node: str) -> int:
+        snapshot = self.fleet.snapshot
+        number = snapshot.index.get(node)
+        if number is None or not snapshot.ready[number]:
+            raise errors.InvariantBroken(f"{node} is gone, or takes no work")
+        return number
 
     def reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
         """The owner has exactly these seats from now on; returns whether room came free."""

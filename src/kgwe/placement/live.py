@@ -123,6 +123,10 @@ class Fleet:
         cards = next((grant.cards for grant in held.grants if grant.cards), held.holding.cards)
         return replace(held.holding, cards=cards, slices=_slices_of(held) or held.holding.slices)
 
+    def planned(self, key: str) -> Holding:
+        """What the holder was said to have when it was counted."""
+        return self._held[key].holding
+
     def grants(self, key: str) -> tuple[Grant, ...]:
         held = self._held.get(key)
         return held.grants if held else ()

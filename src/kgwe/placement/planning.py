@@ -12,7 +12,6 @@ some node could hold if nothing ran there.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,13 +25,12 @@ from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import GangRequest, Hardware, Segment
 from kgwe.placement.gang_request import Strategy as GangStrategy
 from kgwe.placement.ranking import ALIASES, Strategy
+from kgwe.placement.refusals import Reason, Refusal, gang_refused, needs, refused
 from kgwe.placement.strategies import Candidate, Choosers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.placement import engine as single
-    from kgwe.placement.certificate import GangRefusal
     from kgwe.placement.engine import Engine
     from kgwe.placement.fit import Fitter
     from kgwe.placement.gang import GangPlanner
@@ -42,22 +40,7 @@ if TYPE_CHECKING:
     from kgwe.placement.strategies import Rng
 
 
-class Reason(enum.StrEnum):
-    """Why work waits. The values are condition reasons: users and alerts match on them."""
-
-    NO_GPU_NODES = "NoGPUNodes"
-    NO_MATCHING_NODE = "NoMatchingNode"
-    TOO_LARGE = "TooLarge"
-    INSUFFICIENT_GPU = "InsufficientGPU"
-    INSUFFICIENT_RESOURCES = "InsufficientResources"
-    TOPOLOGY_NOT_MET = "TopologyNotMet"
-    UNKNOWN_LEVEL = "UnknownTopologyLevel"
-    UNKNOWN_STRATEGY = "UnknownStrategy"
-    STRATEGY_FAILED = "StrategyFailed"
-    HELD_FOR_OTHERS = "HeldForOthers"
-    TIMED_OUT = "SchedulingTimedOut"
-    ATTEMPTS_EXHAUSTED = "SchedulingAttemptsExhausted"
-    INVALID = "InvalidRequest"
+__all__ = ["Ask", "Nearness", "Place", "Plan", "Reason", "Refusal", "Seat", "divided", "gang_request", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +67,8 @@ class Ask:
     pods: int = 1
     #: whether `pods` (then 1) may become more where no node has that many cards
     divisible: bool = False
+    #: ranks that are shared out equally over the pods; 0: no such thing
+    ranks: int = 0
     nearness: Nearness = Nearness()
     strategy: str = ""
     priority: int = 0
@@ -108,9 +93,10 @@ class Ask:
     def shape(self) -> Ask:
         """Two asks of one shape fit the same places: when one finds no room, neither does the other."""
         gang = None if self.gang is None else replace(self.gang, name="", priority=0)
+        first = None if self.first is None else replace(self.first, name="", priority=0)
         return replace(
             self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
-            amounts={}, gang=gang,
+            first_claim=False, amounts={}, gang=gang, first=first,
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -122,6 +108,12 @@ class Seat:
     node: str
     #: mask of whole cards
     cards: int = 0
+    #: (card, start) of MIG slices
+    slices: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, node: str, grant: Grant) -> Seat:
+        return cls(node, grant.cards, tuple((card, placed.start) for card, placed in grant.slices))
 
 
 @dataclass(frozen=True)
@@ -161,19 +153,6 @@ class Plan:
         return self.amounts.get(amounts.GPU, 0)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """None of it has a place now."""
-
-    ask: Ask
-    reason: Reason
-    message: str
-    #: whether it could start if nothing ran; False: waiting alone is in vain
-    possible: bool = True
-    certificate: GangRefusal | None = None
-    single: single.Refusal | None = None
-
-
 class Place(Protocol):
     """What can be planned on: `kgwe.placement.live.Fleet`, or its Shadow."""
 
@@ -203,6 +182,8 @@ def plan(
         ask = divided(place.fitter, ask)
         if ask.pods == 1 and ask.gang is None:
             return _one(place, ask, choosers or {}, rng)
+        if ask.gang is None and ask.strategy not in _GANG_STRATEGIES:
+            return _unknown_strategy(ask, choosers or {})
         return _gang(place, ask, evictable, explain=explain)
     except errors.Permanent as exc:
         reason = Reason.UNKNOWN_LEVEL if "level" in str(exc) else Reason.INVALID
@@ -214,7 +195,7 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask
-    for pods in (each for each in range(1, count + 1) if count % each == 0):
+    for pods in (each for each in range(1, count + 1) if count % each == 0 and ask.ranks % each == 0):
         per_pod = count // pods
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=per_pod))
         if (fitter.when_empty(request) == Verdict.FITS).any():
@@ -232,22 +213,30 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
     name = ask.strategy or Strategy.SCORE
     if name in choosers:
         return _chosen(place, ask, name, choosers, rng)
-    if name not in ALIASES and name not in set(Strategy):
-        known = ", ".join(sorted({*Strategy, *ALIASES, *choosers}))
-        return Refusal(ask, Reason.UNKNOWN_STRATEGY, f"no strategy named {name!r}; known are {known}", possible=False)
+    if name not in _GANG_STRATEGIES:
+        return _unknown_strategy(ask, choosers)
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
     found = place.engine.decide(ask.request, strategy=strategy, rng=generator)
     if not isinstance(found, Decision):
-        return refused(ask, found)
+        return refused(place.fitter, ask, found)
     return _seated(ask, found)
+
+
+def _unknown_strategy(ask: Ask, choosers: Choosers) -> Refusal:
+    if ask.strategy in choosers:
+        text = f"strategy {ask.strategy!r} places single pods, and these are {ask.pods}"
+    else:
+        text = f"no strategy named {ask.strategy!r}"
+    known = ", ".join(sorted({*_GANG_STRATEGIES, *(choosers if ask.pods == 1 else ())} - {""}))
+    return Refusal(ask, Reason.UNKNOWN_STRATEGY, f"{text}; known are {known}", possible=False)
 
 
 def _seated(ask: Ask, found: Decision) -> Plan:
     score = found.score
     return Plan(
         ask=ask,
-        seats=(Seat(found.name, found.grant.cards),),
+        seats=(Seat.of(found.name, found.grant),),
         grants=(found.grant,),
         amounts=ask.amounts,
         score=score.total,
@@ -261,9 +250,9 @@ def _seated(ask: Ask, found: Decision) -> Plan:
 
 def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | None) -> Plan | Refusal:
     """Strategies may be anybody's code: one that fails holds the work that named it and nothing else."""
-    found = place.engine.decide(ask.request)
-    if not isinstance(found, Decision):
-        return refused(ask, found)
+    everywhere = place.engine.decide(ask.request)
+    if not isinstance(everywhere, Decision):
+        return refused(place.fitter, ask, everywhere)
     snapshot = place.snapshot
     fitting = np.flatnonzero(place.engine.verdicts(ask.request) == Verdict.FITS)
     candidates = [
@@ -276,42 +265,15 @@ def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | No
         number = snapshot.index[choice.name]
     except Exception as exc:  # noqa: BLE001 - see above
         return Refusal(ask, Reason.STRATEGY_FAILED, f"strategy {name!r} failed: {exc!r}")
-    if number not in fitting:
+    found = place.engine.decide(ask.request, among=np.array([number], np.intp))
+    if not isinstance(found, Decision):
         return Refusal(ask, Reason.STRATEGY_FAILED, f"strategy {name!r} chose {choice.name}, where it does not fit")
-    grant = place.fitter.allot(ask.request, number)
-    return replace(_seated(ask, found), seats=(Seat(choice.name, grant.cards),), grants=(grant,), domain=choice.name)
-
-
-_TOO_SMALL = frozenset({Verdict.TOO_FEW_CARDS})
-_SHORT_OF_GPUS = frozenset({Verdict.CARDS_TAKEN, Verdict.SHARE_TAKEN, Verdict.NO_SLICE, Verdict.WIRING})
-
-
-def refused(ask: Ask, found: single.Refusal) -> Refusal:
-    """A single pod's no, in the words of conditions."""
-    verdicts = set(found.reasons)
-    if not found.possible:
-        reason = Reason.TOO_LARGE if verdicts & _TOO_SMALL else Reason.NO_MATCHING_NODE
-    elif verdicts & _SHORT_OF_GPUS:
-        reason = Reason.INSUFFICIENT_GPU
-    else:
-        reason = Reason.INSUFFICIENT_RESOURCES
-    return Refusal(ask, reason, f"needs {needs(ask)}: {found.detail}", bool(found.possible), single=found)
-
-
-def needs(ask: Ask) -> str:
-    """`8 GPUs`, `16 pods of 8 GPUs`, `2 slices of 1g.10gb`."""
-    gpus = ask.request.gpus
-    if gpus.slices:
-        each = f"{gpus.slices} slice{'s' * (gpus.slices > 1)} of {gpus.profile}"
-    elif gpus.milli:
-        each = f"{gpus.milli} thousandths of a GPU"
-    else:
-        each = f"{gpus.count} GPU{'s' * (gpus.count > 1)}"
-    return each if ask.pods == 1 else f"{ask.pods} pods of {each}"
+    return _seated(ask, replace(found, counts=everywhere.counts))
 
 
 # --- gangs -----------------------------------------------------------------------------------------------
 
+#: every name a workload may give, and what it means for a gang
 _GANG_STRATEGIES: Mapping[str, GangStrategy] = {
     "consolidated": GangStrategy.CONSOLIDATED,
     "balanced": GangStrategy.BALANCED,
@@ -367,7 +329,7 @@ def seated_gang(ask: Ask, found: GangPlan) -> Plan:
     score = found.score
     return Plan(
         ask=ask,
-        seats=tuple(Seat(seat.node, seat.grant.cards) for seat in found.seats),
+        seats=tuple(Seat.of(seat.node, seat.grant) for seat in found.seats),
         grants=found.grants,
         amounts=ask.amounts,
         score=score.total,
@@ -403,15 +365,3 @@ def amounts_of(request: Request) -> dict[str, int]:
     if gpus.slices:
         found[f"{amounts.MIG_PREFIX}{gpus.profile}"] = gpus.slices
     return {name: amount for name, amount in found.items() if amount}
-
-
-def gang_refused(ask: Ask, found: GangRefusal) -> Refusal:
-    if found.is_hopeless:
-        reason = Reason.TOO_LARGE
-    elif found.reason == "TooLittleRoom":
-        short = set(found.verdicts) & _SHORT_OF_GPUS
-        reason = Reason.INSUFFICIENT_GPU if short else Reason.INSUFFICIENT_RESOURCES
-    else:
-        reason = Reason.TOPOLOGY_NOT_MET
-    message = f"needs {needs(ask)}: {found.summary()}"
-    return Refusal(ask, reason, message, not found.is_hopeless, certificate=found)

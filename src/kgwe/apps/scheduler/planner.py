@@ -64,6 +64,7 @@ class Planner:
         self._metrics = metrics
         self._on_decided = on_decided
         self._passes = Passes(state.fleet, choosers, rng)
+        self._passes.on_planned = lambda strategy, took_s: metrics.decision_seconds.labels(strategy).observe(took_s)
         self._later: list[Callable[[], None]] = []  # what to tell the queue once the pass under way is over
         self._soon: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -186,7 +187,8 @@ class Planner:
         if ask is None or (ask != plan.ask and not ask.divisible):
             return
         try:
-            start = self._state.ledger.commit(owner, plan.wanted, plan.grants, extend=ask.gang is not None)
+            nodes = [seat.node for seat in plan.seats]
+            start = self._state.ledger.commit(owner, plan.wanted, plan.grants, nodes, extend=ask.gang is not None)
         except errors.InvariantBroken as exc:
             log.info("plan_overtaken", owner=owner, reason=str(exc))
             self._passes.put(ask)
