@@ -53,7 +53,8 @@ class Answers:
         self._blocked = blocked
         self._clock = clock
         self._asks: dict[str, PodAsk | str] = {}
-        self.on_decision: Callable[[str, bool], None] = lambda _strategy, _placed: None
+        #: hears strategy, whether there was a place, and how long it took
+        self.on_decision: Callable[[str, bool, float], None] = lambda _strategy, _placed, _took_s: None
 
     # --- filter -----------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Answers:
         if found is None or (isinstance(found, Decision) and not args.has(found.name)):
             # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
             found = fleet.engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
-        self.on_decision(strategy, isinstance(found, Decision))
+        self.on_decision(strategy, isinstance(found, Decision), self._clock() - now)
         if not isinstance(found, Decision):
             return self._refuse(args, ask), "no_room"
         ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)

@@ -6,6 +6,7 @@ live fleet has moved on meanwhile that commit is refused, and the work is tried 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from kgwe.placement.queue_pass import Held, Placed, run_pass
 from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.placement.eta import Eta
     from kgwe.placement.fit import Fitter
@@ -99,6 +100,8 @@ class Passes:
         self._generation = fleet.generation
         self._seen = fleet.snapshot.version
         self._estimated_s = 0.0
+        #: hears strategy and time of every plan
+        self.on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None
 
     # --- on the loop, between passes --------------------------------------------------------------------
 
@@ -189,7 +192,10 @@ class Passes:
                 self._veiled = shadow.Shadow(self._copy, self._fleet.weights)
             place = self._veiled
             place.sync(avoid)
-        answer = planning.plan(place, self._asks[work.key], choosers=self._choosers, rng=self._rng, explain=False)
+        ask = self._asks[work.key]
+        started = time.perf_counter()
+        answer = planning.plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
+        self.on_planned(ask.strategy or "score", time.perf_counter() - started)
         return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
 
     def commit(self, work: Work, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape

@@ -65,8 +65,9 @@ class Term:
         if key is not None:
             self._queue.add(key)
 
-    def _count_decision(self, strategy: str, placed: bool) -> None:  # noqa: FBT001 - a listener
+    def _count_decision(self, strategy: str, placed: bool, took_s: float) -> None:  # noqa: FBT001 - a listener
         metrics = self._metrics
+        metrics.decision_seconds.labels(strategy).observe(took_s)
         metrics.attempts.inc()
         if placed:
             metrics.successes.inc()
