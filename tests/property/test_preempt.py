@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
 
+from kgwe.placement.clearing_curves import Curves
 from kgwe.placement.eviction import Pool
 from kgwe.placement.gang_clearing import Clearing
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.gang_search import GangSearch
+from kgwe.placement.node import Gpus, Request
 from kgwe.placement.preempt import PreemptionPlan, plan_of, plan_preemption
 from kgwe.placement.running import Cost, member_cost, ranks
 
@@ -144,3 +146,20 @@ def test_proposals_that_are_not_searched_to_the_end_keep_all_rules(exact_items, 
         assert isinstance(plan, GangPlan)
         made = plan_of(fleet.fitter, pool, found.picked, plan.grants, proven=found.proven)
         check_plan(fleet, made, cards, pods, "leaf", 10)
+
+
+@given(fleets(), st.integers(1, 3), st.sampled_from([0, 7_000, 20_000, 40_000]), st.data())
+def test_what_a_curve_stops_makes_the_room_it_promises(fleet, cards, cpu, data):
+    """With CPU taken on some nodes, by work that holds no card."""
+    for node in data.draw(st.lists(st.sampled_from("abcd"), max_size=4)):
+        request = Request(Gpus(), cpu_milli=data.draw(st.sampled_from([10_000, 30_000])))
+        if fleet.fitter.grant(request, fleet.names.index(node)) is not None:
+            fleet.run(f"cpu-{len(fleet.running)}", node, request=request)
+    pool = Pool(fleet.snapshot, fleet.running, NOW, BUDGETS)
+    request = whole(cards, cpu=cpu)
+    curves, now = Curves(fleet.fitter, pool, request), fleet.fitter.room(request)
+    for node in range(len(fleet.nodes)):
+        for curve in curves.of([node], frozenset(), frozenset()):
+            for more, (_, stopped) in enumerate(curve, 1):
+                with pool.without(stopped, node):
+                    assert fleet.fitter.room(request)[node] >= now[node] + more

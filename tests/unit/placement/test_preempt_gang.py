@@ -3,11 +3,18 @@
 Pictures: leaves side by side, one row per node, one letter per card, dots are free.
 """
 
-from tests.plans import NOW, Fleet, check_books, state, whole
+from tests.machines import nvswitch
+from tests.plans import NOW, Fleet, check_books, grant, state, whole
 
-from kgwe.placement.gang_request import GangRequest, Role, Segment
-from kgwe.placement.node import Gpus, Request
+from kgwe.placement.eviction import Pool
+from kgwe.placement.fit import Fitter
+from kgwe.placement.gang_clearing import Clearing
+from kgwe.placement.gang_request import GangRequest, Hardware, Role, Segment
+from kgwe.placement.gang_search import GangSearch
+from kgwe.placement.node import Gpus, Node, Request, Shape
 from kgwe.placement.preempt import PreemptionPlan, Refusal, Why, plan_preemption
+from kgwe.placement.running import Member, Running
+from kgwe.placement.snapshot import Snapshot
 
 
 def plan(fleet, gang, priority=10, budgets=None):
@@ -177,3 +184,39 @@ def test_many_items_are_handled_by_proposal_and_stay_minimal():
     assert len(made.victims) == 24
     assert len(leaves(fleet, made)) == 1
     assert not made.proven
+
+
+def test_victims_for_cards_of_one_model_are_on_one_model():
+    """a is an H100 node, b and c are A100 nodes; the two cheapest are on a and b, and no use together."""
+    shapes = [Shape(nvswitch(4), model, 81_920) for model in ("H100", "A100", "A100")]
+    nodes = [Node(name, shape, 64_000, 2**40) for name, shape in zip("abc", shapes, strict=True)]
+    fitter = Fitter(Snapshot.of(nodes))
+    running = []
+    for number, (name, age_s) in enumerate((("on-a", 1), ("on-b", 2), ("on-c", 3600))):
+        held = grant(number, 0b1111)
+        fitter.snapshot.commit(held)
+        running.append(Running(name, (Member(name, whole(4), held),), started_at_s=NOW - age_s))
+    gang = GangRequest.of(whole(4), 2, hardware=Hardware.SAME)
+    assert stopped(plan_preemption(fitter, None, gang, running, NOW, priority=1)) == {"on-b", "on-c"}
+    mixed = GangRequest.of(whole(4), 2)
+    assert stopped(plan_preemption(fitter, None, mixed, running, NOW, priority=1)) == {"on-a", "on-b"}
+
+
+def test_a_disruption_budget_is_spent_where_it_is_missed_most():
+    """Two pods of budget b may stop. Each node of two cards is wanted whole, four of the six are.
+
+    a 1B   b 1B   c 10   d 22   e 1.   f 30         1 and B draw on the budget; c and e need one each, a and b two
+    """
+    fleet = Fleet("abcdef", cards=2)
+    fleet.run("1", "baec", 1, least=0, budget="b", started_at_s=NOW)
+    fleet.run("2", "d", 2, started_at_s=NOW - 400)
+    fleet.run("3", "f", 1)
+    fleet.run("0", "fc", 1, least=1, started_at_s=NOW - 8000)
+    fleet.run("B", "ab", 1, least=0, budget="b", started_at_s=NOW - 5000)
+    pool = Pool(fleet.snapshot, fleet.running, NOW, {"b": 2})
+    gang = GangRequest.of(whole(2), 4)
+    search = GangSearch(fleet.fitter, fleet.tree)
+    proposed = Clearing(search, pool, gang).lightest(exact_items=-1).picked
+    assert proposed is not None
+    assert pool.weight(proposed) == pool.weight(Clearing(search, pool, gang).lightest().picked)
+    assert {held.node for held in pool.grants(proposed)} >= {2, 3, 4, 5}
