@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.kube import topology, translate
+from kgwe.kube import nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
 from kgwe.model import amounts, domain_labels, gpu, mig
 from kgwe.model.wiring import Slot, Wiring
-from kgwe.placement.taints import Taint
 from kgwe.placement.node import Node, Shape
+from kgwe.placement.taints import Taint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.gpunode import GPUDevice, GPUNode
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
     from kgwe.kube.api.topologydomain import TopologyDomain
+    from kgwe.kube.nodehealth import Fault
     from kgwe.model.domains import Tree
     from kgwe.model.mig import Placement
 
@@ -95,6 +96,14 @@ class FleetReader:
         """Card -> its UUID."""
         found = self._gpu_nodes.get(node)
         return {device.index: device.uuid for device in found.status.gpus} if found else {}
+
+    def fault(self, node: str) -> Fault | None:
+        """What is wrong with a node; one that is not there is lost."""
+        return nodehealth.fault(self._nodes.get(node))
+
+    def sick(self, node: str) -> int:
+        """Mask of its cards that are known to be unhealthy."""
+        return nodehealth.sick_cards(self._gpu_nodes.get(node))
 
     def labels(self) -> domain_labels.Labels:
         """Where a node's place in the network is read from."""

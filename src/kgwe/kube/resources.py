@@ -15,6 +15,7 @@ from kgwe.kube.api import (
     gpunode,
     gpuworkload,
     migstrategy,
+    policy,
     schedulerconfig,
     topologydomain,
     warp,
@@ -58,6 +59,11 @@ EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namesp
 JOB = Resource("batch", "v1", "jobs", "Job", namespaced=True, type=core.Job)
 DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment", namespaced=True, type=apps.Deployment)
 SERVICE: Resource[Any] = Resource("", "v1", "services", "Service", namespaced=True, type=dict[str, Any])
+POD_DISRUPTION_BUDGET = Resource(
+    "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True, type=policy.PodDisruptionBudget
+)
+#: created at a pod
+EVICTION: Resource[Any] = Resource("", "v1", "pods", "Eviction", namespaced=True, type=dict[str, Any])
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=core.Lease)
 CRD: Resource[Any] = Resource(
     "apiextensions.k8s.io",

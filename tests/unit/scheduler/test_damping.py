@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgwe.apps.scheduler.damping import Damping, Fault, Patience
+from kgwe.apps.scheduler.damping import Damping, Patience
+from kgwe.kube.nodehealth import Fault
 
 PATIENCE = Patience(gather_s=1, not_ready_s=10, share=0.3, least=3, hold_s=30, longest_hold_s=100)
 

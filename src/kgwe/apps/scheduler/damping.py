@@ -11,17 +11,9 @@ as so much of the fleet is down.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
-
-class Fault(enum.Enum):
-    """What is wrong with a node."""
-
-    LOST = "lost"
-    """It is gone, or nobody can reach it."""
-    NOT_READY = "not ready"
-    """Its kubelet is there and says so."""
+from kgwe.kube.nodehealth import Fault
 
 
 @dataclass(frozen=True, slots=True)
