@@ -31,7 +31,7 @@ from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
-from kgwe.telemetry import http, logs
+from kgwe.telemetry import http, logs, tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -72,6 +72,9 @@ class Scheduler:
         self.state = ClusterState()
         self.metrics.active = self.state.active
         FleetGauges(self.state).register(self.metrics)
+        self.tracer = tracing.tracer(
+            settings.otlp_endpoint, settings.trace_share, service=jobs.CONTROLLER_NAME, instance=socket.gethostname()
+        )
         self.gangs = Gangs(self.state)
         self._acting = False
         self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
@@ -160,6 +163,7 @@ class Scheduler:
                 while not stop.is_set():
                     await self._lead_once(stop)
                 await self.events.flush()
+        await asyncio.to_thread(self.tracer.close)
         log.info("scheduler_stopped", id=self.identity)
 
     @contextlib.asynccontextmanager
@@ -274,6 +278,7 @@ class Scheduler:
             client=self.client.guarded(self.guard),
             state=self.state,
             gangs=self.gangs,
+            tracer=self.tracer,
             settings=self.settings,
             events=self.events,
             metrics=self.metrics,

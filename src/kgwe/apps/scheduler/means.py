@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client import KubeClient
     from kgwe.kube.events import EventRecorder
     from kgwe.placement.strategies import Choosers
+    from kgwe.telemetry.tracing import Tracer
 
 
 @dataclass(frozen=True)
@@ -26,5 +27,6 @@ class Means:
     settings: Settings
     events: EventRecorder
     metrics: Metrics
+    tracer: Tracer
     rng: random.Random
     choosers: Choosers

@@ -72,6 +72,7 @@ class Planner:
         self._running: asyncio.Task[None] | None = None
         self._kept: list[tuple[int, NDArray[np.bool_]]] = []
         self._kept_of = -1
+        self.pass_s = 0.0  # how long the last pass took
         metrics.waiting.set_function(lambda: len(self.waiting))
 
     def want(self, ask: Ask) -> None:
@@ -140,7 +141,7 @@ class Planner:
         if self._passes.is_light:
             started = time.perf_counter()
             result = self._passes.run(now_s)
-            self._metrics.dispatch_seconds.observe(time.perf_counter() - started)
+            self._note_pass(time.perf_counter() - started)
             self._apply(result, now_s)
         else:
             self._running = asyncio.create_task(self._aside(now_s))
@@ -165,10 +166,14 @@ class Planner:
             later, self._later = self._later, []
             for news in later:
                 news()
-        self._metrics.dispatch_seconds.observe(time.perf_counter() - started)
+        self._note_pass(time.perf_counter() - started)
         self._apply(result, now_s)
         if later:
             self.pass_soon()
+
+    def _note_pass(self, took_s: float) -> None:
+        self.pass_s = took_s
+        self._metrics.dispatch_seconds.observe(took_s)
 
     def _apply(self, result: Result, now_s: float) -> None:
         for work, plan in result.plans:

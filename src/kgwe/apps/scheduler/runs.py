@@ -1,21 +1,30 @@
-"""What runs a workload, as it stands: the Job or Deployment read into one noun."""
+"""What runs a workload, as it stands: the Job or Deployment read into one noun.
+
+Whoever may edit a Job may edit its annotations. The plan in them is believed as far as it agrees with what cannot be
+edited: a single pod is where its template pins it, and nothing is reserved beyond what the workload asks for.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.apps.scheduler import jobs, seating
 from kgwe.kube import resources, translate
 from kgwe.placement.live import Holding
+from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
-    from kgwe.apps.scheduler.workload import Workload
+    from collections.abc import Iterable
+
+    from kgwe.apps.scheduler.workload import Details, Workload
     from kgwe.kube.api import apps, core
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.resources import Resource
     from kgwe.model.amounts import Amounts
-    from kgwe.placement.planning import Seat
+
+# Pods of one workload at most: the CRD allows no more GPUs.
+_MOST_PODS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -24,9 +33,14 @@ class Run:
 
     resource: Resource[Any]
     meta: ObjectMeta
+    #: pods it is to have
+    pods: int
+    #: where they go; empty when the plan is lost
     seats: tuple[Seat, ...]
     #: what each pod takes of its node
     wanted: Amounts
+    #: why they go there, as it was decided
+    details: Details | None = None
     #: seats whose pods have succeeded
     done: frozenset[int] = frozenset()
     #: the condition that ended it
@@ -47,35 +61,43 @@ class Run:
     def node(self) -> str:
         return self.seats[0].node if self.seats else ""
 
+    @property
+    def serves(self) -> bool:
+        return self.resource is resources.DEPLOYMENT
+
     def reserved(self) -> dict[int, Holding]:
         """What it may still take: a seat for each pod that has not succeeded."""
         if self.ended is not None or self.suspended:
             return {}
         return {
-            number: Holding(seat.node, self.wanted, seat.cards)
+            number: Holding(seat.node, self.wanted, seat.cards, seat.slices)
             for number, seat in enumerate(self.seats)
             if number not in self.done
         }
 
     def seat_of(self, pod: core.Pod) -> int:
         """The number of the pod's seat; -1 when it cannot be told."""
-        text = pod.metadata.annotations.get(jobs.INDEX_ANNOTATION, "")
-        if text.isascii() and text.isdigit():
-            return int(text)
+        if len(self.seats) == 1:
+            return 0
+        if not self.serves:
+            text = pod.metadata.annotations.get(jobs.INDEX_ANNOTATION, "")
+            return int(text) if text.isascii() and text.isdigit() else -1
         given = seating.seat_of(pod.metadata.annotations)
-        if given is not None:
-            return given[1]
-        return 0 if len(self.seats) == 1 else -1
+        is_mine = given is not None and given[0] == self.meta.labels.get(jobs.UID_LABEL)
+        return given[1] if given is not None and is_mine else -1
 
 
 def of_job(job: core.Job) -> Run:
     status, spec = job.status, job.spec
     ended = next((c for c in status.conditions if c.type in ("Complete", "Failed") and c.status == "True"), None)
+    pods = 1 if spec.completions is None else spec.completions
     return Run(
         resource=resources.JOB,
         meta=job.metadata,
-        seats=seating.decode(job.metadata.annotations.get(seating.PLAN_ANNOTATION, "")),
+        pods=pods,
+        seats=_seats(job.metadata, spec.template.spec, pods),
         wanted=translate.requested(spec.template.spec),
+        details=jobs.details(job.metadata.annotations),
         done=parse_indexes(status.completedIndexes),
         ended=ended,
         suspended=spec.suspend,
@@ -86,14 +108,37 @@ def of_job(job: core.Job) -> Run:
 
 
 def of_deployment(deployment: apps.Deployment) -> Run:
+    spec = deployment.spec
     return Run(
         resource=resources.DEPLOYMENT,
         meta=deployment.metadata,
-        seats=seating.decode(deployment.metadata.annotations.get(seating.PLAN_ANNOTATION, "")),
-        wanted=translate.requested(deployment.spec.template.spec),
-        suspended=deployment.spec.replicas == 0,
+        pods=spec.replicas,
+        seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
+        wanted=translate.requested(spec.template.spec),
+        details=jobs.details(deployment.metadata.annotations),
+        suspended=spec.replicas == 0,
         made=deployment.status.replicas,
     )
+
+
+def _seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, ...]:
+    seats = seating.decode(meta.annotations.get(seating.PLAN_ANNOTATION, ""))
+    pinned = seating.pinned_to(template)
+    if pinned and pods <= 1:
+        return seats if [seat.node for seat in seats] == [pinned] else (Seat(pinned),)
+    return seats[:_MOST_PODS]
+
+
+def believed(run: Run, workload: Workload) -> Run:
+    """The run with the plan that may be believed of it; a lost one is put together from the workload's status."""
+    placed = workload.status.placed
+    if not run.seats and placed is not None:
+        seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))
+        run = replace(run, seats=seats if len(seats) == run.pods else ())
+    most = workload.per_pod * workload.pods
+    if run.generation == workload.meta.generation and len(run.seats) * run.wanted.get(workload.resource, 0) > most:
+        return replace(run, seats=())
+    return run
 
 
 def belongs_to(run: Run, workload: Workload) -> bool:
@@ -107,29 +152,43 @@ def belongs_to(run: Run, workload: Workload) -> bool:
     )
 
 
+def chosen(runs: Iterable[Run], workload: Workload) -> Run | None:
+    """Of all that claim to run the workload the one that does: the first that was made and is not on its way out."""
+    mine = [run for run in runs if belongs_to(run, workload)]
+    return min(mine, key=_seniority, default=None)
+
+
+def _seniority(run: Run) -> tuple[bool, str, str]:
+    return (run.meta.deletionTimestamp is not None, run.meta.creationTimestamp or "", run.meta.uid)
+
+
 def maker_of(pod: core.Pod) -> str:
-    """What identifies the run a pod belongs to: the uid of its Job, or the workload's of a Deployment's pods."""
+    """What identifies the run a pod belongs to: its Job's uid; of a Deployment's pods its name and the run's label."""
     controller = pod.metadata.controller
     if controller is None:
         return ""
     if controller.kind == "Job":
         return controller.uid
-    uid = pod.metadata.labels.get(jobs.UID_LABEL, "")
-    return f"deployment/{uid}" if controller.kind == "ReplicaSet" and uid else ""
+    run = pod.metadata.labels.get(jobs.RUN_LABEL, "")
+    if controller.kind != "ReplicaSet" or not run:
+        return ""
+    deployment, _, _ = controller.name.rpartition("-")
+    return f"{pod.metadata.namespace}/{deployment}/{run}"
 
 
 def maker_key(run: Run) -> str:
     """As `maker_of` its pods."""
-    if run.resource is resources.JOB:
+    if not run.serves:
         return run.meta.uid
-    return f"deployment/{run.meta.labels.get(jobs.UID_LABEL, '')}"
+    return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(jobs.RUN_LABEL, '')}"
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """`0-3,7` as the Job controller writes completed indexes."""
+    """`0-3,7` as the Job controller writes completed indexes; no seat has a number beyond the most pods there are."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isascii() and first.isdigit():
-            found.update(range(int(first), int(last if last.isdigit() else first) + 1))
+            end = int(last) if last.isascii() and last.isdigit() else int(first)
+            found.update(range(int(first), min(end, _MOST_PODS) + 1))
     return frozenset(found)

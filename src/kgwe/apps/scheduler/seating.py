@@ -1,11 +1,14 @@
 """From a plan to its pods: which pod has which seat, and how a pod is held to it.
 
-A plan is stored as one line, `node=cards;node=cards`, seat by seat, cards as a hexadecimal mask. A pod knows its seat
-by its completion index, or by the annotation it gets with its place.
+A plan is stored as one line, `node=cards;node=cards`, seat by seat, cards as a hexadecimal mask; MIG slices follow as
+`/card@start,card@start`. A pod knows its seat by its completion index, or by the annotation it gets with its place.
+
+Annotations can be edited by whoever may edit the object: what does not read as if we had written it is not believed.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.kube.dialects.membership import PLAN_GATE
@@ -26,21 +29,36 @@ SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 #: cards planned for a pod, as a hexadecimal mask
 CARDS_ANNOTATION: Final = "kgwe.nvidia.io/cards"
 _HEX: Final = 16
+_MASK: Final = "[0-9a-f]{1,8}"
+_SLICE: Final = "[0-9]{1,3}@[0-9]{1,3}"
+_PART: Final = re.compile(
+    rf"(?P<node>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)=(?P<cards>{_MASK})(?:/(?P<slices>{_SLICE}(?:,{_SLICE})*))?"
+)
 
 
 def encode(seats: Iterable[Seat]) -> str:
-    return ";".join(f"{seat.node}={seat.cards:x}" for seat in seats)
+    return ";".join(f"{seat.node}={seat.cards:x}{_slices_text(seat)}" for seat in seats)
+
+
+def _slices_text(seat: Seat) -> str:
+    return "/" + ",".join(f"{card}@{start}" for card, start in seat.slices) if seat.slices else ""
 
 
 def decode(text: str) -> tuple[Seat, ...]:
     """Seats of a stored plan; empty when it cannot be read (somebody else wrote there)."""
-    try:
-        return tuple(
-            Seat(node, int(cards or "0", _HEX))
-            for node, _, cards in (part.partition("=") for part in text.split(";") if part)
-        )
-    except ValueError:
-        return ()
+    parts = [_PART.fullmatch(part) for part in text.split(";")]
+    return tuple(_seat(part) for part in parts if part) if all(parts) else ()
+
+
+def _seat(part: re.Match[str]) -> Seat:
+    pairs = [each.split("@") for each in part["slices"].split(",")] if part["slices"] else []
+    return Seat(part["node"], int(part["cards"], _HEX), tuple((int(card), int(start)) for card, start in pairs))
+
+
+def cards_of(annotations: Mapping[str, str]) -> int:
+    """Mask of the cards a pod was given; 0 when it does not say, or not readably."""
+    text = annotations.get(CARDS_ANNOTATION, "")
+    return int(text, _HEX) if re.fullmatch(_MASK, text) else 0
 
 
 def pin(spec: dict[str, Any], node: str) -> None:

@@ -55,6 +55,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     message_interval_seconds: float = 30.0
     # Seed of the `random` strategy; unset means a new one at each start.
     random_seed: int | None = None
+    # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.
+    otlp_endpoint: str = ""
+    trace_share: float = 0.01
     log_level: str = "info"
 
 

@@ -21,7 +21,8 @@ from kgwe.kube.workqueue import WorkQueue
 if TYPE_CHECKING:
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.state import Key
-    from kgwe.placement.planning import Refusal
+    from kgwe.placement.planning import Plan, Refusal
+    from kgwe.telemetry.tracing import Attribute
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,7 @@ class Term:
         self._settings = means.settings
         self._metrics = means.metrics
         self._events = means.events
+        self._tracer = means.tracer
         self._count = means.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
         self._planner = Planner(means.state, means.choosers, means.rng, means.metrics, self._decided)
@@ -54,6 +56,7 @@ class Term:
 
     def _decided(self, uid: str) -> None:
         plan = self._planner.planned.get(uid)
+        self._trace(uid, plan)
         if uid.startswith(OWNER_PREFIX):
             if plan is not None:
                 self._planner.confirm(uid)
@@ -68,10 +71,20 @@ class Term:
     def _count_decision(self, strategy: str, placed: bool, took_s: float) -> None:  # noqa: FBT001 - a listener
         metrics = self._metrics
         metrics.decision_seconds.labels(strategy).observe(took_s)
+        self._tracer.record("filter", took_s, {"strategy": strategy, "placed": placed})
         metrics.attempts.inc()
         if placed:
             metrics.successes.inc()
         metrics.decisions.labels(strategy, "placed" if placed else "refused").inc()
+
+    def _trace(self, owner: str, plan: Plan | None) -> None:
+        held = self._planner.held.get(owner)
+        words: dict[str, Attribute] = {"owner": owner, "placed": plan is not None}
+        if plan is not None:
+            words |= {"pods": len(plan.seats), "nodes": len(plan.nodes), "level": plan.level, "score": plan.score}
+        elif held is not None:
+            words |= {"reason": str(held.reason)}
+        self._tracer.record("plan", self._planner.pass_s, words)
 
     def _tell_gang(self, owner: str, held: Refusal) -> None:
         """Gated pods have no scheduler's word on them: one Event on the first says what the gang waits for."""
