@@ -248,6 +248,19 @@ class TrainingJobSpec(msgspec.Struct, frozen=True):
         return {name.lower(): spec.replicas for each in maps for name, spec in each.items()}
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    succeeded: int = 0
+
+
+class TrainingJobStatus(msgspec.Struct, frozen=True):
+    replicaStatuses: dict[str, ReplicaStatus] | None = None
+
+    def succeeded(self, role: str) -> int:
+        """Pods of a replica type, named in lower case, that are done."""
+        return sum(each.succeeded for name, each in (self.replicaStatuses or {}).items() if name.lower() == role)
+
+
 class TrainingJob(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
     spec: TrainingJobSpec = TrainingJobSpec()
+    status: TrainingJobStatus = TrainingJobStatus()

@@ -15,11 +15,12 @@ waits.
 
 from __future__ import annotations
 
-from kgwe.kube.dialects.gang import Gang, gang_request, missing
+from kgwe.kube.dialects.gang import Gang, gang_request
 from kgwe.kube.dialects.groups import Groups
 from kgwe.kube.dialects.kinds import KINDS, served
 from kgwe.kube.dialects.levels import Levels
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
+from kgwe.kube.dialects.presence import missing
 from kgwe.kube.dialects.read import membership
 
 __all__ = [

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
-from kgwe.kube import translate
-from kgwe.kube.dialects import parts
-from kgwe.kube.dialects.membership import ALL, PLAN_GATE, Key, Problem, Unreadable
+from kgwe.kube.dialects import parts, presence
+from kgwe.kube.dialects.membership import ALL, Key, Problem, Unreadable
 from kgwe.placement.constraints import NAME_FIELD, Operator, Requirement
 from kgwe.placement.gang_request import GangRequest, Segment, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from kgwe.kube.api import core
     from kgwe.kube.dialects.membership import Membership, Size
+    from kgwe.kube.dialects.presence import Members
     from kgwe.model.domains import Tree
     from kgwe.placement.gang_plan import GangPlan, Seat
     from kgwe.placement.node import Request
-
-    Members = Sequence[tuple[core.Pod, Membership]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,12 @@ class Gang:
     preferred_domain: str = ""
     exclusive: str = ""
     """Level of the domains that it shares with no other gang that says so; see `Wish.exclusive`."""
+    expected: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """(role, index) of pods that do not exist yet -> rank."""
+
+    def rank_of(self, late: Membership) -> int | None:
+        """The rank that was planned for a pod that came later; None: none was."""
+        return None if late.index is None else self.expected.get((late.role, late.index))
 
     def seated(self, plan: GangPlan) -> Iterator[tuple[core.Pod, Seat]]:
         """Who sits where. An elastic gang may have got fewer seats: the last pods of a role stay without one."""
@@ -87,66 +91,6 @@ def _inside(request: Request, nodes: tuple[str, ...]) -> Request:
     return dataclasses.replace(request, constraints=dataclasses.replace(request.constraints, affinity=inside))
 
 
-# --- who is there ---------------------------------------------------------------------------------------
-
-
-def missing(members: Members) -> int:
-    """How many pods must still come before the gang may be placed; before that it holds nothing.
-
-    Pods that failed, are being deleted or are held back by a scheduling gate are not there. One that succeeded is, if
-    it has the owner of one that still runs or waits: else it is of an earlier run.
-    """
-    there = _there(members)
-    least = max((member.size.least for _, member in members if member.size is not None), default=0)
-    count = sum(1 + _followers(pod, member) for pod, member in there)
-    lacking = max(least - count, _missing_of_roles(there, _roles(members)), 0)
-    unknown = not there or any(member.size is None for _, member in members)
-    return max(lacking, 1) if unknown else lacking
-
-
-def _missing_of_roles(there: Members, roles: dict[str, int]) -> int:
-    counts: collections.Counter[str] = collections.Counter()
-    for pod, member in there:
-        counts[member.role] += 1
-        if member.followers is not None:
-            counts[member.followers.role or member.role] += _followers(pod, member)
-    return sum(max(least - counts[role], 0) for role, least in roles.items())
-
-
-def _followers(pod: core.Pod, member: Membership) -> int:
-    """Pods that count as there because they cannot come before this one has a node."""
-    return member.followers.count if member.followers is not None and not _is_placed(pod) else 0
-
-
-def _there(members: Members) -> list[tuple[core.Pod, Membership]]:
-    found = [(pod, member) for pod, member in members if _is_there(pod)]
-    owners = {_owner(pod) for pod, _ in found if not translate.is_terminal(pod)}
-    return [(pod, member) for pod, member in found if not translate.is_terminal(pod) or _owner(pod) in owners]
-
-
-def _owner(pod: core.Pod) -> str:
-    controller = pod.metadata.controller
-    return controller.uid if controller is not None else ""
-
-
-def _is_there(pod: core.Pod) -> bool:
-    # Our own gate holds a pod back until its gang has a plan.
-    gated = any(gate.name != PLAN_GATE for gate in pod.spec.schedulingGates)
-    return pod.metadata.deletionTimestamp is None and pod.status.phase != "Failed" and not gated
-
-
-def _is_placed(pod: core.Pod) -> bool:
-    return bool(pod.spec.nodeName) or translate.is_terminal(pod)
-
-
-def _roles(members: Members) -> dict[str, int]:
-    roles: dict[str, int] = {}
-    for _, member in members:
-        for role, least in member.roles:
-            roles[role] = max(least, roles.get(role, 0))
-    return roles
-
-
 # --- the request ----------------------------------------------------------------------------------------
 
 
@@ -162,23 +106,23 @@ def gang_request(members: Members, request_of: Callable[[core.Pod], Request]) ->
 
 
 def _gang(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang:
-    key = _checked(members)
-    there = _there(members)
-    size: Size = _same(key, "size", [member.size for _, member in members])
-    _check_count(key, there, size, missing(members))
-    bound = tuple(pod for pod, _ in there if _is_placed(pod))
-    waiting = [(pod, member) for pod, member in there if not _is_placed(pod)]
+    found = presence.look(members)
+    waiting, placed = found.waiting, found.placed
+    speaking = found.speaking or members
+    key = _checked(members, speaking)
+    size: Size = _same(key, "size", [member.size for _, member in speaking])
+    _check_count(key, len(waiting) + len(placed), size, presence.missing(members))
     if not waiting:
         raise Unreadable(f"all pods of gang {key.title} have their nodes")
-    running = collections.Counter(member.role for pod, member in there if _is_placed(pod))
-    roles = {role: least - running[role] for role, least in _roles(there).items()}
-    found = parts.split(waiting, roles, request_of)
-    parts.set_least(found, size.least - len(bound), roles)
-    required = _required(key, found, _same(key, "required level", [member.wish.required for _, member in there]))
-    found = parts.merge(found)
+    started = found.started
+    roles = {role: least - started[role] for role, least in presence.roles(waiting).items()}
+    pods = parts.split(waiting, roles, request_of)
+    parts.set_least(pods, size.least - started.total(), roles)
+    required = _required(key, pods, _same(key, "required level", [member.wish.required for _, member in waiting]))
+    pods = parts.merge(pods)
     wishes = [member.wish for _, member in waiting]
     request = GangRequest(
-        parts.as_roles(found),
+        parts.as_roles(pods),
         required=required,
         preferred=_most([wish.preferred for wish in wishes]),
         strategy=_strategy([wish.strategy for wish in wishes]),
@@ -189,19 +133,20 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang:
     return Gang(
         key,
         request,
-        order=tuple(pod for part in found for pod in part.pods),
-        bound=bound,
+        order=tuple(pod for part in pods for pod in part.pods),
+        expected={name: rank for rank, name in enumerate(each for part in pods for each in part.later) if name},
+        bound=tuple(pod for pod, _ in placed),
         preferred_domain=_most([wish.preferred_domain for wish in wishes]),
         exclusive=_most([wish.exclusive for wish in wishes]),
     )
 
 
-def _checked(members: Members) -> Key:
+def _checked(members: Members, speaking: Members) -> Key:
     keys = {member.key for _, member in members}
     if len(keys) != 1:
         raise errors.InvariantBroken(f"a request for the members of {len(keys)} gangs")
     problems = sorted(
-        (member.problem for _, member in members if member.problem is not None),
+        (member.problem for _, member in speaking if member.problem is not None),
         key=lambda problem: (problem.waits, problem.words),
     )
     if problems:
@@ -209,10 +154,9 @@ def _checked(members: Members) -> Key:
     return keys.pop()
 
 
-def _check_count(key: Key, there: Members, size: Size, lacking: int) -> None:
+def _check_count(key: Key, alive: int, size: Size, lacking: int) -> None:
     if lacking:
         raise Unreadable(f"gang {key.title} waits for {lacking} more of {size.least} pods", waits=True)
-    alive = sum(not translate.is_terminal(pod) for pod, _ in there)
     if size.most and alive > size.most:
         raise Unreadable(
             f"{alive} pods say they belong to gang {key.title}, which has {size.most}: wait for old ones to go, "

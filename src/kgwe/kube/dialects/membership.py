@@ -113,4 +113,6 @@ class Membership:
     timeout_s: int | None = None
     """How long its pods may hold room while others of it do not."""
     followers: Followers | None = None
+    done: int | None = None
+    """Pods of the same owner that have succeeded and that `size` still counts; None: only pods can tell."""
     problem: Problem | None = None

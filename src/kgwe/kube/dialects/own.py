@@ -40,7 +40,7 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     if size is None and (made is None or made.size is None):
         raise Unreadable(f"gang {key.title} does not say how many pods it has: add {_SIZE}")
     rank = text(_RANK)
-    own = Membership(key, OWN.name, size, index=values.index(pod)) if made is None else made
+    own = made or Membership(key, OWN.name, size, index=values.index(pod))
     return dataclasses.replace(
         own,
         key=key,

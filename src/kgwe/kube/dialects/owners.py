@@ -38,13 +38,19 @@ def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
 def _job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     owner = pod.metadata.controller
     job: core.Job = groups.get(key.namespace, owner.name if owner else key.name, JOB_KIND)
-    count = _at_once(job.spec.parallelism, job.spec.completions)
-    return Membership(key, JOB.name, Size(count, count), index=values.index(pod))
+    count = max(_at_once(job.spec.parallelism, job.spec.completions, job.status.succeeded), 1)
+    return Membership(key, JOB.name, Size(count, count), index=values.index(pod), done=0)
 
 
-def _at_once(parallelism: int, completions: int | None) -> int:
+def _at_once(parallelism: int, completions: int | None, succeeded: int = 0) -> int:
     """Pods of a Job that run at the same time."""
-    return max(parallelism if completions is None else min(parallelism, completions), 1)
+    return parallelism if completions is None else min(parallelism, max(completions - succeeded, 0))
+
+
+def done(pod: core.Pod, groups: Groups) -> int | None:
+    """How many pods of the pod's Job have succeeded; None when there is no Job that could tell."""
+    jobs: list[core.Job] = [owner for kind, owner in groups.owners(pod) if kind == JOB_KIND]
+    return jobs[0].status.succeeded if jobs else None
 
 
 JOB: Final = Dialect("job", _job_key, _job)
@@ -85,24 +91,34 @@ def _job_set(pod: core.Pod, key: Key, groups: Groups) -> Membership:
             f"JobSet {key.namespace}/{name} has no replicatedJob {own!r}, which pod {pod.metadata.name} names"
         )
     together = _first(found) if key.name == name else [part]
-    roles = tuple((each.name, each.replicas * _child_pods(each)) for each in together if each.replicas > 0)
-    total = sum(count for _, count in roles)
+    left = {each.name: _left(key.namespace, name, each, groups) for each in together}
+    total = max(sum(left.values()), 1)
     child, inside = values.index(pod, (_JOB_SET + "job-index",)), values.index(pod, _COMPLETION_INDEX)
     wish, followers = _exclusive(pod, groups, _child_pods(part), inside)
     return Membership(
         key,
         JOB_SET.name,
         Size(total, total),
-        roles=roles,
+        roles=tuple((role, count) for role, count in left.items() if count),
         role=own,
         index=None if child is None or inside is None else child * _child_pods(part) + inside,
         wish=wish,
         followers=followers,
+        done=0,
     )
 
 
 def _child_pods(part: gangs.ReplicatedJob) -> int:
-    return _at_once(part.template.spec.parallelism, part.template.spec.completions)
+    return max(_at_once(part.template.spec.parallelism, part.template.spec.completions), 1)
+
+
+def _left(namespace: str, job_set: str, part: gangs.ReplicatedJob, groups: Groups) -> int:
+    """Pods of one part that have not succeeded."""
+    left = 0
+    for number in range(part.replicas):
+        child: core.Job | None = groups.find(namespace, f"{job_set}-{part.name}-{number}", JOB_KIND)
+        left += max(_child_pods(part) - (child.status.succeeded if child else 0), 0)
+    return left
 
 
 def _exclusive(pod: core.Pod, groups: Groups, size: int, index: int | None) -> tuple[Wish, Followers | None]:
@@ -157,7 +173,8 @@ def _training(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     index = values.index(pod, (_TRAINING + "replica-index",))
     if key.name != name:
         return Membership(key, TRAINING.name, Size(1, 1), role=_LAUNCHER, index=index)
-    counts = {role: count for role, count in found.spec.replicas.items() if count > 0}
+    left = {role: count - found.status.succeeded(role) for role, count in found.spec.replicas.items()}
+    counts = {role: count for role, count in left.items() if count > 0}
     if _launches_later(found):
         counts.pop(_LAUNCHER, None)
     total = sum(counts.values())
@@ -165,7 +182,13 @@ def _training(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         raise Unreadable(f"{key.title} has no replicas that KGWE can read")
     least = min(_training_least(found.spec, total), total)
     return Membership(
-        key, TRAINING.name, Size(least, total), roles=_with_slack(counts, total - least), role=_role(pod), index=index
+        key,
+        TRAINING.name,
+        Size(least, total),
+        roles=_with_slack(counts, total - least),
+        role=_role(pod),
+        index=index,
+        done=0,
     )
 
 

@@ -38,6 +38,8 @@ class Part:
     together: str = ""
     pods: list[core.Pod | None] = field(default_factory=list)
     """By index; None: one that does not exist yet."""
+    later: list[tuple[str, int] | None] = field(default_factory=list)
+    """For each of them, the role and index of one that does not exist yet."""
     least: int = 0
 
     @property
@@ -61,6 +63,7 @@ class _Entry:
     together: str
     block: str
     pod: core.Pod | None
+    later: tuple[str, int] | None = None
 
 
 def split(
@@ -74,7 +77,9 @@ def split(
     blocks: dict[tuple[Any, ...], list[str]] = collections.defaultdict(list)
     for entry in entries:
         like = (entry.role, entry.request, entry.segments, entry.together)
-        parts.setdefault(like, Part(*like)).pods.append(entry.pod)
+        part = parts.setdefault(like, Part(*like))
+        part.pods.append(entry.pod)
+        part.later.append(entry.later)
         blocks[like].append(entry.block)
     for like, part in parts.items():
         _check_blocks(part, blocks[like])
@@ -91,8 +96,9 @@ def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod],
     segments = wish.segments if later.segments is None else later.segments
     request, role = request_of(later.pod), later.role or member.role
     for number in range(1, later.count + 1):
-        behind = (*place[:2], (member.index or 0) + number, place[3], number)
-        yield _Entry(behind, role, request, segments, wish.together, member.block, None)
+        index = (member.index or 0) + number
+        behind = (*place[:2], index, place[3], number)
+        yield _Entry(behind, role, request, segments, wish.together, member.block, None, (role, index))
 
 
 def natural(text: str) -> tuple[str | int, ...]:
@@ -161,7 +167,7 @@ def _joined(a: Part, b: Part) -> Part | None:
             return None
     elif a.segments != b.segments or any(len(a.pods) % segment.size for segment in a.segments):
         return None
-    return Part(a.role, a.request, segments, a.together, [*a.pods, *b.pods], a.least + b.least)
+    return Part(a.role, a.request, segments, a.together, [*a.pods, *b.pods], [*a.later, *b.later], a.least + b.least)
 
 
 # --- as the planner wants them --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube.dialects import kai, own, podgroups, volcano, wishes
+from kgwe.kube.dialects import kai, own, owners, podgroups, volcano, wishes
 from kgwe.kube.dialects.membership import Key, Membership, Unreadable
 
 if TYPE_CHECKING:
@@ -71,8 +71,13 @@ def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
 def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, *, wishing: bool) -> Membership | None:
     try:
         member = dialect.member(pod, key, groups)
-        if member is None or not wishing:
-            return member
-        return dataclasses.replace(member, wish=wishes.read(pod, groups, member.wish))
+        wish = wishes.read(pod, groups, member.wish) if member and wishing else None
     except Unreadable as exc:
         return Membership(key, dialect.name, problem=exc.problem)
+    if member is None:
+        return None
+    if wish is not None:
+        member = dataclasses.replace(member, wish=wish)
+    if member.done is None and pod.metadata.controller is not None:
+        member = dataclasses.replace(member, done=owners.done(pod, groups))
+    return member

@@ -12,7 +12,7 @@ from tests.unit.kube.dialects.bed import World, gang_of, load, pod, request_of
 
 from kgwe import errors
 from kgwe.kube.api import core
-from kgwe.kube.dialects import gang_request, missing
+from kgwe.kube.dialects import Gang, gang_request, missing
 from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.placement.gang import Role, Segment
 
@@ -109,6 +109,19 @@ def test_pods_that_run_are_not_asked_for_again():
 
     assert gang.bound == tuple(world.pods[:7])
     assert gang.request.roles == (Role("worker", cards(8), 1),)
+
+
+def test_what_was_read_long_ago_from_pods_that_run_does_not_count():
+    before, now = (load(manifests.PLAIN["kgwe"].replace('"8"', size)) for size in ('"8"', '"2"'))
+    running = changed(before.pods[0], spec={"nodeName": "a1"})
+    spoiled = changed(before.pods[1], metadata={"deletionTimestamp": "2026-11-15T23:00:00Z", "annotations": {}})
+    members = [(running, before.memberships[0]), (spoiled, before.memberships[1]), *now.members[2:3]]
+
+    gang = gang_request(members, request_of)
+
+    assert isinstance(gang, Gang), gang
+    assert gang.bound == (running,)
+    assert gang.request.replicas == 1
 
 
 def test_nothing_is_asked_for_when_all_of_it_runs():

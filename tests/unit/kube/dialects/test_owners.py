@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from tests.racks import cards, racks
 from tests.unit.kube.dialects import manifests
-from tests.unit.kube.dialects.bed import LEAF, SPINE, World, load, request_of
+from tests.unit.kube.dialects.bed import LEAF, World, load, request_of
 
-from kgwe.kube.dialects import Gang, Key, Size, gang_request, membership, missing
+from kgwe.kube.dialects import Gang, Size, gang_request, membership, missing
 from kgwe.placement.gang import Role, Segment
 
 FLEET = racks({"s1": {"a": [8] * 4, "b": [8] * 4}, "s2": {"c": [8] * 4, "d": [8] * 4}})
@@ -62,6 +62,52 @@ def test_a_named_gang_takes_its_size_from_the_job():
 
     assert world.gang().request.name == "train/hero"
     assert world.gang().request.replicas == 8
+
+
+def test_the_last_pod_of_a_job_does_not_wait_for_those_that_are_done():
+    """They may be out of sight: whoever watches pods leaves out those that have ended."""
+    text = manifests.PLAIN["job"].replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}")
+
+    assert missing(load(text, 1).members) == 0
+    assert load(text, 1).gang().request.replicas == 1
+
+
+def test_a_group_knows_from_the_job_what_is_done():
+    job = manifests.PLAIN["job"].replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}").split("---")[0]
+    owner = "ownerReferences: [{apiVersion: batch/v1, kind: Job, name: llama, uid: j1, controller: true}]"
+    text = (
+        job
+        + "---"
+        + manifests.PLAIN["coscheduling"].replace("namespace: train, labels", f"namespace: train, {owner}, labels")
+    )
+
+    assert missing(load(text, 1).members) == 0
+    assert missing(load(text.replace("succeeded: 7", "succeeded: 5"), 1).members) == 2
+
+
+def test_a_job_set_counts_what_its_jobs_have_done():
+    children = "".join(
+        f"""
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: llama-workers-{number}, namespace: train, uid: c{number}}}
+status: {{succeeded: {done}}}
+---"""
+        for number, done in ((0, 4), (1, 2))
+    )
+    world = load(children + manifests.PLAIN["jobset"].replace("count: 4", "count: 2"))
+    world.pods = world.pods[2:]
+
+    assert missing(world.members) == 0
+    assert world.gang().request.replicas == 2
+
+
+def test_a_training_job_counts_what_its_workers_have_done():
+    text = manifests.PLAIN["kubeflow"].replace(
+        "Worker: {replicas: 7}}", "Worker: {replicas: 7}}\nstatus: {replicaStatuses: {Worker: {succeeded: 5}}}"
+    )
+
+    assert missing(load(text.replace("count: 7", "count: 2")).members) == 0
 
 
 # --- JobSet ---------------------------------------------------------------------------------------------
@@ -149,6 +195,16 @@ def test_the_first_pods_of_exclusive_jobs_are_planned_with_those_that_follow():
     assert [seat.rank for _, seat in seats] == [0, 4]
 
 
+def test_pods_that_follow_find_the_rank_that_was_planned_for_them():
+    gang = load(EXCLUSIVE).gang()
+    followers = load(
+        EXCLUSIVE.replace("count: 2", "count: 4").replace('completion-index: "0"', 'completion-index: "$i"')
+        .replace('job-index: "$i"', 'job-index: "1"').replace("-$i-0", "-1-$i")
+    )  # fmt: skip
+
+    assert [gang.rank_of(member) for member in followers.memberships] == [None, 5, 6, 7]
+
+
 def test_pods_that_follow_are_held_by_their_selector():
     leader = load(EXCLUSIVE).pods[0]
     bound = msgspec.structs.replace(leader, spec=msgspec.structs.replace(leader.spec, nodeName="a1"))
@@ -163,113 +219,6 @@ def test_pods_that_follow_are_held_by_their_selector():
     assert gang.bound == (bound,)
     assert gang.order == tuple(followers)
     assert gang.request.roles[0].segments == ()
-
-
-# --- LeaderWorkerSet ------------------------------------------------------------------------------------
-
-LWS = """
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata: {name: serve, namespace: train, uid: l}
-spec:
-  replicas: 2
-  startupPolicy: LeaderCreated
-  leaderWorkerTemplate:
-    size: 4
-    workerTemplate: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: "8"}}}]}}
----
-kind: Pod
-count: 1
-metadata:
-  name: serve-1
-  namespace: train
-  labels: {leaderworkerset.sigs.k8s.io/name: serve, leaderworkerset.sigs.k8s.io/group-index: "1",
-           leaderworkerset.sigs.k8s.io/worker-index: "0"}
-  annotations: {leaderworkerset.sigs.k8s.io/size: "4"}
-spec: {containers: [{resources: {limits: {nvidia.com/gpu: "1"}}}]}
-"""
-WORKERS = """
----
-kind: Pod
-count: 3
-metadata:
-  name: serve-1-$n
-  namespace: train
-  labels: {leaderworkerset.sigs.k8s.io/name: serve, leaderworkerset.sigs.k8s.io/group-index: "1",
-           leaderworkerset.sigs.k8s.io/worker-index: "$n"}
-  annotations: {leaderworkerset.sigs.k8s.io/size: "4"}
-"""
-NUMBERED = "".join(WORKERS.replace("$n", str(number)).replace("count: 3", "count: 1") for number in (1, 2, 3))
-
-
-def noted(text: str, *notes: str) -> str:
-    said = ", ".join(('leaderworkerset.sigs.k8s.io/size: "4"', *notes))
-    return text.replace('leaderworkerset.sigs.k8s.io/size: "4"', said)
-
-
-def test_every_group_of_a_leader_worker_set_is_a_gang_with_the_leader_first():
-    gang = load(LWS + NUMBERED).gang()
-
-    assert gang.key == Key("train", "LeaderWorkerSet.leaderworkerset.x-k8s.io", "serve-1")
-    assert gang.request.roles == (Role("leader", cards(1), 1), Role("worker", cards(8), 3))
-    assert [pod.metadata.name for pod in gang.order if pod] == ["serve-1", "serve-1-1", "serve-1-2", "serve-1-3"]
-
-
-def test_a_leader_alone_waits_for_workers_that_come_by_themselves():
-    assert missing(load(LWS).members) == 3
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        noted(LWS, f"leaderworkerset.sigs.k8s.io/exclusive-topology: {LEAF}"),
-        LWS.replace("LeaderCreated", "LeaderReady"),
-    ],
-)
-def test_workers_that_come_after_their_leader_are_planned_with_it(text: str) -> None:
-    world = load(text)
-    assert missing(world.members) == 0
-
-    gang = world.gang()
-
-    assert gang.request.roles == (Role("leader", cards(1), 1), Role("worker", cards(8), 3))
-    assert gang.order == (world.pods[0], None, None, None)
-
-
-def test_an_exclusive_group_is_inside_one_domain():
-    gang = load(noted(LWS + NUMBERED, f"leaderworkerset.sigs.k8s.io/exclusive-topology: {SPINE}")).gang()
-
-    assert (gang.request.required, gang.exclusive) == ("spine", "spine")
-
-
-SUBGROUPS = (
-    f"leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology: {LEAF}",
-    'leaderworkerset.sigs.k8s.io/subgroup-size: "2"',
-)
-
-
-def test_subgroups_count_the_leader_when_it_is_like_the_workers():
-    text = noted(LWS + NUMBERED, *SUBGROUPS).replace('nvidia.com/gpu: "1"', 'nvidia.com/gpu: "8"')
-
-    assert load(text).gang().request.roles == (Role("worker", cards(8), 4, segments=(Segment(2, "leaf"),)),)
-
-
-def test_subgroups_across_unequal_pods_are_refused():
-    assert "multiples" in load(noted(LWS + NUMBERED, *SUBGROUPS)).problem().words
-
-
-def test_subgroups_without_the_leader_are_the_workers():
-    notes = [each.replace('"2"', '"3"') for each in SUBGROUPS]
-    text = noted(LWS + NUMBERED, *notes)
-    assert "first subgroup is larger" in load(text).problem().words
-
-    excluded = noted(LWS, *notes, "leaderworkerset.sigs.k8s.io/subgroup-policy-type: LeaderExcluded")
-    gang = load(excluded + noted(NUMBERED, *notes)).gang()
-
-    assert gang.request.roles == (
-        Role("leader", cards(1), 1),
-        Role("worker", cards(8), 3, segments=(Segment(3, "leaf"),)),
-    )
 
 
 # --- Kubeflow -------------------------------------------------------------------------------------------
