@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
+from tests.plans import NOW, Fleet, check_books, free_after, grant, grants_of, losses, state, whole, without
 
 from kgwe.placement.clearing_curves import Curves
 from kgwe.placement.eviction import Pool
@@ -163,3 +163,21 @@ def test_what_a_curve_stops_makes_the_room_it_promises(fleet, cards, cpu, data):
             for more, (_, stopped) in enumerate(curve, 1):
                 with pool.without(stopped, node):
                     assert fleet.fitter.room(request)[node] >= now[node] + more
+
+
+@given(fleets(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([0, 8_000]), st.sampled_from("abcd"))
+def test_on_overbooked_nodes_plans_still_hold(fleet, cards, pods, cpu, node):
+    fleet.snapshot.book(grant(fleet.names.index(node), 0, cpu=100_000))
+    before = state(fleet.snapshot)
+    request = whole(cards, cpu=cpu)
+    for wanted in (request, GangRequest.of(request, pods)):
+        made = plan_preemption(fleet.fitter, fleet.tree, wanted, fleet.running, NOW, priority=11, budgets=BUDGETS)
+        assert state(fleet.snapshot) == before
+        if isinstance(made, PreemptionPlan):
+            for held in [held for victim in made.victims for held in victim.grants]:
+                fleet.snapshot.release(held)
+            undo = fleet.snapshot.commit_all(made.placement)
+            assert not cpu or all(fleet.names[held.node] != node for held in made.placement)
+            undo()
+            for held in [held for victim in made.victims for held in victim.grants]:
+                fleet.snapshot.book(held)

@@ -1,5 +1,8 @@
 """A snapshot after any bookings and their undo is bit for bit what it was, and never gives anything twice."""
 
+import contextlib
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from kgwe import errors
 from kgwe.model import gpu
 from kgwe.model.mig import parse_placement
 from kgwe.model.wiring import Slot, Wiring
+from kgwe.placement.fit import Fitter, Verdict
 from kgwe.placement.node import CARD_MILLI, Gpus, Node, Request, Shape
 from kgwe.placement.snapshot import Grant, Snapshot, bits
 
@@ -123,3 +127,31 @@ def test_a_request_that_makes_no_sense_is_refused(bad):
 def test_a_grant_of_two_kinds_is_refused():
     with pytest.raises(errors.InvariantBroken, match="one kind"):
         Grant(0, cards=1, share=(0, 500, 0))
+
+
+@given(grants)
+def test_what_is_not_booked_cannot_be_given_back(grant):
+    snapshot = fleet()
+    before = state(snapshot)
+    if grant.cards or grant.share or grant.slices:
+        with pytest.raises(errors.InvariantBroken, match="not booked"):
+            snapshot.release(grant)
+    assert state(snapshot) == before
+
+
+@given(st.lists(grants, max_size=6), st.sampled_from((0, 4_000)), st.sampled_from((0, 2**33)))
+def test_an_overbooked_node_keeps_away_only_who_asks_for_what_is_gone(held, cpu, memory):
+    snapshot = fleet()
+    for grant in held:
+        with contextlib.suppress(errors.InvariantBroken):
+            snapshot.book(
+                dataclasses.replace(grant, cpu_milli=4 * grant.cpu_milli, memory_bytes=8 * grant.memory_bytes)
+            )
+    fitter, request = Fitter(snapshot), Request(Gpus(count=1), cpu, memory)
+    verdicts, room = fitter.verdicts(request), fitter.room(request)
+    for node in range(len(snapshot)):
+        enough = (not cpu or snapshot.cpu_milli[node] >= cpu) and (not memory or snapshot.memory_bytes[node] >= memory)
+        fits = bool(snapshot.free[node]) and snapshot.pods[node] > 0 and enough
+        assert (verdicts[node] == Verdict.FITS) == fits == bool(room[node])
+        if fits:
+            snapshot.commit(fitter.allot(request, node))()

@@ -127,7 +127,7 @@ class Curves:
     def _with_rest(self, node: int, curve: Curve, gone: frozenset[int], spared: frozenset[int]) -> Curve:
         """The same with CPU, memory and pod slots too; cut off where there are never enough."""
         now, free = int(self._now[node]), self._free_on(node)
-        if all(need * (now + len(curve)) <= left for need, left in zip(self._each[1:], free[1:], strict=True)):
+        if all(need * (now + len(curve)) <= max(0, left) for need, left in zip(self._each[1:], free[1:], strict=True)):
             return curve
         found: Curve = []
         for pods, (weight, stopped) in enumerate(curve, now + 1):
@@ -142,7 +142,7 @@ class Curves:
         """Items to stop besides so that nothing else falls short for so many pods; None: there are not enough."""
         gains, free = self._gains_on(node), self._free_on(node)
         added: list[int] = []
-        for kind in range(1, len(self._each)):
+        for kind in [kind for kind, need in enumerate(self._each) if kind and need]:
             lacking = self._each[kind] * pods - free[kind]
             lacking -= sum(gain[kind] for number, gain in gains if number in stopped or number in added)
             others = [

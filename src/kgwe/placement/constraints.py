@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: code of nodes that do not have the label
 _ABSENT = -1
+# Constraints remembered, the oldest forgotten first: nodes to avoid make ever new ones.
+_KEPT = 2048
 #: matchFields may name only this
 NAME_FIELD = "metadata.name"
 
@@ -105,6 +107,8 @@ class LabelIndex:
         if known is None:
             known = self.selected(constraints) & self.tolerated(constraints.tolerations)
             known.flags.writeable = False
+            if len(self._allowed) >= _KEPT:
+                del self._allowed[next(iter(self._allowed))]
             self._allowed[constraints] = known
         return known
 

@@ -156,11 +156,14 @@ class Pool:
     @contextlib.contextmanager
     def back(self, items: Sequence[int]) -> Iterator[None]:
         """The snapshot with these, of all that are stopped, running again."""
-        undo = self.snapshot.commit_all([grant for number in items for grant in self.items[number].grants])
+        grants = [grant for number in items for grant in self.items[number].grants]
+        for grant in grants:
+            self.snapshot.book(grant)
         try:
             yield
         finally:
-            undo()
+            for grant in reversed(grants):
+                self.snapshot.release(grant)
 
     def victims(self, picked: Sequence[int]) -> tuple[Victim, ...]:
         """The set as a plan names it, by workload."""

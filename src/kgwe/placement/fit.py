@@ -206,8 +206,11 @@ class Fitter:
     ) -> Codes:
         codes = np.zeros(len(pods), np.uint8)
         codes[pods < 1] = _PODS
-        codes[memory_bytes < request.memory_bytes] = _MEMORY
-        codes[cpu_milli < request.cpu_milli] = _CPU
+        # Who asks for nothing is not kept away by a node that is overbooked.
+        if request.memory_bytes:
+            codes[memory_bytes < request.memory_bytes] = _MEMORY
+        if request.cpu_milli:
+            codes[cpu_milli < request.cpu_milli] = _CPU
         return codes
 
     def _by_cards(self, request: Request, at: At) -> Codes:

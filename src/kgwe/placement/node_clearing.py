@@ -89,9 +89,11 @@ class OnNode(eviction.Problem):
 
     def _compare(self) -> None:
         snapshot, request, gpus, node = self._fitter.snapshot, self._request, self._request.gpus, self.node
-        self._need(request.cpu_milli - int(snapshot.cpu_milli[node]), lambda grant: grant.cpu_milli)
-        self._need(request.memory_bytes - int(snapshot.memory_bytes[node]), lambda grant: grant.memory_bytes)
-        self._need(1 - int(snapshot.pods[node]), lambda _: 1)
+        if request.cpu_milli:
+            self._need(request.cpu_milli - int(snapshot.cpu_milli[node]), lambda grant: grant.cpu_milli)
+        if request.memory_bytes:
+            self._need(request.memory_bytes - int(snapshot.memory_bytes[node]), lambda grant: grant.memory_bytes)
+        self._need(1 - int(snapshot.pods[node]), lambda grant: grant.pods)
         if gpus.count:
             self._need(gpus.count - int(snapshot.free[node]).bit_count(), _cards_touched)
         elif gpus.slices:

@@ -89,7 +89,12 @@ def _lacks(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np.int64]]
         free["share_mib"] = snapshot.share_mib.max(axis=1, initial=0)
     elif gpus.slices:
         free["slices"] = snapshot.slices.get(gpus.profile, np.zeros(len(snapshot), np.int32))
-    return {name: np.maximum(_wanted(request, name) - left.astype(np.int64), 0) for name, left in free.items()}
+    wanted = {name: _wanted(request, name) for name in free}
+    # Of what is not asked for nothing is lacking, though it be overbooked.
+    return {
+        name: np.clip(wanted[name] - left.astype(np.int64), 0, None if wanted[name] else 0)
+        for name, left in free.items()
+    }
 
 
 def _wanted(request: Request, name: str) -> int:

@@ -162,15 +162,25 @@ class Snapshot:
 
     def release(self, grant: Grant) -> Callable[[], None]:
         """Give back what is booked, as an eviction would; returns the function that books it again."""
-        if grant.cards & int(self.free[grant.node]):
-            raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: cards are not taken")
+        if not self._holds(grant):
+            raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: it is not booked")
         self._book(grant, -1)
         return lambda: self._book(grant, 1)
+
+    def _holds(self, grant: Grant) -> bool:
+        """Whether cards, share and slices are taken, by whomever."""
+        node = grant.node
+        if grant.cards & int(self.free[node]):
+            return False
+        if grant.share is not None:
+            card, milli, _ = grant.share
+            return bool(self.milli[node, card] + milli <= CARD_MILLI)
+        return not any(placed in self.free_slices.get((node, card), (placed,)) for card, placed in grant.slices)
 
     def _check(self, grant: Grant) -> None:
         self._check_gpus(grant)
         node = grant.node
-        if grant.cpu_milli > self.cpu_milli[node] or grant.memory_bytes > self.memory_bytes[node]:
+        if 0 < grant.cpu_milli > self.cpu_milli[node] or 0 < grant.memory_bytes > self.memory_bytes[node]:
             raise self._broken(node, "too little CPU or memory")
         if self.pods[node] < grant.pods:
             raise self._broken(node, "no pod slot")
