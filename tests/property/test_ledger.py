@@ -54,13 +54,17 @@ class Model:
         self.assumed.pop(uid, None)
         self.pods[uid] = (node, cards)
         self.seat_of.pop(uid, None)
-        if seat in self.seats and seat not in self.seat_of.values():
+        if seat in self.seats and self.seats[seat][0] == node and seat not in self.seat_of.values():
             self.seat_of[uid] = seat
 
     def reserve(self, owner: str, seats: dict[int, tuple[str, int]]) -> None:
         self.seats = {seat: place for seat, place in self.seats.items() if seat[0] != owner}
         self.seats |= {(owner, number): place for number, place in seats.items()}
-        self.seat_of = {uid: seat for uid, seat in self.seat_of.items() if seat in self.seats}
+        self.seat_of = {
+            uid: seat
+            for uid, seat in self.seat_of.items()
+            if seat in self.seats and self.seats[seat][0] == self.pods[uid][0]
+        }
 
 
 class LedgerMachine(RuleBasedStateMachine):

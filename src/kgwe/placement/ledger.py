@@ -2,7 +2,8 @@
 
 An *owner* (a workload, a gang) has numbered seats, one for each pod of its plan. A bound pod takes its seat: it is
 counted once, as the pod, and has the seat's cards. When it goes while the owner still has the seat, the seat is
-reserved again in the same moment, so nothing is free between two pods of one rank.
+reserved again in the same moment, so nothing is free between two pods of one rank. A seat may be given another node
+under its pod: then both places are held, the old one by the pod until it goes.
 
 A pod that is about to be bound (`assume`) holds its place until the watch shows it bound, or its time is over.
 
@@ -49,12 +50,11 @@ class Ledger:
         self._until.pop(uid, None)
         planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1]) if seat is not None else None
         holding = Holding(node, wanted, cards)
-        if planned is None or seat is None or self._taken.get(seat, uid) != uid:
+        if planned is None or seat is None or planned.node != node or self._taken.get(seat, uid) != uid:
             self._leave(uid)
             self.fleet.hold(uid, holding)
             return
-        if planned.node == node:
-            holding = replace(holding, cards=planned.cards or cards, slices=planned.slices)
+        holding = replace(holding, cards=planned.cards or cards, slices=planned.slices)
         if self._seat_of.get(uid) == seat:
             self.fleet.hold(uid, holding)
             return
@@ -148,12 +148,12 @@ class Ledger:
         if seats:
             self._seats[owner] = dict(seats)
         freed = False
-        for number in before:
-            if number in seats:
-                continue
+        for number, had in before.items():
+            kept = seats.get(number)
             if (pod := self._taken.get((owner, number))) is not None:
-                self._leave(pod)
-            else:
+                if kept is None or kept.node != had.node:
+                    self._leave(pod)
+            elif kept is None:
                 freed |= self.fleet.drop(seat_key(owner, number))
         for number, holding in seats.items():
             if (owner, number) not in self._taken:
