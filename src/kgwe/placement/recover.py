@@ -161,10 +161,10 @@ class _Site:
 
     def lost(self, workload: Running) -> tuple[int, ...]:
         """Members without a place, or whose place has failed."""
-        return tuple(i for i, member in enumerate(workload.members) if member.grant is None or self._hits(member.grant))
+        return tuple(i for i, member in enumerate(workload.members) if member.failed or self._hits(member.grant))
 
-    def _hits(self, grant: Grant) -> bool:
-        return grant.node in self._dead or bool(cards_of(grant) & self._cards.get(grant.node, 0))
+    def _hits(self, grant: Grant | None) -> bool:
+        return grant is None or grant.node in self._dead or bool(cards_of(grant) & self._cards.get(grant.node, 0))
 
     def take_out(self, workloads: Sequence[Running]) -> None:
         """Give back what the lost held, and book the failed cards so that nobody gets them."""

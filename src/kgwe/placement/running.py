@@ -50,6 +50,8 @@ class Member:
     name: str
     request: Request
     grant: Grant | None
+    failed: bool = False
+    """It must leave its place, whatever else is said to have failed."""
 
 
 @dataclass(frozen=True)

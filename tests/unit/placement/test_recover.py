@@ -3,6 +3,8 @@
 Pictures: leaves side by side, one row per node, one letter per card, dots are free, x is dead.
 """
 
+import dataclasses
+
 import pytest
 from tests.plans import Fleet, state, whole
 
@@ -267,3 +269,13 @@ def test_a_slow_network_is_not_accepted():
         "g", fleet.running[0].members, gang=GangRequest.of(whole(4), 2, min_network_gb_per_s=40.0)
     )
     assert recover(fleet, nodes="b").repairs[0].outcome is Outcome.REPLACED
+
+
+def test_a_member_that_must_leave_goes_though_nothing_is_said_to_have_failed():
+    fleet = Fleet("abc")
+    fleet.run("g", "ab", 4)
+    first, second = fleet.running[0].members
+    fleet.running[0] = dataclasses.replace(fleet.running[0], members=(first, dataclasses.replace(second, failed=True)))
+    (repaired,) = recover(fleet).repairs
+    assert repaired.lost == ("g-1",)
+    assert [move.member for move in repaired.moves] == ["g-1"], "the other stays"
