@@ -170,6 +170,10 @@ class Ledger:
         """Seat -> its place, with the cards booked for it now."""
         return {number: self._booked(owner, number, each) for number, each in self._seats.get(owner, {}).items()}
 
+    def places(self, owner: str) -> Mapping[int, Holding]:
+        """All its seats, as they were reserved."""
+        return self._seats.get(owner, _NO_SEATS)
+
     def seat(self, owner: str, number: int) -> Holding | None:
         """One seat, as it was reserved."""
         return self._seats.get(owner, _NO_SEATS).get(number)

@@ -7,6 +7,7 @@ gone (`on_gone`), and of every pod that no workload of ours owns (`on_foreign`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kgwe.apps.scheduler.runs import Run
-    from kgwe.kube.api import apps, core
+    from kgwe.kube.api import apps, core, policy
     from kgwe.kube.api.gpunode import GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kgwe.kube.informer import Change
     from kgwe.placement.ledger import Seat
     from kgwe.placement.live import Fleet
+    from kgwe.placement.planning import Seat as PlannedSeat
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +59,11 @@ class ClusterState:
         self._owners: dict[str, str] = {}  # maker of pods -> uid of the workload that owns it
         self._made: dict[str, dict[str, core.Pod]] = {}  # maker -> pod uid -> pod, not ended
         self._stale = False
+        self._moving: dict[str, tuple[PlannedSeat, ...]] = {}  # workload uid -> plan that its run does not show yet
+        self.budgets: dict[str, policy.PodDisruptionBudget] = {}
         self.on_foreign: Callable[[str, core.Pod | None], None] = _ignore
+        #: hears the name of a node whose state, or that of its cards, may have changed
+        self.on_health: Callable[[str], None] = _ignore
         self.deaf()
 
     def tell(
@@ -99,6 +105,7 @@ class ClusterState:
         except errors.Permanent as exc:
             log.warning("node_unreadable", node=change.key, error=str(exc))
             self._nodes_changed(self.reader.set_node(change.key, None))
+        self.on_health(change.key)
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
         try:
@@ -106,6 +113,13 @@ class ClusterState:
         except errors.Permanent as exc:
             log.warning("gpunode_unreadable", node=change.key, error=str(exc))
             self._nodes_changed(self.reader.set_gpu_node(change.key, None))
+        self.on_health(change.key)
+
+    def on_budget(self, change: Change[policy.PodDisruptionBudget]) -> None:
+        if change.new is None:
+            self.budgets.pop(change.key, None)
+        else:
+            self.budgets[change.key] = change.new
 
     def on_domain(self, change: Change[TopologyDomain]) -> None:
         self._nodes_changed(self.reader.set_domain(change.key, change.new))
@@ -138,6 +152,7 @@ class ClusterState:
 
     def _remove_workload(self, uid: str) -> None:
         del self.workloads[self.keys.pop(uid)]
+        self._moving.pop(uid, None)
         self._adopt(uid)  # nobody's any more
         self.on_gone(uid)
 
@@ -184,9 +199,12 @@ class ClusterState:
         claims = self._claims.get(uid, {}).values()
         run = next((each for each in claims if workload and runs.belongs_to(each, workload)), None)
         before = self.runs.pop(uid, None)
+        is_other = before is not None and (run is None or before.meta.uid != run.meta.uid)
+        if is_other:
+            self._moving.pop(uid, None)
         if run is not None:
-            self.runs[uid] = run
-        if before is not None and (run is None or before.meta.uid != run.meta.uid):
+            run = self.runs[uid] = self._moved(uid, run)
+        if before is not None and is_other:
             self._owners.pop(runs.maker_key(before), None)
             self._release(uid)
             self._rebook(runs.maker_key(before))
@@ -199,6 +217,21 @@ class ClusterState:
         if maker not in self._owners:
             self._owners[maker] = uid
             self._rebook(maker)
+
+    def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None) -> None:
+        """The run has these seats from now on, as it will say as soon as it is written; None: as it says."""
+        if seats is None:
+            self._moving.pop(uid, None)
+        else:
+            self._moving[uid] = seats
+        self._adopt(uid)
+
+    def _moved(self, uid: str, run: Run) -> Run:
+        seats = self._moving.get(uid)
+        if seats is None or seats == run.seats:
+            self._moving.pop(uid, None)
+            return run
+        return replace(run, seats=seats)
 
     def pods_of(self, run: Run) -> dict[str, core.Pod]:
         """Pods it made that have not ended, by uid."""
