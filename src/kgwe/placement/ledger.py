@@ -12,6 +12,7 @@ The ledger is memory only: pods come from the API, seats are rebuilt from the pl
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,8 @@ class Ledger:
 
     def expire(self, now: float) -> list[str]:
         """Forget pods whose time is over; returns them."""
-        late = [uid for uid, until in self._until.items() if until <= now]
+        # In the order they were assumed, which is that of their ends: the first that has time ends the search.
+        late = [uid for uid, _ in itertools.takewhile(lambda each: each[1] <= now, self._until.items())]
         for uid in late:
             self.forget(uid)
         return late
