@@ -164,6 +164,18 @@ class Ledger:
                 freed |= (had.node, had.amounts) != (holding.node, holding.amounts)
         return freed
 
+    def vacate(self, owner: str, number: int) -> bool:
+        """The owner has this seat no longer; returns whether room came free. A pod in it counts until it ends."""
+        seats = self._seats.get(owner, _NO_SEATS)
+        if seats.pop(number, None) is None:
+            return False
+        if not seats:
+            del self._seats[owner]
+        if (pod := self._taken.get((owner, number))) is not None:
+            self._leave(pod)
+            return False
+        return self.fleet.drop(seat_key(owner, number))
+
     def release(self, owner: str) -> bool:
         """Drop the owner's seats; pods that are bound count until they end."""
         return self.reserve(owner, {})

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Gang, Groups, Key, Membership
+    from kgwe.kube.informer import Change
     from kgwe.placement.planning import Plan, Refusal
 
 log = structlog.get_logger(__name__)
@@ -46,6 +47,7 @@ class Group:
     members: dict[str, tuple[core.Pod, Membership]] = field(default_factory=dict)  # by pod uid
     seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
     gang: Gang | None = None  # as it was asked for last
+    start: int = 0  # number of the first seat of the last plan
     problem: str = ""
 
     @property
@@ -67,6 +69,8 @@ class Gangs:
         self._forget: Callable[[str], None]
         self._seat: Callable[[str, core.Pod, int], None]
         self._free: Callable[[core.Pod], None]
+        self._later: Callable[[Callable[[], None]], object]
+        self._dirty: dict[str, None] = {}
         self.deaf()
 
     def tell(
@@ -76,15 +80,18 @@ class Gangs:
         forget: Callable[[str], None],
         seat: Callable[[str, core.Pod, int], None],
         free: Callable[[core.Pod], None],
+        later: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat; `free`: it needs none."""
-        self._want, self._forget, self._seat, self._free = want, forget, seat, free
+        """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat; `free`: it needs none; `later`: call
+        this in a moment."""
+        self._want, self._forget, self._seat, self._free, self._later = want, forget, seat, free, later
         for owner in list(self._groups):
             self._look(owner)
 
     def deaf(self) -> None:
         """Only collect (a standby)."""
-        self._want = self._forget = self._seat = self._free = _ignore
+        self._want = self._forget = self._seat = self._free = self._later = _ignore
+        self._dirty = {}
 
     # --- pods -------------------------------------------------------------------------------------------
 
@@ -108,19 +115,22 @@ class Gangs:
         group.members[uid] = (pod, member)
         self._restore(owner, group, pod)
         if known is None or known[1] != member or bool(known[0].spec.nodeName) != bool(pod.spec.nodeName):
-            self._look(owner)
+            self._look_soon(owner)
         elif uid in group.seats and seating.is_gated(pod):
             self._seat(owner, pod, group.seats[uid])
 
-    def groups_changed(self) -> None:
-        """An object that memberships are read from changed: all of them are read again."""
-        for uid in [uid for uid, owner in self._owner.items() if owner in self._groups]:
-            pod = self._state.pods.get(uid)
-            if pod is not None and not pod.spec.nodeName:
-                self.on_pod(uid, pod)
+    def on_group(self, change: Change[Any]) -> None:
+        """An object that memberships are read from changed: those of its namespace are read again."""
+        found = change.new or change.old
+        if found is None or (change.old is not None and change.new is not None and _same(change.old, change.new)):
+            return
+        meta = found["metadata"] if isinstance(found, dict) else found.metadata
+        namespace = meta.get("namespace", "") if isinstance(meta, dict) else meta.namespace
         for uid, pod in list(self._state.pods.items()):
-            if uid not in self._owner and not pod.spec.nodeName and self._state.is_foreign(pod):
+            if namespace in ("", pod.metadata.namespace) and not pod.spec.nodeName and self._state.is_foreign(pod):
                 self.on_pod(uid, pod)
+                if uid in self._owner:
+                    self._look_soon(self._owner[uid])
 
     def _gone(self, uid: str) -> None:
         owner = self._owner.pop(uid, "")
@@ -130,16 +140,14 @@ class Gangs:
             return
         del group.members[uid]
         number = group.seats.pop(uid, None)
-        if number is not None:
-            left = {seat: holding for seat, holding in self._state.ledger.seats(owner).items() if seat != number}
-            if self._state.ledger.reserve(owner, left):
-                self._state.on_room()
+        if number is not None and self._state.ledger.vacate(owner, number):
+            self._state.on_room()
         if not group.members:
             del self._groups[owner]
             self._state.ledger.release(owner)
             self._forget(owner)
         else:
-            self._look(owner)
+            self._look_soon(owner)
 
     def _restore(self, owner: str, group: Group, pod: core.Pod) -> None:
         """A pod that says which seat it has, has it: from an earlier term, or as the watch shows what we wrote."""
@@ -160,9 +168,22 @@ class Gangs:
 
     # --- planning ---------------------------------------------------------------------------------------
 
+    def _look_soon(self, owner: str) -> None:
+        """Pods of a gang come in bursts: one look for all of them."""
+        if not self._dirty:
+            self._later(self._look_at_dirty)
+        self._dirty[owner] = None
+
+    def _look_at_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for owner in dirty:
+            if owner in self._groups:
+                self._look(owner)
+
     def _look(self, owner: str) -> None:
         """Ask for a plan when all are there and some have no seat."""
         group = self._groups[owner]
+        self._seat_latecomers(owner, group)
         waiting = group.unseated
         if not waiting:
             self._forget(owner)
@@ -195,6 +216,21 @@ class Gangs:
             )
         )
 
+    def _seat_latecomers(self, owner: str, group: Group) -> None:
+        """Pods that were made only when others had their nodes: their seats have been waiting for them."""
+        if group.gang is None or not group.seats:
+            return
+        taken = set(group.seats.values())
+        for uid, (pod, member) in group.members.items():
+            rank = None if uid in group.seats or pod.spec.nodeName else group.gang.rank_of(member)
+            if rank is None or group.start + rank in taken:
+                continue
+            number = group.start + rank
+            if self._state.ledger.seat(owner, number) is not None:
+                group.seats[uid] = number
+                taken.add(number)
+                self._seat(owner, pod, number)
+
     def _request_of(self, pod: core.Pod) -> Any:
         known = self._requests.get(pod.metadata.uid)
         if known is None:
@@ -206,6 +242,7 @@ class Gangs:
         group = self._groups.get(owner)
         if group is None or group.gang is None or plan.gang is None:
             return
+        group.start = plan.start
         for pod, seat in group.gang.seated(plan.gang):
             if pod.metadata.uid in group.members:
                 number = plan.start + seat.rank
@@ -250,6 +287,14 @@ class Gangs:
 
 def _ignore(*_: object) -> None:
     pass
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Whether nothing but its version changed."""
+    try:
+        return bool(old.spec == new.spec and getattr(old, "status", None) == getattr(new, "status", None))
+    except AttributeError:
+        return False
 
 
 def _no_groups() -> Groups:

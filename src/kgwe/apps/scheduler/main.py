@@ -81,6 +81,7 @@ class Scheduler:
         self._known: dialects.Groups | None = None
         self._groups_of = -1
         self.state.on_foreign = self.gangs.on_pod
+        self.state.foreign_seat = self.gangs.seat
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
@@ -125,9 +126,9 @@ class Scheduler:
             informer = next((each for each in self.informers if each.resource == kind), None)
             if informer is None:
                 informer = Informer(self.client, kind)
-                informer.on_change(lambda _: self.gangs.groups_changed())
                 # Before the pods: a gang's first pod is then read with its group in sight.
                 self.informers.insert(0, informer)
+            informer.on_change(self.gangs.on_group)
             stores[kind] = informer.store
         self._stores = stores
         self.gangs.lookup = self._groups

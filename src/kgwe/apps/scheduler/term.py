@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 # What a worker may take to finish the workload in its hands when the process is told to stop.
 _GRACE_S = 5.0
+# Pods of one gang that come within this time are looked at once.
+_GATHER_S = 0.01
 # Failures in a row after which a workload's reservation is given back while it is tried again.
 _PATIENCE = 5
 
@@ -103,7 +105,11 @@ class Term:
         )
         self._gangs.refusal = self._planner.held.get
         self._gangs.tell(
-            want=self._planner.want, forget=self._planner.forget, seat=self._seater.seat, free=self._seater.free
+            want=self._planner.want,
+            forget=self._planner.forget,
+            seat=self._seater.seat,
+            free=self._seater.free,
+            later=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
         )
         self._seater.start()
         for key in sorted(self._state.workloads):
