@@ -91,7 +91,7 @@ def test_one_blocked_instance_needs_the_end_of_no_fewer(cards, profile):
             assert isinstance(recut.plan(TABLE, ended, profile), recut.Stuck)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(data=st.data(), name=st.sampled_from(GEOMETRIES), cards=st.integers(0, 12))
 def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, cards):
     geometry = mig.GEOMETRIES[name]
@@ -109,7 +109,7 @@ def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, 
     assert cut.whole >= strategy.whole_cards(geometry, cards, shares)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data(), cards=cut_cards(most=6))
 def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
     cut = strategy.cut(A100, cards, data.draw(distributions(A100)))
@@ -123,7 +123,9 @@ def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
 @given(data=st.data(), name=st.sampled_from(GEOMETRIES))
 def test_parts_and_rest_of_any_card_are_the_card(data, name):
     geometry = mig.GEOMETRIES[name]
-    atlas = layouts.atlas(geometry)
+    # All profiles where they differ: with seven slices they are those of the A100.
+    is_widest = geometry is A100 or geometry.compute == 4
+    atlas = layouts.atlas(geometry, None if is_widest else layouts.plain_profiles(geometry))
     layout = atlas.layout(data.draw(st.integers(0, len(atlas) - 1)))
     parts = share.settle(geometry, layout)
     assert sum(parts) + share.idle(geometry, layout) == 1
@@ -164,7 +166,7 @@ def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
     served = dict.fromkeys(policies.POLICIES, 0)
     slices = dict.fromkeys(policies.POLICIES, 0)
     asked = 0
-    for seed in range(4):
+    for seed in range(2):
         rng = np.random.default_rng([seed, round(load * 100)])
         requests = migstreams.draw(atlas, named, cards=16, load=load, requests=1200, rng=rng)
         asked += len(requests)

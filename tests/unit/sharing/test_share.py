@@ -20,7 +20,8 @@ def layout(*texts):
 
 @pytest.mark.parametrize("geometry", [pytest.param(g, id=g.name) for g in mig.GEOMETRIES.values()])
 def test_parts_of_every_full_card_add_up_to_exactly_the_card(geometry):
-    atlas = layouts.atlas(geometry)
+    is_widest = geometry is A100 or geometry.compute == 4
+    atlas = layouts.atlas(geometry, None if is_widest else layouts.plain_profiles(geometry))
     for state in np.flatnonzero(atlas.maximal).tolist():
         assert sum(share.settle(geometry, atlas.layout(state)), Fraction(0)) == 1
 
