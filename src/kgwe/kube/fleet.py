@@ -7,6 +7,7 @@ What the device plugin does not offer is not free, whatever the GPUNode says: th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
@@ -40,6 +41,16 @@ _SPOT_LABELS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """What the cards and slices of a node are called."""
+
+    uuids: Mapping[int, str]
+    """Card -> its UUID."""
+    slices: Mapping[tuple[int, int], tuple[str, str, str]]
+    """(card, start) -> (UUID of the card, UUID of the slice, profile)."""
+
+
 class FleetReader:
     """Collects the objects; `nodes()` and `tree()` give what they amount to now."""
 
@@ -49,6 +60,7 @@ class FleetReader:
         self._domains: dict[str, TopologyDomain] = {}
         self._config: SchedulerConfig | None = None
         self._built: dict[str, Node] = {}
+        self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
         self._shapes: dict[Shape, Shape] = {}
         self._wirings: dict[Wiring, Wiring] = {}
         #: what is wrong with the objects, as sentences
@@ -92,10 +104,20 @@ class FleetReader:
     def nodes(self) -> Iterable[Node]:
         return self._built.values()
 
-    def uuids(self, node: str) -> dict[int, str]:
-        """Card -> its UUID."""
+    def cards(self, node: str) -> Cards:
+        """The names of a node's cards and slices; none when nobody describes them."""
         found = self._gpu_nodes.get(node)
-        return {device.index: device.uuid for device in found.status.gpus} if found else {}
+        if found is None:
+            return Cards({}, {})
+        devices = found.status.gpus
+        return Cards(
+            {device.index: device.uuid for device in devices},
+            {
+                (device.index, each.start): (device.uuid, each.uuid, each.profile)
+                for device in devices
+                for each in device.mig.instances
+            },
+        )
 
     def fault(self, node: str) -> Fault | None:
         """What is wrong with a node; one that is not there is lost."""
@@ -112,20 +134,21 @@ class FleetReader:
         return domain_labels.preset(domain_labels.detect(node.labels for node in self._built.values()))
 
     def tree(self) -> Tree:
-        infos = [
-            topology.node_info(name, self._nodes[name].metadata.labels, self._gpu_nodes.get(name))
-            for name in sorted(self._built)
-        ]
+        infos = [self._infos[name] for name in sorted(self._infos)]
         tree, self.problems = topology.tree(infos, self.labels(), self._domains.values())
         return tree
 
     def _rebuild(self, name: str) -> bool:
-        before = self._built.pop(name, None)
-        node = self._nodes.get(name)
-        built = None if node is None else self._build(node, self._gpu_nodes.get(name))
-        if built is not None:
-            self._built[name] = built
-        return built != before
+        before = self._built.pop(name, None), self._infos.pop(name, None)
+        node, gpu_node = self._nodes.get(name), self._gpu_nodes.get(name)
+        built = None if node is None else self._build(node, gpu_node)
+        if node is None or built is None:
+            return before[0] is not None
+        info = topology.node_info(name, node.metadata.labels, gpu_node)
+        is_same = before == (built, info)
+        # The same object for the same node: whoever keeps what he knows of it can see that nothing changed.
+        self._built[name], self._infos[name] = (before[0] or built if is_same else built), info
+        return not is_same
 
     def _build(self, node: core.Node, gpu_node: GPUNode | None) -> Node | None:
         offered = translate.offered(node)

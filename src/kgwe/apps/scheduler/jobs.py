@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler import rendezvous, seating
+from kgwe.apps.scheduler.workload import Details
 from kgwe.kube import resources, translate
 from kgwe.kube.api import core
 from kgwe.model import amounts
@@ -25,6 +26,8 @@ from kgwe.placement.node import Gpus, Request
 from kgwe.placement.planning import Ask, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.resources import Resource
 
@@ -35,16 +38,19 @@ NAME_LABEL = "kgwe.nvidia.io/workload"
 TYPE_LABEL = "kgwe.nvidia.io/workload-type"
 GENERATION_ANNOTATION = "kgwe.nvidia.io/generation"
 MODEL_ANNOTATION = "kgwe.nvidia.io/model"
+DETAILS_ANNOTATION = "kgwe.nvidia.io/plan-details"
+#: on Deployments and their pods: tells the pods of one Deployment from those of its predecessor of the same name
+RUN_LABEL = "kgwe.nvidia.io/run"
 SELECTOR = f"{MANAGED_BY}={CONTROLLER_NAME}"
-INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 # Pod names add "-" and 5 characters (and an index) to the Job's; the Job's name is also a label value: 63 at most.
 _NAME_MAX = 52
 _UID_CHARS = 8
+_REASON_CHARS = 1024
 # Kubernetes' own default for pods that restart.
 _RESTARTS = 6
-# What torchrun and torch.distributed use when nobody says otherwise.
-_MASTER_PORT = 29500
+# What we write on pods ourselves; a template that carries it would speak in our name.
+_OURS = (seating.SEAT_ANNOTATION, seating.CARDS_ANNOTATION, seating.SEATED_LABEL, RUN_LABEL)
 
 
 def job_name(workload: Workload) -> str:
@@ -87,7 +93,8 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         ),
         amounts=wanted,
         pods=workload.pods,
-        divisible=workload.divisible and workload.pods == 1,
+        divisible=workload.divisible and workload.pods == 1 and not asks_itself(workload),
+        ranks=workload.world_size,
         nearness=workload.nearness,
         strategy=workload.strategy,
         priority=workload.priority,
@@ -103,6 +110,17 @@ def _profile(workload: Workload) -> str:
     return workload.resource.removeprefix(amounts.MIG_PREFIX)
 
 
+def asks_itself(workload: Workload) -> bool:
+    """Whether the user's template says how many GPUs a pod gets; otherwise its first container gets them."""
+    containers = workload.template.get("spec", {}).get("containers") or ()
+    return any(_asks(container) for container in containers)
+
+
+def _asks(container: dict[str, Any]) -> bool:
+    wants = container.get("resources") or {}
+    return any(amounts.is_gpu(name) for part in ("requests", "limits") for name in wants.get(part) or ())
+
+
 def _counted(workload: Workload, wanted: dict[str, int]) -> Workload:
     """What the template asks for is what the workload says: its spec is what users, quotas and books go by.
 
@@ -111,7 +129,13 @@ def _counted(workload: Workload, wanted: dict[str, int]) -> Workload:
     found = {name: count for name, count in wanted.items() if amounts.is_gpu(name)}
     per_pod = found.get(amounts.GPU, 0)
     if workload.divisible and list(found) == [amounts.GPU] and per_pod and workload.per_pod % per_pod == 0:
-        return replace(workload, per_pod=per_pod, pods=workload.per_pod // per_pod)
+        pods = workload.per_pod // per_pod
+        if workload.world_size % pods:
+            raise errors.Permanent(
+                f"its containers ask for {per_pod} of {workload.per_pod} GPUs, which makes {pods} pods, over which"
+                f" distributedConfig.worldSize {workload.world_size} cannot be shared out equally"
+            )
+        return replace(workload, per_pod=per_pod, pods=pods)
     if found != {workload.resource: workload.per_pod}:
         asked = ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
         raise errors.Permanent(
@@ -127,6 +151,8 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
         "spec": {"containers": [{"name": "workload", "image": default_image}]}
     }
     meta = template.setdefault("metadata", {})
+    for part in ("labels", "annotations"):
+        meta[part] = {key: value for key, value in meta.get(part, {}).items() if key not in _OURS}
     ours = labels(workload)
     # `app` belongs to the user if he uses it: Services may select on it.
     meta["labels"] = {"app": ours["app"], **meta.get("labels", {})} | {k: v for k, v in ours.items() if k != "app"}
@@ -136,7 +162,8 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     spec.setdefault("restartPolicy", "Never")
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         _quote_quantities(container)
-    _give_gpus(spec["containers"], workload)
+    if not asks_itself(workload):
+        _give_gpus(spec["containers"][0], workload, workload.per_pod)
     if workload.model_name:
         env = {"MODEL_NAME": workload.model_name, "GPU_COUNT": str(workload.per_pod)}
         container = spec["containers"][0]
@@ -163,15 +190,10 @@ def _quote_quantities(container: dict[str, Any]) -> None:
             wants[part] = {name: str(amount) for name, amount in wants[part].items()}
 
 
-def _give_gpus(containers: list[dict[str, Any]], workload: Workload) -> None:
-    """Ask for the GPUs in the first container, unless the template spread them over containers itself."""
-    for container in containers:
-        wants = container.get("resources", {})
-        if any(amounts.is_gpu(name) for part in ("requests", "limits") for name in wants.get(part, {})):
-            return
-    wants = containers[0].setdefault("resources", {})
+def _give_gpus(container: dict[str, Any], workload: Workload, count: int) -> None:
+    wants = container.setdefault("resources", {})
     for part in ("requests", "limits"):
-        wants[part] = wants.get(part, {}) | {workload.resource: str(workload.per_pod)}
+        wants[part] = wants.get(part, {}) | {workload.resource: str(count)}
 
 
 def labels(workload: Workload) -> dict[str, str]:
@@ -195,32 +217,61 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-._")
 
 
-def build(workload: Workload, template: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The Job or Deployment to create for `workload` where `plan` says."""
+def build(workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "") -> dict[str, Any]:
+    """The Job or Deployment to create for `workload` where `plan` says; no two Deployments have one `run_id`."""
     template = copy.deepcopy(template)
     pods = len(plan.seats)
     spec = template["spec"]
-    _set_gpus(spec["containers"], workload, plan.gpus_per_pod)
+    if plan.gpus_per_pod and not asks_itself(workload):
+        # The plan may have divided the GPUs among pods.
+        _give_gpus(spec["containers"][0], workload, plan.gpus_per_pod)
     if pods == 1:
         seating.pin(spec, plan.seats[0].node)
     else:
         spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": seating.GATE}]
     if pods > 1 and not workload.serves:
-        _rendezvous(workload, spec, pods, plan.gpus_per_pod)
-    body = {
-        "metadata": {
-            "name": job_name(workload),
-            "namespace": workload.meta.namespace,
-            "labels": labels(workload),
-            "annotations": {
-                seating.PLAN_ANNOTATION: seating.encode(plan.seats),
-                GENERATION_ANNOTATION: str(workload.meta.generation),
-                "gpu.warp.dev/created-by": CONTROLLER_NAME,
-            },
-            "ownerReferences": [owner(workload)],
+        rendezvous.add(
+            spec,
+            job_name(workload),
+            pods=pods,
+            gpus=plan.gpus_per_pod,
+            ranks=workload.world_size,
+            framework=workload.framework,
+        )
+    meta: dict[str, Any] = {
+        "name": job_name(workload),
+        "namespace": workload.meta.namespace,
+        "labels": labels(workload),
+        "annotations": {
+            seating.PLAN_ANNOTATION: seating.encode(plan.seats),
+            DETAILS_ANNOTATION: msgspec.json.encode(_details(plan)).decode(),
+            GENERATION_ANNOTATION: str(workload.meta.generation),
+            "gpu.warp.dev/created-by": CONTROLLER_NAME,
         },
+        "ownerReferences": [owner(workload)],
     }
-    return body | {"spec": _deployment(workload, template, pods) if workload.serves else _job(template, pods)}
+    if not workload.serves:
+        return {"metadata": meta, "spec": _job(template, pods)}
+    meta["labels"][RUN_LABEL] = template["metadata"]["labels"][RUN_LABEL] = run_id
+    return {"metadata": meta, "spec": _deployment(workload, template, pods)}
+
+
+def _details(plan: Plan) -> Details:
+    return Details(
+        score=round(plan.score),
+        parts=tuple((name, round(points, 1)) for name, points in plan.parts.items()),
+        gb_per_s=None if plan.gb_per_s is None else round(plan.gb_per_s, 1),
+        domain=f"{plan.level}/{plan.domain}" if plan.level else "",
+        reasons=plan.words[:_REASON_CHARS],
+    )
+
+
+def details(annotations: Mapping[str, str]) -> Details | None:
+    """Why a plan is as it is, as stored with it; None when nobody says, or not readably."""
+    try:
+        return msgspec.json.decode(annotations.get(DETAILS_ANNOTATION, "null"), type=Details | None)
+    except msgspec.DecodeError:
+        return None
 
 
 def owner(workload: Workload) -> dict[str, Any]:
@@ -256,7 +307,9 @@ def _deployment(workload: Workload, template: dict[str, Any], pods: int) -> dict
     template["spec"]["restartPolicy"] = "Always"
     return {
         "replicas": pods,
-        "selector": {"matchLabels": {UID_LABEL: workload.meta.uid}},
+        "selector": {
+            "matchLabels": {UID_LABEL: workload.meta.uid, RUN_LABEL: template["metadata"]["labels"][RUN_LABEL]}
+        },
         # A second pod beside the first would need GPUs that nobody planned.
         "strategy": {"type": "Recreate"},
         "template": template,
@@ -267,50 +320,10 @@ def service(workload: Workload) -> dict[str, Any]:
     """The headless Service under which the ranks of a gang find each other, before they are ready."""
     return {
         "metadata": {
-            "name": job_name(workload),
+            "name": rendezvous.service_name(job_name(workload)),
             "namespace": workload.meta.namespace,
             "labels": labels(workload),
             "ownerReferences": [owner(workload)],
         },
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {UID_LABEL: workload.meta.uid},
-            "ports": [{"name": "rendezvous", "port": _MASTER_PORT}],
-        },
+        "spec": rendezvous.service_spec({UID_LABEL: workload.meta.uid}),
     }
-
-
-def _rendezvous(workload: Workload, spec: dict[str, Any], pods: int, gpus: int) -> None:
-    """What torch.distributed, torchrun (PET_*) and NCCL launchers look for; whatever the user set stays."""
-    name = job_name(workload)
-    spec.setdefault("subdomain", name)
-    master = f"{name}-0.{name}"
-    per_pod = gpus or 1
-    values = {
-        "MASTER_ADDR": master,
-        "MASTER_PORT": str(_MASTER_PORT),
-        "WORLD_SIZE": str(workload.world_size or pods * per_pod),
-        "PET_NNODES": str(pods),
-        "PET_NPROC_PER_NODE": str(per_pod),
-        "PET_MASTER_ADDR": master,
-        "PET_MASTER_PORT": str(_MASTER_PORT),
-    }
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
-    for container in spec["containers"]:
-        known = {entry.get("name") for entry in container.get("env", ())}
-        added: list[dict[str, Any]] = [
-            {"name": key, "value": value} for key, value in values.items() if key not in known
-        ]
-        added += [{"name": key, "valueFrom": index} for key in ("RANK", "PET_NODE_RANK") if key not in known]
-        container["env"] = [*container.get("env", ()), *added]
-
-
-def _set_gpus(containers: list[dict[str, Any]], workload: Workload, per_pod: int) -> None:
-    """The plan may have divided the GPUs among pods; templates that ask for GPUs themselves are as they were."""
-    if workload.resource != amounts.GPU or not per_pod:
-        return
-    asking = [each for each in containers if amounts.GPU in each.get("resources", {}).get("limits", {})]
-    if len(asking) == 1:
-        for part in ("requests", "limits"):
-            asking[0]["resources"][part][amounts.GPU] = str(per_pod)

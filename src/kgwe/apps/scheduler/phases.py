@@ -9,18 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kgwe.apps.scheduler.workload import Placed, Status
+from kgwe.apps.scheduler.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.placement.snapshot import bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.api import core
-    from kgwe.placement.planning import Plan, Refusal
+    from kgwe.kube.fleet import Cards
+    from kgwe.placement.planning import Refusal
 
 SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
 # The CRD allows more; nobody reads more, and the API server's own messages can be very long.
@@ -83,44 +84,31 @@ def finished(workload: Workload, placed: Placement, run: Run, ended: core.Condit
 
 
 class Placement:
-    """Where a workload was put, as its run's annotations tell, and why, as long as the plan is remembered."""
+    """Where a workload was put and why, as its run tells."""
 
-    def __init__(
-        self, run: Run, workload: Workload, plan: Plan | None, uuids: Callable[[str], Mapping[int, str]]
-    ) -> None:
+    def __init__(self, run: Run, workload: Workload, cards: Callable[[str], Cards]) -> None:
         self.node = run.node
         self.job_name = run.meta.name
         self.generation = run.generation
         nodes = list(dict.fromkeys(seat.node for seat in run.seats))
         self.where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
         self.words = f"placed on {self.where} by {workload.strategy}"
-        self.placed = self._placed(run, workload, plan, uuids)
+        self.placed = _placed(run, cards)
 
-    @staticmethod
-    def _placed(
-        run: Run, workload: Workload, plan: Plan | None, uuids: Callable[[str], Mapping[int, str]]
-    ) -> Placed | None:
-        placements: list[tuple[str, int, tuple[str, ...]]] = []
-        for seat in run.seats:
-            known = uuids(seat.node)
-            mine = tuple(known[card] for card in bits(seat.cards) if card in known)
-            if placements and placements[-1][0] == seat.node:
-                node, pods, before = placements[-1]
-                placements[-1] = (node, pods + 1, before + mine)
-            else:
-                placements.append((seat.node, 1, mine))
-        told = workload.status.placed
-        if plan is None:
-            # Decided before a restart: what the status says of it still holds.
-            return replace(told, placements=tuple(placements)) if told else Placed(tuple(placements))
-        return Placed(
-            tuple(placements),
-            round(plan.score),
-            tuple((name, round(points, 1)) for name, points in plan.parts.items()),
-            None if plan.gb_per_s is None else round(plan.gb_per_s, 1),
-            f"{plan.level}/{plan.domain}" if plan.level else "",
-            _cut(plan.words),
-        )
+
+def _placed(run: Run, cards: Callable[[str], Cards]) -> Placed:
+    placements: list[tuple[str, int, tuple[str, ...]]] = []
+    slices: list[tuple[str, str, str]] = []
+    for seat in run.seats:
+        known = cards(seat.node)
+        mine = tuple(known.uuids[card] for card in bits(seat.cards) if card in known.uuids)
+        slices += [known.slices[each] for each in seat.slices if each in known.slices]
+        if placements and placements[-1][0] == seat.node:
+            node, pods, before = placements[-1]
+            placements[-1] = (node, pods + 1, before + mine)
+        else:
+            placements.append((seat.node, 1, mine))
+    return Placed(tuple(placements), run.details or NO_DETAILS, tuple(slices))
 
 
 def retries(workload: Workload) -> int:

@@ -5,26 +5,28 @@
                  │  └► Scheduling (an error; tried again, then Failed)
                  └─────────────┴────────────┴──────► Failed ──(spec edited)──► Pending
 
-Each call looks at the workload, its Job and its pods as they are now and takes at most one step; any step
+Each call looks at the workload, what runs it and its pods as they are now and takes at most one step; any step
 may be the last before a crash, and the next call goes on from what the API shows. Child names are fixed,
 so creating twice is refused; deletion is looked at before everything else, so it works in every phase.
+
+Inference never succeeds: its Deployment runs until it is deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, phases, runs
-from kgwe.apps.scheduler.workload import Status, Workload, status_patch
+from kgwe.apps.scheduler import jobs, phases, runs, standing
+from kgwe.apps.scheduler.workload import Workload, status_patch
+from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import resources, timestamp
 from kgwe.kube.api.gpuworkload import Phase
-from kgwe.kube.events import Event
 from kgwe.model import backoff
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.planner import Planner
     from kgwe.apps.scheduler.runs import Run
+    from kgwe.apps.scheduler.standing import Unplaced
     from kgwe.apps.scheduler.state import Key
     from kgwe.kube.api import core
     from kgwe.placement.planning import Ask, Plan, Refusal
@@ -58,13 +61,13 @@ class _Memory:
     ask: Ask | None = None
     avoided: frozenset[str] = frozenset()  # nodes left out of `ask`
     planned_for: Ask | None = None  # what the planner was last asked
-    plan: Plan | None = None  # what was decided, for the status to tell
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
     retry_at: float = 0.0  # not before this time
     created_at: float | None = None  # when a Job was created that the watch has not shown yet
     job_uid: str = ""
     job_seen_at: float = 0.0
+    unplaced_at: float | None = None  # since when pods of the Job lack their places
     taken_back: str = ""  # uid of a Job that was deleted to plan anew
     refusals: int = 0  # times a Job of it was taken back, one after another
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
@@ -83,9 +86,9 @@ class Reconciler:
     ) -> None:
         self.planner = planner
         self._client = means.client
+        self._write = Writer(means.client, means.events)
         self._state = means.state
         self._settings = means.settings
-        self._events = means.events
         self._metrics = means.metrics
         self._rng = means.rng
         self._requeue = requeue
@@ -112,9 +115,6 @@ class Reconciler:
             return await self._finalize(workload)
         run = self._state.runs.get(uid)
         if run is not None:
-            plan = self.planner.planned.get(uid)
-            if plan is not None:
-                self._remember(workload).plan = plan
             self.planner.confirm(uid)
             return await self._follow(workload, run)
         if workload.finished:
@@ -134,7 +134,7 @@ class Reconciler:
             template = jobs.pod_template(workload, self._settings.default_image)
             ask = self._ask(workload, template, memory, now)
             planned = self.planner.planned.get(workload.meta.uid)
-            body = jobs.build(workload, template, planned) if planned else {}
+            body = jobs.build(workload, template, planned, f"{time.time_ns():x}") if planned else {}
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
@@ -186,10 +186,10 @@ class Reconciler:
             self._requeue(workload.key, due - now)
             return
         memory.told_at = now
-        await self._write_status(workload, new)
+        await self._write.status(workload, new)
         self._requeue(workload.key, max(self._settings.message_interval_seconds, pace_s))
         if told is None or told.reason != held.reason:
-            self._record(workload, "Normal", held.reason, held.message, action="Waiting")
+            self._write.event(workload, "Normal", held.reason, held.message, action="Waiting")
 
     def _estimate(self, workload: Workload) -> tuple[str, str] | None:
         eta = self.planner.estimates.get(workload.meta.uid)
@@ -200,7 +200,7 @@ class Reconciler:
     # --- creating the Job -------------------------------------------------------------------------------
 
     async def _start(self, workload: Workload, body: dict[str, Any], plan: Plan) -> Result:
-        workload = await self._ensure_finalizer(workload)
+        workload = await self._write.finalize(workload)
         resource, namespace = jobs.resource(workload), workload.meta.namespace
         try:
             if len(plan.seats) > 1 and not workload.serves:
@@ -219,12 +219,13 @@ class Reconciler:
             if "exceeded quota" in str(exc):
                 return await self._take_back(workload, "QuotaExceeded", str(exc))
             return await self._creation_failed(workload, exc)
-        memory = self._remember(workload)
-        memory.created_at, memory.plan = self._clock(), plan
+        self._remember(workload).created_at = self._clock()
         # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
         self._metrics.scheduled.labels(workload.strategy).inc()
         where = plan.nodes[0] if len(plan.seats) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
-        self._record(workload, "Normal", "Scheduled", f"placed on {where} by {workload.strategy}", action="Scheduling")
+        self._write.event(
+            workload, "Normal", "Scheduled", f"placed on {where} by {workload.strategy}", action="Scheduling"
+        )
         log.info("workload_scheduled", workload=workload.meta.key, nodes=plan.nodes, strategy=workload.strategy)
         return "done"
 
@@ -240,8 +241,8 @@ class Reconciler:
         self._remember(workload).retry_at = self._clock() + delay_s
         self._requeue(workload.key, delay_s)
         message = f"creating the Job failed, retry {attempt + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
-        await self._write_status(workload, phases.retrying(workload, attempt + 1, message, timestamp.seconds()))
-        self._record(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
+        await self._write.status(workload, phases.retrying(workload, attempt + 1, message, timestamp.seconds()))
+        self._write.event(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
         return "retry"
 
     # --- following the Job ------------------------------------------------------------------------------
@@ -250,143 +251,124 @@ class Reconciler:
         memory = self._remember(workload)
         now = self._clock()
         if memory.job_uid != run.meta.uid:
-            memory.job_uid, memory.job_seen_at, memory.created_at = run.meta.uid, now, None
+            memory.job_uid, memory.job_seen_at = run.meta.uid, now
+            memory.created_at = memory.unplaced_at = None
         if memory.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
         memory.held_at, memory.told_at = None, 0.0
-        placed = phases.Placement(run, workload, memory.plan, self._state.reader.uuids)
+        placed = phases.Placement(run, workload, self._state.reader.cards)
         if run.ended is not None:
             return await self._finish(workload, run, placed, run.ended)
         pods = self._state.pods_of(run)
-        if any(pod.status.phase == "Running" for pod in pods.values()):
-            memory.refusals = 0
-            await self._write_status(workload, phases.running(workload, placed, timestamp.seconds()))
+        if 0 < run.generation < workload.meta.generation and not standing.is_bound(pods):
+            # Edited before anything of it ran: what was asked for last counts.
+            await self._write.delete(run)
+            memory.taken_back = run.meta.uid
+            return "done"
+        if standing.is_running(workload, run, pods):
+            memory.refusals, memory.unplaced_at = 0, None
+            await self._write.status(workload, phases.running(workload, placed, timestamp.seconds()))
             self._warn_of_edit(workload, placed)
             return "done"
         if run.suspended:
+            memory.unplaced_at = None
             status = phases.scheduled(workload, placed, timestamp.seconds(), "it is suspended")
-            await self._write_status(workload, status)
+            await self._write.status(workload, status)
             return "done"
-        if workload.status.phase == Phase.RUNNING and not pods:
-            # The pod has just ended and is no longer among `pods`; the Job's verdict follows in a moment.
-            return "done"
-        if (why := self._unplaced(run, pods)) is not None:
-            return await self._wait_placed(workload, run, memory, why)
-        if now - memory.job_seen_at < _SETTLE_S:
-            self._requeue(workload.key, _SETTLE_S)
-            return "done"
-        await self._write_status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
-        self._warn_of_edit(workload, placed)
-        return "done"
+        why = standing.unplaced(self._state, workload, run, pods)
+        if why is None:
+            memory.unplaced_at = None
+        elif memory.unplaced_at is None:
+            memory.unplaced_at = now
+        return await self._wait_placed(workload, run, memory, placed, why)
 
     def _warn_of_edit(self, workload: Workload, placed: phases.Placement) -> None:
         if workload.meta.generation > placed.generation > 0:
             note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
-            self._record(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
+            self._write.event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
     async def _finish(self, workload: Workload, run: Run, placed: phases.Placement, ended: core.Condition) -> Result:
         if workload.status.phase == Phase.FAILED and placed.generation < workload.meta.generation:
             # Failed and edited since: clear the way for another try.
-            await self._delete_run(run)
+            await self._write.delete(run)
             return "done"
         status = phases.finished(workload, placed, run, ended, timestamp.seconds())
-        if await self._write_status(workload, status):
-            success = status.phase == Phase.SUCCEEDED
-            type_: Literal["Normal", "Warning"] = "Normal" if success else "Warning"
-            self._record(workload, type_, str(status.phase), status.message, action="Running")
+        if await self._write.status(workload, status):
+            if status.phase == Phase.FAILED:
+                self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
             log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
         return "done"
 
-    @staticmethod
-    def _unplaced(run: Run, pods: dict[str, core.Pod]) -> tuple[str, str] | None:
-        """(reason, message) when no pod of the run has found its place; None when one has."""
-        live = [pod for pod in pods.values() if pod.metadata.deletionTimestamp is None]
-        if any(pod.spec.nodeName for pod in pods.values()):
-            return None
-        for pod in live:
-            if (refusal := _refusal(pod)) is not None:
-                return "NodeRefused", refusal.message
-        if live:
-            return "NotScheduled", "no scheduler has taken its pod; is spec.schedulerName right?"
-        if run.made:
-            return None  # its pods are there, or were; our watch of them is a little behind
-        kind, name = run.resource.kind, run.meta.name
-        return (
-            "PodsNotCreated",
-            f"its {kind} could make no pods; `kubectl describe {kind.lower()} {name}` says why (a quota, a policy)",
-        )
-
-    async def _wait_placed(self, workload: Workload, run: Run, memory: _Memory, why: tuple[str, str]) -> Result:
+    async def _wait_placed(
+        self, workload: Workload, run: Run, memory: _Memory, placed: phases.Placement, why: Unplaced | None
+    ) -> Result:
         """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
-        reason, message = why
-        waited_s = self._clock() - memory.job_seen_at
-        refused = reason == "NodeRefused"
-        timeout_s = self._settings.placement_timeout_seconds if refused else self._settings.unscheduled_timeout_seconds
-        found = [self._state.fleet.node(seat.node) for seat in run.seats]
-        usable = bool(found) and all(node is not None and node.ready for node in found)
+        now = self._clock()
         if run.meta.deletionTimestamp is not None:
             return "done"
-        if usable and waited_s < timeout_s:
-            placed = phases.Placement(run, workload, memory.plan, self._state.reader.uuids)
-            if waited_s >= _SETTLE_S:
-                await self._write_status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
-            self._requeue(workload.key, _SETTLE_S if waited_s < _SETTLE_S else timeout_s - waited_s + 0.1)
-            return "done"
-        if refused or not usable:
-            self._avoid(run, memory)
-        await self._delete_run(run)
-        memory.taken_back = run.meta.uid
-        return await self._take_back(workload, reason, f"{run.node}: {message}" if run.node else message)
+        if why is not None and memory.unplaced_at is not None:
+            due = memory.unplaced_at + self._patience_s(why)
+            if now >= due:
+                until = now + self._settings.avoid_seconds
+                memory.avoid |= dict.fromkeys(why.avoid, until)
+                await self._write.delete(run)
+                memory.taken_back = run.meta.uid
+                return await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
+            self._requeue(workload.key, due - now + 0.1)
+        since = memory.job_seen_at if memory.unplaced_at is None else max(memory.job_seen_at, memory.unplaced_at)
+        if now - since < _SETTLE_S:
+            self._requeue(workload.key, since + _SETTLE_S - now)
+        elif workload.status.phase != Phase.RUNNING or why is not None:
+            await self._write.status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
+        if why is None:
+            self._warn_of_edit(workload, placed)
+        return "done"
 
-    def _avoid(self, run: Run, memory: _Memory) -> None:
-        """Nodes where its pods were refused, or that are gone, are left out of the next plan."""
-        until = self._clock() + self._settings.avoid_seconds
-        pods = self._state.pods_of(run).values()
-        refused = {run.seat_of(pod) for pod in pods if not pod.spec.nodeName and _refusal(pod) is not None}
-        for number, seat in enumerate(run.seats):
-            node = self._state.fleet.node(seat.node)
-            if number in refused or node is None or not node.ready:
-                memory.avoid[seat.node] = until
+    def _patience_s(self, why: Unplaced) -> float:
+        if why.reason == standing.PLACE_LOST:
+            return 0.0
+        if why.reason == standing.NODE_REFUSED:
+            return self._settings.placement_timeout_seconds
+        return self._settings.unscheduled_timeout_seconds
 
-    async def _take_back(self, workload: Workload, reason: str, message: str) -> Result:
-        """Neither an error of the work nor a shortage of GPUs: hold nothing, pause, longer each time, try again."""
+    async def _take_back(self, workload: Workload, reason: str, message: str, *, at_once: bool = False) -> Result:
+        """Neither an error of the work nor a shortage of GPUs: hold nothing, pause, longer each time, try again.
+
+        `at_once`: the first time another node may do without a pause.
+        """
         self.planner.forget(workload.meta.uid)
         memory = self._remember(workload)
         memory.refusals += 1
         memory.ask = None
-        # The first time another node may do at once; after that somebody else has to mend something.
         again_s = 0.0
-        if memory.refusals > 1 or reason != "NodeRefused":
+        if memory.refusals > 1 or not at_once:
             again_s = backoff.delay_s(workload.backoff_s, memory.refusals - 1, self._rng.random())
         memory.retry_at = self._clock() + again_s
-        if again_s:
-            self._requeue(workload.key, again_s)
-        self._record(workload, "Warning", reason, message, action="Scheduling")
+        self._write.event(workload, "Warning", reason, message, action="Scheduling")
         log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
         if again_s:
+            self._requeue(workload.key, again_s)
             note = f"{message}; tried again in {again_s:.0f} s"
-            await self._write_status(workload, phases.pending(workload, reason, note, timestamp.seconds()))
+            await self._write.status(workload, phases.pending(workload, reason, note, timestamp.seconds()))
         return "retry"
 
     # --- ending -----------------------------------------------------------------------------------------
 
     async def _give_up(self, workload: Workload, reason: str, message: str) -> Result:
         self.planner.forget(workload.meta.uid)
-        if await self._write_status(workload, phases.gave_up(workload, reason, message, timestamp.seconds())):
-            self._record(workload, "Warning", reason, message, action="Scheduling")
+        if await self._write.status(workload, phases.gave_up(workload, reason, message, timestamp.seconds())):
+            self._write.event(workload, "Warning", reason, message, action="Scheduling")
             log.warning("workload_failed", workload=workload.meta.key, reason=reason, message=message)
         return "done"
 
     async def _finalize(self, workload: Workload) -> Result:
-        """Whatever the phase: stop the Job, let the object go. Only an unreachable API server delays it."""
-        if workload.kind.finalizer not in workload.meta.finalizers:
-            self.planner.forget(workload.meta.uid)
-            return "done"
-        run = self._state.runs.get(workload.meta.uid)
+        """Whatever the phase: stop what runs, let the object go. Only an unreachable API server delays it."""
+        uid = workload.meta.uid
+        run = self._state.runs.get(uid)
         try:
             if run is not None:
-                await self._delete_run(run)
-            elif workload.meta.uid in self.planner.planned:
+                await self._write.delete(run)
+            elif uid in self.planner.planned:
                 # Created a moment ago, perhaps: the watch has not shown it yet.
                 with contextlib.suppress(errors.NotFound):
                     resource, name = jobs.resource(workload), jobs.job_name(workload)
@@ -394,49 +376,9 @@ class Reconciler:
         except errors.Permanent as exc:
             # The owner reference has the garbage collector do it; the user's delete must not wait for us.
             log.warning("run_not_deleted", workload=workload.meta.key, error=str(exc))
-        self.planner.forget(workload.meta.uid)
-        kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
-        body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
-        with contextlib.suppress(errors.NotFound):
-            await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
+        self.planner.forget(uid)
+        await self._write.let_go(workload)
         return "done"
-
-    # --- writing ----------------------------------------------------------------------------------------
-
-    async def _ensure_finalizer(self, workload: Workload) -> Workload:
-        if workload.kind.finalizer in workload.meta.finalizers:
-            return workload
-        body: dict[str, Any] = {
-            "metadata": {
-                "resourceVersion": workload.meta.resourceVersion,
-                "finalizers": [*workload.meta.finalizers, workload.kind.finalizer],
-            }
-        }
-        stored = await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
-        return replace(workload, meta=stored.metadata)
-
-    async def _write_status(self, workload: Workload, new: Status) -> bool:
-        """One write, and only when something changed; a stale view is refused by the API server."""
-        patch = status_patch(workload, new)
-        if patch is None:
-            return False
-        patch["metadata"] = {"resourceVersion": workload.meta.resourceVersion}
-        await self._client.patch(
-            workload.kind.resource, workload.meta.name, patch, workload.meta.namespace, subresource="status"
-        )
-        return True
-
-    async def _delete_run(self, run: Run) -> None:
-        if run.meta.deletionTimestamp is not None:
-            return
-        # Gone already, or a namesake that is not the one meant.
-        with contextlib.suppress(errors.NotFound, errors.Conflict):
-            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
-
-    def _record(
-        self, workload: Workload, type_: Literal["Normal", "Warning"], reason: str, note: str, *, action: str
-    ) -> None:
-        self._events.record(Event(workload.kind.resource, workload.meta, type_, reason, note, action))
 
     def _remember(self, workload: Workload) -> _Memory:
         """What is known of the workload; an edit of its spec starts afresh."""
@@ -444,8 +386,3 @@ class Reconciler:
         if memory is None or memory.generation != workload.meta.generation:
             memory = self._memory[workload.meta.uid] = _Memory(generation=workload.meta.generation)
         return memory
-
-
-def _refusal(pod: core.Pod) -> core.Condition | None:
-    """kube-scheduler's word that the pod fits nowhere it may go."""
-    return next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.reason == "Unschedulable"), None)

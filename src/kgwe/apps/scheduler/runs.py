@@ -54,8 +54,7 @@ class Run:
     @property
     def generation(self) -> int:
         """The generation of the workload it was made from; 0 when somebody took the annotation away."""
-        text = self.meta.annotations.get(jobs.GENERATION_ANNOTATION, "")
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return max(seating.count_in(self.meta.annotations.get(jobs.GENERATION_ANNOTATION, "")), 0)
 
     @property
     def node(self) -> str:
@@ -80,11 +79,9 @@ class Run:
         if len(self.seats) == 1:
             return 0
         if not self.serves:
-            text = pod.metadata.annotations.get(jobs.INDEX_ANNOTATION, "")
-            return int(text) if text.isascii() and text.isdigit() else -1
-        given = seating.seat_of(pod.metadata.annotations)
-        is_mine = given is not None and given[0] == self.meta.labels.get(jobs.UID_LABEL)
-        return given[1] if given is not None and is_mine else -1
+            return seating.count_in(pod.metadata.annotations.get(seating.INDEX_ANNOTATION, ""))
+        owner, number = seating.seat_of(pod.metadata.annotations) or ("", -1)
+        return number if owner == self.meta.labels.get(jobs.UID_LABEL) else -1
 
 
 def of_job(job: core.Job) -> Run:
@@ -136,7 +133,8 @@ def believed(run: Run, workload: Workload) -> Run:
         seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))
         run = replace(run, seats=seats if len(seats) == run.pods else ())
     most = workload.per_pod * workload.pods
-    if run.generation == workload.meta.generation and len(run.seats) * run.wanted.get(workload.resource, 0) > most:
+    is_older = 0 < run.generation < workload.meta.generation
+    if not is_older and len(run.seats) * run.wanted.get(workload.resource, 0) > most:
         return replace(run, seats=())
     return run
 
@@ -187,8 +185,8 @@ def parse_indexes(text: str) -> frozenset[int]:
     """`0-3,7` as the Job controller writes completed indexes; no seat has a number beyond the most pods there are."""
     found: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isascii() and first.isdigit():
-            end = int(last) if last.isascii() and last.isdigit() else int(first)
-            found.update(range(int(first), min(end, _MOST_PODS) + 1))
+        first, dash, last = part.partition("-")
+        start, end = seating.count_in(first), seating.count_in(last if dash else first)
+        if start >= 0:
+            found.update(range(start, min(end, _MOST_PODS) + 1))
     return frozenset(found)

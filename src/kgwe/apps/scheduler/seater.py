@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _WORKERS = 16
+# Until then the watch has shown what was written, or it has to be written again.
+_LOOK_AGAIN_S = 10.0
 
 
 class Seater:
@@ -68,38 +70,41 @@ class Seater:
             try:
                 await self._seat(uid)
                 self._queue.forget(uid)
-            except (errors.NotFound, errors.Conflict):
-                self._given.pop(uid, None)  # gone, or another pod of that name
+            except errors.NotFound:
+                self._drop(uid)
             except errors.KgweError as exc:
+                # Another pod of that name, perhaps: then the watch will tell that this one is gone.
                 self._given.pop(uid, None)
                 delay_s = self._queue.retry(uid)
                 log.warning("seating_failed", pod=uid, error=str(exc), retry_in_s=round(delay_s, 2))
             finally:
                 self._queue.done(uid)
 
+    def _drop(self, uid: str) -> None:
+        for known in (self._owner, self._given, self._chosen):
+            known.pop(uid, None)
+        self._freed.discard(uid)
+
     async def _seat(self, uid: str) -> None:
         pod = self._state.pods.get(uid)
         owner = self._owner.get(uid, "")
         if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not self._lacks_seat(pod):
-            for known in (self._owner, self._given, self._chosen):
-                known.pop(uid, None)
-            return
-        if uid in self._given:
+            self._drop(uid)
             return
         if uid in self._freed:
-            self._freed.discard(uid)
             gates = [{"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != seating.GATE]
-            body = {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}}
-            await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)
+            await self._write(pod, {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}})
             return
         number = self._number(pod, owner)
         holding = self._state.ledger.seats(owner).get(number)
         if holding is None:
-            return  # it is planned again, or has no seat left; the next plan asks for it again
+            return  # it is planned again, or has no seat left; whoever gives it one asks again
         self._given[uid] = number
-        await self._client.patch(
-            resources.POD, pod.metadata.name, seated(pod, owner, number, holding), pod.metadata.namespace
-        )
+        await self._write(pod, seated(pod, owner, number, holding))
+
+    async def _write(self, pod: core.Pod, body: dict[str, Any]) -> None:
+        await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)
+        self._queue.add_after(pod.metadata.uid, _LOOK_AGAIN_S)
 
     def _lacks_seat(self, pod: core.Pod) -> bool:
         if seating.is_gated(pod):
@@ -108,15 +113,14 @@ class Seater:
 
     def _number(self, pod: core.Pod, owner: str) -> int:
         """Its own seat where it has an index, else the first that no other pod has been given."""
-        if pod.metadata.uid in self._chosen:
-            return self._chosen[pod.metadata.uid]
-        fixed = self._state.seat_of(pod)
-        if fixed is not None and fixed[0] == owner:
+        uid = pod.metadata.uid
+        if uid in self._chosen:
+            return self._chosen[uid]
+        if (fixed := self._state.seat_of(pod)) is not None and fixed[0] == owner:
             return fixed[1]
-        ledger = self._state.ledger
-        taken = {number for number in ledger.seats(owner) if ledger.pod_in(owner, number)}
-        taken |= {number for uid, number in self._given.items() if self._owner.get(uid) == owner}
-        return next((number for number in sorted(ledger.seats(owner)) if number not in taken), -1)
+        taken = self._state.taken(owner)
+        taken |= {number for other, number in self._given.items() if other != uid and self._owner.get(other) == owner}
+        return next((number for number in sorted(self._state.ledger.seats(owner)) if number not in taken), -1)
 
 
 def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str, Any]:

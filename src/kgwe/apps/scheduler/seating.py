@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: gate of pods that wait for their seat
 GATE: Final = PLAN_GATE
 PLAN_ANNOTATION: Final = "kgwe.nvidia.io/plan"
+#: what the Job controller numbers the pods of an Indexed Job with
+INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 #: owner/number of a pod's seat
 SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
 #: on pods that had no gate when they got their seat
@@ -94,5 +96,11 @@ def is_gated(pod: core.Pod) -> bool:
 
 def seat_of(annotations: Mapping[str, str]) -> tuple[str, int] | None:
     """(owner, number) of the annotation a pod was given with its place."""
-    name, _, number = annotations.get(SEAT_ANNOTATION, "").rpartition("/")
-    return (name, int(number)) if name and number.isascii() and number.isdigit() else None
+    name, _, text = annotations.get(SEAT_ANNOTATION, "").rpartition("/")
+    number = count_in(text)
+    return (name, number) if name and number >= 0 else None
+
+
+def count_in(text: str) -> int:
+    """A number somebody wrote into an annotation or label; -1 when it is none that we would write."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else -1

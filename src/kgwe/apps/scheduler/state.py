@@ -55,12 +55,14 @@ class ClusterState:
         self.runs: dict[str, Run] = {}  # workload uid -> what runs it
         self.pods: dict[str, core.Pod] = {}  # uid -> pod that has not ended
         self.config: SchedulerConfig | None = None
-        self._claims: dict[str, dict[str, Run]] = {}  # workload uid -> runs labelled as its own, true or not
+        self._claims: dict[str, dict[str, Run]] = {}  # workload uid -> runs that claim to be its own
         self._owners: dict[str, str] = {}  # maker of pods -> uid of the workload that owns it
         self._made: dict[str, dict[str, core.Pod]] = {}  # maker -> pod uid -> pod, not ended
         self._stale = False
         self._moving: dict[str, tuple[PlannedSeat, ...]] = {}  # workload uid -> plan that its run does not show yet
         self.budgets: dict[str, policy.PodDisruptionBudget] = {}
+        #: uid of a pod that others made -> its seat, if it has one
+        self.foreign_seat: Callable[[str], Seat | None] = lambda _uid: None
         self.on_foreign: Callable[[str, core.Pod | None], None] = _ignore
         #: hears the name of a node whose state, or that of its cards, may have changed
         self.on_health: Callable[[str], None] = _ignore
@@ -175,47 +177,42 @@ class ClusterState:
         self._on_run(change, runs.of_deployment)
 
     def _on_run(self, change: Change[Any], read: Callable[[Any], Run]) -> None:
-        found = change.new or change.old
-        uid = found.metadata.labels.get(jobs.UID_LABEL, "") if found else ""
-        if found is None or not uid:
-            return
-        claims = self._claims.setdefault(uid, {})
-        if change.new is None:
-            claims.pop(change.key, None)
-        else:
-            try:
-                claims[change.key] = read(change.new)
-            except errors.Permanent as exc:
-                log.warning("run_unreadable", name=change.key, error=str(exc))
-                claims.pop(change.key, None)
-        if not claims:
-            del self._claims[uid]
-        self._adopt(uid)
-        self._touch(uid)
+        """The label says whose it claims to be; it may be edited like any other."""
+        uids = [obj.metadata.labels.get(jobs.UID_LABEL, "") if obj else "" for obj in (change.old, change.new)]
+        key = f"{read.__name__}/{change.key}"
+        for uid in dict.fromkeys(uid for uid in uids if uid):
+            claims = self._claims.setdefault(uid, {})
+            claims.pop(key, None)
+            if change.new is not None and uid == uids[1]:
+                try:
+                    claims[key] = read(change.new)
+                except errors.Permanent as exc:
+                    log.warning("run_unreadable", name=change.key, error=str(exc))
+            if not claims:
+                del self._claims[uid]
+            self._adopt(uid)
+            self._touch(uid)
 
     def _adopt(self, uid: str) -> None:
         """Of the runs that claim to be the workload's, take the one that is, and count what it stands for."""
         workload = self.workload(uid)
-        claims = self._claims.get(uid, {}).values()
-        run = next((each for each in claims if workload and runs.belongs_to(each, workload)), None)
+        run = runs.chosen(self._claims.get(uid, {}).values(), workload) if workload else None
         before = self.runs.pop(uid, None)
-        is_other = before is not None and (run is None or before.meta.uid != run.meta.uid)
-        if is_other:
+        if before is not None and (run is None or before.meta.uid != run.meta.uid):
             self._moving.pop(uid, None)
-        if run is not None:
-            run = self.runs[uid] = self._moved(uid, run)
-        if before is not None and is_other:
             self._owners.pop(runs.maker_key(before), None)
             self._release(uid)
             self._rebook(runs.maker_key(before))
-        if run is None:
+        if run is None or workload is None:
             return
+        run = self.runs[uid] = self._moved(uid, runs.believed(run, workload))
+        maker = runs.maker_key(run)
+        is_new = maker not in self._owners
+        self._owners[maker] = uid
         seats = run.reserved()
         if self.ledger.reserve(uid, seats):
             self.on_room()
-        maker = runs.maker_key(run)
-        if maker not in self._owners:
-            self._owners[maker] = uid
+        if is_new or before is None or before.reserved() != seats:
             self._rebook(maker)
 
     def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None) -> None:
@@ -267,10 +264,12 @@ class ClusterState:
             self.on_foreign(uid, pod)
         if pod.spec.nodeName:
             self.book(pod)
-        else:
+        elif owner:
             self._wait(pod, owner)
         if owner and _interesting(change.old, pod):
             self._touch(owner)
+            if pod.metadata.deletionTimestamp is not None:
+                self._seat_came_free(owner)
 
     def _pod_gone(self, pod: core.Pod) -> None:
         uid = pod.metadata.uid
@@ -285,10 +284,15 @@ class ClusterState:
             self.on_room()
         self.on_foreign(uid, None)
         if owner := self._owners.get(maker):
+            self._rebook(maker)  # another pod may have been bound to its seat already
             self._touch(owner)
 
     def _wait(self, pod: core.Pod, owner: str) -> None:
-        if owner and seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
+        if seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
+            self.on_unseated(owner, pod)
+
+    def _seat_came_free(self, owner: str) -> None:
+        for pod in self.unseated(owner):
             self.on_unseated(owner, pod)
 
     def is_foreign(self, pod: core.Pod) -> bool:
@@ -303,27 +307,42 @@ class ClusterState:
                 yield pod
 
     def _rebook(self, maker: str) -> None:
-        """The run became ours, or ceased to be: its pods count for its workload, or for themselves."""
+        """The run became ours or ceased to be, or its seats changed: its pods count for them, or for themselves."""
         owner = self._owners.get(maker, "")
-        for pod in self._made.get(maker, {}).values():
+        for pod in list(self._made.get(maker, {}).values()):
+            if owner:
+                self.on_foreign(pod.metadata.uid, None)
             if pod.spec.nodeName:
                 self.book(pod)
-            else:
+            elif owner:
                 self._wait(pod, owner)
 
     def seat_of(self, pod: core.Pod) -> Seat | None:
         """(owner, number) of the seat a pod was made for."""
         owner = self._owners.get(runs.maker_of(pod), "")
         run = self.runs.get(owner)
-        if run is not None:
-            number = run.seat_of(pod)
-            return (owner, number) if number >= 0 else None
-        return seating.seat_of(pod.metadata.annotations)
+        if run is None:
+            return self.foreign_seat(pod.metadata.uid)
+        number = run.seat_of(pod)
+        return (owner, number) if number >= 0 else None
+
+    def taken(self, owner: str) -> set[int]:
+        """Seats of a run that pods have which are not on their way out; a pod behind the gate has none yet."""
+        run = self.runs.get(owner)
+        pods = self.pods_of(run).values() if run else ()
+        return {
+            run.seat_of(pod)
+            for pod in pods
+            if run and pod.metadata.deletionTimestamp is None and not seating.is_gated(pod)
+        }
 
     def book(self, pod: core.Pod) -> None:
         """Count a bound pod, in its seat if it has one."""
+        meta = pod.metadata
         try:
-            self.ledger.set_pod(pod.metadata.uid, pod.spec.nodeName, translate.requested(pod.spec), self.seat_of(pod))
+            wanted = translate.requested(pod.spec)
+            cards = seating.cards_of(meta.annotations)
+            self.ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), cards=cards)
         except errors.Permanent as exc:
             # Never seen from a real API server. Guessing its size would be worse than saying so.
             log.warning("pod_request_unreadable", pod=pod.metadata.key, error=str(exc))
@@ -336,6 +355,7 @@ def _interesting(old: core.Pod | None, new: core.Pod) -> bool:
     return (
         old.spec.nodeName != new.spec.nodeName
         or old.status.phase != new.status.phase
+        or old.metadata.deletionTimestamp != new.metadata.deletionTimestamp
         or _unschedulable(old) != _unschedulable(new)
     )
 

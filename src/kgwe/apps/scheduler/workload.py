@@ -8,9 +8,10 @@ kind holds the node.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, RecoveryPolicy, WorkloadType
@@ -34,12 +35,15 @@ class Kind:
     """What differs between the kinds as far as the API is concerned."""
 
     resource: Resource[Any]
+    #: taken away when the object is deleted
     finalizer: str
     node_field: str
+    #: whether the finalizer is put on: owner references delete what runs the work without it
+    is_finalized: bool
 
 
-WARP = Kind(resources.WARP_GPU_WORKLOAD, "gpu.warp.dev/finalizer", "assignedNode")
-KGWE = Kind(resources.GPU_WORKLOAD, "kgwe.nvidia.io/finalizer", "scheduledNode")
+WARP = Kind(resources.WARP_GPU_WORKLOAD, "gpu.warp.dev/finalizer", "assignedNode", is_finalized=True)
+KGWE = Kind(resources.GPU_WORKLOAD, "kgwe.nvidia.io/finalizer", "scheduledNode", is_finalized=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +67,28 @@ class Status:
     certificate: str = ""
 
 
+class Details(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a plan is as it is; stored with the plan, so that a restart can tell too. No looser than the CRD."""
+
+    score: Annotated[int, Meta(ge=0, le=100)] | None = None
+    parts: Annotated[tuple[tuple[str, Annotated[float, Meta(ge=0)]], ...], Meta(max_length=8)] = ()
+    gb_per_s: Annotated[float, Meta(ge=0)] | None = None
+    domain: Annotated[str, Meta(max_length=256)] = ""
+    reasons: Annotated[str, Meta(max_length=1024)] = ""
+
+
+NO_DETAILS: Final = Details()
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """What a status says of a plan; the small kind has no room for it."""
 
     placements: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
     """(node, pods, UUIDs of their GPUs) for runs of consecutive ranks on one node."""
-    score: int | None = None
-    parts: tuple[tuple[str, float], ...] = ()
-    gb_per_s: float | None = None
-    domain: str = ""
-    reasons: str = ""
+    details: Details = NO_DETAILS
+    slices: tuple[tuple[str, str, str], ...] = ()
+    """(UUID of the card, UUID of the slice, profile) of MIG slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +126,7 @@ class Workload:
     expected_s: float | None
     #: ranks it counts itself; 0: one for each GPU
     world_size: int
-    backend: str
+    framework: str
     model_name: str
     template: dict[str, Any]
     status: Status
@@ -154,7 +169,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         recovery=RecoveryPolicy.REPLACE_FAILED,
         expected_s=None,
         world_size=0,
-        backend="",
+        framework="",
         model_name=spec.modelName,
         template={},
         status=_status(status, status.assignedNode),
@@ -178,7 +193,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         pods=spec.pods,
         divisible=wants.mig is None and spec.gpusPerPod is None,
         needs=Needs(
-            preference=Preference(near.preference),
+            preference=_preference(spec),
             min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,
             min_memory_gb=wants.minMemoryGB or 0,
             gpu_model=wants.gpuModel,
@@ -198,11 +213,24 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         recovery=spec.recoveryPolicy,
         expected_s=spec.expectedDurationSeconds,
         world_size=(distributed.worldSize or 0) if distributed else 0,
-        backend=distributed.backend if distributed else "",
+        framework=spec.framework,
         model_name="",
         template=spec.podTemplate,
         status=_status(status, status.scheduledNode),
     )
+
+
+# Ways to train in which every rank talks to every other all the time.
+_TALKATIVE: Final = frozenset({"ModelParallel", "Hybrid", "FSDP", "DeepSpeed"})
+
+
+def _preference(spec: GPUWorkloadSpec) -> Preference:
+    """What was asked for; work that says how much its ranks talk, and nothing of wiring, goes where wiring is best."""
+    preference = Preference(spec.gpuRequirements.topology.preference)
+    distributed = spec.distributedConfig
+    if preference is Preference.NONE and distributed is not None and distributed.strategy in _TALKATIVE:
+        return Preference.NVLINK_OPTIMAL
+    return preference
 
 
 def _strategy(spec: GPUWorkloadSpec) -> str:
@@ -234,11 +262,14 @@ def _placed(status: Any) -> Placed | None:
         return None
     return Placed(
         tuple((each.node, each.pods, each.gpus) for each in status.placements),
-        status.schedulingScore,
-        tuple((part.name, part.points) for part in status.scoreParts),
-        status.estimatedBandwidth,
-        status.domain,
-        status.reasons,
+        Details(
+            status.schedulingScore,
+            tuple((part.name, part.points) for part in status.scoreParts),
+            status.estimatedBandwidth,
+            status.domain,
+            status.reasons,
+        ),
+        tuple((each.parentGPU, each.instanceUUID, each.profile) for each in status.migInstances),
     )
 
 
@@ -273,6 +304,7 @@ def _body(kind: Kind, status: Status) -> dict[str, Any]:
 
 def _plan_body(status: Status) -> dict[str, Any]:
     placed = status.placed or Placed()
+    why = placed.details
     estimate = status.estimate
     return {
         "placements": [
@@ -281,10 +313,14 @@ def _plan_body(status: Status) -> dict[str, Any]:
         ]
         or None,
         "allocatedGPUs": [uuid for _, _, gpus in placed.placements for uuid in gpus] or None,
-        "schedulingScore": placed.score,
-        "scoreParts": [{"name": name, "points": points} for name, points in placed.parts] or None,
-        "estimatedBandwidth": placed.gb_per_s,
-        "domain": placed.domain or None,
-        "reasons": placed.reasons or status.certificate or None,
+        "migInstances": [
+            {"parentGPU": card, "instanceUUID": uuid, "profile": profile} for card, uuid, profile in placed.slices
+        ]
+        or None,
+        "schedulingScore": why.score,
+        "scoreParts": [{"name": name, "points": points} for name, points in why.parts] or None,
+        "estimatedBandwidth": why.gb_per_s,
+        "domain": why.domain or None,
+        "reasons": why.reasons or status.certificate or None,
         "estimatedStart": {"p50": estimate[0], "p90": estimate[1]} if estimate else None,
     }

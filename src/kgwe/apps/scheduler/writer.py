@@ -1,0 +1,70 @@
+"""What the reconciler writes about a workload: its status, its finalizer, Events; and the end of what runs it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from kgwe import errors
+from kgwe.apps.scheduler.workload import Workload, status_patch
+from kgwe.kube.events import Event
+
+if TYPE_CHECKING:
+    from kgwe.apps.scheduler.runs import Run
+    from kgwe.apps.scheduler.workload import Status
+    from kgwe.kube.client import KubeClient
+    from kgwe.kube.events import EventRecorder
+
+
+class Writer:
+    """Every write carries the version it was decided on: a stale view is refused by the API server."""
+
+    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+
+    async def status(self, workload: Workload, new: Status) -> bool:
+        """One write, and only when something changed; returns whether it did."""
+        patch = status_patch(workload, new)
+        if patch is None:
+            return False
+        patch["metadata"] = {"resourceVersion": workload.meta.resourceVersion}
+        await self._client.patch(
+            workload.kind.resource, workload.meta.name, patch, workload.meta.namespace, subresource="status"
+        )
+        return True
+
+    async def finalize(self, workload: Workload) -> Workload:
+        """Put our finalizer on, where the kind has one."""
+        if not workload.kind.is_finalized or workload.kind.finalizer in workload.meta.finalizers:
+            return workload
+        body: dict[str, Any] = {
+            "metadata": {
+                "resourceVersion": workload.meta.resourceVersion,
+                "finalizers": [*workload.meta.finalizers, workload.kind.finalizer],
+            }
+        }
+        stored = await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
+        return replace(workload, meta=stored.metadata)
+
+    async def let_go(self, workload: Workload) -> None:
+        """Take our finalizer off, if it is there."""
+        if workload.kind.finalizer not in workload.meta.finalizers:
+            return
+        kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
+        body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
+        with contextlib.suppress(errors.NotFound):
+            await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
+
+    async def delete(self, run: Run) -> None:
+        if run.meta.deletionTimestamp is not None:
+            return
+        # Gone already, or a namesake that is not the one meant.
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
+
+    def event(
+        self, workload: Workload, type_: Literal["Normal", "Warning"], reason: str, note: str, *, action: str
+    ) -> None:
+        self._events.record(Event(workload.kind.resource, workload.meta, type_, reason, note, action))
