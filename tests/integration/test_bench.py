@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 # Only against hanging: a busy machine may take several times its usual time.
 TIMEOUT_S = 540
-TINY = ("--nodes", "3", "--workloads", "6", "--warm-up", "2", "--timeout-s", "100")
+TINY = ("--nodes", "8", "--leaf", "4", "--warm-up", "2", "--timeout-s", "100")
 
 
 def command(*arguments: str) -> list[str]:
@@ -59,42 +59,54 @@ def read(path: Path) -> bytes:
         return b""
 
 
-def test_workloads_are_measured_beside_plain_jobs(state: dict[str, str], tmp_path: Path):
-    report = run_cluster_bench(state, "--phases", "jobs", "workloads")
+def test_gangs_are_measured_beside_kube_scheduler_alone(state: dict[str, str], tmp_path: Path):
+    sizes = ("--scenario", "gangs", "--gangs", "2", "--gang-size", "3", "--repeat", "1")
+    report = run_cluster_bench(state, *sizes, "--phases", "kube-scheduler", "kgwe")
     metrics = report["metrics"]
     assert (metrics["unbound"], metrics["doubled"], metrics["oversubscribed"]) == (0, 0, 0)
-    assert metrics["workloads_per_s"] == metrics["pods_per_s"] > 0
-    assert metrics["kube_scheduler_jobs_per_s"] > 0
+    assert metrics["pods_per_s"] > 0
+    assert metrics["kube_scheduler_pods_per_s"] > 0
     assert metrics["ratio"] > 0
     assert 0 < metrics["bind_p50_s"] <= metrics["bind_p99_s"]
+    assert (metrics["one_leaf_share"], metrics["mean_leaves"], metrics["ideal_leaves"]) == (1.0, 1.0, 1.0)
+    assert (metrics["whole_gangs"], metrics["partial_gangs"]) == (2, 0)
     assert metrics["rss_peak_mb"] >= metrics["rss_mb"] > 0
-    writes = metrics["phases"]["workloads"]["writes"]
-    assert (writes["pods/binding"], writes["jobs"]) == (1.0, 1.0)
-    assert metrics["api_writes_per_pod"] > metrics["baseline_api_writes_per_pod"] > 0
+    phase = metrics["phases"]["kgwe"]
+    assert (phase["writes"]["pods/binding"], phase["writes"]["pods"]) == (1.0, 2.0)
+    assert phase["cpu_s"].keys() == phase["rss_mb"].keys() >= {"etcd", "kube-scheduler", "kgwe-scheduler"}
     assert report["machine"]["kubernetes"].startswith("v1.")
     assert_nothing_left(tmp_path)
 
 
 @pytest.mark.slow
-def test_every_phase_repeats_over_the_small_kind_on_plain_nodes(state: dict[str, str], tmp_path: Path):
-    arguments = ("--kind", "warp", "--gpus-per-node", "4", "--gpus-per-workload", "2", "--repeat", "2")
-    metrics = run_cluster_bench(state, *arguments)["metrics"]
+@pytest.mark.parametrize(
+    ("sizes", "keys"),
+    [
+        (("fill", "--pods", "6"), {"pods_per_s", "null_pods_per_s", "ratio", "api_writes_per_pod"}),
+        (("biggang", "--gang-size", "6"), {"mean_leaves", "ideal_leaves", "gang_p50_s"}),
+        (("impossible", "--gang-size", "4", "--free-nodes", "2"), {"verdict_s", "kube_scheduler_verdict_s", "verdict"}),
+        (("fragmented", "--gangs", "4", "--gang-size", "2"), {"mean_leaves", "ideal_leaves", "partial_gangs"}),
+        (("workloads", "--pods", "6"), {"pods_per_s", "kube_scheduler_pods_per_s", "bind_p99_s"}),
+        (("workloads", "--pods", "6", "--kind", "warp", "--fleet", "dgx-h100"), {"pods_per_s", "ratio"}),
+        (("restart", "--pods", "20", "--gang-size", "2"), {"first_decision_s", "kube_scheduler_first_decision_s"}),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_every_scenario_runs_in_every_phase(state: dict[str, str], tmp_path: Path, sizes: tuple[str, ...], keys):
+    metrics = run_cluster_bench(state, "--scenario", *sizes, "--repeat", "1")["metrics"]
+    assert metrics.keys() >= keys
     assert metrics["oversubscribed"] == 0
-    assert {name: len(rates) for name, rates in metrics["rounds_per_s"].items()} == dict.fromkeys(
-        ("null", "pods", "jobs", "workloads"), 2
-    )
-    assert metrics["null_pods_per_s"] > 0
-    assert metrics["kube_scheduler_pods_per_s"] > 0
+    assert metrics["phases"].keys() == {"null", "kube-scheduler", "kgwe"}
     assert_nothing_left(tmp_path)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_an_interrupted_run_stops_all_it_started(state: dict[str, str], tmp_path: Path, number: signal.Signals, code):
-    arguments = command("cluster", *TINY, "--phases", "workloads")
+    arguments = command("cluster", *TINY, "--pods", "6", "--phases", "kgwe")
     with subprocess.Popen(arguments, env=state, stderr=subprocess.PIPE, text=True) as bench:
         assert bench.stderr is not None
         for line in bench.stderr:
-            if line.startswith("Filling"):
+            if line.startswith("Scenario"):
                 bench.send_signal(number)
                 break
         _, said = bench.communicate(timeout=TIMEOUT_S)

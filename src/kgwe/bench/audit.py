@@ -28,6 +28,10 @@ class ResponseStatus(msgspec.Struct, frozen=True):
     code: int = 0
 
 
+class User(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One request that the API server answered."""
 
@@ -36,6 +40,7 @@ class Entry(msgspec.Struct, frozen=True):
     answered: dt.datetime = msgspec.field(name="stageTimestamp")
     object: ObjectRef = msgspec.field(name="objectRef", default=ObjectRef())
     response: ResponseStatus = msgspec.field(name="responseStatus", default=ResponseStatus())
+    user: User = User()
 
     @property
     def succeeded(self) -> bool:
@@ -47,14 +52,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class AuditTail:
-    """Reads what was added to the log since the last read; only creates in one namespace are of interest."""
+    """Reads what was added to the log since the last read; only one verb in one namespace is of interest."""
 
-    def __init__(self, path: Path, namespace: str) -> None:
+    def __init__(self, path: Path, namespace: str, verb: str = "create") -> None:
         self._path = path
         self._decoder = msgspec.json.Decoder(Entry)
         # Most lines are something else: looking for these is far cheaper than decoding.
-        self._marks = (b'"verb":"create"', b'"namespace":"%s"' % namespace.encode())
+        self._marks = (b'"verb":"%s"' % verb.encode(), b'"namespace":"%s"' % namespace.encode())
         self._namespace = namespace
+        self._verb = verb
         self._position = 0
         self._rest = b""
 
@@ -67,4 +73,4 @@ class AuditTail:
                 self._position += len(chunk)
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
                 entries += [self._decoder.decode(line) for line in lines if all(mark in line for mark in self._marks)]
-        return [entry for entry in entries if entry.verb == "create" and entry.object.namespace == self._namespace]
+        return [entry for entry in entries if entry.verb == self._verb and entry.object.namespace == self._namespace]

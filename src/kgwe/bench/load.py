@@ -1,4 +1,4 @@
-"""The work a cluster benchmark submits: the same pod as a bare pod, as a Job, and as a GPUWorkload of either kind.
+"""The work a cluster benchmark submits: the same pod bare, with its gang written on it, as a Job, and as a GPUWorkload.
 
 Every phase submits through the same client with the same number of requests in flight, as fast as the API server
 takes them.
@@ -7,21 +7,23 @@ takes them.
 from __future__ import annotations
 
 import asyncio
-import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from kgwe.bench.timeline import work_name
+from kgwe.bench.scenarios import Phase, Scenario
 from kgwe.kube import resources
+from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.model import amounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
+    from kgwe.bench.scenarios import Gang, Piece, Standing
     from kgwe.kube.client import KubeClient
     from kgwe.kube.resources import Resource
 
 Kind = Literal["kgwe", "warp"]
+T = TypeVar("T")
 
 IN_FLIGHT = 16
 # No kube-scheduler answers to this name, so the null binder has these pods to itself.
@@ -31,90 +33,119 @@ _IMAGE = "registry.k8s.io/pause:3.10"
 _RUNS_ON = {"kgwe.nvidia.io/simulated-duration": "1h"}
 
 
-class Phase(enum.StrEnum):
-    """Who is measured."""
-
-    NULL = "null"  # bare pods bound by a loop that does not think: what the API server can take
-    PODS = "pods"  # bare pods, kube-scheduler alone
-    JOBS = "jobs"  # Jobs of one pod, kube-scheduler alone: the baseline of GPUWorkloads
-    WORKLOADS = "workloads"  # GPUWorkloads, the controller beside kube-scheduler
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one phase submits, one object per piece of work."""
+    """How the pieces of a scenario are written in one phase."""
 
+    scenario: Scenario
     phase: Phase
-    kind: Kind
-    gpus: int
-    strategy: str
+    # Of GPUWorkloads.
+    kind: Kind = "kgwe"
+    strategy: str = "leastLoaded"
 
     @property
     def resource(self) -> Resource[Any]:
-        if self.phase is Phase.JOBS:
+        if self.scenario is not Scenario.WORKLOADS or self.phase is Phase.NULL:
+            return resources.POD
+        if self.phase is Phase.KUBE_SCHEDULER:
             return resources.JOB
-        if self.phase is Phase.WORKLOADS:
-            return resources.GPU_WORKLOAD if self.kind == "kgwe" else resources.WARP_GPU_WORKLOAD
-        return resources.POD
+        return resources.GPU_WORKLOAD if self.kind == "kgwe" else resources.WARP_GPU_WORKLOAD
 
-    def body(self, index: int) -> dict[str, Any]:
-        spec = _SPECS[self.phase](self)
-        metadata: dict[str, Any] = {"name": work_name(index)}
+    def body(self, piece: Piece) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": piece.name}
         if self.resource is resources.POD:
-            metadata["annotations"] = _RUNS_ON
+            metadata["annotations"] = _RUNS_ON | self._membership(piece)
         named = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
-        return {**named, "metadata": metadata, "spec": spec}
+        return {**named, "metadata": metadata, "spec": self._spec(piece)}
 
-    def pod_spec(self, **more: Any) -> dict[str, Any]:
-        limits = {amounts.GPU: str(self.gpus)}
-        container = {"name": "main", "image": _IMAGE, "resources": {"limits": limits}}
-        return {"containers": [container], "restartPolicy": "Never", **more}
+    def _membership(self, piece: Piece) -> dict[str, str]:
+        return membership(piece.gang) if piece.gang and self.phase is Phase.KGWE else {}
+
+    def _spec(self, piece: Piece) -> dict[str, Any]:
+        if self.resource is resources.POD:
+            return self._pod_spec(piece)
+        if self.resource is resources.JOB:
+            template = {"metadata": {"annotations": _RUNS_ON}, "spec": pod_spec(piece.gpus)}
+            return {"backoffLimit": 0, "template": template}
+        if self.resource is resources.WARP_GPU_WORKLOAD:
+            return {"modelName": "bench", "gpuCount": piece.gpus, "schedulingStrategy": self.strategy}
+        return {
+            "gpuRequirements": {"count": piece.gpus},
+            "workloadType": "Training",
+            "schedulingStrategy": self.strategy,
+            "podTemplate": {"metadata": {"annotations": _RUNS_ON}, "spec": pod_spec(piece.gpus)},
+        }
+
+    def _pod_spec(self, piece: Piece) -> dict[str, Any]:
+        if self.phase is Phase.NULL:
+            return pod_spec(piece.gpus, schedulerName=NULL_SCHEDULER)
+        gated = self.phase is Phase.KGWE and piece.gang is not None
+        return pod_spec(piece.gpus, **({"schedulingGates": [{"name": PLAN_GATE}]} if gated else {}))
 
 
-def _job_spec(load: Load) -> dict[str, Any]:
-    return {"backoffLimit": 0, "template": {"metadata": {"annotations": _RUNS_ON}, "spec": load.pod_spec()}}
-
-
-def _workload_spec(load: Load) -> dict[str, Any]:
-    if load.kind == "warp":
-        return {"modelName": "bench", "gpuCount": load.gpus, "schedulingStrategy": load.strategy}
-    return {
-        "gpuRequirements": {"count": load.gpus},
-        "workloadType": "Training",
-        "schedulingStrategy": load.strategy,
-        "podTemplate": {"metadata": {"annotations": _RUNS_ON}, "spec": load.pod_spec()},
+def membership(gang: Gang) -> dict[str, str]:
+    """The annotations of a member."""
+    said = {
+        "gang": gang.name,
+        "gang-size": str(gang.pods),
+        "topology-required": gang.required,
+        "topology-preferred": gang.preferred,
     }
+    return {f"kgwe.nvidia.io/{name}": value for name, value in said.items() if value}
 
 
-_SPECS: dict[Phase, Callable[[Load], dict[str, Any]]] = {
-    Phase.NULL: lambda load: load.pod_spec(schedulerName=NULL_SCHEDULER),
-    Phase.PODS: lambda load: load.pod_spec(),
-    Phase.JOBS: _job_spec,
-    Phase.WORKLOADS: _workload_spec,
-}
+def pod_spec(gpus: int, **more: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "main", "image": _IMAGE}
+    if gpus:
+        container["resources"] = {"limits": {amounts.GPU: str(gpus)}}
+    return {"containers": [container], "restartPolicy": "Never", **more}
 
 
-async def submit(client: KubeClient, load: Load, count: int, namespace: str, nodes: list[str]) -> None:
-    """Create `count` pieces of work; in the null phase each is bound at once to its own of `nodes`."""
-    await spread(range(count), lambda index: _submit_one(client, load, index, namespace, nodes))
+# --- submitting -----------------------------------------------------------------------------------------
 
 
-async def _submit_one(client: KubeClient, load: Load, index: int, namespace: str, nodes: list[str]) -> None:
-    await client.create(load.resource, load.body(index), namespace)
-    if load.phase is Phase.NULL:
-        name = work_name(index)
-        target = {"apiVersion": "v1", "kind": "Node", "name": nodes[index]}
-        path = resources.POD.path(namespace=namespace, name=name, subresource="binding")
-        await client.request("POST", path, body={"metadata": {"name": name}, "target": target})
+async def submit(
+    client: KubeClient, load: Load, pieces: Iterable[Piece], namespace: str, targets: Mapping[str, str]
+) -> None:
+    """Create them all; in the null phase each is bound at once to its target, where it has one."""
+
+    async def one(piece: Piece) -> None:
+        await client.create(load.resource, load.body(piece), namespace)
+        if load.phase is Phase.NULL and piece.name in targets:
+            await bind(client, piece.name, namespace, targets[piece.name])
+
+    await spread(pieces, one)
 
 
-async def spread(indices: range, act: Callable[[int], Any]) -> None:
-    """Act on every index, IN_FLIGHT at a time; the first error ends it."""
-    queue: Iterator[int] = iter(indices)
+async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"metadata": {"name": pod}, "target": target}
+    await client.create(resources.BINDING, body, namespace, name=pod, subresource="binding")
+
+
+async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, progress: Callable[[int], None]) -> None:
+    """Create pods that are bound from birth: no scheduler sees them come."""
+    done = 0
+
+    async def one(numbered: tuple[int, Standing]) -> None:
+        nonlocal done
+        number, pod = numbered
+        metadata = {"name": f"standing-{number:06d}", "annotations": _RUNS_ON}
+        body = {"metadata": metadata, "spec": pod_spec(pod.gpus, nodeName=pod.node)}
+        await client.create(resources.POD, body, namespace)
+        done += 1
+        progress(done)
+
+    await spread(enumerate(pods), one)
+
+
+async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
+    """Act on every item, IN_FLIGHT at a time; the first error ends it."""
+    queue: Iterator[T] = iter(items)
 
     async def work() -> None:
-        for index in queue:
-            await act(index)
+        for item in queue:
+            await act(item)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(IN_FLIGHT):

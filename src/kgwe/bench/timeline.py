@@ -77,6 +77,14 @@ class Timeline:
         """Submission to binding of every piece of work, ascending."""
         return sorted((at - self.submitted[work]).total_seconds() for work, at in self.bound.items())
 
+    def gang_seconds(self, gangs: Iterable[Sequence[str]]) -> list[float]:
+        """Last pod submitted to last pod bound of every gang that was bound whole, ascending."""
+        return sorted(
+            (max(self.bound[pod] for pod in gang) - max(self.submitted[pod] for pod in gang)).total_seconds()
+            for gang in gangs
+            if all(pod in self.bound for pod in gang)
+        )
+
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
     """The smallest value that at least `percent` of the values do not exceed."""

@@ -106,6 +106,23 @@ def test_other_namespaces_verbs_and_failed_submissions_do_not_count(log: Path):
     assert times.submitted == times.bound == {}
 
 
+def test_a_gang_takes_from_its_last_pod_submitted_to_its_last_pod_bound(log: Path):
+    times = read(
+        log,
+        "pods",
+        *(line("pods", f"w-00000{number}", float(number)) for number in range(4)),
+        binding("w-000000", 3.0),
+        binding("w-000001", 5.0),
+        binding("w-000002", 6.0),
+    )
+    assert times.gang_seconds([["w-000000", "w-000001"], ["w-000002", "w-000003"]]) == pytest.approx([4.0])
+
+
+def test_only_the_verb_that_was_asked_for_is_read(log: Path):
+    log.write_text(line("pods", "w-000000", 0.0) + line("pods", "w-000000", 1.0, verb="patch", code=200))
+    assert [entry.verb for entry in AuditTail(log, "bench", "patch").read()] == ["patch"]
+
+
 def test_a_line_written_in_two_halves_is_read_once_it_is_whole(log: Path):
     tail = AuditTail(log, "bench")
     text = line("pods", "w-000000", 0.0)

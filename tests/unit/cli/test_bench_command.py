@@ -9,7 +9,7 @@ from kgwe.cli.main import main
 
 def test_work_that_cannot_fit_is_refused_at_once(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "cluster", "--nodes", "2", "--workloads", "17", "--warm-up", "0"])
+        main(["bench", "cluster", "--nodes", "2", "--pods", "17", "--warm-up", "0"])
     assert ended.value.code == 1
     assert "2 nodes hold 16" in capsys.readouterr().err
 
@@ -18,5 +18,5 @@ def test_help_shows_the_parameters_and_examples(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["bench", "cluster", "--help"])
     said = capsys.readouterr().out
-    for word in ("--scenario", "--nodes", "--workloads", "--json", "--repeat", "Examples:"):
+    for word in ("--scenario", "--nodes", "--pods", "--gangs", "--json", "--repeat", "Examples:"):
         assert word in said

@@ -1,15 +1,17 @@
-"""`kgwe bench cluster`: GPUWorkloads end to end on private local clusters."""
+"""`kgwe bench cluster`: GPU work end to end on private local clusters."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from kgwe.bench import cluster as bench
-from kgwe.bench.load import Kind, Phase  # noqa: TC001 -- cyclopts reads annotations at run time
+from kgwe.bench import scenarios, summary
+from kgwe.bench.load import Kind  # noqa: TC001 -- cyclopts reads annotations at run time
+from kgwe.bench.scenarios import Phase, Scenario
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, end_on_sigterm, show
 from kgwe.local import progress
 
@@ -17,79 +19,104 @@ app = App(
     name="cluster",
     help_format="plaintext",
     help_epilogue="""Examples:
-  kgwe bench cluster
-  kgwe bench cluster --nodes 1000 --workloads 2000 --json
-  kgwe bench cluster --phases jobs workloads --repeat 5
-  kgwe bench cluster --phases workloads --profile controller.prof""",
+  kgwe bench cluster                                         1,000 one-GPU pods on 500 nodes
+  kgwe bench cluster --scenario gangs --json
+  kgwe bench cluster --scenario biggang --phases kube-scheduler kgwe --repeat 4
+  kgwe bench cluster --scenario workloads --pods 200 --nodes 100
+  kgwe bench cluster --phases kgwe --repeat 1 --profile kgwe.prof""",
 )
 
 
 @app.default
 def run(
     *,
-    scenario: Literal["fill"] = "fill",
-    nodes: int = 100,
-    workloads: int = 200,
-    fleet: str = "dgx-h100",
-    gpus_per_node: int | None = None,
-    gpus_per_workload: int = 1,
+    scenario: Scenario = Scenario.FILL,
+    nodes: int | None = None,
+    pods: int | None = None,
+    gangs: int | None = None,
+    gang_size: int | None = None,
+    gpus: int | None = None,
+    leaf: int | None = None,
+    taken: float | None = None,
+    free_nodes: int | None = None,
+    gpus_per_node: int = 8,
+    fleet: str | None = None,
     kind: Kind = "kgwe",
     strategy: str = "leastLoaded",
     phases: Annotated[tuple[Phase, ...], Parameter(consume_multiple=True)] = bench.ALL_PHASES,
     warm_up: int = 20,
-    repeat: int = 1,
+    repeat: int = 2,
     seed: int = 1,
     timeout_s: float = 600.0,
     keep: bool = False,
     profile: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Run GPUWorkloads end to end against kube-scheduler alone, on private local clusters.
+    """Run GPU work end to end by KGWE, by kube-scheduler alone and by a null binder, on private local clusters.
 
-    Every phase fills a fresh cluster of simulated nodes with the same pods. Its time
-    runs from the first submission to the last binding, by the API server's clock.
-    Exit code 1 when a pod was bound twice, not at all, or where there was no room.
+    Every phase gets a fresh cluster of simulated nodes and the same pods. Time runs from the first
+    submission to the last binding, by the API server's clock. Exit code 1 when a pod was bound twice, not at
+    all, or where there was no room, or when KGWE bound a gang in part.
 
     Parameters
     ----------
     scenario
-        fill: submit all at once into an empty cluster.
+        fill, gangs, biggang, impossible, fragmented, workloads or restart; sizes left out are the scenario's own.
     nodes
         Simulated nodes.
-    workloads
-        Pieces of work, one pod each.
-    fleet
-        Model of the nodes: a name such as dgx-h100 or mixed, or a file.
+    pods
+        Pods that come one by one (fill, workloads) or run already (restart).
+    gangs
+        Gangs, where there are any.
+    gang_size
+        Pods of each gang; in fragmented every other gang is half as large.
+    gpus
+        GPUs of every pod; in fragmented half as many in every other gang.
+    leaf
+        Nodes per leaf of the network.
+    taken
+        Share of all GPUs taken beforehand, at random (fragmented).
+    free_nodes
+        Nodes that are left free (impossible).
     gpus_per_node
-        Plain nodes with that many GPUs instead of a fleet model.
-    gpus_per_workload
-        GPUs of every pod.
+        GPUs of every node.
+    fleet
+        Nodes of a fleet model instead: a name such as dgx-h100 or mixed, or a file.
     kind
-        kgwe (kgwe.nvidia.io/v1) or warp (gpu.warp.dev/v1alpha1). Pods of the warp kind end after 10 s.
+        Workloads of kgwe (kgwe.nvidia.io/v1) or warp (gpu.warp.dev/v1alpha1); pods of the latter end after 10 s.
     strategy
         Node strategy of the workloads.
     phases
-        null: pods bound by a loop that does not think; pods, jobs: kube-scheduler alone; workloads: the controller.
+        null: bound by a loop that does not think; kube-scheduler: that alone; kgwe.
     warm_up
-        Pieces of work run and removed before each measurement.
+        Pods run and removed before each measurement.
     repeat
-        Rounds over all phases; numbers are medians.
+        Rounds over all phases, every other one backwards; numbers are medians.
     seed
-        Seed of the controller's random strategy.
+        Seed of what is taken at random.
     timeout_s
         Longest wait, in seconds, for any step of a phase.
     keep
         Leave the cluster of the last phase running.
     profile
-        Write a cProfile of the controller to this file. It slows the controller down.
+        Write a cProfile of KGWE to this file. It slows KGWE down.
     """
+    size = scenarios.size_of(
+        scenario,
+        nodes=nodes,
+        pods=pods,
+        gangs=gangs,
+        gang_size=gang_size,
+        gpus=gpus,
+        leaf=leaf,
+        taken=taken,
+        free_nodes=free_nodes,
+    )
     options = bench.Options(
         scenario=scenario,
-        nodes=nodes,
-        workloads=workloads,
-        fleet=fleet,
+        size=size,
         gpus_per_node=gpus_per_node,
-        gpus_per_workload=gpus_per_workload,
+        fleet=fleet,
         kind=kind,
         strategy=strategy,
         phases=phases,
@@ -107,6 +134,6 @@ def run(
         sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
         return INTERRUPTED
     show(measured, as_json=json)
-    if bench.is_correct(measured.metrics):
+    if summary.is_correct(measured.metrics, fits_all=scenarios.fits_all(scenario)):
         return 0
-    return complain("the run was not correct: see unbound, doubled and oversubscribed.")
+    return complain("the run was not correct: see unbound, doubled, oversubscribed and partial_gangs.")
