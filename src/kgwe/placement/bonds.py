@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kgwe.model import domains
 from kgwe.placement import gang_room
-from kgwe.placement.gang_request import CLUSTER
-from kgwe.placement.node import CARD_MILLI
+from kgwe.placement.gang_request import CLUSTER, Hardware
+from kgwe.placement.node import CARD_MILLI, Gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kgwe.placement.ladder import Ladder, Ladders
     from kgwe.placement.node import Shape
     from kgwe.placement.snapshot import Snapshot
+
+
+_NO_GPUS: Final = Gpus()
 
 
 def flat(snapshot: Snapshot) -> Tree:
@@ -78,11 +81,15 @@ class Bonds:
         self._leaf[ladder.node] = ladder.leaf
         self.bonds = list(_bonds(ladder, gang, members)) if gang is not None else []
         self._milli = _milli(ladders.snapshot.shapes, gang, members) if gang is not None else []
+        snapshot = ladders.snapshot
+        models = {model: i for i, model in enumerate(dict.fromkeys(shape.model for shape in snapshot.shapes))}
+        self._model = np.array([models[shape.model] for shape in snapshot.shapes], np.int64)[snapshot.shape]
+        self._alike = _alike(gang, members) if gang is not None and len(models) > 1 else frozenset()
 
     @property
     def is_simple(self) -> bool:
         """Whether the gang is bound as a whole only, so that nothing is gained by moving a member that could stay."""
-        return all(bond == self.bonds[0] for bond in self.bonds)
+        return not self._alike and all(bond == self.bonds[0] for bond in self.bonds)
 
     def allowed(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
         """Nodes where the member would be with those it is bound to; `placed`: member -> node."""
@@ -115,6 +122,9 @@ class Bonds:
         allowed = np.ones(nodes, np.bool_)
         if gang is None:
             return allowed
+        if member in self._alike:
+            mates = [node for other, node in placed.items() if other in self._alike]
+            allowed &= self._model == self._model[mates[0]] if mates else True
         if gang.max_pods_per_node:
             full = [node for node, pods in Counter(placed.values()).items() if pods >= gang.max_pods_per_node]
             allowed[full] = False
@@ -134,14 +144,30 @@ class Bonds:
         return allowed
 
     def _reaches(self, placed: Mapping[int, int], least_gb_per_s: float) -> NDArray[np.bool_]:
-        """Nodes with enough network to everybody placed; unknown is too little."""
-        position = self._tree.position
-        at = np.array([position.get(name, -1) for name in self._names])
+        """Nodes with enough network to everybody placed, or NVLink; unknown is too little."""
+        tree = self._tree
+        at = np.array([tree.position.get(name, -1) for name in self._names])
+        nvlink = np.where(at >= 0, tree.nvlink_of[at], domains.NO_DOMAIN)
         slowest = np.full(len(at), np.inf)
         for node in set(placed.values()):
-            rate = self._tree.gb_per_s_from(int(at[node]))[at] if at[node] >= 0 else np.zeros(len(at))
-            np.minimum(slowest, np.where(at >= 0, rate, 0.0), out=slowest)
+            rate = tree.gb_per_s_from(int(at[node]))[at] if at[node] >= 0 else np.zeros(len(at))
+            joined = (nvlink == nvlink[node]) & (nvlink != domains.NO_DOMAIN)
+            # A node without a place in the network is near itself.
+            joined[node] = True
+            np.minimum(slowest, np.where(joined, np.inf, np.where(at >= 0, rate, 0.0)), out=slowest)
         return slowest >= least_gb_per_s
+
+
+def _alike(gang: GangRequest, members: int) -> frozenset[int]:
+    """Members whose cards are of one model."""
+    found: set[int] = set()
+    first = 0
+    for role in gang.roles if gang.hardware is Hardware.SAME else ():
+        count = min(role.replicas, members - first)
+        if role.request.gpus != _NO_GPUS and not role.request.model:
+            found.update(range(first, first + count))
+        first += count
+    return frozenset(found)
 
 
 def _milli(shapes: Sequence[Shape], gang: GangRequest, members: int) -> list[int]:

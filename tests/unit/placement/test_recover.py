@@ -6,12 +6,16 @@ Pictures: leaves side by side, one row per node, one letter per card, dots are f
 import dataclasses
 
 import pytest
+from tests.machines import nvswitch
 from tests.plans import Fleet, state, whole
 
-from kgwe.placement.gang_request import GangRequest, Segment
-from kgwe.placement.node import Gpus, Request
+from kgwe.model.domains import Place, build
+from kgwe.placement.fit import Fitter
+from kgwe.placement.gang_request import GangRequest, Hardware, Segment
+from kgwe.placement.node import Gpus, Node, Request, Shape
 from kgwe.placement.recover import Failure, Outcome, plan_recovery
-from kgwe.placement.running import Member, Repair
+from kgwe.placement.running import Member, Repair, Running
+from kgwe.placement.snapshot import Grant, Snapshot
 
 
 def recover(fleet, *, nodes="", cards=None, domains=()):
@@ -259,6 +263,33 @@ def test_the_limit_of_gpus_per_leaf_holds():
     assert moved(repaired) == {"g-2": ("d", "e", "leaf")}
     (repaired,) = recover(fleet, domains=[("leaf", "leaf-1")]).repairs
     assert repaired.outcome is Outcome.WAITS
+
+
+def test_cards_of_one_model_stay_of_one_model():
+    """a, b and d are H100 nodes, c is not; d is full of other work."""
+    shape = Shape(nvswitch(4), "H100", 81_920)
+    other = Shape(nvswitch(4), "A100", 81_920)
+    nodes = [Node(name, other if name == "c" else shape, 64_000, 2**40) for name in "abcd"]
+    fitter = Fitter(Snapshot.of(nodes))
+    places = [Grant(node, cards=0b1111) for node in (0, 1, 3)]
+    fitter.snapshot.commit_all(places)
+    gang = GangRequest.of(whole(4), 2, hardware=Hardware.SAME)
+    members = tuple(Member(f"g-{i}", whole(4), place) for i, place in enumerate(places[:2]))
+    failure = Failure(frozenset({"b"}))
+    (repaired,) = plan_recovery(fitter, None, [Running("g", members, gang=gang)], failure).repairs
+    assert repaired.outcome is Outcome.WAITS
+    mixed = Running("g", members, gang=GangRequest.of(whole(4), 2))
+    (repaired,) = plan_recovery(fitter, None, [mixed], failure).repairs
+    assert moved(repaired) == {"g-1": ("b", "c", "cluster")}
+
+
+def test_inside_an_nvlink_domain_no_network_is_asked_for():
+    fleet = Fleet("abc", cards=4)
+    places = [Place(name, ("leaf-0", "spine-0"), nvlink="x") for name in "abc"]
+    fleet.tree = build(places, ("leaf", "spine"))
+    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2, min_network_gb_per_s=60.0))
+    (repaired,) = recover(fleet, nodes="b").repairs
+    assert repaired.outcome is Outcome.REPLACED
 
 
 def test_a_slow_network_is_not_accepted():
