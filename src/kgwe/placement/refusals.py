@@ -40,6 +40,8 @@ class Reason(enum.StrEnum):
     TIMED_OUT = "SchedulingTimedOut"
     ATTEMPTS_EXHAUSTED = "SchedulingAttemptsExhausted"
     INVALID = "InvalidRequest"
+    RECOVERING = "Recovering"
+    PREEMPTED = "Preempted"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kgwe.placement.live import Holding
 from kgwe.placement.planning import Ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.api import core
@@ -48,6 +48,7 @@ class Group:
     seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
     gang: Gang | None = None  # as it was asked for last
     start: int = 0  # number of the first seat of the last plan
+    awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
     problem: str = ""
 
     @property
@@ -142,12 +143,15 @@ class Gangs:
         number = group.seats.pop(uid, None)
         if number is not None and self._state.ledger.vacate(owner, number):
             self._state.on_room()
-        if not group.members:
-            del self._groups[owner]
-            self._state.ledger.release(owner)
-            self._forget(owner)
-        else:
+        if group.members:
             self._look_soon(owner)
+        elif not group.awaited:
+            self._drop(owner)
+
+    def _drop(self, owner: str) -> None:
+        del self._groups[owner]
+        self._state.ledger.release(owner)
+        self._forget(owner)
 
     def _restore(self, owner: str, group: Group, pod: core.Pod) -> None:
         """A pod that says which seat it has, has it: from an earlier term, or as the watch shows what we wrote."""
@@ -156,7 +160,7 @@ class Gangs:
         if said is None or said[0] != owner or not node or pod.metadata.uid in group.seats:
             return
         number = said[1]
-        if number in group.seats.values():
+        if number in group.awaited or number in group.seats.values():
             return
         group.seats[pod.metadata.uid] = number
         cards = int(pod.metadata.annotations.get(seating.CARDS_ANNOTATION, "0") or "0", 16)
@@ -183,6 +187,7 @@ class Gangs:
     def _look(self, owner: str) -> None:
         """Ask for a plan when all are there and some have no seat."""
         group = self._groups[owner]
+        self._seat_returning(owner, group)
         self._seat_latecomers(owner, group)
         waiting = group.unseated
         if not waiting:
@@ -230,6 +235,43 @@ class Gangs:
                 group.seats[uid] = number
                 taken.add(number)
                 self._seat(owner, pod, number)
+
+    # --- recovery ---------------------------------------------------------------------------------------
+
+    def move(self, owner: str, places: Mapping[int, Holding], restarted: Iterable[int] = ()) -> list[str]:
+        """Seats get other places, and with those of `restarted` wait for new pods; returns who has them now."""
+        group = self._groups[owner]
+        self._state.ledger.reserve(owner, {**self._state.ledger.places(owner), **places})
+        numbers = {*places, *restarted}
+        left = [uid for uid, number in group.seats.items() if number in numbers]
+        for uid in left:
+            group.awaited[group.seats.pop(uid)] = group.members[uid][1]
+        return left
+
+    def _seat_returning(self, owner: str, group: Group) -> None:
+        """Pods made anew in place of some that were lost: their seats have been kept for them."""
+        for uid, (pod, member) in group.members.items():
+            if not group.awaited or uid in group.seats or pod.spec.nodeName or pod.metadata.deletionTimestamp:
+                continue
+            alike = [number for number, was in group.awaited.items() if was.role == member.role]
+            own = [number for number in alike if group.awaited[number].index == member.index]
+            number = next(iter([*own, *alike]), None)
+            if number is not None:
+                del group.awaited[number]
+                group.seats[uid] = number
+                self._seat(owner, pod, number)
+
+    def give_up(self, owner: str) -> None:
+        """Nobody has come for the seats that were kept."""
+        group = self._groups.get(owner)
+        if group is None:
+            return
+        freed = [self._state.ledger.vacate(owner, number) for number in group.awaited]
+        group.awaited.clear()
+        if not group.members:
+            self._drop(owner)
+        if any(freed):
+            self._state.on_room()
 
     def _request_of(self, pod: core.Pod) -> Any:
         known = self._requests.get(pod.metadata.uid)

@@ -113,6 +113,15 @@ class Metrics:
             registry=registry,
             buckets=(0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300),
         )
+        self.recovery_plan_seconds = Histogram(
+            "kgwe_recovery_plan_duration_seconds",
+            "From when a failure was seen to when there was a new plan for what it hit",
+            registry=registry,
+            buckets=(0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300),
+        )
+        self.recoveries = Counter(
+            "kgwe_recoveries", "Work that a failure has hit, by what was planned for it", ["outcome"], registry=registry
+        )
         self.dispatch_seconds = Histogram(
             "kgwe_dispatch_duration_seconds",
             "Time of one planning pass over all that waits",

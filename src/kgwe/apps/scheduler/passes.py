@@ -136,6 +136,10 @@ class Passes:
         self._grants = {occupant.key: ledger.grants(occupant.key) for occupant in self.roster.known()[0]}
         self._copy.sync()
 
+    def plan_now(self, ask: Ask, place: planning.Place) -> Plan | Refusal:
+        """Out of turn."""
+        return planning.plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
+
     @property
     def is_light(self) -> bool:
         """Whether a pass is over sooner than a thread is started for it."""

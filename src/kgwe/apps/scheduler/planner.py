@@ -23,9 +23,11 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.passes import Passes, seconds
+from kgwe.placement.planning import Plan
+from kgwe.placement.refusals import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.passes import Result
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.placement.eta import Eta
-    from kgwe.placement.planning import Ask, Plan, Refusal
+    from kgwe.placement.live import Holding
+    from kgwe.placement.planning import Ask, Refusal
     from kgwe.placement.strategies import Choosers, Rng
-    from kgwe.placement.work import Work
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +62,10 @@ class Planner:
         self.held: dict[str, Refusal] = {}  # owner -> why the last pass did not place it
         self.planned: dict[str, Plan] = {}  # owner -> decision, until it is seen in the API
         self.estimates: dict[str, Eta] = {}  # owner -> when it is thought to start
+        self.remarks: dict[str, tuple[Reason, str]] = {}  # owner that had a place -> why it lost it
+        self.first: Callable[[], None] = lambda: None  # called before a pass: whoever has the first claim
+        self.on_refused: Callable[[Refusal], None] = lambda _: None
+        self._claims: dict[str, bool] = {}  # owner -> whether the room that is kept for it is free
         self._state = state
         self._metrics = metrics
         self._on_decided = on_decided
@@ -77,14 +83,20 @@ class Planner:
 
     def want(self, ask: Ask) -> None:
         """Let the work wait for a place; asked again with other needs, the new ones count."""
+        if ask.owner in self.remarks and self.remarks[ask.owner][0] is Reason.RECOVERING:
+            ask = replace(ask, first_claim=True)
         if self.waiting.get(ask.owner) != ask:
             self.waiting[ask.owner] = ask
             self._tell(lambda: self._passes.put(ask))
             self.pass_soon()
+        if self._claims.get(ask.owner):
+            self.serve(ask.owner)
 
     def forget(self, owner: str) -> None:
         """The work no longer needs a decision; what was assumed for it is given back."""
         self._no_longer_waits(owner)
+        self.remarks.pop(owner, None)
+        self.unclaim(owner)
         self.forget_plan(owner)
 
     def forget_plan(self, owner: str) -> None:
@@ -114,6 +126,32 @@ class Planner:
         else:
             self._later.append(news)
 
+    # --- room that is kept for one ----------------------------------------------------------------------
+
+    def claim(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
+        """Keep this room for the owner; `ready`: it is free, and the owner gets it as soon as it asks."""
+        self._claims[owner] = ready
+        self._state.ledger.reserve(claim_key(owner), seats)
+
+    def unclaim(self, owner: str) -> None:
+        if self._claims.pop(owner, None) is not None and self._state.ledger.release(claim_key(owner)):
+            self.pass_soon()
+
+    def serve(self, owner: str) -> None:
+        """What is kept for the owner is free: it gets its place now, before anybody else can take it."""
+        ask = self.waiting.get(owner)
+        if ask is None:
+            self._claims[owner] = True
+            return
+        self._claims.pop(owner, None)
+        self._state.ledger.release(claim_key(owner))
+        answer = self._passes.plan_now(ask, self._state.fleet)
+        if isinstance(answer, Plan):
+            self._commit(owner, answer, time.time())
+        else:
+            log.info("claim_not_enough", owner=owner, reason=answer.message)
+            self.pass_soon()
+
     def pass_soon(self) -> None:
         if self._soon is None and self.waiting:
             self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._pass)
@@ -127,7 +165,7 @@ class Planner:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
         self._metrics.waiting.set_function(lambda: 0)
-        for owner in list(self.planned):
+        for owner in [*self.planned, *self._claims]:
             self.forget(owner)
 
     # --- passes -----------------------------------------------------------------------------------------
@@ -136,6 +174,7 @@ class Planner:
         self._soon = None
         if self._running is not None:
             return  # its end starts the next one
+        self.first()
         self._sync()
         now_s = time.time()
         if self._passes.is_light:
@@ -177,7 +216,7 @@ class Planner:
 
     def _apply(self, result: Result, now_s: float) -> None:
         for work, plan in result.plans:
-            self._commit(work, plan, now_s)
+            self._commit(work.key, plan, now_s)
         for refusal in result.refusals:
             if self.waiting.get(refusal.ask.owner) == refusal.ask:
                 self._hold(refusal.ask.owner, refusal)
@@ -185,9 +224,8 @@ class Planner:
         self._keep(result)
         self._wake_at(self._passes.queue.next_s())
 
-    def _commit(self, work: Work, plan: Plan, now_s: float) -> None:
+    def _commit(self, owner: str, plan: Plan, now_s: float) -> None:
         """Reserve it for real; what the live fleet has given away meanwhile is planned again."""
-        owner = work.key
         ask = self.waiting.get(owner)
         if ask is None or (ask != plan.ask and not ask.divisible):
             return
@@ -196,11 +234,12 @@ class Planner:
             start = self._state.ledger.commit(owner, plan.wanted, plan.grants, nodes, extend=ask.gang is not None)
         except errors.InvariantBroken as exc:
             log.info("plan_overtaken", owner=owner, reason=str(exc))
-            self._passes.put(ask)
+            self._tell(lambda: self._passes.put(ask))
             self.pass_soon()
             return
-        self._passes.started(plan.ask, now_s)
-        self._passes.drop(owner)
+        self._tell(lambda: self._passes.started(plan.ask, now_s))
+        self._tell(lambda: self._passes.drop(owner))
+        self.remarks.pop(owner, None)
         self.planned[owner] = replace(plan, start=start)
         self._metrics.attempts.inc()
         self._metrics.successes.inc()
@@ -217,6 +256,10 @@ class Planner:
     def _hold(self, owner: str, refusal: Refusal) -> None:
         """Remember why. Only a new reason is news: the numbers in the message move with every pod that ends."""
         before = self.held.get(owner)
+        self.on_refused(refusal)
+        if owner in self.remarks:
+            reason, words = self.remarks[owner]
+            refusal = replace(refusal, reason=reason, message=f"{words}; {refusal.message}")
         self.held[owner] = refusal
         if before is None:
             self._metrics.failed.labels("no_suitable_node").inc()
@@ -251,3 +294,8 @@ class Planner:
             return None
         masks = [mask for kept_for, mask in self._kept if kept_for >= priority]
         return np.logical_or.reduce(masks) if masks else None
+
+
+def claim_key(owner: str) -> str:
+    """Whom room is reserved for in the ledger while it is kept for an owner."""
+    return f"claim:{owner}"

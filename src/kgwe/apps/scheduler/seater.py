@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler import seating, strays
 from kgwe.kube import resources
 from kgwe.kube.workqueue import WorkQueue
 
@@ -100,7 +100,7 @@ class Seater:
         if holding is None:
             return  # it is planned again, or has no seat left; whoever gives it one asks again
         self._given[uid] = number
-        await self._write(pod, seated(pod, owner, number, holding))
+        await self._write(pod, strays.mark(seated(pod, owner, number, holding), self._state.runs.get(owner)))
 
     async def _write(self, pod: core.Pod, body: dict[str, Any]) -> None:
         await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)

@@ -53,6 +53,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     avoid_seconds: float = 300.0
     # Least seconds between two rewrites of a waiting workload's message when only its numbers changed.
     message_interval_seconds: float = 30.0
+    # Seconds a node that is lost, or a card that is unhealthy, is given before its work is moved; and a node whose own
+    # kubelet says that it is not ready.
+    recovery_gather_seconds: float = 1.0
+    recovery_not_ready_seconds: float = 10.0
+    # When more than this part of the nodes (and at least five) is down, nothing is moved for so many seconds, and twice
+    # as long each time it gets worse: it is more likely the network than the nodes.
+    recovery_storm_share: float = 0.33
+    recovery_storm_hold_seconds: float = 30.0
+    # Pods that may be on their way to new places at the same time.
+    recovery_moves: int = 64
     # Seed of the `random` strategy; unset means a new one at each start.
     random_seed: int | None = None
     # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.

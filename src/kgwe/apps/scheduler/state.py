@@ -82,6 +82,7 @@ class ClusterState:
 
     def deaf(self) -> None:
         """Tell nobody (a standby)."""
+        self.on_health = _ignore
         self.tell(on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
 
     # --- nodes ------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.answers import Answers
+from kgwe.apps.scheduler.evictions import Evictions
 from kgwe.apps.scheduler.gangs import OWNER_PREFIX
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.reconciler import Reconciler
+from kgwe.apps.scheduler.recovery import Recovery
 from kgwe.apps.scheduler.seater import Seater
 from kgwe.kube import resources
 from kgwe.kube.events import Event
@@ -53,6 +55,9 @@ class Term:
         self.answers.on_decision = self._count_decision
         self._seater = Seater(means)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
+        self._evictions = Evictions(means)
+        self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
+        self._planner.first = self._recovery.first
         self._workers: list[asyncio.Task[None]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -98,9 +103,9 @@ class Term:
 
     async def __aenter__(self) -> Self:
         self._state.tell(
-            on_work=self._queue.add,
-            on_room=self._planner.pass_soon,
-            on_gone=self._reconciler.gone,
+            on_work=self._touched,
+            on_room=self._room,
+            on_gone=self._gone,
             on_unseated=self._seater.seat,
         )
         self._gangs.refusal = self._planner.held.get
@@ -112,6 +117,9 @@ class Term:
             later=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
         )
         self._seater.start()
+        self._evictions.start()
+        self._state.on_health = self._recovery.health
+        self._recovery.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
         for owner in list(self._state.runs):
@@ -121,6 +129,20 @@ class Term:
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 
+    def _touched(self, key: Key) -> None:
+        self._queue.add(key)
+        workload = self._state.workloads.get(key)
+        if workload is not None:
+            self._recovery.touched(workload.meta.uid)
+
+    def _room(self) -> None:
+        self._recovery.room()
+        self._planner.pass_soon()
+
+    def _gone(self, uid: str) -> None:
+        self._recovery.gone(uid)
+        self._reconciler.gone(uid)
+
     async def __aexit__(self, *exc: object) -> None:
         self._gangs.deaf()
         self._state.deaf()
@@ -129,6 +151,8 @@ class Term:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
         await self._let_finish()
+        await self._recovery.stop()
+        await self._evictions.stop()
         await self._seater.stop()
         self._planner.close()
         log.info("term_ended")

@@ -1,0 +1,245 @@
+"""Everything that has seats, as the plans that would disturb it see it (`kgwe.placement.running`).
+
+What a workload of ours needs is read from its spec, how its GPUs were divided from what runs it. A gang of others is
+read from its pods as they were before they got their places. Members are named by the number of their seat, or by
+the uid of the pod where there is no seat, and stand in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler import jobs, passes, seating
+from kgwe.kube import dialects, podrequest
+from kgwe.kube.api import core
+from kgwe.kube.api.gpuworkload import RecoveryPolicy
+from kgwe.model import amounts
+from kgwe.placement import planning
+from kgwe.placement.ledger import seat_key
+from kgwe.placement.live import Holding
+from kgwe.placement.running import Member, Repair, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kgwe.apps.scheduler.gangs import Group
+    from kgwe.apps.scheduler.means import Means
+    from kgwe.apps.scheduler.runs import Run
+    from kgwe.apps.scheduler.workload import Workload
+    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.node import Request
+    from kgwe.placement.planning import Ask
+    from kgwe.placement.snapshot import Grant
+
+log = structlog.get_logger(__name__)
+
+#: on pods of others: what is done when one of their gang is lost (ReplaceFailed, RestartGang, None)
+RECOVERY_ANNOTATION: Final = "kgwe.nvidia.io/recovery"
+#: on pods of others: "true" lets work of higher priority stop them
+PREEMPTIBLE_ANNOTATION: Final = "kgwe.nvidia.io/preemptible"
+
+_REPAIRS: Final = {
+    RecoveryPolicy.REPLACE_FAILED: Repair.REPLACE_FAILED,
+    RecoveryPolicy.RESTART_GANG: Repair.RESTART_GANG,
+    RecoveryPolicy.NONE: Repair.NONE,
+}
+
+
+def _nowhere(_: Holding) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """The pods of a gang of others that are there, and what each asked for."""
+
+    order: tuple[core.Pod, ...]
+    request: GangRequest
+    least: int
+
+
+class Census:
+    """One term's view; asks are worked out once per spec."""
+
+    def __init__(self, means: Means) -> None:
+        self._state = means.state
+        self._gangs = means.gangs
+        self._image = means.settings.default_image
+        self._asks: dict[str, tuple[tuple[int, str], Ask | None]] = {}
+
+    def forget(self, owner: str) -> None:
+        self._asks.pop(owner, None)
+
+    def of(self, owner: str, is_lost: Callable[[Holding], bool] = _nowhere) -> Running | None:
+        """The owner with its members; those for whose place `is_lost` says so must leave it. None: it is not known."""
+        if self._gangs.group(owner) is not None:
+            return self._of_gang(owner, is_lost)
+        return self._of_workload(owner, is_lost)
+
+    def all(self) -> Iterator[Running]:
+        """Everybody who has seats."""
+        for owner in list(self._state.ledger.owners()):
+            found = self.of(owner)
+            if found is not None:
+                yield found
+
+    def grant(self, key: str) -> Grant | None:
+        """What the holder has, as one; None when its node is not there."""
+        grants = self._state.fleet.grants(key)
+        if len(grants) <= 1:
+            return grants[0] if grants else None
+        first, *others = grants
+        return replace(first, slices=tuple(each for other in others for each in other.slices))
+
+    # --- workloads of ours ------------------------------------------------------------------------------
+
+    def _of_workload(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
+        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        if run is None or workload is None or run.ended is not None or run.suspended:
+            return None
+        ask = self._ask(workload, run)
+        if ask is None:
+            return None
+        ledger = self._state.ledger
+        places = ledger.places(owner)
+        members = tuple(
+            Member(
+                str(number),
+                ask.request,
+                self.grant(ledger.pod_in(owner, number) or seat_key(owner, number)),
+                failed=is_lost(places[number]),
+            )
+            for number in sorted(places)
+        )
+        return Running(
+            owner,
+            members,
+            priority=workload.priority,
+            preemptible=workload.preemptible,
+            started_at_s=_seconds(run.start_time or run.meta.creationTimestamp),
+            least=1 if workload.serves else None,
+            gang=self._gang(replace(ask, pods=len(members))),
+            repair=_REPAIRS.get(RecoveryPolicy(workload.recovery), Repair.NONE),
+        )
+
+    def _ask(self, workload: Workload, run: Run) -> Ask | None:
+        """What each pod of the run asks for; worked out from the spec as it is now, and divided as the run is."""
+        key = (workload.meta.generation, run.meta.uid)
+        known = self._asks.get(workload.meta.uid)
+        if known is None or known[0] != key:
+            known = self._asks[workload.meta.uid] = (key, self._read(workload, run))
+        return known[1]
+
+    def _read(self, workload: Workload, run: Run) -> Ask | None:
+        try:
+            ask = jobs.ask(workload, jobs.pod_template(workload, self._image), frozenset())
+        except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
+            # Edited since into something that could not start.
+            log.info("not_in_census", workload=workload.meta.key, error=str(exc))
+            return None
+        request = ask.request
+        if request.gpus.count:
+            request = replace(request, gpus=replace(request.gpus, count=run.wanted.get(amounts.GPU, 0)))
+        return replace(ask, request=request, amounts=run.wanted, pods=len(run.seats), divisible=False)
+
+    @staticmethod
+    def _gang(ask: Ask) -> GangRequest | None:
+        if ask.pods == 1:
+            return None
+        try:
+            return planning.gang_request(ask)
+        except errors.Permanent:
+            # Some ranks are done: its segments are no longer whole. What binds all of it still does.
+            return planning.gang_request(replace(ask, nearness=replace(ask.nearness, segments=())))
+
+    # --- gangs of others --------------------------------------------------------------------------------
+
+    def _of_gang(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
+        group = self._gangs.group(owner)
+        pods = self._pods(group) if group is not None else None
+        if group is None or pods is None:
+            return None
+        members = tuple(self._member(owner, group, pod, is_lost) for pod in pods.order)
+        annotations = [pod.metadata.annotations for pod in pods.order]
+        return Running(
+            owner,
+            members,
+            priority=pods.request.priority,
+            preemptible=all(each.get(PREEMPTIBLE_ANNOTATION) == "true" for each in annotations),
+            started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
+            least=pods.least if pods.least < len(members) else None,
+            gang=pods.request if len(members) > 1 else None,
+            repair=_repair(annotations),
+        )
+
+    def _member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
+        uid = pod.metadata.uid
+        real = group.members[uid][0]
+        number = group.seats.get(uid)
+        place = self._state.ledger.seat(owner, number) if number is not None else None
+        if place is None and real.spec.nodeName:
+            place = Holding(real.spec.nodeName)
+        grant = None
+        if place is not None:
+            key = uid if uid in self._state.fleet else seat_key(owner, number if number is not None else -1)
+            grant = self.grant(key)
+        name = str(number) if number is not None else uid
+        return Member(name, _request(pod), grant, failed=place is not None and is_lost(place))
+
+    def _pods(self, group: Group) -> _Pods | None:
+        """All pods of the gang as one request, as if none had a place yet."""
+        members = [
+            (as_made(pod), member) for pod, member in group.members.values() if pod.metadata.deletionTimestamp is None
+        ]
+        if not members:
+            return None
+        found = dialects.gang_request(members, _request)
+        if isinstance(found, dialects.Problem):
+            return None
+        order = tuple(pod for pod in found.order if pod is not None)
+        least = sum(role.least for role in found.request.roles)
+        return _Pods(order, found.request, least) if order else None
+
+
+def as_made(pod: core.Pod) -> core.Pod:
+    """The pod as its owner made it: without a node, and without the affinity that holds it to its seat."""
+    spec = msgspec.structs.replace(pod.spec, nodeName="")
+    if seating.SEAT_ANNOTATION in pod.metadata.annotations:
+        spec = msgspec.structs.replace(spec, affinity=_unpinned(spec))
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def _unpinned(spec: core.PodSpec) -> core.Affinity:
+    """Without the line that names its node; a term that consisted of nothing else was not there before."""
+    required = spec.affinity.nodeAffinity.required
+    here = seating.pinned_to(spec)
+    if required is None or not here:
+        return spec.affinity
+    terms = []
+    for term in required.nodeSelectorTerms:
+        fields = tuple(line for line in term.matchFields if line.values != (here,))
+        if fields or term.matchExpressions:
+            terms.append(msgspec.structs.replace(term, matchFields=fields))
+    selector = msgspec.structs.replace(required, nodeSelectorTerms=tuple(terms)) if terms else None
+    return msgspec.structs.replace(spec.affinity, nodeAffinity=core.NodeAffinity(required=selector))
+
+
+def _request(pod: core.Pod) -> Request:
+    return podrequest.read(pod).request
+
+
+def _repair(annotations: Sequence[dict[str, str]]) -> Repair:
+    """What the pods say; ReplaceFailed when they say nothing, nothing when they say something nobody knows."""
+    said = next((each[RECOVERY_ANNOTATION] for each in annotations if RECOVERY_ANNOTATION in each), None)
+    if said is None:
+        return Repair.REPLACE_FAILED
+    return Repair(said) if said in set(Repair) else Repair.NONE
+
+
+def _seconds(text: str | None) -> float:
+    return passes.seconds(text or "")

@@ -1,0 +1,55 @@
+"""Pods of a gang that are not where its plan wants them: they have to go, so that others come in the right places.
+
+Read off the run and its pods alone. A pod is a stray when it is bound, or held by its affinity, to another node than
+its seat's; when it was started in an earlier round of a gang that is started again as a whole; and when it was given a
+card that has failed since, while its seat has other cards now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.apps.scheduler import seating
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kgwe.apps.scheduler.runs import Run
+    from kgwe.kube.api import core
+
+#: on a run: why its plan is not the one it was made with
+NOTE_ANNOTATION: Final = "kgwe.nvidia.io/recovery-note"
+#: on a run: how often all of it was started again; on its pods: in which round they were given their seats
+ROUND_ANNOTATION: Final = "kgwe.nvidia.io/round"
+
+
+def round_of(annotations: Mapping[str, str]) -> int:
+    return max(seating.count_in(annotations.get(ROUND_ANNOTATION, "")), 0)
+
+
+def mark(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
+    """The patch that gives a pod its seat, with the round of its run."""
+    if run is not None and (number := round_of(run.meta.annotations)):
+        patch["metadata"]["annotations"][ROUND_ANNOTATION] = str(number)
+    return patch
+
+
+def of(run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int]) -> Iterator[core.Pod]:
+    """`sick`: node -> mask of its sick cards. A single pod is held by its Job and cannot stray."""
+    if len(run.seats) <= 1:
+        return
+    for pod in pods:
+        number = run.seat_of(pod)
+        if 0 <= number < len(run.seats) and _is_stray(run, number, pod, sick):
+            yield pod
+
+
+def _is_stray(run: Run, number: int, pod: core.Pod, sick: Callable[[str], int]) -> bool:
+    node = pod.spec.nodeName or seating.pinned_to(pod.spec)
+    if seating.is_gated(pod) or not node:
+        return False  # it has not been given its place yet
+    seat = run.seats[number]
+    if node != seat.node or round_of(pod.metadata.annotations) < round_of(run.meta.annotations):
+        return True
+    failed = seating.cards_of(pod.metadata.annotations) & sick(node)
+    return bool(failed and not failed & seat.cards)
