@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from dataclasses import dataclass
@@ -26,13 +27,18 @@ class Panel:
     curves: Mapping[str, Mapping[str, float]]
 
 
+def require() -> None:
+    """Say so now if a picture cannot be drawn later."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise errors.NotFound("drawing needs matplotlib: pip install 'kgwe[plot]'")
+
+
 def draw(panels: Sequence[Panel], path: Path, *, columns: int = 2) -> None:
     """Write the panels, row by row."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra
-        from matplotlib.ticker import EngFormatter, FuncFormatter  # noqa: PLC0415
-    except ImportError as exc:
-        raise errors.NotFound("drawing needs matplotlib: pip install 'kgwe[plot]'") from exc
+    require()
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra
+    from matplotlib.ticker import EngFormatter, FuncFormatter  # noqa: PLC0415
+
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(_WIDE * columns, _HIGH * rows), layout="constrained")
     names = dict.fromkeys(name for panel in panels for name in panel.curves)

@@ -50,6 +50,8 @@ def run(
     from kgwe.bench import growth as bench  # noqa: PLC0415 -- NumPy
     from kgwe.bench import plot  # noqa: PLC0415
 
+    if png is not None:
+        plot.require()
     options = bench.Options(nodes=nodes, decisions=decisions, repeat=repeat, seed=seed)
     try:
         measured = bench.run(options, progress.for_stream())
