@@ -15,7 +15,7 @@ from kgwe.kube import nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
 from kgwe.model import amounts, domain_labels, gpu, mig
 from kgwe.model.wiring import Slot, Wiring
-from kgwe.placement.node import Node, Shape
+from kgwe.placement.node import MOST_CARDS, Node, Shape
 from kgwe.placement.taints import Taint
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ class FleetReader:
             wiring = topology.wiring(gpu_node)
         else:
             # Nothing is known of the wiring, or the device plugin offers every card several times.
-            wiring = Wiring(slots=tuple(Slot(bus="") for _ in range(max(count, _slice_cards(offered)))))
+            number = min(max(count, _slice_cards(offered)), MOST_CARDS)
+            wiring = Wiring(slots=tuple(Slot(bus="") for _ in range(number)))
         wiring = self._wirings.setdefault(wiring, wiring)
         first = gpu_node.status.gpus[0] if gpu_node and gpu_node.status.gpus else None
         label = translate.int_label(labels, translate.GPU_MEMORY_LABEL)

@@ -167,7 +167,7 @@ class Estimator:
         left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
         ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
         free, never = len(listed), len(listed) + 1
-        cards = np.arange(snapshot.milli.shape[1], dtype=np.uint32)
+        cards = np.arange(snapshot.milli.shape[1], dtype=np.int64)
         who = np.where(snapshot.free[:, None] >> cards & 1, free, never)
         shares: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for number, occupant in enumerate(listed):

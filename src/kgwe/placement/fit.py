@@ -122,7 +122,7 @@ class Fitter:
         self._offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
         self._wide: NDArray[np.bool_] = self.tables.wide[snapshot.shape]
         self._has_wide = bool(self._wide.any())
-        self._usable = np.array([node.usable for node in nodes], np.uint32)
+        self._usable = np.array([node.usable for node in nodes], np.int64)
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
         self._pods = np.array([node.pods for node in nodes], np.int32)
@@ -133,7 +133,7 @@ class Fitter:
         """Where the tables speak of these nodes as they are now."""
         return self._rows(self.snapshot.free, at)
 
-    def _rows(self, free: NDArray[np.uint32], at: At) -> NDArray[np.int64]:
+    def _rows(self, free: NDArray[np.int64], at: At) -> NDArray[np.int64]:
         own = free[at]
         if self._has_wide:
             own = np.where(self._wide[at], np.bitwise_count(own), own)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: a whole card in the unit of shares
 CARD_MILLI = 1000
 #: cards of one node that a mask has bits for
-MOST_CARDS = 32
+MOST_CARDS = 63
 
 
 class Preference(enum.StrEnum):

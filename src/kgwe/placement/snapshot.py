@@ -65,7 +65,7 @@ class Snapshot:
     shape: NDArray[np.int32]
     ready: NDArray[np.bool_]
     #: node -> mask of cards that are whole, healthy and free
-    free: NDArray[np.uint32]
+    free: NDArray[np.int64]
     cpu_milli: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
     pods: NDArray[np.int32]
@@ -110,7 +110,7 @@ class Snapshot:
             labels=LabelIndex([n.name for n in listed], [n.labels for n in listed], [n.taints for n in listed]),
             shape=np.array([numbers[node.shape] for node in listed], dtype=np.int32),
             ready=np.array([node.ready for node in listed], dtype=np.bool_),
-            free=np.array([node.usable for node in listed], dtype=np.uint32),
+            free=np.array([node.usable for node in listed], dtype=np.int64),
             cpu_milli=np.array([node.cpu_milli for node in listed], dtype=np.int64),
             memory_bytes=np.array([node.memory_bytes for node in listed], dtype=np.int64),
             pods=np.array([node.pods for node in listed], dtype=np.int32),
@@ -225,14 +225,14 @@ class Snapshot:
 
     def _book_cards(self, node: int, cards: int, sign: int) -> None:
         full = self.nodes[node].shape.memory_mib or 0
-        self.free[node] ^= np.uint32(cards)
+        self.free[node] ^= np.int64(cards)
         for card in bits(cards):
             self.milli[node, card] = 0 if sign > 0 else CARD_MILLI
             self.share_mib[node, card] = 0 if sign > 0 else full
 
     def _refresh_card(self, node: int, card: int) -> None:
         """A card is free as a whole exactly while nobody shares it."""
-        bit = np.uint32(1 << card)
+        bit = np.int64(1 << card)
         if self.milli[node, card] == CARD_MILLI:
             self.free[node] |= bit
         else:

@@ -39,14 +39,14 @@ KINDS: dict[str, Resource[Any]] = {
 class Replica:
     """One controller process."""
 
-    def __init__(self, kubeconfig: Path, log: Path, **settings: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *, command: str = "controller", **settings: str) -> None:
         self.port = ports.allocate(("metrics",))["metrics"]
         self.log = log
         env = os.environ | {f"KGWE_SCHEDULER_{key.upper()}": value for key, value in settings.items()}
-        command = [sys.executable, "-m", "kgwe.cli", "controller", "--kubeconfig", str(kubeconfig)]
-        command += ["--metrics-bind-address", f"127.0.0.1:{self.port}"]
+        argv = [sys.executable, "-m", "kgwe.cli", command, "--kubeconfig", str(kubeconfig)]
+        argv += ["--metrics-bind-address", f"127.0.0.1:{self.port}"]
         with log.open("ab") as out:
-            self.process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
+            self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=out)
 
     async def get(self, path: str) -> httpx2.Response:
         async with httpx2.AsyncClient(timeout=5) as client:
@@ -57,7 +57,8 @@ class Replica:
             while True:
                 assert self.process.poll() is None, f"controller died: {self.log.read_text()[-3000:]}"
                 try:
-                    if (await self.get("/readyz")).is_success:
+                    reply = await self.get("/readyz")
+                    if reply.is_success or "standby" in reply.text:
                         return self
                 except httpx2.TransportError:
                     pass

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.scheduler.bed import KINDS, ROOT, Bed
+from tests.integration.scheduler.pods import Live
 
 from kgwe import errors
-from kgwe.kube import crds, manifests, resources
+from kgwe.kube import manifests, resources, scheduler_configuration
 from kgwe.kube.client import KubeClient
+from kgwe.local import install, ports
 from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
 
 if TYPE_CHECKING:
@@ -35,8 +37,7 @@ def prepared(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 async def _prepare(cluster: LocalCluster) -> None:
     async with KubeClient.connect(cluster.kubeconfig) as client:
-        await crds.install(client)
-        await manifests.apply(client, manifests.load(ROOT / "deploy" / "rbac.yaml"))
+        await install.install(client)
 
 
 @pytest.fixture
@@ -71,3 +72,18 @@ async def _clear(bed: Bed) -> None:
     await bed.remove_nodes()
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
     await bed.client.patch(resources.LEASE, "kgwe-scheduler", lease, "kgwe-system")
+
+
+@pytest.fixture(scope="module")
+def extender_port(prepared: tuple[LocalCluster, Path]) -> Iterator[int]:
+    """kube-scheduler asks this port about GPU pods, for as long as the module's tests run."""
+    cluster, _ = prepared
+    port = ports.allocate(("extender",))["extender"]
+    cluster.configure_scheduler(scheduler_configuration.text(f"http://127.0.0.1:{port}"))
+    yield port
+    cluster.configure_scheduler(None)
+
+
+@pytest.fixture
+def live(bed: Bed, extender_port: int) -> Live:
+    return Live(bed, extender_port)

@@ -1,0 +1,103 @@
+"""Plain pods and gangs of plain pods for tests of the extender, and a scheduler that kube-scheduler asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import msgspec
+
+from kgwe.apps.scheduler import seating
+from kgwe.kube import resources, translate
+from kgwe.model import amounts
+
+if TYPE_CHECKING:
+    from tests.integration.scheduler.bed import Bed, Replica
+
+LEAF = "fabric.topograph.run/tier-0"
+SPINE = "fabric.topograph.run/tier-1"
+
+
+class Live:
+    """A bed whose kube-scheduler asks whichever scheduler leads."""
+
+    def __init__(self, bed: Bed, port: int) -> None:
+        self.bed = bed
+        self.port = port
+
+    async def scheduler(self, **settings: str) -> Replica:
+        return await self.bed.controller(
+            command="scheduler", extender_bind_address=f"127.0.0.1:{self.port}", **settings
+        )
+
+    async def nodes(self, leaves: dict[str, int], gpus: int = 8) -> None:
+        """So many nodes per leaf, named after it."""
+        for leaf, count in leaves.items():
+            for number in range(count):
+                await self.bed.node(f"{leaf}-{number}", gpus, labels={LEAF: leaf, SPINE: "s"})
+
+    async def pod(self, name: str, gpus: int = 1, **changes: Any) -> Any:
+        return await self.bed.client.create(resources.POD, pod(name, gpus, **changes), "default")
+
+    async def gang(self, name: str, size: int, gpus: int = 8, *, made: int | None = None, **said: str) -> list[Any]:
+        """Pods of a gang of `size`; `made`: how many of them are created."""
+        return [
+            await self.pod(f"{name}-{number}", gpus, annotations=gang(name, size, **said))
+            for number in range(size if made is None else made)
+        ]
+
+    async def call(self, path: str, body: Any) -> httpx2.Response:
+        """As kube-scheduler would, or worse."""
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        async with httpx2.AsyncClient(timeout=5) as client:
+            return await client.post(f"http://127.0.0.1:{self.port}{path}", content=content)
+
+    async def snapshot(self) -> Any:
+        async with httpx2.AsyncClient(timeout=5) as client:
+            return (await client.get(f"http://127.0.0.1:{self.port}/debug/snapshot")).json()
+
+    # --- seeing -----------------------------------------------------------------------------------------
+
+    def node_of(self, name: str) -> str:
+        found = self.bed.pods.store.get(f"default/{name}")
+        return found.spec.nodeName if found is not None else ""
+
+    def bound(self, prefix: str) -> dict[str, str]:
+        """Pod -> node, of those that have one."""
+        return {
+            pod.metadata.name: pod.spec.nodeName
+            for pod in self.bed.pods.store.values()
+            if pod.metadata.name.startswith(prefix) and pod.spec.nodeName
+        }
+
+    async def until_bound(self, prefix: str, count: int, timeout_s: float = 30) -> dict[str, str]:
+        await self.bed.until(lambda: len(self.bound(prefix)) == count, timeout_s)
+        return self.bound(prefix)
+
+    def overbooked(self) -> dict[str, int]:
+        """Nodes whose pods hold more GPUs than they have."""
+        held = self.bed.gpus_bound()
+        offered = {name: translate.offered(node).get(amounts.GPU, 0) for name, node in self.bed.nodes.store.items()}
+        return {name: count for name, count in held.items() if count > offered.get(name, 0)}
+
+    def leaves(self, prefix: str) -> set[str]:
+        return {self.bed.nodes.store[node].metadata.labels[LEAF] for node in self.bound(prefix).values()}
+
+
+def gang(name: str, size: int, **said: str) -> dict[str, str]:
+    """`required="leaf"` becomes `kgwe.nvidia.io/topology-required: leaf`."""
+    named = {f"kgwe.nvidia.io/topology-{key}": value for key, value in said.items()}
+    return {"kgwe.nvidia.io/gang": name, "kgwe.nvidia.io/gang-size": str(size), **named}
+
+
+def pod(
+    name: str, gpus: int = 1, *, annotations: dict[str, str] | None = None, gated: bool = False, **spec: Any
+) -> dict[str, Any]:
+    wants = {amounts.GPU: str(gpus)} if gpus else {}
+    container = {"name": "main", "image": "example.com/work:1", "resources": {"limits": wants}}
+    gates = {"schedulingGates": [{"name": seating.GATE}]} if gated else {}
+    said = {"kgwe.nvidia.io/simulated-duration": "1h", **(annotations or {})}
+    return {
+        "metadata": {"name": name, "annotations": said},
+        "spec": {"containers": [container], "restartPolicy": "Never", **gates, **spec},
+    }

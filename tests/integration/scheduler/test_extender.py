@@ -1,0 +1,211 @@
+"""The extender beside a real kube-scheduler: plain pods, gangs of plain pods, bad callers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kgwe.kube import resources
+
+if TYPE_CHECKING:
+    from tests.integration.scheduler.pods import Live
+
+
+async def test_a_pod_for_one_gpu_leaves_whole_nodes_whole(live: Live):
+    await live.nodes({"a": 2})
+    await live.scheduler()
+    await live.pod("first", 1)
+    await live.until_bound("first", 1)
+    await live.pod("second", 1)
+    await live.until_bound("second", 1)
+
+    assert live.node_of("first") == live.node_of("second")
+
+
+async def test_a_hundred_pods_at_once_fill_one_node_exactly_and_none_waits_on_a_lock(live: Live):
+    """HAMi#1130: many pods for one node at once."""
+    await live.nodes({"a": 1}, gpus=60)
+    replica = await live.scheduler()
+    await asyncio.gather(*(live.pod(f"p-{number}", 1) for number in range(100)))
+    await live.until_bound("p-", 60, timeout_s=60)
+
+    assert not live.overbooked()
+    assert await replica.metric('kgwe_extender_requests_total{outcome="placed",verb="filter"}') >= 60
+
+
+async def test_without_room_the_pod_says_why_and_starts_when_there_is_room(live: Live):
+    await live.nodes({"a": 1})
+    await live.scheduler()
+    await live.pod("holder", 8)
+    await live.until_bound("holder", 1)
+    await live.pod("late", 2)
+    await live.bed.until(lambda: "Unschedulable" in live.bed.pod_says("late"))
+
+    await live.bed.client.delete(resources.POD, "holder", "default", grace_s=0)
+    await live.until_bound("late", 1)
+
+
+async def test_two_small_then_one_large_all_run(live: Live):
+    """kueue#4474: nodes with 2, 1 and 1 free; two pods for one GPU must not take the only pair."""
+    for name, gpus in {"a": 2, "b": 1, "c": 1}.items():
+        await live.bed.node(name, gpus)
+    await live.scheduler()
+    await live.pod("one-0", 1)
+    await live.pod("one-1", 1)
+    await live.until_bound("one-", 2)
+    await live.pod("two", 2)
+    await live.until_bound("two", 1)
+
+
+async def test_wishes_in_annotations_count_and_bad_ones_are_told(live: Live):
+    await live.bed.node("old", 8, labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
+    await live.bed.node("new", 8, labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
+    await live.scheduler()
+    await live.pod("wants-h100", 1, annotations={"kgwe.nvidia.io/gpu-model": "H100"})
+    await live.pod("nonsense", 1, annotations={"kgwe.nvidia.io/min-memory-gb": "lots"})
+    await live.until_bound("wants-h100", 1)
+
+    assert live.node_of("wants-h100") == "new"
+    await live.bed.until(lambda: "Unschedulable" in live.bed.pod_says("nonsense"))
+    found = live.bed.pods.store["default/nonsense"]
+    assert "min-memory-gb" in next(c.message for c in found.status.conditions if c.type == "PodScheduled")
+
+
+# --- gangs ----------------------------------------------------------------------------------------------
+
+
+async def test_a_gang_starts_in_one_leaf_and_ranks_have_their_own_nodes(live: Live):
+    await live.nodes({"a": 2, "b": 4})
+    await live.scheduler()
+    await live.gang("train", 3, required="leaf")
+    bound = await live.until_bound("train-", 3)
+
+    assert live.leaves("train-") == {"b"}
+    assert len(set(bound.values())) == 3
+
+
+async def test_nothing_of_an_incomplete_gang_is_bound_and_it_holds_nothing(live: Live):
+    await live.nodes({"a": 2})
+    await live.scheduler()
+    await live.gang("train", 3, gpus=4, made=2)
+    await live.pod("other", 8)
+    await live.pod("another", 8)
+    await live.until_bound("other", 1)
+    await live.until_bound("another", 1)
+
+    assert not live.bound("train-")
+    assert (await live.snapshot())["gangs"]["gang:default/kgwe.nvidia.io/train"]["problem"] == (
+        "1 more pods of default/train to come"
+    )
+
+
+async def test_a_gang_without_gates_waits_for_its_last_pod_too(live: Live):
+    """As on clusters without the admission policy; scheduler-plugins#930: nothing may bind alone."""
+    await live.nodes({"a": 2})
+    await live.scheduler()
+    await live.gang("train", 2, made=1)
+    await live.bed.until(lambda: "Unschedulable" in live.bed.pod_says("train-0"))
+    assert not live.bound("train-")
+
+    await live.pod("train-1", 8, annotations=live.bed.pods.store["default/train-0"].metadata.annotations)
+    await live.until_bound("train-", 2)
+
+
+async def test_a_two_pod_gang_with_one_free_node_binds_nothing_until_the_second_is_free(live: Live):
+    """scheduler-plugins#930."""
+    await live.nodes({"a": 2})
+    await live.scheduler()
+    await live.pod("holder", 8)
+    await live.until_bound("holder", 1)
+    await live.gang("pair", 2)
+    await live.pod("small", 1)
+    await live.until_bound("small", 1)
+    assert not live.bound("pair-")
+
+    for name in ("holder", "small"):
+        await live.bed.client.delete(resources.POD, name, "default", grace_s=0)
+    await live.until_bound("pair-", 2)
+
+
+async def test_soft_topology_takes_the_whole_free_leaf(live: Live):
+    """volcano#5205: one leaf with two free nodes, two with one; two replicas that prefer a leaf land on the first."""
+    await live.nodes({"hn1": 2, "hn2": 1, "hn3": 1})
+    await live.scheduler()
+    await live.gang("soft", 2, preferred="leaf")
+    await live.until_bound("soft-", 2)
+
+    assert live.leaves("soft-") == {"hn1"}
+
+
+async def test_gangs_that_compete_never_start_in_halves_and_all_run_in_the_end(live: Live):
+    """scheduler-plugins#117, in little: more gangs than room, each short, none lost, no deadlock."""
+    await live.nodes({"a": 2})
+    await live.scheduler()
+    names = [f"j{number}" for number in range(8)]
+    for name in names:
+        await live.gang(name, 2, gpus=4)
+    done: set[str] = set()
+    while len(done) < len(names):
+        started = [name for name in names if name not in done and len(live.bound(f"{name}-")) == 2]
+        assert not live.overbooked()
+        for name in started:
+            done.add(name)
+            for number in range(2):
+                await live.bed.client.delete(resources.POD, f"{name}-{number}", "default", grace_s=0)
+        waiting = [name for name in names if name not in done]
+        if waiting and not started:
+            await live.bed.until(lambda: any(len(live.bound(f"{name}-")) == 2 for name in waiting), timeout_s=30)  # noqa: B023 - awaited at once
+
+
+async def test_a_new_scheduler_goes_on_with_the_gangs_of_the_one_before(live: Live):
+    await live.nodes({"a": 4})
+    first = await live.scheduler(leader_elect="false")
+    await live.gang("train", 2)
+    before = await live.until_bound("train-", 2)
+    first.kill()
+    await live.scheduler(leader_elect="false")
+    snapshot = await live.snapshot()
+
+    assert snapshot["seats"]["gang:default/kgwe.nvidia.io/train"] == {"0": before["train-0"], "1": before["train-1"]}
+    assert sum(node["free"] for node in snapshot["nodes"].values()) == 16
+
+
+# --- callers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/filter", b"{not json", b"Error"),
+        ("/filter", b"[]", b"Error"),
+        ("/filter", {"Pod": {}}, b"names nodes"),
+        ("/filter", {"Pod": {"metadata": {"uid": 7}}, "NodeNames": []}, b"Error"),
+        ("/prioritize", b"\xff\xfe", b"[]"),
+        ("/preempt", {"Pod": 1}, b"Error"),
+        ("/filter", {"Pod": {"metadata": {"uid": "u"}}, "NodeNames": ["a", 3]}, b"Error"),
+    ],
+)
+async def test_nonsense_gets_an_error_and_the_next_call_an_answer(live: Live, path: str, body: object, says: bytes):
+    await live.nodes({"a": 1})
+    await live.scheduler(leader_elect="false")
+    reply = await live.call(path, body)
+
+    assert reply.status_code == 200
+    assert says in reply.content
+    await live.pod("fine", 1)
+    await live.until_bound("fine", 1)
+
+
+async def test_whole_nodes_are_understood_as_well_as_names(live: Live):
+    await live.nodes({"a": 2})
+    await live.scheduler(leader_elect="false")
+    wanted = {"metadata": {"uid": "u1", "name": "x", "namespace": "default"}, "spec": {"containers": []}}
+    nodes = {"items": [{"metadata": {"name": "a-0"}}, {"metadata": {"name": "a-1"}}]}
+    filtered = (await live.call("/filter", {"Pod": wanted, "Nodes": nodes})).json()
+    scores = (await live.call("/prioritize", {"Pod": wanted, "NodeNames": ["a-0", "a-1", "stranger"]})).json()
+
+    assert filtered["NodeNames"][0] in ("a-0", "a-1")
+    assert {score["Host"] for score in scores} == {"a-0", "a-1", "stranger"}
+    assert all(0 <= score["Score"] <= 10 for score in scores)
