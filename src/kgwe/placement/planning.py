@@ -182,7 +182,7 @@ def plan(
         ask = divided(place.fitter, ask)
         if ask.pods == 1 and ask.gang is None:
             return _one(place, ask, choosers or {}, rng)
-        if ask.gang is None and ask.strategy not in _GANG_STRATEGIES:
+        if ask.gang is None and ask.strategy not in GANG_STRATEGIES:
             return _unknown_strategy(ask, choosers or {})
         return _gang(place, ask, evictable, explain=explain)
     except errors.Permanent as exc:
@@ -213,7 +213,7 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
     name = ask.strategy or Strategy.SCORE
     if name in choosers:
         return _chosen(place, ask, name, choosers, rng)
-    if name not in _GANG_STRATEGIES:
+    if name not in GANG_STRATEGIES:
         return _unknown_strategy(ask, choosers)
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
@@ -228,7 +228,7 @@ def _unknown_strategy(ask: Ask, choosers: Choosers) -> Refusal:
         text = f"strategy {ask.strategy!r} places single pods, and these are {ask.pods}"
     else:
         text = f"no strategy named {ask.strategy!r}"
-    known = ", ".join(sorted({*_GANG_STRATEGIES, *(choosers if ask.pods == 1 else ())} - {""}))
+    known = ", ".join(sorted({*GANG_STRATEGIES, *(choosers if ask.pods == 1 else ())} - {""}))
     return Refusal(ask, Reason.UNKNOWN_STRATEGY, f"{text}; known are {known}", possible=False)
 
 
@@ -274,7 +274,7 @@ def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | No
 # --- gangs -----------------------------------------------------------------------------------------------
 
 #: every name a workload may give, and what it means for a gang
-_GANG_STRATEGIES: Mapping[str, GangStrategy] = {
+GANG_STRATEGIES: Mapping[str, GangStrategy] = {
     "consolidated": GangStrategy.CONSOLIDATED,
     "balanced": GangStrategy.BALANCED,
     "distributed": GangStrategy.DISTRIBUTED,
@@ -299,7 +299,7 @@ def gang_request(ask: Ask) -> GangRequest:
         segments=near.segments,
         required=near.required,
         preferred=near.preferred,
-        strategy=_GANG_STRATEGIES.get(ask.strategy, GangStrategy.CONSOLIDATED),
+        strategy=GANG_STRATEGIES.get(ask.strategy, GangStrategy.CONSOLIDATED),
         hardware=near.hardware,
         min_network_gb_per_s=near.min_network_gb_per_s,
         max_nodes_per_leaf=near.max_nodes_per_leaf,

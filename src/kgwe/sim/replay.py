@@ -1,0 +1,285 @@
+"""Recorded decisions taken again: by the same policy, which must give the same answers, or by another.
+
+    for outcome in replay(journal.read(paths)):
+        outcome.difference      "" when the answer is the recorded one, to the last bit
+
+Every decision is taken in the state in which it was recorded, whatever came out of the ones before: what another policy
+would have done with each question, not where it would have led. For that, run the jobs of the file in the simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.placement import planning
+from kgwe.placement.engine import Engine
+from kgwe.placement.fit import Fitter
+from kgwe.placement.gang import GangPlanner
+from kgwe.placement.ranking import Strategy
+from kgwe.placement.score import Weights
+from kgwe.placement.snapshot import Snapshot
+from kgwe.sim import codec, freerows, journal
+from kgwe.sim.journal import Decision, Nodes, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.domains import Tree
+    from kgwe.placement.node import Node
+    from kgwe.placement.planning import Ask
+    from kgwe.placement.strategies import Choosers
+    from kgwe.sim.freerows import Row
+    from kgwe.sim.journal import Answer, Line, No
+
+#: strategies that a decision may be taken again by
+POLICIES: Final = tuple(sorted({*planning.GANG_STRATEGIES} - {""}))
+
+
+class Scene:
+    """The fleet as the lines so far tell; can be planned on."""
+
+    def __init__(self, nodes: Sequence[Node], tree: Tree, weights: Weights) -> None:
+        self.snapshot = Snapshot.of(nodes)
+        self.tree = tree
+        self.weights = weights
+        self.fitter = Fitter(self.snapshot)
+        self.engine = Engine(self.snapshot, weights, fitter=self.fitter)
+        self.gangs = GangPlanner(self.fitter, tree)
+
+    @classmethod
+    def of(cls, line: Whole) -> Scene:
+        weights = codec.restored(Weights, line.weights) if line.weights else Weights()
+        scene = cls(journal.nodes_of(line), codec.tree_of(line.tree), weights)
+        scene.put(line.rows)
+        return scene
+
+    def put(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            freerows.put_row(self.snapshot, row)
+
+    def after(self, line: Nodes) -> Scene:
+        """The scene once these nodes have come, changed or gone."""
+        changed = {node.name: node for node in journal.nodes_of(line)}
+        gone = {*line.gone, *changed}
+        kept = [node for node in self.snapshot.nodes if node.name not in gone]
+        listed = sorted([*kept, *changed.values()], key=lambda node: node.name)
+        tree = self.tree if line.tree is None else codec.tree_of(line.tree)
+        scene = Scene(listed, tree, self.weights)
+        index = scene.snapshot.index
+        for node in kept:
+            row = freerows.row_of(self.snapshot, self.snapshot.index[node.name])
+            freerows.put_row(scene.snapshot, freerows.moved_row(row, index[node.name]))
+        scene.put(line.rows)
+        return scene
+
+    @contextlib.contextmanager
+    def without(self, names: Iterable[str]) -> Iterator[None]:
+        """Nothing more fits on these nodes meanwhile."""
+        snapshot = self.snapshot
+        numbers = [snapshot.index[name] for name in names if name in snapshot.index]
+        kept = snapshot.pods[numbers]
+        self._set_pods(numbers, np.zeros_like(kept))
+        try:
+            yield
+        finally:
+            self._set_pods(numbers, kept)
+
+    def _set_pods(self, numbers: list[int], pods: NDArray[np.int32]) -> None:
+        if numbers:
+            self.snapshot.pods[numbers] = pods
+            self.snapshot.version += 1
+            self.snapshot.changed[numbers] = self.snapshot.version
+
+    def leaves(self, nodes: Iterable[str]) -> int:
+        """Leaves that the nodes hang on; 0 when that is not known of one of them."""
+        places = [self.tree.position.get(name) for name in dict.fromkeys(nodes)]
+        if not self.tree.levels or None in places:
+            return 0
+        domains = {int(self.tree.domain_of[0, place]) for place in places}
+        return len(domains) if all(self.tree.levels[0].known[domain] for domain in domains) else 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One decision taken again."""
+
+    where: str
+    line: Decision
+    ask: Ask
+    answer: Answer
+    #: leaves that the recorded seats and the new ones are on; 0: not known
+    leaves: tuple[int, int]
+    #: what differs, in words; empty: nothing
+    difference: str = ""
+
+
+class _Drawn:
+    """Chance, as it fell."""
+
+    def __init__(self, draws: Sequence[int]) -> None:
+        self._draws = list(draws)
+
+    def randrange(self, stop: int, /) -> int:
+        # Another policy may draw where none did.
+        return self._draws.pop(0) % stop if self._draws else 0
+
+
+def replay(
+    lines: Iterable[tuple[str, Line]],
+    *,
+    policy: str = "",
+    choosers: Choosers | None = None,
+    since_s: float = 0.0,
+) -> Iterator[Outcome]:
+    """Every decision from `since_s` on, taken again; InvariantBroken where lines are missing."""
+    scene: Scene | None = None
+    for where, line in lines:
+        if isinstance(line, Whole):
+            scene = Scene.of(line)
+            _check(scene, line.snapshot, where)
+        elif scene is None:
+            raise errors.Permanent(f"{where}: the file does not begin with a snapshot; is its beginning missing?")
+        elif isinstance(line, Nodes):
+            scene = scene.after(line)
+        elif isinstance(line, Decision):
+            scene.put(line.rows)
+            if line.at_s >= since_s:
+                _check(scene, line.snapshot, where)
+                yield _again(scene, where, line, policy, choosers or {})
+
+
+def _check(scene: Scene, digest: str, where: str) -> None:
+    if freerows.digest(scene.snapshot) != digest:
+        raise errors.InvariantBroken(f"{where}: what is free is not what it was: lines are missing or were edited")
+
+
+def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
+    ask = journal.ask_of(line)
+    asked = under(ask, policy) if policy else ask
+    if line.by == "extender" and not policy:
+        answer = _pod(scene, asked, line)
+    else:
+        with scene.without(line.avoid if line.among is None else _others(scene, line.among)):
+            found = planning.plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
+        answer = journal.answer_of(found)
+    leaves = (scene.leaves(seat.node for seat in line.seats), scene.leaves(seat.node for seat in answer.seats))
+    return Outcome(where, line, ask, answer, leaves, _difference(line.answer, answer))
+
+
+def _others(scene: Scene, among: Iterable[str]) -> set[str]:
+    return set(scene.snapshot.index) - set(among)
+
+
+def _pod(scene: Scene, ask: Ask, line: Decision) -> Answer:
+    strategy = Strategy(ask.strategy) if ask.strategy else Strategy.SCORE
+    rng = np.random.default_rng(line.draws[0]) if line.draws else None
+    index = scene.snapshot.index
+    among = None if line.among is None else np.array([index[name] for name in line.among if name in index], np.intp)
+    return journal.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, among=among))
+
+
+def under(ask: Ask, policy: str) -> Ask:
+    """The same ask, placed by another strategy."""
+    if policy not in POLICIES:
+        raise errors.Permanent(f"no policy {policy!r}; the policies are {', '.join(POLICIES)}")
+    strategy = planning.GANG_STRATEGIES[policy]
+    gang = None if ask.gang is None else replace(ask.gang, strategy=strategy)
+    return replace(ask, strategy=policy, gang=gang, first=None)
+
+
+def _difference(old: Answer, new: Answer) -> str:
+    if old == new:
+        return ""
+    if old.refused is None and new.refused is None:
+        return _seats_differ(old, new)
+    if old.refused is not None and new.refused is not None:
+        return f"refused otherwise: {_no(new.refused)}; was: {_no(old.refused)}"
+    if new.refused is not None:
+        return f"refused ({new.refused.reason}), was placed on {_nodes(old)}"
+    return f"placed on {_nodes(new)}, was refused ({old.refused.reason if old.refused else ''})"
+
+
+def _no(refused: No) -> str:
+    return f"{refused.reason} ({refused.message})"
+
+
+def _seats_differ(old: Answer, new: Answer) -> str:
+    if old.seats == new.seats:
+        parts = [
+            f"{name} {getattr(new, name)}, was {getattr(old, name)}"
+            for name in ("score", "gb_per_s", "level", "domain")
+            if getattr(new, name) != getattr(old, name)
+        ]
+        return "same seats; " + ", ".join(parts)
+    if _nodes(old) == _nodes(new):
+        return f"other cards or ranks on {_nodes(new)}"
+    return f"placed on {_nodes(new)}, was on {_nodes(old)}"
+
+
+_NAMED: Final = 4
+
+
+def _nodes(answer: Answer) -> str:
+    names = list(dict.fromkeys(seat.node for seat in answer.seats))
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+# --- what another policy would have made of it -----------------------------------------------------------
+
+
+@dataclass
+class Comparison:
+    """Sums over all decisions, recorded and new."""
+
+    decisions: int = 0
+    same: int = 0
+    moved: int = 0
+    placed: int = 0
+    """Placed, and was refused."""
+    refused: int = 0
+    """Refused, and was placed."""
+    still_refused: int = 0
+    gangs: int = 0
+    """Gangs that both place, with every leaf known."""
+    leaves: tuple[int, int] = (0, 0)
+    rings: int = 0
+    """Placements of both for which a bandwidth is known."""
+    gb_per_s: tuple[float, float] = (0.0, 0.0)
+    slower: int = 0
+    faster: int = 0
+    changed: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome, keep: int = 0) -> None:
+        """Count it; of those that changed at most `keep` are kept."""
+        self.decisions += 1
+        old, new = outcome.line.answer, outcome.answer
+        if old.refused is not None and new.refused is not None:
+            self.still_refused += 1
+            return
+        if old.refused is not None or new.refused is not None:
+            self.placed += new.refused is None
+            self.refused += new.refused is not None
+        else:
+            is_same = old.seats == new.seats
+            self.same += is_same
+            self.moved += not is_same
+            self._measure(outcome, old, new)
+        if outcome.difference and old.seats != new.seats and len(self.changed) < keep:
+            self.changed.append(outcome)
+
+    def _measure(self, outcome: Outcome, old: Answer, new: Answer) -> None:
+        if len(old.seats) > 1 and all(outcome.leaves):
+            self.gangs += 1
+            self.leaves = (self.leaves[0] + outcome.leaves[0], self.leaves[1] + outcome.leaves[1])
+        if old.gb_per_s and new.gb_per_s:
+            self.rings += 1
+            self.gb_per_s = (self.gb_per_s[0] + old.gb_per_s, self.gb_per_s[1] + new.gb_per_s)
+            self.slower += new.gb_per_s < old.gb_per_s
+            self.faster += new.gb_per_s > old.gb_per_s
