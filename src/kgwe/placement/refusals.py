@@ -109,7 +109,7 @@ def _no_room(fitter: Fitter, request: Request, found: single.Refusal) -> str:
     if request.gpus.count or request.gpus.slices:
         could = fitter.when_empty(request) == Verdict.FITS
         free = _free(fitter.snapshot, request.gpus)
-        text += f"; {_amount(request.gpus, int(free[could].sum()))} free on all of them"
+        text += f"; {_amount(request.gpus, int(free[could].sum()))} free in all"
     return f"{text} ({listed})"
 
 

@@ -1,6 +1,7 @@
-"""The Job of a workload: names, labels, GPUs, the pin to its node."""
+"""What runs a workload: names, labels, GPUs, pins and gates, and how ranks find each other."""
 
 import copy
+import json
 import string
 from typing import Any
 
@@ -10,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs
-from kgwe.apps.scheduler.workload import from_kgwe, from_warp
+from kgwe.apps.scheduler import jobs, seating
+from kgwe.apps.scheduler.workload import Details, from_kgwe, from_warp
 from kgwe.kube import resources
-from kgwe.kube.api.core import Job, JobStatus
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.model import amounts
+from kgwe.placement.planning import Plan, Seat
 
 UID = "0f1e2d3c-aaaa-bbbb-cccc-0123456789ab"
 IMAGE = "example.com/default:1"
@@ -39,6 +40,23 @@ def with_template(spec, count=2, **more):
 
 def gpus_of(container):
     return container["resources"]["limits"][amounts.GPU]
+
+
+CONTAINER = {"name": "c", "image": "x"}
+
+
+def ask(workload):
+    return jobs.ask(workload, jobs.pod_template(workload, IMAGE), frozenset())
+
+
+def planned(workload, *nodes, per_pod=2, **more):
+    """The workload's Job or Deployment, a pod for each node."""
+    seats = tuple(Seat(node, 0b11) for node in nodes)
+    plan = Plan(
+        ask=ask(workload), seats=seats, grants=(), amounts={amounts.GPU: per_pod}, score=71.6,
+        parts={"topology": 50.04}, gb_per_s=450.0, level="leaf", domain="a", words="why", **more,
+    )  # fmt: skip
+    return jobs.build(workload, jobs.pod_template(workload, IMAGE), plan, "run1")
 
 
 class TestName:
@@ -79,7 +97,7 @@ class TestTemplate:
     def test_the_users_template_is_not_changed_in_place(self):
         workload = with_template({"containers": [{"name": "c", "image": "x"}]})
         before = copy.deepcopy(workload.template)
-        jobs.build(workload, jobs.pod_template(workload, IMAGE), "n1")
+        planned(workload, "n1", "n2", per_pod=1)
         assert workload.template == before
 
     def test_the_first_container_gets_the_gpus(self):
@@ -107,7 +125,7 @@ class TestTemplate:
         workload = kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template})
         made = jobs.pod_template(workload, IMAGE)
         assert made["metadata"]["labels"][jobs.UID_LABEL] == UID
-        assert jobs.ask(workload, made, frozenset()).count == 1
+        assert jobs.ask(workload, made, frozenset()).request.gpus.count == 1
 
     def test_the_users_app_label_is_kept_and_ours_are_not_to_be_overwritten(self):
         meta = {"labels": {"app": "theirs", jobs.UID_LABEL: "forged"}}
@@ -116,20 +134,83 @@ class TestTemplate:
         assert made["metadata"]["labels"]["app"] == "theirs"
         assert made["metadata"]["labels"][jobs.UID_LABEL] == UID
 
+    def test_what_we_write_on_pods_ourselves_cannot_come_from_a_template(self):
+        meta = {
+            "annotations": {seating.SEAT_ANNOTATION: "forged/0", seating.CARDS_ANNOTATION: "ff", "mine": "1"},
+            "labels": {jobs.RUN_LABEL: "forged"},
+        }
+        template = {"metadata": meta, "spec": {"containers": [CONTAINER]}}
+        made = jobs.pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
+        assert made["metadata"]["annotations"] == {"mine": "1"}
+        assert jobs.RUN_LABEL not in made["metadata"]["labels"]
+
 
 class TestAsk:
-    def test_counts_what_all_pods_need_together(self):
+    def test_counts_what_one_pod_takes(self):
         wants = {"requests": {"cpu": "500m", "memory": "1Gi"}}
-        spec = {"containers": [{"name": "c", "image": "x", "resources": wants}]}
-        workload = with_template(spec, count=4, gpusPerPod=2)
-        asked = jobs.ask(workload, jobs.pod_template(workload, IMAGE), frozenset())
-        assert asked.count == 4
-        assert asked.amounts == {amounts.GPU: 4, "cpu": 1000, "memory": 2 * 2**30, "pods": 2}
+        spec = {"containers": [{**CONTAINER, "resources": wants}]}
+        asked = ask(with_template(spec, count=4, gpusPerPod=2))
+        assert (asked.pods, asked.request.gpus.count, asked.divisible) == (2, 2, False)
+        assert asked.amounts == {amounts.GPU: 2, "cpu": 500, "memory": 2**30, "pods": 1}
+        assert (asked.request.cpu_milli, asked.request.memory_bytes) == (500, 2**30)
+
+    def test_a_count_alone_may_be_divided_among_pods(self):
+        assert ask(with_template({"containers": [CONTAINER]}, count=16)).divisible
+
+    def test_a_template_that_names_its_gpus_says_how_many_pods_there_are(self):
+        asking = {**CONTAINER, "resources": {"limits": {amounts.GPU: 8}}}
+        whole = ask(with_template({"containers": [asking]}, count=8))
+        assert (whole.pods, whole.divisible) == (1, False)
+        parts = ask(with_template({"containers": [asking]}, count=32))
+        assert (parts.pods, parts.request.gpus.count, parts.divisible) == (4, 8, False)
+
+    def test_ranks_that_cannot_be_shared_out_over_the_templates_pods_are_refused(self):
+        asking = {**CONTAINER, "resources": {"limits": {amounts.GPU: 4}}}
+        with pytest.raises(errors.Permanent, match="worldSize 8 cannot be shared out"):
+            ask(with_template({"containers": [asking]}, count=12, distributedConfig={"worldSize": 8}))
+
+    def test_needs_and_nearness_come_from_the_spec(self):
+        requirements = {
+            "count": 16,
+            "minMemoryGB": 40,
+            "gpuModel": "H100",
+            "architecture": "Hopper",
+            "topology": {
+                "preference": "SameNUMA",
+                "minBandwidthGBps": 600,
+                "requiredLevel": "leaf",
+                "preferredLevel": "nvlink",
+                "segmentSize": 2,
+            },
+        }
+        asked = ask(kgwe({"gpuRequirements": requirements, "gpusPerPod": 4, "priority": 7, "preemptible": True}))
+        wants = asked.request
+        assert (wants.preference, wants.min_bandwidth_gbps, wants.min_memory_gb) == ("SameNUMA", 600, 40)
+        assert (wants.model, wants.architecture) == ("H100", "Hopper")
+        near = asked.nearness
+        assert (near.required, near.preferred) == ("leaf", "nvlink")
+        assert [(each.size, each.level) for each in near.segments] == [(2, "nvlink")]
+        assert (asked.priority, asked.preemptible) == (7, True)
+
+    @pytest.mark.parametrize(
+        ("strategy", "preference"),
+        [("FSDP", "NVLinkOptimal"), ("ModelParallel", "NVLinkOptimal"), ("DataParallel", "None"), ("", "None")],
+    )
+    def test_ranks_that_talk_all_the_time_go_where_wiring_is_best(self, strategy, preference):
+        spec = {"gpuRequirements": {"count": 8}, "distributedConfig": {"strategy": strategy}}
+        assert ask(kgwe(spec)).request.preference == preference
+        spec["gpuRequirements"]["topology"] = {"preference": "NVLinkRequired"}
+        assert ask(kgwe(spec)).request.preference == "NVLinkRequired"
+
+    def test_slices_are_asked_for_by_profile(self):
+        asked = ask(kgwe({"gpuRequirements": {"mig": {"profile": "1g.10gb", "count": 3}}}))
+        assert (asked.request.gpus.profile, asked.request.gpus.slices) == ("1g.10gb", 3)
+        assert asked.amounts["nvidia.com/mig-1g.10gb"] == 3
 
     @pytest.mark.parametrize(
         "limits",
         [
-            {amounts.GPU: 1},
+            {amounts.GPU: 3},
             {amounts.GPU: 6},
             {"nvidia.com/mig-1g.10gb": 2},
             {amounts.GPU: 2, "nvidia.com/mig-1g.5gb": 1},
@@ -163,12 +244,10 @@ class TestAsk:
 
 class TestPin:
     def pinned(self, affinity=None):
-        spec = {"containers": [{"name": "c", "image": "x"}]}
+        spec = {"containers": [CONTAINER]}
         if affinity is not None:
             spec["affinity"] = affinity
-        workload = with_template(spec)
-        job = jobs.build(workload, jobs.pod_template(workload, IMAGE), "n1")
-        made = job["spec"]["template"]["spec"]["affinity"]
+        made = planned(with_template(spec), "n1")["spec"]["template"]["spec"]["affinity"]
         return made["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"], made
 
     here = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
@@ -192,37 +271,115 @@ class TestPin:
 
 
 class TestJob:
-    def test_several_pods_are_indexed(self):
-        workload = with_template({"containers": [{"name": "c", "image": "x"}]}, count=4, gpusPerPod=2)
-        spec = jobs.build(workload, jobs.pod_template(workload, IMAGE), "n1")["spec"]
+    def test_pods_of_a_gang_are_indexed_and_wait_for_their_seats(self):
+        workload = with_template({"containers": [CONTAINER]}, count=4, gpusPerPod=2)
+        spec = planned(workload, "n1", "n2")["spec"]
         assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
+        assert spec["template"]["spec"]["schedulingGates"] == [{"name": seating.GATE}]
+        assert "affinity" not in spec["template"]["spec"]
+
+    def test_gpus_that_the_plan_divided_are_divided_in_the_template(self):
+        workload = with_template({"containers": [CONTAINER]}, count=16)
+        (container,) = planned(workload, "n1", "n2", per_pod=8)["spec"]["template"]["spec"]["containers"]
+        assert gpus_of(container) == container["resources"]["requests"][amounts.GPU] == "8"
 
     def test_evictions_do_not_fail_the_job_unless_the_pod_restarts_by_itself(self):
-        never = with_template({"containers": [{"name": "c", "image": "x"}]})
-        assert "podFailurePolicy" in jobs.build(never, jobs.pod_template(never, IMAGE), "n1")["spec"]
-        restarts = with_template({"containers": [{"name": "c", "image": "x"}], "restartPolicy": "OnFailure"})
-        assert "podFailurePolicy" not in jobs.build(restarts, jobs.pod_template(restarts, IMAGE), "n1")["spec"]
+        assert "podFailurePolicy" in planned(with_template({"containers": [CONTAINER]}), "n1")["spec"]
+        restarts = with_template({"containers": [CONTAINER], "restartPolicy": "OnFailure"})
+        assert "podFailurePolicy" not in planned(restarts, "n1")["spec"]
 
     def test_pods_that_restart_themselves_may(self):
-        restarts = with_template({"containers": [{"name": "c", "image": "x"}], "restartPolicy": "OnFailure"})
-        assert jobs.build(restarts, jobs.pod_template(restarts, IMAGE), "n1")["spec"]["backoffLimit"] == 6
+        restarts = with_template({"containers": [CONTAINER], "restartPolicy": "OnFailure"})
+        assert planned(restarts, "n1")["spec"]["backoffLimit"] == 6
 
-    def test_remembers_node_and_generation(self):
-        notes = jobs.build(warp(), jobs.pod_template(warp(), IMAGE), "n1")["metadata"]["annotations"]
-        assert (notes[jobs.NODE_ANNOTATION], notes[jobs.GENERATION_ANNOTATION]) == ("n1", "4")
+    def test_remembers_the_plan_its_reasons_and_the_generation(self):
+        notes = planned(warp(), "n1")["metadata"]["annotations"]
+        assert (notes[seating.PLAN_ANNOTATION], notes[jobs.GENERATION_ANNOTATION]) == ("n1=3", "4")
+        assert jobs.details(notes) == Details(72, (("topology", 50.0),), 450.0, "leaf/a", "why")
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"score": 101}', '{"parts": [["a", -1]]}', '{"domain": 3}'])
+    def test_reasons_that_nobody_could_have_written_are_not_told(self, text):
+        assert jobs.details({jobs.DETAILS_ANNOTATION: text}) is None
+        assert jobs.details({}) is None
 
 
-class TestHeld:
-    def job(self, **spec):
-        container = {"name": "c", "resources": {"requests": {amounts.GPU: "2"}}}
-        body = {"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": [container]}}, **spec}}
-        return msgspec.convert(body, Job)
+class TestInference:
+    spec = {"workloadType": "Inference", "gpuRequirements": {"count": 2}}
 
-    def test_pods_that_are_done_hold_nothing(self):
-        job = self.job(parallelism=4, completions=4)
-        done = msgspec.structs.replace(job, status=JobStatus(succeeded=3))
-        assert jobs.held_by(job)[amounts.GPU] == 8
-        assert jobs.held_by(done)[amounts.GPU] == 2
+    def test_is_a_deployment_that_never_runs_two_pods_for_one(self):
+        workload = kgwe(self.spec)
+        made = planned(workload, "n1")
+        assert jobs.resource(workload) is resources.DEPLOYMENT
+        assert made["spec"]["replicas"] == 1
+        assert made["spec"]["strategy"] == {"type": "Recreate"}
+        assert made["spec"]["template"]["spec"]["restartPolicy"] == "Always"
 
-    def test_a_suspended_job_holds_nothing(self):
-        assert jobs.held_by(self.job(suspend=True)) == {}
+    def test_its_pods_are_told_from_those_of_an_earlier_deployment_of_the_same_name(self):
+        made = planned(kgwe(self.spec), "n1")
+        wanted = {jobs.UID_LABEL: UID, jobs.RUN_LABEL: "run1"}
+        assert made["spec"]["selector"]["matchLabels"] == wanted
+        assert wanted.items() <= made["spec"]["template"]["metadata"]["labels"].items()
+        assert made["metadata"]["labels"][jobs.RUN_LABEL] == "run1"
+
+    def test_replicas_do_not_look_for_each_other(self):
+        made = planned(kgwe(self.spec | {"gpusPerPod": 1}), "n1", "n2", per_pod=1)
+        spec = made["spec"]["template"]["spec"]
+        assert "subdomain" not in spec
+        assert "env" not in spec["containers"][0]
+
+
+class TestRendezvous:
+    def env(self, workload, pods=2, per_pod=8):
+        spec = planned(workload, *(f"n{i}" for i in range(pods)), per_pod=per_pod)["spec"]["template"]["spec"]
+        index = {"fieldRef": {"fieldPath": f"metadata.annotations['{seating.INDEX_ANNOTATION}']"}}
+        entries = spec["containers"][0]["env"]
+        return spec, {e["name"]: "<index>" if e.get("valueFrom") == index else e["value"] for e in entries}
+
+    def test_torchrun_finds_everything_in_the_environment(self):
+        spec, env = self.env(with_template({"containers": [CONTAINER]}, count=16))
+        job = jobs.job_name(with_template({"containers": [CONTAINER]}))
+        assert spec["subdomain"] == job
+        assert env == {
+            "MASTER_ADDR": f"{job}-0.{job}",
+            "MASTER_PORT": "29500",
+            "WORLD_SIZE": "16",
+            "RANK": "<index>",
+            "PET_NNODES": "2",
+            "PET_NPROC_PER_NODE": "8",
+            "PET_NODE_RANK": "<index>",
+            "PET_MASTER_ADDR": f"{job}-0.{job}",
+            "PET_MASTER_PORT": "29500",
+        }
+
+    def test_a_world_size_is_shared_out_over_the_pods(self):
+        _, env = self.env(with_template({"containers": [CONTAINER]}, count=16, distributedConfig={"worldSize": 4}))
+        assert (env["WORLD_SIZE"], env["PET_NPROC_PER_NODE"]) == ("4", "2")
+
+    def test_tensorflow_gets_its_cluster(self):
+        _, env = self.env(with_template({"containers": [CONTAINER]}, count=16, framework="TensorFlow"))
+        config = json.loads(env["TF_CONFIG"].replace("$(KGWE_RANK)", "1"))
+        assert len(config["cluster"]["worker"]) == 2
+        assert config["cluster"]["worker"][0] == f"{env['MASTER_ADDR']}:29500"
+        assert config["task"] == {"type": "worker", "index": 1}
+        assert list(env).index("KGWE_RANK") < list(env).index("TF_CONFIG"), "only what is defined before is filled in"
+
+    def test_jax_gets_a_process_per_pod(self):
+        _, env = self.env(with_template({"containers": [CONTAINER]}, count=16, framework="JAX"))
+        assert (env["JAX_NUM_PROCESSES"], env["JAX_PROCESS_ID"]) == ("2", "<index>")
+        assert env["JAX_COORDINATOR_ADDRESS"] == f"{env['MASTER_ADDR']}:29500"
+
+    def test_what_the_user_set_stays_and_may_refer_to_ours(self):
+        mine = [{"name": "MASTER_PORT", "value": "1234"}, {"name": "URL", "value": "tcp://$(MASTER_ADDR):1"}]
+        spec, env = self.env(with_template({"containers": [{**CONTAINER, "env": mine}], "subdomain": "own"}, count=16))
+        assert env["MASTER_PORT"] == "1234"
+        assert env["MASTER_ADDR"].endswith("-0.own")
+        names = [entry["name"] for entry in spec["containers"][0]["env"]]
+        assert names.index("MASTER_ADDR") < names.index("URL")
+        assert len(names) == len(set(names))
+
+    def test_the_services_name_begins_with_a_letter(self):
+        made = jobs.service(warp("7b-train"))
+        assert made["metadata"]["name"] == "w7b-train-job-0f1e2d3c"
+        assert made["spec"]["clusterIP"] == "None"
+        assert made["spec"]["publishNotReadyAddresses"]
+        assert made["spec"]["selector"] == {jobs.UID_LABEL: UID}

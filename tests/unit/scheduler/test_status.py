@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from kgwe.apps.scheduler import phases
-from kgwe.apps.scheduler.workload import Status, from_warp, status_patch
-from kgwe.kube.api.core import Job
+from kgwe.apps.scheduler import jobs, phases
+from kgwe.apps.scheduler.runs import Run
+from kgwe.apps.scheduler.workload import Details, Status, from_kgwe, from_warp, status_patch
+from kgwe.kube import resources
+from kgwe.kube.api.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
+from kgwe.kube.fleet import Cards
+from kgwe.placement.planning import Ask, Reason, Refusal, Seat
 
 
 def workload(**status):
@@ -46,10 +51,22 @@ def test_a_condition_keeps_its_time_until_its_status_changes():
     assert conditions(third) == {"Scheduled": ("True", "Placed", "t3")}
 
 
-PLACED = phases.Placement("n1", "w-job-1", 2, "leastLoaded")
+CARDS = Cards({0: "GPU-a", 1: "GPU-b"}, {(3, 0): ("GPU-d", "MIG-x", "1g.10gb")})
+
+
+def run(*seats, details=None):
+    meta = ObjectMeta(name="w-job-1", annotations={jobs.GENERATION_ANNOTATION: "2"})
+    return Run(resources.JOB, meta, pods=len(seats), seats=seats, wanted={}, details=details)
+
+
+def placement(made, of):
+    return phases.Placement(made, of, lambda _node: CARDS)
+
+
+PLACED = placement(run(Seat("n1")), workload())
 COMPLETE = Condition("Complete", "True", "CompletionsReached", "", "t9")
 FAILED = Condition("Failed", "True", "BackoffLimitExceeded", "pod failed", "t9")
-JOB = Job(metadata=ObjectMeta(name="w-job-1"))
+JOB = run(Seat("n1"))
 BUILDERS = {
     "pending": lambda w: phases.pending(w, "TooLarge", "needs more", "t1"),
     "retrying": lambda w: phases.retrying(w, 1, "refused", "t1"),
@@ -88,3 +105,67 @@ def test_failed_work_counts_as_finished_until_its_spec_is_edited():
     assert not workload(phase="Failed", observed_generation=1).finished
     assert workload(phase="Succeeded", observed_generation=1).finished
     assert not workload(phase="Running", observed_generation=2).finished
+
+
+def kgwe_workload():
+    meta = ObjectMeta(name="w", namespace="ns", uid="u", generation=2)
+    return from_kgwe(GPUWorkload(metadata=meta, spec=GPUWorkloadSpec(gpuRequirements=GPURequirements(count=4))))
+
+
+def test_a_plan_is_told_in_full():
+    made = kgwe_workload()
+    why = Details(72, (("topology", 50.0),), 450.0, "leaf/a", "because")
+    gang = run(Seat("n1", 0b01), Seat("n1", 0b10), Seat("n2", 0b11), details=why)
+    told = status_patch(made, phases.running(made, placement(gang, made), "t1"))["status"]
+    assert told["scheduledNode"] == "n1"
+    assert told["message"] == "running on 2 nodes"
+    assert told["placements"] == [
+        {"node": "n1", "pods": 2, "gpus": ["GPU-a", "GPU-b"]},
+        {"node": "n2", "pods": 1, "gpus": ["GPU-a", "GPU-b"]},
+    ]
+    assert told["allocatedGPUs"] == ["GPU-a", "GPU-b", "GPU-a", "GPU-b"]
+    assert (told["schedulingScore"], told["estimatedBandwidth"]) == (72, 450.0)
+    assert told["scoreParts"] == [{"name": "topology", "points": 50.0}]
+    assert (told["domain"], told["reasons"]) == ("leaf/a", "because")
+
+
+def test_slices_are_told_by_their_uuids():
+    made = kgwe_workload()
+    told = status_patch(made, phases.running(made, placement(run(Seat("n1", 0, ((3, 0),))), made), "t1"))["status"]
+    assert told["migInstances"] == [{"parentGPU": "GPU-d", "instanceUUID": "MIG-x", "profile": "1g.10gb"}]
+
+
+def test_nothing_of_a_plan_is_left_when_work_waits_again():
+    made = kgwe_workload()
+    placed = phases.running(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
+    again = replace(made, status=placed)
+    told = status_patch(again, phases.pending(again, "NodeRefused", "no", "t2"))["status"]
+    gone = ("placements", "allocatedGPUs", "schedulingScore", "scheduledNode", "jobName", "startTime")
+    assert all(told[field] is None for field in gone)
+
+
+def test_a_reader_gets_back_what_was_written():
+    made = kgwe_workload()
+    placed = phases.running(
+        made, placement(run(Seat("n1", 1), details=Details(72, (("a", 1.0),), 9.0, "x", "y")), made), "t1"
+    )
+    body = status_patch(made, placed)["status"]
+    stored = msgspec.convert(
+        {"metadata": {"name": "w", "generation": 2}, "spec": {"gpuRequirements": {"count": 4}}, "status": body},
+        GPUWorkload,
+    )
+    assert status_patch(from_kgwe(stored), placed) is None
+
+
+def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
+    made = kgwe_workload()
+    refusal = Refusal(Ask("u", None), Reason.TOPOLOGY_NOT_MET, "needs a leaf", certificate=Certificate())
+    told = status_patch(made, phases.waiting(made, refusal, "t1", ("t5", "t9")))["status"]
+    assert told["message"] == "needs a leaf"
+    assert told["reasons"] == "require spine instead"
+    assert told["estimatedStart"] == {"p50": "t5", "p90": "t9"}
+
+
+class Certificate:
+    def words(self):
+        return "require spine instead"
