@@ -91,13 +91,19 @@ def gang(name: str, size: int, **said: str) -> dict[str, str]:
 
 
 def pod(
-    name: str, gpus: int = 1, *, annotations: dict[str, str] | None = None, gated: bool = False, **spec: Any
+    name: str,
+    gpus: int = 1,
+    *,
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    gated: bool = False,
+    **spec: Any,
 ) -> dict[str, Any]:
     wants = {amounts.GPU: str(gpus)} if gpus else {}
     container = {"name": "main", "image": "example.com/work:1", "resources": {"limits": wants}}
     gates = {"schedulingGates": [{"name": seating.GATE}]} if gated else {}
     said = {"kgwe.nvidia.io/simulated-duration": "1h", **(annotations or {})}
     return {
-        "metadata": {"name": name, "annotations": said},
+        "metadata": {"name": name, "annotations": said, "labels": labels or {}},
         "spec": {"containers": [container], "restartPolicy": "Never", **gates, **spec},
     }

@@ -102,14 +102,18 @@ async def test_nothing_of_an_incomplete_gang_is_bound_and_it_holds_nothing(live:
 
 
 async def test_a_gang_without_gates_waits_for_its_last_pod_too(live: Live):
-    """As on clusters without the admission policy; scheduler-plugins#930: nothing may bind alone."""
+    """In a dialect that the admission policy does not gate, and as on clusters without the policy."""
+    said = {
+        "labels": {"kueue.x-k8s.io/pod-group-name": "train"},
+        "annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"},
+    }
     await live.nodes({"a": 2})
     await live.scheduler()
-    await live.gang("train", 2, made=1)
+    await live.pod("train-0", 8, **said)
     await live.bed.until(lambda: "Unschedulable" in live.bed.pod_says("train-0"))
     assert not live.bound("train-")
 
-    await live.pod("train-1", 8, annotations=live.bed.pods.store["default/train-0"].metadata.annotations)
+    await live.pod("train-1", 8, **said)
     await live.until_bound("train-", 2)
 
 

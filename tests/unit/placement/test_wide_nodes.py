@@ -86,10 +86,10 @@ def test_a_gang_on_such_nodes_has_a_ring_nobody_knows():
 
 
 def test_of_more_cards_than_a_mask_has_bits_the_first_are_used():
-    shape = dataclasses.replace(WIDE, wiring=machines.nvswitch(40))
+    shape = dataclasses.replace(WIDE, wiring=machines.nvswitch(80))
     fitter = Fitter(Snapshot.of([node("huge", shape), node("narrow", H100)]))
-    assert fitter.room(cards(1)).tolist() == [32, 8]
-    assert fitter.verdicts(cards(33)).tolist() == [Verdict.TOO_FEW_CARDS] * 2
+    assert fitter.room(cards(1)).tolist() == [63, 8]
+    assert fitter.verdicts(cards(64)).tolist() == [Verdict.TOO_FEW_CARDS] * 2
 
 
 @given(sick=st.integers(0, 2**20 - 1), taken=st.integers(0, 2**20 - 1), count=st.integers(1, 21))
