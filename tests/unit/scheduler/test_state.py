@@ -1,173 +1,352 @@
 """What counts for whom: only what the API's own ownership says."""
 
+from __future__ import annotations
+
+import itertools
+
 import msgspec
 import pytest
+from tests.unit.scheduler.objects import (
+    NAME,
+    ONE,
+    TWO,
+    UID,
+    added,
+    changed,
+    deployment,
+    free,
+    job,
+    leaving,
+    node,
+    pod,
+    removed,
+    replica,
+    workload,
+)
 
-from kgwe.apps.scheduler import jobs
+from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import resources
-from kgwe.kube.informer import Change
 from kgwe.model import amounts
-
-UID = "11111111-aaaa-bbbb-cccc-000000000000"
-NAME = f"w-job-{UID[:8]}"
-
-
-def make(kind, body):
-    return msgspec.convert(body, kind)
-
-
-def node(name="n1", gpus="8", **more):
-    offers = {amounts.GPU: gpus, "pods": "110", "cpu": "64"} | more
-    ready = [{"type": "Ready", "status": "True"}]
-    body = {"metadata": {"name": name}, "status": {"allocatable": offers, "conditions": ready}}
-    return make(resources.NODE.type, body)
-
-
-def workload(uid=UID, namespace="team", **status):
-    meta = {"name": "w", "namespace": namespace, "uid": uid, "generation": 1, "resourceVersion": "1"}
-    spec = {"gpuRequirements": {"count": 4}}
-    return make(resources.GPU_WORKLOAD.type, {"metadata": meta, "spec": spec, "status": status})
-
-
-def pod_spec(gpus, at=""):
-    container = {"name": "c", "resources": {"requests": {amounts.GPU: str(gpus)}}}
-    return {"nodeName": at, "containers": [container]}
-
-
-def job(uid="job-1", *, owner=UID, namespace="team", name=NAME, at="n1", gpus=4, **status):
-    owners = (
-        [{"apiVersion": "v1", "kind": "GPUWorkload", "name": "w", "uid": owner, "controller": True}] if owner else []
-    )
-    meta = {
-        "name": name,
-        "namespace": namespace,
-        "uid": uid,
-        "labels": {jobs.UID_LABEL: UID},
-        "annotations": {jobs.NODE_ANNOTATION: at},
-        "ownerReferences": owners,
-    }
-    spec = {"template": {"spec": pod_spec(gpus)}}
-    return make(resources.JOB.type, {"metadata": meta, "spec": spec, "status": status})
-
-
-def pod(name="p", job_uid="job-1", *, at="n1", gpus=4, namespace="team", phase="Running"):
-    owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job_uid, "controller": True}]
-    meta = {"name": name, "namespace": namespace, "labels": {jobs.UID_LABEL: UID}, "ownerReferences": owners}
-    return make(resources.POD.type, {"metadata": meta, "spec": pod_spec(gpus, at), "status": {"phase": phase}})
-
-
-def added(obj):
-    return Change(obj.metadata.key, None, obj)
-
-
-def removed(obj):
-    return Change(obj.metadata.key, obj, None)
+from kgwe.placement.planning import Seat
 
 
 @pytest.fixture
 def state():
     made = ClusterState()
-    made.on_node(added(node()))
+    made.on_node(added(node("n1")))
+    made.on_node(added(node("n2")))
     return made
 
 
-def free(state):
-    state.ledger.check()
-    return state.ledger.free("n1", amounts.GPU)
+def listen(state):
+    heard = []
+    state.tell(
+        on_work=lambda _: None,
+        on_room=lambda: heard.append("room"),
+        on_gone=heard.append,
+        on_unseated=lambda owner, pod: heard.append((owner, pod.metadata.name)),
+    )
+    return heard
 
 
-def test_a_job_of_ours_reserves_until_its_pod_is_bound_and_again_when_it_is_evicted(state):
-    state.on_kgwe(added(workload()))
-    state.on_job(added(job()))
-    assert free(state) == 4
-    state.on_pod(added(pod()))
-    assert free(state) == 4
-    state.on_pod(removed(pod()))
-    assert free(state) == 4
-    state.on_job(removed(job()))
-    assert free(state) == 8
+def held_by(state, key):
+    """Node and cards of a holder."""
+    holding = state.ledger.fleet.holding(key)
+    return holding and (holding.node, holding.cards)
 
 
-@pytest.mark.parametrize("order", ["job first", "workload first", "pod first"])
-def test_the_order_in_which_watches_deliver_does_not_matter(state, order):
-    steps = {
-        "workload": lambda: state.on_kgwe(added(workload())),
-        "job": lambda: state.on_job(added(job())),
-        "pod": lambda: state.on_pod(added(pod())),
-    }
-    first = order.split(maxsplit=1)[0]
-    for step in (first, *(each for each in steps if each != first)):
-        steps[step]()
-    assert free(state) == 4
-    assert state.jobs[UID].metadata.uid == "job-1"
-    assert list(state.pods_of(state.jobs[UID])) == ["team/p"]
+class TestOnePod:
+    def test_a_job_of_ours_reserves_until_its_pod_is_bound_and_again_when_it_is_evicted(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        assert free(state) == {"n1": 4, "n2": 8}
+        assert held_by(state, f"{UID}/0") == ("n1", 0b1111)
+        state.on_pod(added(pod()))
+        assert free(state) == {"n1": 4, "n2": 8}
+        assert held_by(state, "uid-p") == ("n1", 0b1111)
+        state.on_pod(removed(pod()))
+        assert held_by(state, f"{UID}/0") == ("n1", 0b1111)
+        state.on_job(removed(job()))
+        assert free(state) == {"n1": 8, "n2": 8}
+
+    @pytest.mark.parametrize("order", list(itertools.permutations(["workload", "job", "pod"])))
+    def test_the_order_in_which_watches_deliver_does_not_matter(self, state, order):
+        steps = {
+            "workload": lambda: state.on_kgwe(added(workload())),
+            "job": lambda: state.on_job(added(job())),
+            "pod": lambda: state.on_pod(added(pod())),
+        }
+        for step in order:
+            steps[step]()
+        assert free(state) == {"n1": 4, "n2": 8}
+        assert held_by(state, "uid-p") == ("n1", 0b1111)
+        assert list(state.pods_of(state.runs[UID])) == ["uid-p"]
+
+    def test_a_pod_of_the_job_before_does_not_stand_in_for_the_new_one(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job("job-1")))
+        state.on_pod(added(pod("old", "job-1")))
+        state.on_job(removed(job("job-1")))
+        assert free(state)["n1"] == 4, "it still runs down"
+        state.on_job(added(job("job-2", seats=(Seat("n1", 0b11110000),))))
+        assert free(state)["n1"] == 0, "and the new Job's pods are still to come"
+        state.on_pod(removed(pod("old", "job-1")))
+        assert free(state)["n1"] == 4
+
+    def test_a_finished_job_holds_nothing(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        done = job(conditions=[{"type": "Complete", "status": "True"}])
+        state.on_job(changed(job(), done))
+        assert free(state)["n1"] == 8
+
+    def test_a_suspended_job_holds_nothing_until_it_goes_on(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job(suspend=True)))
+        assert free(state)["n1"] == 8
+        state.on_job(changed(job(suspend=True), job()))
+        assert free(state)["n1"] == 4
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        pytest.param(job(owner=""), id="labelled, but owned by nobody"),
-        pytest.param(job(owner="somebody-else"), id="owned by another"),
-        pytest.param(job(namespace="other"), id="in another namespace"),
-        pytest.param(job(name="other"), id="under another name"),
-    ],
-)
-def test_a_label_does_not_make_a_job_ours(state, forged):
-    state.on_kgwe(added(workload()))
-    state.on_job(added(forged))
-    assert state.jobs == {}
-    assert free(state) == 8
-    state.on_job(added(job()))
-    state.on_job(removed(forged)) if forged.metadata.key != job().metadata.key else None
-    assert state.jobs[UID].metadata.uid == "job-1"
+class TestForgery:
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            pytest.param(job("forged", owner=""), id="labelled, but owned by nobody"),
+            pytest.param(job("forged", owner="somebody-else"), id="owned by another"),
+            pytest.param(job("forged", namespace="other"), id="in another namespace"),
+            pytest.param(job("forged", name="other"), id="under another name"),
+        ],
+    )
+    def test_a_label_does_not_make_a_job_ours(self, state, forged):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(forged))
+        assert state.runs == {}
+        assert free(state)["n1"] == 8
+        state.on_job(removed(forged))
+        state.on_job(added(job()))
+        assert state.runs[UID].meta.uid == "job-1"
+
+    def test_of_two_runs_that_both_could_be_it_the_first_counts(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        meta = msgspec.structs.replace(
+            deployment(seats=(Seat("n2", 1),)).metadata, creationTimestamp="2026-02-02T00:00:00Z"
+        )
+        state.on_deployment(added(msgspec.structs.replace(deployment(), metadata=meta)))
+        assert state.runs[UID].meta.uid == "job-1"
+        assert free(state) == {"n1": 4, "n2": 8}
+        state.on_job(removed(job()))
+        assert state.runs[UID].meta.uid == "dep-1", "and when it is gone the other"
+
+    def test_a_run_on_its_way_out_makes_room_for_its_successor(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(leaving(job())))
+        state.on_deployment(added(deployment(seats=(Seat("n2", 1),))))
+        assert state.runs[UID].meta.uid == "dep-1"
+
+    def test_a_labelled_pod_of_somebody_else_counts_for_itself(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        state.on_pod(added(pod("stranger", job_uid="not-ours", namespace="other", gpus=2)))
+        assert free(state)["n1"] == 2
+        assert state.pods_of(state.runs[UID]) == {}
+
+    @pytest.mark.parametrize(
+        "stranger",
+        [
+            pytest.param(pod("x", "not-ours", at="n2", **{seating.SEAT_ANNOTATION: f"{UID}/0"}), id="by annotation"),
+            pytest.param(replica("x", at="n2", namespace="other", seat=f"{UID}/0"), id="labels, from elsewhere"),
+            pytest.param(replica("x", at="n2", set_name="mine-1", seat=f"{UID}/0"), id="of another ReplicaSet"),
+            pytest.param(replica("x", at="n2", run="", seat=f"{UID}/0"), id="without the run's label"),
+        ],
+    )
+    def test_nobody_else_takes_a_workloads_seat(self, state, stranger):
+        state.on_kgwe(added(workload(count=8)))
+        state.on_deployment(added(deployment()))
+        state.on_pod(added(stranger))
+        assert free(state) == {"n1": 4, "n2": 0}, "its seats are as they were, and the stranger counts too"
+
+    def test_a_label_that_is_edited_away_takes_the_run_with_it(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        meta = msgspec.structs.replace(job().metadata, labels={})
+        bare = msgspec.structs.replace(job(), metadata=meta)
+        state.on_job(changed(job(), bare))
+        assert state.runs == {}
+        assert free(state)["n1"] == 8
+        state.on_job(removed(bare))
+        assert state._claims == {}
+
+    def test_a_label_that_is_edited_to_name_another_leaves_nothing_behind(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        meta = msgspec.structs.replace(job().metadata, labels={jobs.UID_LABEL: "other"})
+        state.on_job(changed(job(), msgspec.structs.replace(job(), metadata=meta)))
+        assert state.runs == {}
+        assert free(state)["n1"] == 8
+
+    def test_no_plan_holds_more_than_the_workload_asks_for(self, state):
+        state.on_kgwe(added(workload(count=4)))
+        state.on_job(added(job(seats=tuple(Seat("n2") for _ in range(60)), gpus=4)))
+        assert free(state) == {"n1": 8, "n2": 8}
+        assert state.runs[UID].seats == ()
+
+    def test_a_single_pod_is_where_its_template_pins_it_whatever_the_annotation_says(self, state):
+        moved = job()
+        moved.metadata.annotations[seating.PLAN_ANNOTATION] = "n2=f"
+        state.on_kgwe(added(workload()))
+        state.on_job(added(moved))
+        assert free(state) == {"n1": 4, "n2": 8}
+
+    def test_a_gangs_plan_that_is_lost_is_taken_from_the_status(self, state):
+        placements = [{"node": "n1", "pods": 1}, {"node": "n2", "pods": 1}]
+        bare = job(seats=(), pods=2)
+        state.on_kgwe(added(workload(count=8, placements=placements, phase="Running")))
+        state.on_job(added(bare))
+        assert [seat.node for seat in state.runs[UID].seats] == ["n1", "n2"]
+        assert free(state) == {"n1": 4, "n2": 4}
 
 
-def test_a_labelled_pod_of_somebody_else_counts_for_itself(state):
-    state.on_kgwe(added(workload()))
-    state.on_job(added(job()))
-    state.on_pod(added(pod("stranger", job_uid="not-ours", namespace="other", gpus=2)))
-    assert free(state) == 2
-    assert state.pods_of(state.jobs[UID]) == {}
+class TestGangs:
+    def events(self):
+        return [
+            added(workload(count=8)),
+            added(job(seats=TWO)),
+            added(pod("p0", at="n1", index=0)),
+            added(pod("p1", at="n2", index=1)),
+        ]
+
+    def tell(self, state, change):
+        kinds = {"GPUWorkload": state.on_kgwe, "Job": state.on_job, "Pod": state.on_pod}
+        kinds[type(change.new or change.old).__name__](change)
+
+    @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+    def test_the_order_in_which_watches_deliver_does_not_matter(self, state, order):
+        events = self.events()
+        for number in order:
+            self.tell(state, events[number])
+        assert held_by(state, "uid-p0") == ("n1", 0b11110000)
+        assert held_by(state, "uid-p1") == ("n2", 0b1111)
+        assert free(state) == {"n1": 4, "n2": 4}
+        for number in order:
+            change = events[number]
+            self.tell(state, removed(change.new))
+        assert free(state) == {"n1": 8, "n2": 8}
+        assert not any(state.ledger.owners())
+
+    def test_seats_of_pods_that_have_succeeded_are_free(self, state):
+        for event in self.events()[:2]:
+            self.tell(state, event)
+        state.on_job(changed(job(seats=TWO), job(seats=TWO, completedIndexes="0")))
+        assert free(state) == {"n1": 8, "n2": 4}
+
+    def test_pods_behind_the_gate_are_announced_whichever_comes_first(self, state):
+        heard = listen(state)
+        waiting = pod("p0", at="", index=0, gated=True, phase="Pending")
+        state.on_pod(added(waiting))
+        assert heard == []
+        state.on_kgwe(added(workload(count=8)))
+        state.on_job(added(job(seats=TWO)))
+        assert (UID, "p0") in heard
+        heard.clear()
+        state.on_pod(changed(waiting, leaving(waiting)))
+        assert heard == [], "nobody is seated on his way out"
+
+    def test_a_plan_that_changes_moves_the_seats_that_are_free_and_tells_who_waits(self, state):
+        heard = listen(state)
+        for event in self.events()[:3]:
+            self.tell(state, event)
+        state.on_pod(added(pod("p1", at="", index=1, gated=True, phase="Pending")))
+        heard.clear()
+        again = (TWO[0], Seat("n1", 0b1111))
+        state.on_job(changed(job(seats=TWO), job(seats=again)))
+        assert free(state) == {"n1": 0, "n2": 8}
+        assert held_by(state, "uid-p0") == ("n1", 0b11110000)
+        assert (UID, "p1") in heard
 
 
-def test_a_pod_of_the_job_before_does_not_stand_in_for_the_new_one(state):
-    state.on_kgwe(added(workload()))
-    state.on_job(added(job("job-1")))
-    state.on_pod(added(pod("old", "job-1")))
-    state.on_job(removed(job("job-1")))
-    assert free(state) == 4, "it still runs down"
-    state.on_job(added(job("job-2")))
-    assert free(state) == 0, "and the new Job's pods are still to come"
-    state.on_pod(removed(pod("old", "job-1")))
-    assert free(state) == 4
+class TestDeployments:
+    @pytest.fixture
+    def state(self, state):
+        state.on_kgwe(added(workload(count=8)))
+        state.on_deployment(added(deployment()))
+        return state
+
+    def test_pods_have_the_seats_they_were_given(self, state):
+        state.on_pod(added(replica("a", at="n2", seat=f"{UID}/1")))
+        assert held_by(state, "uid-a") == ("n2", 0b1111)
+        assert held_by(state, f"{UID}/0") == ("n1", 0b11110000)
+        assert free(state) == {"n1": 4, "n2": 4}
+        assert state.taken(UID) == {1}
+
+    def test_a_pod_without_a_seat_counts_for_itself(self, state):
+        state.on_pod(added(replica("a", at="n1")))
+        assert free(state) == {"n1": 0, "n2": 4}
+
+    def test_the_seat_of_a_dying_pod_is_offered_to_the_next(self, state):
+        heard = listen(state)
+        old = replica("old", at="n1", seat=f"{UID}/0")
+        state.on_pod(added(old))
+        state.on_pod(added(replica("new", at="", gated=True, phase="Pending")))
+        heard.clear()
+        state.on_pod(changed(old, leaving(old)))
+        assert heard == [(UID, "new")]
+        assert 0 not in state.taken(UID)
+        assert free(state) == {"n1": 4, "n2": 4}, "counted once, as the dying pod"
+
+    def test_one_bound_to_the_seat_of_a_dying_pod_has_it_when_that_is_gone(self, state):
+        old, new = replica("old", at="n1", seat=f"{UID}/0"), replica("new", at="n1", seat=f"{UID}/0")
+        state.on_pod(added(leaving(old)))
+        state.on_pod(added(new))
+        assert free(state)["n1"] == 0, "both are there"
+        state.on_pod(removed(leaving(old)))
+        assert free(state)["n1"] == 4
+        assert state.ledger.pod_in(UID, 0) == "uid-new"
+
+    def test_pods_of_the_deployment_before_hold_none_of_its_seats(self, state):
+        state.on_pod(added(replica("old", run="dep-0", at="n1", seat=f"{UID}/0")))
+        assert free(state)["n1"] == 0
+        assert state.pods_of(state.runs[UID]) == {}
 
 
-def test_a_finished_job_holds_nothing(state):
-    state.on_kgwe(added(workload()))
-    state.on_job(added(job()))
-    done = job(conditions=[{"type": "Complete", "status": "True"}])
-    state.on_job(Change(done.metadata.key, job(), done))
-    assert free(state) == 8
+class TestNodes:
+    def test_a_node_with_odd_resources_is_still_a_node(self, state):
+        state.on_node(added(node("odd", **{"kubernetes.io/batch-cpu": "500m", "example.com/x": "1"})))
+        assert free(state)["odd"] == 8
 
+    def test_an_unreadable_node_is_left_out_and_nothing_else_breaks(self, state):
+        state.on_node(added(node("broken", gpus="half")))
+        assert free(state) == {"n1": 8, "n2": 8}
 
-def test_a_node_with_odd_resources_is_still_a_node(state):
-    state.on_node(added(node("odd", **{"kubernetes.io/batch-cpu": "500m", "example.com/x": "1"})))
-    assert state.ledger.free("odd", amounts.GPU) == 8
-
-
-def test_an_unreadable_node_is_left_out_and_nothing_else_breaks(state):
-    state.on_node(added(node("broken", gpus="half")))
-    assert state.ledger.node("broken") is None
-    assert free(state) == 8
+    def test_amounts_beyond_all_counting_are_counted(self, state):
+        for number in range(3):
+            huge = pod(f"h{number}", "not-ours")
+            huge.spec.containers[0].resources.requests["cpu"] = str(2**60)
+            state.on_pod(added(huge))
+        assert state.fleet.snapshot.cpu_milli[0] < 0
+        assert (state.fleet.recount().cpu_milli == state.fleet.snapshot.cpu_milli).all()
 
 
 def test_room_is_announced_when_something_ends(state):
-    heard = []
     state.on_kgwe(added(workload()))
     state.on_job(added(job()))
-    state.tell(on_work=lambda _: None, on_room=lambda: heard.append("room"), on_gone=heard.append)
+    heard = listen(state)
     state.on_job(removed(job()))
     assert heard == ["room"]
     state.on_kgwe(removed(workload()))
     assert heard == ["room", UID]
+
+
+def test_annotations_with_numbers_nobody_could_count_do_no_harm(state):
+    wild = "9" * 5000
+    bad = job(seats=TWO, completedIndexes=f"0-{wild},{wild}")
+    bad.metadata.annotations[jobs.GENERATION_ANNOTATION] = wild
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(bad))
+    strange = pod("p0", index=0, **{seating.CARDS_ANNOTATION: "f" * 5000, seating.SEAT_ANNOTATION: f"x/{wild}"})
+    strange.metadata.annotations[seating.INDEX_ANNOTATION] = wild
+    state.on_pod(added(strange))
+    assert amounts.GPU in state.runs[UID].wanted
+    assert state.runs[UID].meta.name == NAME
+    assert ONE[0].node in free(state)
