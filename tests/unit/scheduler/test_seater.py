@@ -1,0 +1,185 @@
+"""Who is given which seat, in how many writes, and what happens when the pod goes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from tests.unit.scheduler.objects import (
+    TWO,
+    UID,
+    added,
+    changed,
+    deployment,
+    job,
+    leaving,
+    node,
+    pod,
+    replica,
+    workload,
+)
+
+from kgwe import errors
+from kgwe.apps.scheduler import seater, seating
+from kgwe.apps.scheduler.seater import Seater
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube.api import core
+from kgwe.placement.live import Holding
+
+
+class Client:
+    """Takes patches down; fails as it is told to."""
+
+    def __init__(self):
+        self.patches = []
+        self.failures = []
+
+    async def patch(self, _resource, name, body, _namespace):
+        if self.failures:
+            raise self.failures.pop(0)
+        self.patches.append((name, body))
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+    made.on_kgwe(added(workload(count=8)))
+    return made
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+@pytest.fixture
+async def seating_pods(state, client, monkeypatch):
+    monkeypatch.setattr(seater, "_LOOK_AGAIN_S", 0.02)
+    made = Seater(SimpleNamespace(client=client, state=state))
+    made.start()
+    state.tell(on_work=lambda _: None, on_room=lambda: None, on_gone=lambda _: None, on_unseated=made.seat)
+    yield made
+    await made.stop()
+
+
+async def until(true):
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110 - there is nothing to wait on
+            await asyncio.sleep(0.001)
+
+
+async def idle(made):
+    """Nothing is being written, and nothing is about to be."""
+    await until(lambda: not len(made._queue))
+
+
+def seats(client):
+    return {name: body["metadata"]["annotations"][seating.SEAT_ANNOTATION] for name, body in client.patches}
+
+
+def gated(name, index):
+    return pod(name, at="", index=index, gated=True, phase="Pending")
+
+
+@pytest.mark.usefixtures("seating_pods")
+async def test_a_gangs_pods_get_the_seats_of_their_ranks_in_one_write_each(state, client):
+    state.on_job(added(job(seats=TWO)))
+    state.on_pod(added(gated("p1", 1)))
+    state.on_pod(added(gated("p0", 0)))
+    await until(lambda: len(client.patches) == 2)
+    assert seats(client) == {"p0": f"{UID}/0", "p1": f"{UID}/1"}
+    body = dict(client.patches)["p0"]
+    assert body["metadata"]["uid"] == "uid-p0"
+    assert body["metadata"]["annotations"][seating.CARDS_ANNOTATION] == "f0"
+    assert body["spec"]["schedulingGates"] == []
+    (term,) = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+
+
+async def test_replicas_get_a_seat_each_that_nobody_has(state, client, seating_pods):
+    state.on_deployment(added(deployment()))
+    state.on_pod(added(replica("seated", at="", seat=f"{UID}/0")))
+    for name in ("a", "b"):
+        state.on_pod(added(replica(name, at="", gated=True, phase="Pending")))
+    await until(lambda: client.patches)
+    await idle(seating_pods)
+    assert set(seats(client).values()) == {f"{UID}/1"}, "one of them, once; the other has none to get"
+    assert len(set(seats(client))) == 1
+
+
+async def test_who_found_no_seat_gets_that_of_the_next_pod_to_go(state, client, seating_pods):
+    state.on_deployment(added(deployment()))
+    old = replica("old", at="n1", seat=f"{UID}/0")
+    state.on_pod(added(old))
+    state.on_pod(added(replica("other", at="n2", seat=f"{UID}/1")))
+    state.on_pod(added(replica("new", at="", gated=True, phase="Pending")))
+    await idle(seating_pods)
+    assert client.patches == []
+    state.on_pod(changed(old, leaving(old)))
+    await until(lambda: client.patches)
+    assert seats(client) == {"new": f"{UID}/0"}
+
+
+@pytest.mark.usefixtures("seating_pods")
+@pytest.mark.parametrize("error", [errors.Conflict("changed"), errors.Transient("busy"), errors.Permanent("immutable")])
+async def test_a_failed_write_is_tried_again(state, client, error):
+    client.failures.append(error)
+    state.on_job(added(job(seats=TWO)))
+    state.on_pod(added(gated("p0", 0)))
+    await until(lambda: client.patches)
+    assert seats(client) == {"p0": f"{UID}/0"}
+
+
+async def test_a_pod_that_is_gone_is_let_go(state, client, seating_pods):
+    client.failures.append(errors.NotFound("gone"))
+    state.on_job(added(job(seats=TWO)))
+    state.on_pod(added(gated("p0", 0)))
+    await until(lambda: not client.failures and not seating_pods._owner)
+    await idle(seating_pods)
+    assert client.patches == []
+
+
+async def test_nothing_is_remembered_of_pods_that_have_their_seats(state, client, seating_pods):
+    state.on_job(added(job(seats=TWO)))
+    state.on_pod(added(gated("p0", 0)))
+    await until(lambda: client.patches)
+    state.on_pod(changed(gated("p0", 0), pod("p0", at="n1", index=0)))
+    await until(lambda: not seating_pods._given and not seating_pods._owner)
+    assert len(client.patches) == 1
+
+
+@pytest.mark.usefixtures("seating_pods")
+async def test_a_write_that_the_watch_never_shows_is_written_again(state, client):
+    state.on_job(added(job(seats=TWO)))
+    state.on_pod(added(gated("p0", 0)))
+    await until(lambda: len(client.patches) >= 2)
+    assert seats(client) == {"p0": f"{UID}/0"}
+
+
+async def test_a_pod_that_belongs_to_no_gang_loses_its_gate_and_nothing_else(client, state, seating_pods):
+    waiting = pod("p", "not-ours", at="", gated=True)
+    state.on_pod(added(waiting))
+    client.failures.append(errors.Transient("busy"))
+    seating_pods.free(waiting)
+    await until(lambda: client.patches)
+    assert client.patches[0] == ("p", {"metadata": {"uid": "uid-p"}, "spec": {"schedulingGates": []}})
+
+
+def test_the_users_affinity_and_gates_are_kept():
+    made = pod("p", at="", gated=True)
+    line = core.NodeRequirement("zone", "In", ("a",))
+    terms = (core.NodeSelectorTerm(matchExpressions=(line,)), core.NodeSelectorTerm(matchExpressions=(line, line)))
+    affinity = core.Affinity(core.NodeAffinity(core.NodeSelector(terms)))
+    gates = (*made.spec.schedulingGates, core.SchedulingGate("mine"))
+    spec = type(made.spec)(containers=made.spec.containers, affinity=affinity, schedulingGates=gates)
+    body = seater.seated(type(made)(made.metadata, spec), "w", 3, Holding("n1"))
+    required = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [len(term["matchExpressions"]) for term in required["nodeSelectorTerms"]] == [1, 2]
+    assert all(term["matchFields"][-1]["values"] == ["n1"] for term in required["nodeSelectorTerms"])
+    assert body["spec"]["schedulingGates"] == [{"name": "mine"}]
+    assert body["metadata"]["annotations"] == {seating.SEAT_ANNOTATION: "w/3"}, "cards that are not known are not told"
