@@ -87,6 +87,18 @@ def parse_bytes(text: str) -> int:
     return _ceil(_parse_positive(text))
 
 
+_DURATION = re.compile(r"(\d{1,6})(ms|s|m|h)", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `30s`, `1h30m` or `250ms`."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise BadQuantity(f"not a duration: {_quote(text)}; write it like 30s, 5m or 1h30m")
+    return sum(int(number) * _UNIT_S[unit] for number, unit in parts)
+
+
 def format_int(count: int) -> str:
     return str(count)
 

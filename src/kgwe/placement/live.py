@@ -26,6 +26,7 @@ from kgwe.model import amounts, domains
 from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
 from kgwe.placement.gang import GangPlanner
+from kgwe.placement.gang_plan import DomainWeights
 from kgwe.placement.node import Gpus, Request
 from kgwe.placement.score import Weights
 from kgwe.placement.snapshot import Grant, Snapshot, bits
@@ -76,6 +77,7 @@ class Fleet:
 
     def __init__(self, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
         self.weights = weights
+        self.domain_weights = DomainWeights()
         self._held: dict[str, _Held] = {}
         self._on: dict[str, dict[str, None]] = {}  # node -> keys of its holders, oldest first
         #: raised whenever the set of nodes or the network changes
@@ -92,7 +94,7 @@ class Fleet:
         self.tree = tree
         self.fitter = Fitter(self.snapshot)
         self.engine = Engine(self.snapshot, self.weights, fitter=self.fitter)
-        self.gangs = GangPlanner(self.fitter, tree)
+        self.gangs = GangPlanner(self.fitter, tree, weights=self.domain_weights)
         self.generation += 1
         kept: set[str] = set()
         if before.index == self.snapshot.index:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.model.domains import Tree
+    from kgwe.placement.gang_plan import DomainWeights
     from kgwe.placement.node import Request
     from kgwe.placement.snapshot import Grant
 
@@ -43,9 +44,15 @@ class Source(Protocol):
 class Shadow:
     """Can be planned on like the fleet (`snapshot`, `fitter`, `engine`, `gangs`)."""
 
-    def __init__(self, source: Source, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        source: Source,
+        weights: Weights = Weights(),
+        domain_weights: DomainWeights | None = None,  # noqa: B008 - frozen
+    ) -> None:
         self._source = source
         self._weights = weights
+        self._domain_weights = domain_weights
         self._build()
 
     def _build(self) -> None:
@@ -53,7 +60,7 @@ class Shadow:
         self.snapshot = Snapshot.of(live.nodes)
         self.fitter = Fitter(self.snapshot)
         self.engine = Engine(self.snapshot, self._weights, fitter=self.fitter)
-        self.gangs = GangPlanner(self.fitter, self._source.tree)
+        self.gangs = GangPlanner(self.fitter, self._source.tree, weights=self._domain_weights)
         self.search = GangSearch(self.fitter, self._source.tree)
         self._touched = np.ones(len(live), np.bool_)
         self._seen = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler import policy, seating
 from kgwe.kube import dialects, podrequest, translate
 from kgwe.placement.live import Holding
 from kgwe.placement.planning import Ask
@@ -101,7 +101,8 @@ class Gangs:
         if pod is None:
             self._gone(uid)
             return
-        member = dialects.membership(pod, self.lookup())
+        gangs_on = policy.spec_of(self._state.config).enableGangScheduling
+        member = dialects.membership(pod, self.lookup()) if gangs_on else None
         if member is None:
             self._gone(uid)
             if seating.is_gated(pod) and not pod.spec.nodeName:

@@ -92,16 +92,21 @@ class Passes:
         self.queue = Queue()
         self._grants: dict[str, Sequence[Grant]] = {}
         self.roster = Roster(lambda key: self._grants.get(key, ()))
-        self._copy = shadow.Shadow(fleet, fleet.weights)
-        self._veiled: Shadow | None = None
-        self._holds = Holds(Outlook(self._copy, self.roster), self.roster)
-        self._estimator = Estimator(self._copy, self.roster)
+        self._copies()
         self._asks: dict[str, Ask] = {}
         self._generation = fleet.generation
         self._seen = fleet.snapshot.version
         self._estimated_s = 0.0
         #: hears strategy and time of every plan
         self.on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None
+
+    def _copies(self) -> None:
+        """What plans are made on; made anew when the weights of scores change."""
+        self._weights = self._fleet.weights, self._fleet.domain_weights
+        self._copy = shadow.Shadow(self._fleet, *self._weights)
+        self._veiled: Shadow | None = None
+        self._holds = Holds(Outlook(self._copy, self.roster), self.roster)
+        self._estimator = Estimator(self._copy, self.roster)
 
     # --- on the loop, between passes --------------------------------------------------------------------
 
@@ -124,6 +129,8 @@ class Passes:
         fleet = self._fleet
         if fleet.generation != self._generation:
             self._generation = fleet.generation
+            if self._weights != (fleet.weights, fleet.domain_weights):
+                self._copies()
             self.queue.wake(ConfigChanged())
             for ask in [ask for ask in self._asks.values() if ask.divisible]:
                 self.queue.put(work_of(ask, fleet.fitter))
@@ -193,7 +200,7 @@ class Passes:
         place: Shadow = self._copy
         if avoid:
             if self._veiled is None:
-                self._veiled = shadow.Shadow(self._copy, self._fleet.weights)
+                self._veiled = shadow.Shadow(self._copy, *self._weights)
             place = self._veiled
             place.sync(avoid)
         ask = self._asks[work.key]

@@ -22,6 +22,7 @@ import numpy as np
 import structlog
 
 from kgwe import errors
+from kgwe.apps.scheduler import policy
 from kgwe.apps.scheduler.passes import Passes, seconds
 from kgwe.placement.planning import Plan
 from kgwe.placement.refusals import Reason
@@ -85,7 +86,13 @@ class Planner:
         """Let the work wait for a place; asked again with other needs, the new ones count."""
         if ask.owner in self.remarks and self.remarks[ask.owner][0] is Reason.RECOVERING:
             ask = replace(ask, first_claim=True)
-        if self.waiting.get(ask.owner) != ask:
+        config = self._state.config
+        ask = policy.limited(ask, config)
+        if (refused := policy.refused(ask, config)) is not None:
+            self._no_longer_waits(ask.owner)
+            self.waiting[ask.owner] = ask
+            self._hold(ask.owner, refused)
+        elif self.waiting.get(ask.owner) != ask:
             self.waiting[ask.owner] = ask
             self._tell(lambda: self._passes.put(ask))
             self.pass_soon()

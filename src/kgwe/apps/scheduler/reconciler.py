@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, phases, runs, standing
+from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
 from kgwe.apps.scheduler.workload import Workload, status_patch
 from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import resources, timestamp
@@ -256,10 +256,10 @@ class Reconciler:
         if memory.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
         memory.held_at, memory.told_at = None, 0.0
-        placed = phases.Placement(run, workload, self._state.reader.cards)
+        pods = self._state.pods_of(run)
+        placed = phases.Placement(run, workload, self._state.reader.cards, pods)
         if run.ended is not None:
             return await self._finish(workload, run, placed, run.ended)
-        pods = self._state.pods_of(run)
         if 0 < run.generation < workload.meta.generation and not standing.is_bound(pods):
             # Edited before anything of it ran: what was asked for last counts.
             await self._write.delete(run)
@@ -328,7 +328,7 @@ class Reconciler:
         if why.reason == standing.PLACE_LOST:
             return 0.0
         if why.reason == standing.NODE_REFUSED:
-            return self._settings.placement_timeout_seconds
+            return policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)
         return self._settings.unscheduled_timeout_seconds
 
     async def _take_back(self, workload: Workload, reason: str, message: str, *, at_once: bool = False) -> Result:

@@ -14,6 +14,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, runs, seating
+from kgwe.apps.scheduler.policy import domain_weights, node_weights
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
@@ -129,6 +130,8 @@ class ClusterState:
 
     def on_config(self, change: Change[SchedulerConfig]) -> None:
         self.config = change.new
+        self.ledger.fleet.weights = node_weights(change.new)
+        self.ledger.fleet.domain_weights = domain_weights(change.new)
         self._nodes_changed(self.reader.set_config(change.new))
 
     # --- workloads --------------------------------------------------------------------------------------

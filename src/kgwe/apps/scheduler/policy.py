@@ -1,0 +1,85 @@
+"""What the SchedulerConfig object asks for, as the deciders take it; its defaults where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kgwe.kube.api.schedulerconfig import SchedulerConfigSpec
+from kgwe.model import quantity
+from kgwe.placement.gang_plan import DomainWeights
+from kgwe.placement.planning import Reason, Refusal
+from kgwe.placement.score import Weights
+
+if TYPE_CHECKING:
+    from kgwe.kube.api.schedulerconfig import SchedulerConfig
+    from kgwe.placement.planning import Ask
+
+_DEFAULTS = SchedulerConfigSpec()
+
+
+def spec_of(config: SchedulerConfig | None) -> SchedulerConfigSpec:
+    return config.spec if config is not None else _DEFAULTS
+
+
+def node_weights(config: SchedulerConfig | None) -> Weights:
+    spec = spec_of(config)
+    weights = spec.nodeWeights
+    if spec.enableTopologyAwareness:
+        return Weights(weights.topology, weights.resource, weights.balance)
+    # Without the wiring the other two share what it had, in their own proportion.
+    rest = (weights.resource + weights.balance) or 1
+    resource = 100.0 * weights.resource / rest if weights.resource + weights.balance else 100.0
+    return Weights(0.0, resource, 100.0 - resource)
+
+
+def domain_weights(config: SchedulerConfig | None) -> DomainWeights:
+    weights = spec_of(config).domainWeights
+    return DomainWeights(
+        weights.resourceAvailability,
+        weights.topologyAlignment,
+        weights.domainUtilization,
+        weights.historicalPerformance,
+    )
+
+
+def limited(ask: Ask, config: SchedulerConfig | None) -> Ask:
+    """The ask within the limits per leaf that hold for every workload; its own are kept where they are tighter."""
+    limits = spec_of(config).topologyConstraints
+    nodes, gpus = limits.maxNodesPerLeaf or 0, limits.maxGPUsPerLeaf or 0
+    if not nodes and not gpus:
+        return ask
+    if ask.gang is not None:
+        gang = replace(
+            ask.gang,
+            max_nodes_per_leaf=_tighter(ask.gang.max_nodes_per_leaf, nodes),
+            max_gpus_per_leaf=_tighter(ask.gang.max_gpus_per_leaf, gpus),
+        )
+        return replace(ask, gang=gang)
+    near = ask.nearness
+    return replace(
+        ask,
+        nearness=replace(
+            near,
+            max_nodes_per_leaf=_tighter(near.max_nodes_per_leaf, nodes),
+            max_gpus_per_leaf=_tighter(near.max_gpus_per_leaf, gpus),
+        ),
+    )
+
+
+def _tighter(one: int, other: int) -> int:
+    """0 is no limit."""
+    return min(one, other) if one and other else one or other
+
+
+def refused(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
+    """Why the settings do not let it be planned at all."""
+    if ask.request.gpus.slices and not spec_of(config).enableMIGSupport:
+        message = "MIG slices are switched off: set enableMIGSupport in the SchedulerConfig, or ask for whole GPUs"
+        return Refusal(ask, Reason.INVALID, message, possible=False)
+    return None
+
+
+def plan_timeout_s(config: SchedulerConfig | None, default_s: float) -> float:
+    """How long a plan may take to come true."""
+    return default_s if config is None else quantity.parse_duration(config.spec.schedulingTimeout)
