@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kgwe.apps.scheduler import strays
 from kgwe.apps.scheduler.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.placement.snapshot import bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.workload import Workload
@@ -86,13 +87,20 @@ def finished(workload: Workload, placed: Placement, run: Run, ended: core.Condit
 class Placement:
     """Where a workload was put and why, as its run tells."""
 
-    def __init__(self, run: Run, workload: Workload, cards: Callable[[str], Cards]) -> None:
+    def __init__(
+        self, run: Run, workload: Workload, cards: Callable[[str], Cards], pods: Mapping[str, core.Pod] | None = None
+    ) -> None:
+        """`pods`: those of the run that are there."""
         self.node = run.node
         self.job_name = run.meta.name
         self.generation = run.generation
         nodes = list(dict.fromkeys(seat.node for seat in run.seats))
         self.where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-        self.words = f"placed on {self.where} by {workload.strategy}"
+        self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy}"
+        if note := run.meta.annotations.get(strays.NOTE_ANNOTATION):
+            running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
+            self.reason = "Recovered" if running >= run.pods else "Recovering"
+            self.words = _cut(note)
         self.placed = _placed(run, cards)
 
 
@@ -132,7 +140,7 @@ def _with_job(
         placed=placed.placed,
     )
     return _conditioned(
-        workload, status, placed.generation, now, {SCHEDULED: (True, "Placed", placed.words), **verdicts}
+        workload, status, placed.generation, now, {SCHEDULED: (True, placed.reason, placed.words), **verdicts}
     )
 
 

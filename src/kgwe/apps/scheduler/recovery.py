@@ -106,6 +106,7 @@ class Recovery:
         self.under_way: dict[str, Repairing] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     # --- what is heard ----------------------------------------------------------------------------------
 
@@ -157,13 +158,12 @@ class Recovery:
     # --- looking ----------------------------------------------------------------------------------------
 
     def _look_at(self, when: float) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + max(when - self._clock(), 0.0)
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._due <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(due, self._look)
+        self._due = when
+        self._timer = asyncio.get_running_loop().call_later(max(when - self._clock(), 0.0), self._look)
 
     def _look(self) -> None:
         if self._timer is not None:
