@@ -64,6 +64,10 @@ class GangPlanner:
         """`history`: per node of the snapshot how well work ended there, 0..1; NaN: not known."""
         self._search = GangSearch(fitter, tree, weights=weights, history=history)
 
+    @property
+    def weights(self) -> DomainWeights:
+        return self._search.weights
+
     def plan(self, gang: GangRequest, *, evictable: Evictable | None = None) -> GangPlan | GangRefusal:
         """All of the gang, or why not and what would help; `evictable`: what runs, to suggest whom to stop."""
         found = self._search.find(gang)

@@ -47,8 +47,8 @@ class Shadow:
     def __init__(
         self,
         source: Source,
-        weights: Weights = Weights(),
-        domain_weights: DomainWeights | None = None,  # noqa: B008 - frozen
+        weights: Weights = Weights(),  # noqa: B008 - frozen
+        domain_weights: DomainWeights | None = None,
     ) -> None:
         self._source = source
         self._weights = weights
@@ -57,19 +57,17 @@ class Shadow:
 
     def _build(self) -> None:
         live = self._live = self._source.snapshot
+        #: that of the copy: the source may have got another since
+        self.tree = self._source.tree
         self.snapshot = Snapshot.of(live.nodes)
         self.fitter = Fitter(self.snapshot)
         self.engine = Engine(self.snapshot, self._weights, fitter=self.fitter)
-        self.gangs = GangPlanner(self.fitter, self._source.tree, weights=self._domain_weights)
-        self.search = GangSearch(self.fitter, self._source.tree)
+        self.gangs = GangPlanner(self.fitter, self.tree, weights=self._domain_weights)
+        self.search = GangSearch(self.fitter, self.tree)
         self._touched = np.ones(len(live), np.bool_)
         self._seen = 0
         self._synced = self.snapshot.version
         self._veil: frozenset[str] = NOWHERE
-
-    @property
-    def tree(self) -> Tree:
-        return self._source.tree
 
     def sync(self, veil: frozenset[str] = NOWHERE) -> None:
         """As the fleet is now, with nothing fitting on the nodes of `veil`; what was tried here is forgotten."""

@@ -141,6 +141,24 @@ def of_tree(tree: domains.Tree) -> dict[str, Any]:
     }
 
 
+def same_tree(one: domains.Tree, other: domains.Tree) -> bool:
+    """Trees are compared by identity elsewhere, and built anew whenever a node changes."""
+    if one is other:
+        return True
+    if (one.nodes, one.nvlink_names, one.connected) != (other.nodes, other.nvlink_names, other.connected):
+        return False
+    names = ("order", "domain_of", "nvlink_of", "node_gb_per_s")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in names]
+    if [(level.name, level.names) for level in one.levels] != [(level.name, level.names) for level in other.levels]:
+        return False
+    for mine, others in zip(one.levels, other.levels, strict=True):
+        pairs += [(getattr(mine, name), getattr(others, name)) for name in _LEVEL_ARRAYS]
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+_LEVEL_ARRAYS = ("starts", "parent", "known", "gb_per_s", "oversubscription")
+
+
 def tree_of(value: Mapping[str, Any]) -> domains.Tree:
     count = len(value["nodes"])
     levels = tuple(

@@ -87,16 +87,18 @@ class Copy:
     def rows(self) -> list[Row]:
         return [row_of(self, number) for number in range(len(self.nodes))]
 
-    def take(self, source: Free, old: int, number: int) -> None:
-        """Make node `number` what `old` is in `source`; it is the same node there, or one of the same cards."""
-        width = self.nodes[number].shape.cards
+    def take(self, source: Free, numbers: Mapping[int, int]) -> None:
+        """Make nodes what they are in `source`; `numbers`: those there -> those here, the same nodes."""
+        old, new = list(numbers), list(numbers.values())
         for name in _FLAT:
-            getattr(self, name)[number] = getattr(source, name)[old]
+            getattr(self, name)[new] = getattr(source, name)[old]
+        width = min(source.milli.shape[1], self.milli.shape[1])
         for name in _PER_CARD:
-            getattr(self, name)[number, :width] = getattr(source, name)[old, :width]
-        for card in self.nodes[number].cut:
-            if (old, card) in source.free_slices:
-                self.free_slices[number, card] = tuple(source.free_slices[old, card])
+            getattr(self, name)[new, :width] = getattr(source, name)[old, :width]
+        for there, here in numbers.items():
+            for card in self.nodes[here].cut:
+                if (there, card) in source.free_slices:
+                    self.free_slices[here, card] = tuple(source.free_slices[there, card])
 
     def differing(self, source: Free) -> list[int]:
         """Nodes whose row is another in `source`, which has the same nodes."""
@@ -221,15 +223,10 @@ class Mirror:
         """The same for other nodes: those of `fresh` as they are now, all others, known by name, as was written."""
         last = Copy.of(snapshot)
         before = {node.name: number for number, node in enumerate(self.last.nodes)}
-        hashes = []
-        for number, node in enumerate(snapshot.nodes):
-            if number in fresh:
-                hashes.append(hash_of(snapshot, number))
-            else:
-                old = before[node.name]
-                last.take(self.last, old, number)
-                hashes.append(self._hashes[old])
-        return Mirror(last, hashes)
+        kept = {before[node.name]: number for number, node in enumerate(snapshot.nodes) if number not in fresh}
+        last.take(self.last, kept)
+        hashes = {new: self._hashes[old] for old, new in kept.items()}
+        return Mirror(last, [hashes.get(n) or hash_of(snapshot, n) for n in range(len(snapshot))])
 
     def _candidates(self, snapshot: Snapshot) -> list[int]:
         known = self._seen.get(id(snapshot))
@@ -246,5 +243,5 @@ class Mirror:
         self._sum += new - self._hashes[number]
         self._hashes[number] = new
         self._written[number] = self._step
-        self.last.take(snapshot, number, number)
+        self.last.take(snapshot, {number: number})
         return True

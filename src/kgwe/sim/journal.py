@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.model.domains import Tree
+    from kgwe.placement.gang_plan import DomainWeights
     from kgwe.placement.planning import Refusal
     from kgwe.placement.score import Weights
     from kgwe.placement.snapshot import Grant
@@ -80,6 +81,7 @@ class Whole(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapshot", tag
     """Of KGWE."""
     weights: Any = None
     """Of the score, where they are not the usual ones."""
+    domain_weights: Any = None
 
 
 class Nodes(msgspec.Struct, frozen=True, omit_defaults=True, tag="nodes", tag_field="kind"):
@@ -156,6 +158,10 @@ class Taken:
     among: tuple[str, ...] | None = None
     draws: tuple[int, ...] = ()
 
+    @property
+    def is_placed(self) -> bool:
+        return isinstance(self.answer, (Plan, engine.Decision))
+
     def line(self) -> Decision:
         found = answer_of(self.answer)
         return Decision(
@@ -191,18 +197,48 @@ def _seat(node: str, grant: Grant) -> Seat:
     )
 
 
-def whole(
-    at_s: float, free: Copy, digest: str, tree: Tree, *, version: str = "", weights: Weights | None = None
-) -> Whole:
-    classes, nodes = _classed(free.nodes)
-    said = codec.plain(weights) if weights is not None else None
-    return Whole(at_s, digest, classes, nodes, codec.of_tree(tree), free.rows(), version=version, weights=said or None)
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A snapshot as it was, not yet written."""
+
+    at_s: float
+    free: Copy
+    snapshot: str
+    tree: Tree
+    weights: tuple[Weights, DomainWeights] | None = None
+    version: str = ""
+
+    def line(self) -> Whole:
+        classes, lines = _classed(self.free.nodes)
+        weights, domain_weights = (codec.plain(each) or None for each in self.weights or (None, None))
+        return Whole(
+            self.at_s,
+            self.snapshot,
+            classes,
+            lines,
+            codec.of_tree(self.tree),
+            self.free.rows(),
+            version=self.version,
+            weights=weights,
+            domain_weights=domain_weights,
+        )
 
 
-def nodes(at_s: float, changed: Iterable[Node], gone: Iterable[str], tree: Tree | None, rows: Iterable[Row]) -> Nodes:
-    classes, lines = _classed(tuple(changed))
-    said = None if tree is None else codec.of_tree(tree)
-    return Nodes(at_s, classes, lines, sorted(gone), said, list(rows))
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Nodes that came, changed or went, not yet written."""
+
+    at_s: float
+    nodes: tuple[Node, ...]
+    gone: tuple[str, ...]
+    #: None: as before
+    tree: Tree | None
+    rows: tuple[Row, ...]
+
+    def line(self) -> Nodes:
+        classes, lines = _classed(self.nodes)
+        tree = None if self.tree is None else codec.of_tree(self.tree)
+        return Nodes(self.at_s, classes, lines, list(self.gone), tree, list(self.rows))
 
 
 def _classed(listed: Sequence[Node]) -> tuple[list[NodeClass], list[NodeLine]]:

@@ -19,7 +19,7 @@ from kgwe import errors
 from kgwe.placement import planning
 from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
-from kgwe.placement.gang import GangPlanner
+from kgwe.placement.gang import DomainWeights, GangPlanner
 from kgwe.placement.ranking import Strategy
 from kgwe.placement.score import Weights
 from kgwe.placement.snapshot import Snapshot
@@ -45,17 +45,17 @@ POLICIES: Final = tuple(sorted({*planning.GANG_STRATEGIES} - {""}))
 class Scene:
     """The fleet as the lines so far tell; can be planned on."""
 
-    def __init__(self, nodes: Sequence[Node], tree: Tree, weights: Weights) -> None:
+    def __init__(self, nodes: Sequence[Node], tree: Tree, weights: tuple[Weights, DomainWeights]) -> None:
         self.snapshot = Snapshot.of(nodes)
         self.tree = tree
         self.weights = weights
         self.fitter = Fitter(self.snapshot)
-        self.engine = Engine(self.snapshot, weights, fitter=self.fitter)
-        self.gangs = GangPlanner(self.fitter, tree)
+        self.engine = Engine(self.snapshot, weights[0], fitter=self.fitter)
+        self.gangs = GangPlanner(self.fitter, tree, weights=weights[1])
 
     @classmethod
     def of(cls, line: Whole) -> Scene:
-        weights = codec.restored(Weights, line.weights) if line.weights else Weights()
+        weights = codec.restored(Weights, line.weights or {}), codec.restored(DomainWeights, line.domain_weights or {})
         scene = cls(journal.nodes_of(line), codec.tree_of(line.tree), weights)
         scene.put(line.rows)
         return scene
