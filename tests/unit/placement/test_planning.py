@@ -1,0 +1,218 @@
+"""One question for every kind of work: plans of one pod and of many, divided counts, and the words of a no."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.machines import nvswitch, pcie_pairs
+
+from kgwe.model import amounts, domains
+from kgwe.placement import planning
+from kgwe.placement.gang_request import Segment
+from kgwe.placement.live import Fleet, Holding
+from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
+from kgwe.placement.planning import Ask, Nearness, Plan, Reason, Refusal
+
+H100 = Shape(nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper")
+SMALL = Shape(pcie_pairs(4), "NVIDIA-L40S", 46_068, "Ada")
+
+
+def fleet(*shapes, leaves=2, **node):
+    """A node for each shape; n0 and n1 hang on leaf-0, n2 and n3 on leaf-1, all on one spine."""
+    nodes = [Node(f"n{i}", shape, 64_000, 2**40, **node) for i, shape in enumerate(shapes)]
+    places = [domains.Place(each.name, (f"leaf-{i // leaves}", "spine"), gb_per_s=50.0) for i, each in enumerate(nodes)]
+    made = Fleet()
+    made.set_nodes(nodes, domains.build(places, ("leaf", "spine")))
+    return made
+
+
+def ask(count=1, **more):
+    request = Request(Gpus(count=count), **more.pop("needs", {}))
+    return Ask("w", request, {amounts.GPU: count, amounts.PODS: 1}, **more)
+
+
+def placed(made, asked, **more):
+    found = planning.plan(made, asked, **more)
+    assert isinstance(found, Plan), found.message
+    return found
+
+
+def refused(made, asked, **more):
+    found = planning.plan(made, asked, **more)
+    assert isinstance(found, Refusal)
+    return found
+
+
+class TestOnePod:
+    def test_a_plan_says_where_and_why(self):
+        found = placed(fleet(H100, H100), ask(8))
+        assert found.nodes == ("n0",)
+        assert found.seats[0].cards == 0xFF
+        assert found.score == pytest.approx(
+            sum(w * p for w, p in zip((0.4, 0.35, 0.25), found.parts.values(), strict=True))
+        )
+        assert found.gb_per_s == pytest.approx(900.0)
+        assert (found.level, found.domain) == ("node", "n0")
+        assert "best of 2 nodes" in found.words
+
+    def test_an_installed_strategy_chooses_and_the_score_is_of_what_it_chose(self):
+        made = fleet(SMALL, H100)
+        chosen = placed(made, ask(2, strategy="last"), choosers={"last": Last()})
+        assert chosen.nodes == ("n1",)
+        assert chosen.score == pytest.approx(placed(fleet(H100), ask(2)).score)
+
+    @pytest.mark.parametrize("chooser", ["raises", "invents", "full"])
+    def test_a_strategy_that_fails_holds_only_who_named_it(self, chooser):
+        made = fleet(SMALL, H100)
+        made.hold("p", Holding("n0", {amounts.GPU: 4}))
+        bad = {"raises": Raises(), "invents": Invents("nowhere"), "full": Invents("n0")}
+        found = refused(made, ask(2, strategy=chooser), choosers=bad)
+        assert found.reason == Reason.STRATEGY_FAILED
+
+    def test_an_unknown_strategy_is_refused_with_those_there_are(self):
+        found = refused(fleet(H100), ask(1, strategy="best"), choosers={"mine": Last()})
+        assert found.reason == Reason.UNKNOWN_STRATEGY
+        assert not found.possible
+        assert "consolidated" in found.message
+        assert "mine" in found.message
+
+    @pytest.mark.parametrize(
+        "strategy", ["score", "pack", "spread", "leastLoaded", "costOptimized", "random", "balanced"]
+    )
+    def test_every_strategy_places_one_pod_and_many(self, strategy):
+        made = fleet(H100, H100)
+        rng = random.Random(1)
+        assert placed(made, ask(2, strategy=strategy), rng=rng)
+        assert len(placed(made, ask(8, pods=2, strategy=strategy), rng=rng).seats) == 2
+
+
+class Last:
+    def choose(self, candidates, _ask, _rng):
+        return candidates[-1]
+
+
+class Raises:
+    def choose(self, *_):
+        raise RuntimeError("broken")
+
+
+class Invents:
+    def __init__(self, name):
+        self.name = name
+
+    def choose(self, candidates, _ask, _rng):
+        return candidates[0]._replace(name=self.name)
+
+
+class TestDivided:
+    def test_a_count_beyond_one_node_becomes_the_fewest_equal_pods(self):
+        found = placed(fleet(H100, H100, H100, H100), ask(16, divisible=True))
+        assert len(found.seats) == 2
+        assert found.gpus_per_pod == 8
+        assert found.level == "leaf"
+        assert [seat.cards for seat in found.seats] == [0xFF, 0xFF]
+
+    def test_one_node_that_has_them_all_is_preferred_even_when_it_is_taken(self):
+        made = fleet(SMALL, SMALL, H100)
+        made.hold("p", Holding("n2", {amounts.GPU: 8}))
+        assert refused(made, ask(8, divisible=True)).reason == Reason.INSUFFICIENT_GPU
+
+    def test_pods_are_of_equal_size(self):
+        found = placed(fleet(H100, H100, H100), ask(12, divisible=True))
+        assert (len(found.seats), found.gpus_per_pod) == (2, 6)
+
+    def test_ranks_are_shared_out_equally(self):
+        made = fleet(H100, H100, H100)
+        assert len(placed(made, ask(18, divisible=True, ranks=18)).seats) == 3
+        found = refused(made, ask(18, divisible=True, ranks=2))
+        assert found.reason == Reason.TOO_LARGE
+        assert "needs 18 GPUs" in found.message
+
+    def test_what_may_not_be_divided_waits_whole(self):
+        found = refused(fleet(H100, H100), ask(16))
+        assert found.reason == Reason.TOO_LARGE
+        assert not found.possible
+
+
+class TestGangs:
+    def test_a_required_level_is_never_crossed(self):
+        made = fleet(H100, H100, H100, H100)
+        made.hold("p", Holding("n0", {amounts.GPU: 1}))
+        made.hold("q", Holding("n2", {amounts.GPU: 1}))
+        found = refused(made, ask(8, pods=2, nearness=Nearness(required="leaf")))
+        assert found.reason == Reason.TOPOLOGY_NOT_MET
+        assert found.certificate is not None
+        assert "spine" in found.certificate.words()
+        assert placed(made, ask(8, pods=2, nearness=Nearness(preferred="leaf"))).level == "spine"
+
+    def test_a_level_nobody_knows_is_said_so(self):
+        found = refused(fleet(H100, H100), ask(8, pods=2, nearness=Nearness(required="rack")))
+        assert found.reason == Reason.UNKNOWN_LEVEL
+        assert "leaf" in found.message
+
+    def test_segments_that_do_not_divide_the_pods_are_refused(self):
+        found = refused(fleet(H100, H100), ask(4, pods=3, nearness=Nearness(segments=(Segment(2, "leaf"),))))
+        assert found.reason == Reason.INVALID
+
+    def test_a_short_no_needs_no_certificate(self):
+        found = refused(fleet(H100), ask(8, pods=2), explain=False)
+        assert found.certificate is None
+        assert "room for 1 of 2" in found.message
+
+    def test_a_strategy_for_single_pods_is_refused_for_many(self):
+        found = refused(fleet(H100, H100), ask(8, pods=2, strategy="mine"), choosers={"mine": Last()})
+        assert found.reason == Reason.UNKNOWN_STRATEGY
+        assert "places single pods" in found.message
+
+
+class TestWords:
+    def test_full_nodes(self):
+        made = fleet(H100, H100, SMALL)
+        made.hold("p", Holding("n0", {amounts.GPU: 5}))
+        made.hold("q", Holding("n1", {amounts.GPU: 2}))
+        found = refused(made, ask(8))
+        assert found.reason == Reason.INSUFFICIENT_GPU
+        assert found.message == (
+            "needs 8 GPUs: 2 of 3 nodes could hold it, none has room now; n1 comes nearest with 6 free; 9 GPUs free in"
+            " all (2 GPUsTaken, 1 TooFewGPUs)"
+        )
+
+    def test_nothing_large_enough(self):
+        found = refused(fleet(SMALL, SMALL), ask(8))
+        assert found.reason == Reason.TOO_LARGE
+        assert found.message == (
+            "needs 8 GPUs: no node could hold it, even with nothing running; the largest, n0, has 4 GPUs (2 TooFewGPUs)"
+        )
+
+    def test_nothing_of_the_kind(self):
+        found = refused(fleet(SMALL), ask(1, needs={"model": "H200"}))
+        assert found.reason == Reason.NO_MATCHING_NODE
+        assert found.message == "needs 1 GPU: no node could hold it, even with nothing running (1 WrongGPUModel)"
+
+    def test_wiring_and_other_amounts(self):
+        made = fleet(SMALL)
+        made.hold("p", Holding("n0", {amounts.GPU: 2}, cards=0b0101))
+        found = refused(made, ask(2, needs={"preference": Preference.SAME_PCIE_SWITCH}))
+        assert "n0 comes nearest, but its free GPUs are not wired as required" in found.message
+        made.hold("q", Holding("n0", {amounts.CPU: 64_000}))
+        starved = refused(made, ask(1, needs={"cpu_milli": 1000}))
+        assert starved.reason == Reason.INSUFFICIENT_RESOURCES
+        assert "1000m CPU short" in starved.message
+
+    def test_no_nodes_at_all(self):
+        assert refused(fleet(), ask(1)).reason == Reason.NO_GPU_NODES
+
+    def test_slices(self):
+        made = fleet(H100)
+        asked = Ask("w", Request(Gpus(profile="1g.10gb", slices=2)))
+        assert refused(made, asked).message.startswith("needs 2 slices of 1g.10gb: no node could hold it")
+
+
+def test_asks_of_one_shape_differ_only_in_who_asks():
+    one = ask(4, priority=3, name="a", namespace="x", since="t1", first_claim=True)
+    other = Ask("v", one.request, {}, priority=9, name="b", namespace="y", since="t2")
+    assert one.shape() == other.shape()
+    assert hash(one.shape()) == hash(other.shape())
+    assert ask(4).shape() != ask(4, nearness=Nearness(required="leaf")).shape()
+    assert ask(4).shape() != ask(4, ranks=2).shape()
