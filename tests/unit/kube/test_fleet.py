@@ -1,0 +1,152 @@
+"""Nodes as placement sees them, from Node and GPUNode objects of the fleet models."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kgwe.kube import resources
+from kgwe.kube.api.gpunode import Fabric
+from kgwe.kube.fleet import FleetReader
+from kgwe.local import gpunodes, models
+from kgwe.model import amounts, inventory
+
+
+def built(model="dgx-h100", count=2, faults=()):
+    """(Node, GPUNode) objects of a fleet model."""
+    unhealthy = gpunodes.unhealthy_cards(faults)
+    for node in inventory.expand(models.load(model), count):
+        manifest = gpunodes.node_manifest(node, unhealthy, now="2026-01-01T00:00:00Z")
+        described = gpunodes.gpu_node(node, "uid", faults)
+        yield (
+            msgspec.convert(manifest, resources.NODE.type),
+            msgspec.convert(described.manifest(), resources.GPU_NODE.type),
+        )
+
+
+def plain(name="n1", gpus=8, **changes):
+    offers = {amounts.GPU: str(gpus), "cpu": "64", "memory": "1Ti", "pods": "110"} | changes.pop("offers", {})
+    body = {
+        "metadata": {"name": name, "labels": changes.pop("labels", {})},
+        "spec": changes.pop("spec", {}),
+        "status": {"allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}], **changes},
+    }
+    return msgspec.convert(body, resources.NODE.type)
+
+
+@pytest.fixture
+def reader():
+    made = FleetReader()
+    for node, gpu_node in built():
+        made.set_node(node.metadata.name, node)
+        made.set_gpu_node(gpu_node.metadata.name, gpu_node)
+    return made
+
+
+def test_a_described_node_has_its_wiring_memory_and_family(reader):
+    first, second = reader.nodes()
+    assert first.shape is second.shape, "hundreds of nodes share few shapes"
+    assert (first.shape.cards, first.shape.architecture) == (8, "Hopper")
+    assert first.shape.wiring.switch_links
+    assert first.usable == 0xFF
+
+
+def test_cards_and_slices_have_names(reader):
+    name = next(iter(reader.nodes())).name
+    assert len(set(reader.cards(name).uuids.values())) == 8
+    assert reader.cards(name).slices == {}
+    assert reader.cards("nobody").uuids == {}
+
+
+def test_slices_are_offered_as_the_device_plugin_does():
+    reader = FleetReader()
+    for node, gpu_node in built("hgx-a100", 1):
+        reader.set_node(node.metadata.name, node)
+        reader.set_gpu_node(gpu_node.metadata.name, gpu_node)
+    (made,) = reader.nodes()
+    slices = reader.cards(made.name).slices
+    for card, cut in made.cut.items():
+        for each in cut:
+            assert slices[card, each.start][2] == each.profile.name
+
+
+def test_a_sick_card_is_not_given(reader):
+    (node, gpu_node), *_ = built(faults=(gpunodes.Xid(gpu=3, xid=79, since="2026-01-01T00:00:00Z"),))
+    assert reader.set_gpu_node(node.metadata.name, gpu_node)
+    made = next(each for each in reader.nodes() if each.name == node.metadata.name)
+    assert made.usable == 0xFF & ~(1 << 3)
+
+
+def test_what_the_device_plugin_does_not_offer_is_not_free(reader):
+    (node, _), *_ = built()
+    fewer = msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, allocatable=node.status.allocatable | {amounts.GPU: "5"})
+    )
+    assert reader.set_node(node.metadata.name, fewer)
+    made = next(each for each in reader.nodes() if each.name == node.metadata.name)
+    assert made.usable.bit_count() == 5
+
+
+def test_without_a_description_cards_are_counted_and_their_wiring_is_not_known():
+    reader = FleetReader()
+    reader.set_node("n1", plain())
+    (made,) = reader.nodes()
+    assert made.shape.cards == 8
+    assert not made.shape.wiring.switch_links
+    assert made.shape.memory_mib is None
+
+
+def test_slices_that_nobody_describes_are_counted():
+    reader = FleetReader()
+    reader.set_node("n1", plain(gpus=0, offers={"nvidia.com/mig-1g.10gb": "7"}))
+    (made,) = reader.nodes()
+    assert sum(len(cut) for cut in made.cut.values()) == 7
+    assert made.usable == 0
+
+
+def test_nodes_without_gpus_are_no_concern():
+    reader = FleetReader()
+    assert not reader.set_node("n1", plain(gpus=0))
+    assert list(reader.nodes()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"spec": {"unschedulable": True}}, {"conditions": [{"type": "Ready", "status": "False"}]}, {"conditions": []}],
+)
+def test_a_node_that_takes_no_pods_is_not_ready(changes):
+    reader = FleetReader()
+    reader.set_node("n1", plain(**changes))
+    (made,) = reader.nodes()
+    assert not made.ready
+
+
+def test_heartbeats_and_equal_descriptions_are_no_news(reader):
+    (node, gpu_node), *_ = built()
+    before = list(reader.nodes())
+    later = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, resourceVersion="99"))
+    assert not reader.set_node(node.metadata.name, later)
+    assert not reader.set_gpu_node(node.metadata.name, gpu_node)
+    assert [id(each) for each in reader.nodes()] == [id(each) for each in before]
+
+
+def test_a_change_of_the_network_alone_is_news(reader):
+    (node, gpu_node), *_ = built()
+    status = msgspec.structs.replace(gpu_node.status, fabric=Fabric("cluster", 7))
+    assert reader.set_gpu_node(node.metadata.name, msgspec.structs.replace(gpu_node, status=status))
+    moved = msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(
+            node.metadata, labels=node.metadata.labels | {"fabric.topograph.run/tier-0": "elsewhere"}
+        ),
+    )
+    assert reader.set_node(node.metadata.name, moved)
+
+
+def test_a_node_that_goes_is_gone_from_the_network_too(reader):
+    name = next(iter(reader.nodes())).name
+    assert reader.set_node(name, None)
+    assert name not in [node.name for node in reader.nodes()]
+    assert len(list(reader.nodes())) == 1
+    assert reader.tree() is not None
+    assert not reader.set_node(name, None)
