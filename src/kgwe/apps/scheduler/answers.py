@@ -16,6 +16,7 @@ from kgwe import errors
 from kgwe.kube import extender, podrequest, translate
 from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
+from kgwe.placement.planning import Ask
 from kgwe.placement.ranking import Strategy
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.apps.scheduler.gangs import Gangs
+    from kgwe.apps.scheduler.records import Recorder
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.api import core
     from kgwe.kube.extender import Args, MetaVictims, PreemptArgs
@@ -55,6 +57,7 @@ class Answers:
         self._asks: dict[str, PodAsk | str] = {}
         #: hears strategy, whether there was a place, and how long it took
         self.on_decision: Callable[[str, bool, float], None] = lambda _strategy, _placed, _took_s: None
+        self.recorder: Recorder | None = None
 
     # --- filter -----------------------------------------------------------------------------------------
 
@@ -104,13 +107,19 @@ class Answers:
         ledger.expire(now)
         ledger.forget(args.uid)
         strategy = ask.strategy or Strategy.SCORE
-        rng = np.random.default_rng(len(self._asks)) if strategy is Strategy.RANDOM else None
+        draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
+        rng = np.random.default_rng(draws[0]) if draws else None
         blocked = self._blocked(pod.spec.priority)
+        among = None
         found = fleet.engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
         if found is None or (isinstance(found, Decision) and not args.has(found.name)):
             # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
-            found = fleet.engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
+            among = self._offered(args, blocked)
+            found = fleet.engine.decide(ask.request, strategy=strategy, among=among)
         self.on_decision(strategy, isinstance(found, Decision), self._clock() - now)
+        if self.recorder is not None:
+            names = None if among is None else [fleet.snapshot.nodes[number].name for number in among.tolist()]
+            self.recorder.pod(fleet, _whole(pod, ask), found, among=names, draws=draws if among is None else ())
         if not isinstance(found, Decision):
             return self._refuse(args, ask), "no_room"
         ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
@@ -225,6 +234,15 @@ class Answers:
             "assumed": list(ledger.assumed),
             "gangs": self._gangs.snapshot(),
         }
+
+
+def _whole(pod: core.Pod, ask: PodAsk) -> Ask:
+    """The pod as work that asks for itself alone."""
+    meta = pod.metadata
+    return Ask(
+        meta.uid, ask.request, ask.amounts, strategy=ask.strategy or "", priority=pod.spec.priority,
+        since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
+    )  # fmt: skip
 
 
 _WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdict in Verdict}

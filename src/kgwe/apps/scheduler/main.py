@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -24,6 +25,7 @@ from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
 from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.records import Recorder
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.apps.scheduler.term import Term
 from kgwe.kube import dialects, resources
@@ -35,7 +37,6 @@ from kgwe.telemetry import http, logs, tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
 
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.extender import BindArgs
@@ -75,6 +76,7 @@ class Scheduler:
         self.tracer = tracing.tracer(
             settings.otlp_endpoint, settings.trace_share, service=jobs.CONTROLLER_NAME, instance=socket.gethostname()
         )
+        self.recorder = self._recorder()
         self.gangs = Gangs(self.state)
         self._acting = False
         self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
@@ -97,6 +99,13 @@ class Scheduler:
                 settings.lease_duration_seconds, settings.renew_deadline_seconds, settings.retry_period_seconds
             ),
         )
+
+    def _recorder(self) -> Recorder | None:
+        settings = self.settings
+        if not settings.record_directory:
+            return None
+        directory, version = Path(settings.record_directory), importlib.metadata.version("kgwe")
+        return Recorder(directory, settings.record_max_mb, version=version, registry=self.metrics.registry)
 
     def _watch(self) -> list[Informer[Any]]:
         client, state = self.client, self.state
@@ -164,6 +173,8 @@ class Scheduler:
                 while not stop.is_set():
                     await self._lead_once(stop)
                 await self.events.flush()
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)
         await asyncio.to_thread(self.tracer.close)
         log.info("scheduler_stopped", id=self.identity)
 
@@ -174,6 +185,8 @@ class Scheduler:
         tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
         tasks.append(asyncio.create_task(self.events.run()))
         tasks.append(asyncio.create_task(_measure_lag(self.metrics.loop_lag.set)))
+        if self.recorder is not None:
+            tasks.append(asyncio.create_task(self.recorder.watch(self.state.ledger)))
         if self.settings.leader_elect:
             tasks.append(asyncio.create_task(self.elector.run()))
 
@@ -285,6 +298,7 @@ class Scheduler:
             metrics=self.metrics,
             rng=self.rng,
             choosers=self.choosers,
+            recorder=self.recorder,
         )
 
     def guard(self) -> None:

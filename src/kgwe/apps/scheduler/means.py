@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.gangs import Gangs
     from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.records import Recorder
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.client import KubeClient
@@ -30,3 +31,5 @@ class Means:
     tracer: Tracer
     rng: random.Random
     choosers: Choosers
+    #: writes decisions down; None: nobody asked for that
+    recorder: Recorder | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe.apps.scheduler.records import Draws
 from kgwe.placement import planning, shadow
 from kgwe.placement.backfill import Holds
 from kgwe.placement.eta import Estimator
@@ -26,6 +27,7 @@ from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from kgwe.apps.scheduler.records import Recorder
     from kgwe.placement.eta import Eta
     from kgwe.placement.fit import Fitter
     from kgwe.placement.gang_request import GangRequest
@@ -99,6 +101,7 @@ class Passes:
         self._estimated_s = 0.0
         #: hears strategy and time of every plan
         self.on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None
+        self.recorder: Recorder | None = None
 
     def _copies(self) -> None:
         """What plans are made on; made anew when the weights of scores change."""
@@ -205,8 +208,11 @@ class Passes:
             place.sync(avoid)
         ask = self._asks[work.key]
         started = time.perf_counter()
-        answer = planning.plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
+        draws = Draws(self._rng)
+        answer = planning.plan(place, ask, choosers=self._choosers, rng=draws, explain=False)
         self.on_planned(ask.strategy or "score", time.perf_counter() - started)
+        if self.recorder is not None:
+            self.recorder.plan(self._copy, ask, answer, avoid=avoid, draws=draws.said)
         return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
 
     def commit(self, work: Work, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.passes import Result
+    from kgwe.apps.scheduler.records import Recorder
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.placement.eta import Eta
     from kgwe.placement.live import Holding
@@ -81,6 +82,10 @@ class Planner:
         self._kept_of = -1
         self.pass_s = 0.0  # how long the last pass took
         metrics.waiting.set_function(lambda: len(self.waiting))
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Have every plan and refusal written down."""
+        self._passes.recorder = recorder
 
     def want(self, ask: Ask) -> None:
         """Let the work wait for a place; asked again with other needs, the new ones count."""

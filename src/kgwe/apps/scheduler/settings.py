@@ -68,6 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.
     otlp_endpoint: str = ""
     trace_share: float = 0.01
+    # Where every decision is written down for `kgwe replay`; empty: nowhere. And how many MB are kept, at least 8.
+    record_directory: str = ""
+    record_max_mb: int = 256
     log_level: str = "info"
 
 

@@ -53,6 +53,8 @@ class Term:
             means.state, means.gangs, assume_s=means.settings.assume_seconds, blocked=self._planner.blocked
         )
         self.answers.on_decision = self._count_decision
+        self.answers.recorder = means.recorder
+        self._planner.record(means.recorder)
         self._seater = Seater(means)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._evictions = Evictions(means)
