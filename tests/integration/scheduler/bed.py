@@ -98,6 +98,7 @@ class Bed:
         self._changed = asyncio.Event()
         self.workloads: dict[str, Informer[Any]] = {group: Informer(client, kind) for group, kind in KINDS.items()}
         self.jobs = Informer(client, resources.JOB, label_selector=jobs.SELECTOR)
+        self.deployments = Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR)
         self.pods = Informer(client, resources.POD)
         self.nodes = Informer(client, resources.NODE)
         #: (uid, phase) in the order they were seen
@@ -105,7 +106,7 @@ class Bed:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        informers = [*self.workloads.values(), self.jobs, self.pods, self.nodes]
+        informers = [*self.workloads.values(), self.jobs, self.deployments, self.pods, self.nodes]
         for informer in informers:
             informer.on_change(lambda _: self._changed.set())
         for informer in self.workloads.values():

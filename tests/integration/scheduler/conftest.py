@@ -61,17 +61,20 @@ async def _clear(bed: Bed) -> None:
                 await bed.client.patch(KINDS[group], meta.name, body, meta.namespace)
                 if meta.deletionTimestamp is None:
                     await bed.client.delete(KINDS[group], meta.name, meta.namespace)
-    for job in list(bed.jobs.store.values()):
+    for run in [*bed.jobs.store.values(), *bed.deployments.store.values()]:
+        resource = resources.JOB if isinstance(run, resources.JOB.type) else resources.DEPLOYMENT
         with contextlib.suppress(errors.NotFound):
-            await bed.client.delete(resources.JOB, job.metadata.name, job.metadata.namespace)
+            await bed.client.delete(resource, run.metadata.name, run.metadata.namespace)
     for pod in list(bed.pods.store.values()):
         with contextlib.suppress(errors.NotFound):
             await bed.client.delete(resources.POD, pod.metadata.name, pod.metadata.namespace, grace_s=0)
-    await bed.until(lambda: not bed.jobs.store and not any(i.store for i in bed.workloads.values()))
+    runs = (bed.jobs, bed.deployments, *bed.workloads.values())
+    await bed.until(lambda: not any(informer.store for informer in runs))
     await bed.until(lambda: not bed.pods.store, timeout_s=60)
     await bed.remove_nodes()
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
-    await bed.client.patch(resources.LEASE, "kgwe-scheduler", lease, "kgwe-system")
+    with contextlib.suppress(errors.NotFound):  # where no scheduler was started
+        await bed.client.patch(resources.LEASE, "kgwe-scheduler", lease, "kgwe-system")
 
 
 @pytest.fixture(scope="module")

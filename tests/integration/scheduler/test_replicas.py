@@ -30,8 +30,8 @@ async def until_one_leads(*replicas: Replica, timeout_s: float = 30) -> Replica:
             await asyncio.sleep(0.05)
 
 
-async def scheduled(replica: Replica) -> float:
-    return await replica.metric('warp_gpuworkload_scheduled_total{strategy="leastLoaded"}')
+async def scheduled(replica: Replica, strategy: str = "score") -> float:
+    return await replica.metric(f'warp_gpuworkload_scheduled_total{{strategy="{strategy}"}}')
 
 
 async def test_of_two_replicas_exactly_one_acts(bed: Bed):
@@ -44,9 +44,10 @@ async def test_of_two_replicas_exactly_one_acts(bed: Bed):
     for workload in made:
         await bed.until_phase(workload, "Running", "Succeeded")
 
-    assert await scheduled(leader) == 5
-    assert await scheduled(standby) == 0
-    assert (await standby.get("/readyz")).is_success, "a standby with warm caches is ready to take over"
+    assert await scheduled(leader, "leastLoaded") == 5
+    assert await scheduled(standby, "leastLoaded") == 0
+    assert (await leader.get("/readyz")).is_success
+    assert (await standby.get("/readyz")).status_code == 503, "kube-scheduler's calls go to the one that acts"
 
 
 async def test_the_standby_takes_over_when_the_leader_is_killed(bed: Bed):
