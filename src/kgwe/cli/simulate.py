@@ -17,7 +17,20 @@ from kgwe import errors
 from kgwe.local import models
 from kgwe.model import inventory
 from kgwe.placement.node import CARD_MILLI
-from kgwe.sim import fleets, generate, loaders, openb, page, policies, prices, records, report, sensitivity, study
+from kgwe.sim import (
+    fleets,
+    generate,
+    journal,
+    loaders,
+    openb,
+    page,
+    policies,
+    prices,
+    records,
+    report,
+    sensitivity,
+    study,
+)
 from kgwe.sim.dispatch import Backfill
 from kgwe.sim.faults import Faults
 from kgwe.sim.loop import Options
@@ -97,7 +110,8 @@ def simulate(
     trace
         Jobs from this file instead of a generated workload.
     format
-        Of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions recorded with --record).
+        Of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions recorded with --record, or by
+        the scheduler).
     generate
         Mix of jobs to generate when no trace is given.
     jobs
@@ -252,6 +266,8 @@ class _Chosen:
             return generate.generate(mix, jobs=jobs, cards=cards, seed=seed, load=load)
         if self.format == "openb":
             return loaders.read_openb(self.trace, cards=cards, load=load, any_model=self.fleet != OPENB)
+        if self.format == "records" and journal.is_journal(self.trace):
+            return journal.workload(self.trace.stem, journal.read([self.trace]))
         if self.format == "records":
             return records.workload(self.trace.stem, records.read(self.trace))
         return loaders.read_philly(self.trace)

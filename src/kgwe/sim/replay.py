@@ -235,6 +235,25 @@ def _nodes(answer: Answer) -> str:
 
 
 @dataclass
+class Rates:
+    """Predicted GB/s of placements of both for which it is known, summed: recorded and new."""
+
+    count: int = 0
+    old: float = 0.0
+    new: float = 0.0
+    faster: int = 0
+    slower: int = 0
+
+    def add(self, old: float | None, new: float | None) -> None:
+        if old and new:
+            self.count += 1
+            self.old += old
+            self.new += new
+            self.faster += new > old
+            self.slower += new < old
+
+
+@dataclass
 class Comparison:
     """Sums over all decisions, recorded and new."""
 
@@ -249,11 +268,10 @@ class Comparison:
     gangs: int = 0
     """Gangs that both place, with every leaf known."""
     leaves: tuple[int, int] = (0, 0)
-    rings: int = 0
-    """Placements of both for which a bandwidth is known."""
-    gb_per_s: tuple[float, float] = (0.0, 0.0)
-    slower: int = 0
-    faster: int = 0
+    rings: Rates = field(default_factory=Rates)
+    """Of gangs, one direction, as nccl-tests would measure it."""
+    links: Rates = field(default_factory=Rates)
+    """Between the cards of single pods, data-sheet figures."""
     changed: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome, keep: int = 0) -> None:
@@ -275,11 +293,8 @@ class Comparison:
             self.changed.append(outcome)
 
     def _measure(self, outcome: Outcome, old: Answer, new: Answer) -> None:
-        if len(old.seats) > 1 and all(outcome.leaves):
+        is_gang = len(old.seats) > 1
+        if is_gang and all(outcome.leaves):
             self.gangs += 1
             self.leaves = (self.leaves[0] + outcome.leaves[0], self.leaves[1] + outcome.leaves[1])
-        if old.gb_per_s and new.gb_per_s:
-            self.rings += 1
-            self.gb_per_s = (self.gb_per_s[0] + old.gb_per_s, self.gb_per_s[1] + new.gb_per_s)
-            self.slower += new.gb_per_s < old.gb_per_s
-            self.faster += new.gb_per_s > old.gb_per_s
+        (self.rings if is_gang else self.links).add(old.gb_per_s, new.gb_per_s)

@@ -1,0 +1,218 @@
+"""`kgwe replay`: recorded decisions of the scheduler, taken again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from cyclopts import App
+from rich.console import Console
+from rich.table import Table
+
+from kgwe import errors
+from kgwe.apps.scheduler.main import load_choosers
+from kgwe.apps.scheduler.recordfiles import files
+from kgwe.kube import timestamp
+from kgwe.sim import journal, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgwe.sim.replay import Comparison, Outcome, Rates
+
+app = App(
+    name="replay",
+    help=f"""Take recorded decisions again: by the same policy, or by another.
+
+By the same policy every answer must be the recorded one to the last bit; the first that is not is shown, and the
+exit code is 1. Another policy is asked what it would have done with each question, in the state it was asked in.
+
+The scheduler writes records when recordDirectory is set.
+
+Policies: {", ".join(replay.POLICIES)}""",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe replay /var/lib/kgwe/records                    all files of a directory, oldest first
+  kgwe replay decisions-20261115T100000Z-000001.jsonl
+  kgwe replay records --since 2026-11-15T10:00:00Z --policy spread
+  kgwe replay records --policy pack --json""",
+)
+
+
+@app.default
+def replay_(
+    *paths: Path,
+    policy: str = "",
+    since: str = "",
+    show: int = 20,
+    json: bool = False,
+) -> int:
+    """Take recorded decisions again.
+
+    Parameters
+    ----------
+    paths
+        Files of records, or directories of them.
+    policy
+        Compare with what this strategy would have decided.
+    since
+        Only decisions from this time on, as in 2026-11-15T10:00:00Z.
+    show
+        How many changed decisions are listed with --policy.
+    json
+        Print one JSON object.
+    """
+    outcomes = replay.replay(
+        journal.read(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since)
+    )
+    return _compare(outcomes, policy, show, as_json=json) if policy else _verify(outcomes, as_json=json)
+
+
+def _files(paths: tuple[Path, ...]) -> list[Path]:
+    if not paths:
+        raise errors.Permanent("which records? Give files, or the directory that recordDirectory names")
+    found: list[Path] = []
+    for path in paths:
+        found += files(path) if path.is_dir() else [path]
+    if not found:
+        raise errors.NotFound(f"no decisions-*.jsonl in {', '.join(map(str, paths))}; is recordDirectory set?")
+    return found
+
+
+def _seconds(text: str) -> float:
+    if not text:
+        return 0.0
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise errors.Permanent(f"--since {text!r}: give a time such as 2026-11-15T10:00:00Z") from None
+    return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+
+
+# --- the same policy -------------------------------------------------------------------------------------
+
+
+def _verify(outcomes: Iterator[Outcome], *, as_json: bool) -> int:
+    counts = {"plan": 0, "extender": 0}
+    refused, different = 0, 0
+    first: Outcome | None = None
+    span: list[float] = []
+    for outcome in outcomes:
+        counts[outcome.line.by] += 1
+        refused += outcome.line.refused is not None
+        span = [*span[:1], outcome.line.at_s]
+        if outcome.difference:
+            different += 1
+            first = first or outcome
+    total = sum(counts.values())
+    if as_json:
+        told: dict[str, Any] = {
+            "decisions": total,
+            "plans": counts["plan"],
+            "placements": counts["extender"],
+            "refused": refused,
+            "different": different,
+            "first": None if first is None else _told(first),
+        }
+        _print_json(told)
+    elif first is not None:
+        _say(f"{different} of {total:,} decisions come out otherwise. The first is {_name(first)} at {first.where}:")
+        _say(f"  {first.difference}")
+    else:
+        when = f", {timestamp.of(span[0])} to {timestamp.of(span[-1])}" if span else ""
+        _say(
+            f"{total:,} decisions ({counts['plan']:,} plans, {counts['extender']:,} placements of single pods;"
+            f" {refused:,} refused){when}: all come out the same."
+        )
+    return 1 if first is not None else 0
+
+
+# --- another policy --------------------------------------------------------------------------------------
+
+
+def _compare(outcomes: Iterator[Outcome], policy: str, show: int, *, as_json: bool) -> int:
+    found = replay.Comparison()
+    for outcome in outcomes:
+        found.add(outcome, keep=show)
+    if as_json:
+        _print_json({"policy": policy, **_sums(found), "changed": [_told(each) for each in found.changed]})
+        return 0
+    table = Table("", "recorded", policy, box=None, pad_edge=False)
+    for name, values in _rows(found):
+        table.add_row(name, *values)
+    console = Console()
+    console.print(f"{found.decisions:,} decisions, each in the state it was taken in\n", highlight=False)
+    console.print(table)
+    for outcome in found.changed:
+        console.print(f"  {_name(outcome)}: {outcome.difference}", highlight=False, markup=False, soft_wrap=True)
+    more = found.moved + found.placed + found.refused - len(found.changed)
+    if more > 0:
+        console.print(f"  and {more:,} more (--show)", highlight=False)
+    return 0
+
+
+def _rows(found: Comparison) -> Iterator[tuple[str, tuple[str, str]]]:
+    yield (
+        "placed",
+        (
+            f"{found.same + found.moved + found.refused:,}",
+            f"{found.same + found.moved + found.placed:,} ({found.moved:,} elsewhere)",
+        ),
+    )
+    yield (
+        "refused",
+        (
+            f"{found.still_refused + found.placed:,}",
+            f"{found.still_refused + found.refused:,} ({found.refused:,} of them were placed)",
+        ),
+    )
+    if found.gangs:
+        old, new = (f"{leaves / found.gangs:.2f}" for leaves in found.leaves)
+        yield f"leaves per gang ({found.gangs:,})", (old, new)
+    for name, rates in (("ring of a gang", found.rings), ("links inside a pod", found.links)):
+        if rates.count:
+            new = f"{rates.new / rates.count:.1f} ({rates.faster:,} faster, {rates.slower:,} slower)"
+            yield f"{name}, mean GB/s ({rates.count:,})", (f"{rates.old / rates.count:.1f}", new)
+
+
+def _sums(found: Comparison) -> dict[str, Any]:
+    names = ("decisions", "same", "moved", "placed", "refused", "still_refused", "gangs")
+    leaves = [leaves / found.gangs for leaves in found.leaves] if found.gangs else None
+    rates = {name: _rates(each) for name, each in (("rings", found.rings), ("links", found.links))}
+    return {**{name: getattr(found, name) for name in names}, "leaves_per_gang": leaves, **rates}
+
+
+def _rates(rates: Rates) -> dict[str, Any]:
+    mean = [rates.old / rates.count, rates.new / rates.count] if rates.count else None
+    return {"count": rates.count, "mean_gb_per_s": mean, "faster": rates.faster, "slower": rates.slower}
+
+
+# --- words -----------------------------------------------------------------------------------------------
+
+
+def _name(outcome: Outcome) -> str:
+    ask = outcome.ask
+    return f"{ask.namespace}/{ask.name}" if ask.name and "/" not in ask.name else ask.name or ask.owner
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "where": outcome.where,
+        "at": timestamp.of(outcome.line.at_s),
+        "work": _name(outcome),
+        "difference": outcome.difference,
+        "recorded": outcome.line.answer,
+        "now": outcome.answer,
+        "leaves": list(outcome.leaves),
+    }
+
+
+def _print_json(value: Any) -> None:
+    _say(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
