@@ -88,6 +88,33 @@ class Census:
             if found is not None:
                 yield found
 
+    def preemptible(self) -> Iterator[Running]:
+        """Everything that says it may be stopped; whoever loses a member stops as a whole."""
+        for owner, run in self._state.runs.items():
+            workload = self._state.workload(owner)
+            if workload is not None and workload.preemptible and run.meta.deletionTimestamp is None:
+                found = self._of_workload(owner, _nowhere)
+                if found is not None and found.held:
+                    yield replace(found, least=None)
+        for owner in list(self._gangs.owners()):
+            found = self._of_gang(owner, _nowhere) if self._is_preemptible(owner) else None
+            if found is not None and found.held:
+                yield replace(found, least=None)
+        for uid, pod in self._state.pods.items():
+            if pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true" and self._stands_alone(pod):
+                grant = self.grant(uid)
+                if grant is not None:
+                    started = _seconds(pod.status.startTime)
+                    yield Running(uid, (Member(uid, _request(pod), grant),), pod.spec.priority, started_at_s=started)
+
+    def _is_preemptible(self, owner: str) -> bool:
+        group = self._gangs.group(owner)
+        pods = [pod for pod, _ in group.members.values()] if group is not None else []
+        return all(pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true" for pod in pods)
+
+    def _stands_alone(self, pod: core.Pod) -> bool:
+        return bool(pod.spec.nodeName) and self._state.is_foreign(pod) and self._gangs.seat(pod.metadata.uid) is None
+
     def grant(self, key: str) -> Grant | None:
         """What the holder has, as one; None when its node is not there."""
         grants = self._state.fleet.grants(key)
@@ -170,7 +197,7 @@ class Census:
             owner,
             members,
             priority=pods.request.priority,
-            preemptible=all(each.get(PREEMPTIBLE_ANNOTATION) == "true" for each in annotations),
+            preemptible=self._is_preemptible(owner),
             started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
             least=pods.least if pods.least < len(members) else None,
             gang=pods.request if len(members) > 1 else None,

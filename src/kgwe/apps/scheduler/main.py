@@ -114,6 +114,7 @@ class Scheduler:
             (Informer(client, resources.TOPOLOGY_DOMAIN), state.on_domain),
             (Informer(client, resources.NODE), state.on_node),
             (Informer(client, resources.GPU_NODE), state.on_gpunode),
+            (Informer(client, resources.POD_DISRUPTION_BUDGET), state.on_budget),
             (Informer(client, resources.WARP_GPU_WORKLOAD), state.on_warp),
             (Informer(client, resources.GPU_WORKLOAD), state.on_kgwe),
             (Informer(client, resources.JOB), state.on_job),

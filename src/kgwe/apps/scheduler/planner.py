@@ -66,7 +66,7 @@ class Planner:
         self.estimates: dict[str, Eta] = {}  # owner -> when it is thought to start
         self.remarks: dict[str, tuple[Reason, str]] = {}  # owner that had a place -> why it lost it
         self.first: Callable[[], None] = lambda: None  # called before a pass: whoever has the first claim
-        self.on_refused: Callable[[Refusal], None] = lambda _: None
+        self.on_refused: Callable[[], None] = lambda: None
         self._claims: dict[str, bool] = {}  # owner -> whether the room that is kept for it is free
         self._state = state
         self._metrics = metrics
@@ -268,7 +268,7 @@ class Planner:
     def _hold(self, owner: str, refusal: Refusal) -> None:
         """Remember why. Only a new reason is news: the numbers in the message move with every pod that ends."""
         before = self.held.get(owner)
-        self.on_refused(refusal)
+        self.on_refused()
         if owner in self.remarks:
             reason, words = self.remarks[owner]
             refusal = replace(refusal, reason=reason, message=f"{words}; {refusal.message}")

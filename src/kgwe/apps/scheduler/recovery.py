@@ -92,7 +92,7 @@ class Recovery:
         self._evictions = evictions
         self._seat = seat
         self._clock = clock
-        self._census = Census(means)
+        self.census = Census(means)
         self._damping = Damping(
             Patience(
                 gather_s=means.settings.recovery_gather_seconds,
@@ -153,7 +153,7 @@ class Recovery:
         self.under_way.pop(owner, None)
         self._lacking.pop(owner, None)
         self._left_alone.discard(owner)
-        self._census.forget(owner)
+        self.census.forget(owner)
 
     # --- looking ----------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Recovery:
             busy = self.under_way.get(owner)
             if owner in self._left_alone or (busy is not None and (busy.writing or busy.replaced)):
                 continue
-            running = self._census.of(owner, losses.hit)
+            running = self.census.of(owner, losses.hit)
             if running is not None and self._is_ours_to_mend(owner):
                 asked[owner] = running
                 room -= sum(member.failed for member in running.members)

@@ -67,6 +67,7 @@ class ClusterState:
         self.on_foreign: Callable[[str, core.Pod | None], None] = _ignore
         #: hears the name of a node whose state, or that of its cards, may have changed
         self.on_health: Callable[[str], None] = _ignore
+        self.on_budgets: Callable[[], None] = _ignore
         self.deaf()
 
     def tell(
@@ -83,7 +84,7 @@ class ClusterState:
 
     def deaf(self) -> None:
         """Tell nobody (a standby)."""
-        self.on_health = _ignore
+        self.on_health = self.on_budgets = _ignore
         self.tell(on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
 
     # --- nodes ------------------------------------------------------------------------------------------
@@ -124,6 +125,7 @@ class ClusterState:
             self.budgets.pop(change.key, None)
         else:
             self.budgets[change.key] = change.new
+        self.on_budgets()
 
     def on_domain(self, change: Change[TopologyDomain]) -> None:
         self._nodes_changed(self.reader.set_domain(change.key, change.new))

@@ -13,6 +13,7 @@ from kgwe.apps.scheduler.answers import Answers
 from kgwe.apps.scheduler.evictions import Evictions
 from kgwe.apps.scheduler.gangs import OWNER_PREFIX
 from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.preemption import Preemption
 from kgwe.apps.scheduler.reconciler import Reconciler
 from kgwe.apps.scheduler.recovery import Recovery
 from kgwe.apps.scheduler.seater import Seater
@@ -59,7 +60,9 @@ class Term:
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._evictions = Evictions(means)
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
+        self._preemption = Preemption(means, self._planner, self._recovery.census)
         self._planner.first = self._recovery.first
+        self._planner.on_refused = self._preemption.refused
         self._workers: list[asyncio.Task[None]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -121,6 +124,7 @@ class Term:
         self._seater.start()
         self._evictions.start()
         self._state.on_health = self._recovery.health
+        self._state.on_budgets = self._preemption.refused
         self._recovery.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
@@ -139,10 +143,12 @@ class Term:
 
     def _room(self) -> None:
         self._recovery.room()
+        self._preemption.room()
         self._planner.pass_soon()
 
     def _gone(self, uid: str) -> None:
         self._recovery.gone(uid)
+        self._preemption.gone(uid)
         self._reconciler.gone(uid)
 
     async def __aexit__(self, *exc: object) -> None:
@@ -153,6 +159,7 @@ class Term:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
         await self._let_finish()
+        await self._preemption.stop()
         await self._recovery.stop()
         await self._evictions.stop()
         await self._seater.stop()

@@ -95,6 +95,7 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False):
     nodeName: str = ""
     schedulerName: str = ""
     priority: int = 0
+    preemptionPolicy: str = ""
     containers: tuple[Container, ...] = ()
     initContainers: tuple[Container, ...] = ()
     overhead: dict[str, str] = {}

@@ -1,0 +1,57 @@
+"""Disruption budgets as plans see them: which one a piece of work counts against, and how much each still allows.
+
+The API server has the last word when a pod is evicted. This keeps plans from counting on what it would refuse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.api.policy import PodDisruptionBudget
+
+
+class Budgets:
+    """The budgets of one moment; asked for work after work."""
+
+    def __init__(self, known: Mapping[str, PodDisruptionBudget]) -> None:
+        self._known = known
+        self._in: dict[str, list[str]] = {}  # namespace -> keys of its budgets
+        for key, budget in known.items():
+            self._in.setdefault(budget.metadata.namespace, []).append(key)
+        #: budget, or several of which all must hold -> pods that may still be stopped
+        self.left: dict[str, int] = {}
+
+    def of(self, pod: core.Pod) -> list[str]:
+        """Keys of the budgets that cover the pod."""
+        return [
+            key
+            for key in self._in.get(pod.metadata.namespace, ())
+            if (selector := self._known[key].spec.selector) is not None and selector.selects(pod.metadata.labels)
+        ]
+
+    def of_all(self, pods: Iterable[core.Pod]) -> str | None:
+        """What the pods count against together, empty when against nothing; None: they cannot be evicted at all.
+
+        The API server evicts no pod that two budgets cover.
+        """
+        keys: set[str] = set()
+        for pod in pods:
+            found = self.of(pod)
+            if len(found) > 1:
+                return None
+            keys.update(found)
+        if not keys:
+            return ""
+        name = "|".join(sorted(keys))
+        self.left[name] = min(self._allows(key) for key in keys)
+        return name
+
+    def _allows(self, key: str) -> int:
+        budget = self._known[key]
+        # One that the controller has not looked at since it was changed allows nothing yet.
+        is_current = budget.status.observedGeneration >= budget.metadata.generation
+        return budget.status.disruptionsAllowed if is_current else 0
