@@ -110,7 +110,7 @@ def simulate(
     trace
         Jobs from this file instead of a generated workload.
     format
-        Of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions recorded with --record, or by
+        Of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions written with --record, or by
         the scheduler).
     generate
         Mix of jobs to generate when no trace is given.

@@ -53,6 +53,7 @@ class RecordFiles:
         *,
         on_written: Callable[[int], None] = _uncounted,
         on_dropped: Callable[[int], None] = _uncounted,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         """Permanent when nothing can be written there."""
         if max_mb < _LEAST_MB:
@@ -60,6 +61,7 @@ class RecordFiles:
         self._directory = directory
         self._most_bytes = max_mb * _MIB
         self._on_written, self._on_dropped = on_written, on_dropped
+        self._pause_s = pause_s
         #: the next line has to be a snapshot: it begins a file
         self.wants_snapshot = True
         self._number = 0
@@ -130,7 +132,7 @@ class RecordFiles:
     def _give_up(self) -> None:
         """The line is lost, and with it what the next ones build on."""
         self._on_dropped(1)
-        self._idle_until = time.monotonic() + _PAUSE_S
+        self._idle_until = time.monotonic() + self._pause_s
         self.wants_snapshot = True
         self._shut()
 
