@@ -192,6 +192,11 @@ class Ledger:
         """One seat, as it was reserved."""
         return self._seats.get(owner, _NO_SEATS).get(number)
 
+    def booked(self, owner: str, number: int) -> Holding | None:
+        """One seat, with the cards booked for it now."""
+        planned = self.seat(owner, number)
+        return None if planned is None else self._booked(owner, number, planned)
+
     def has_seats(self, owner: str) -> bool:
         return owner in self._seats
 

@@ -96,7 +96,7 @@ class Seater:
             await self._write(pod, {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}})
             return
         number = self._number(pod, owner)
-        holding = self._state.ledger.seats(owner).get(number)
+        holding = self._state.ledger.booked(owner, number)
         if holding is None:
             return  # it is planned again, or has no seat left; whoever gives it one asks again
         self._given[uid] = number
@@ -120,7 +120,7 @@ class Seater:
             return fixed[1]
         taken = self._state.taken(owner)
         taken |= {number for other, number in self._given.items() if other != uid and self._owner.get(other) == owner}
-        return next((number for number in sorted(self._state.ledger.seats(owner)) if number not in taken), -1)
+        return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
 
 
 def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str, Any]:
