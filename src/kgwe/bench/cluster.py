@@ -10,35 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
-from kgwe.bench import report, scenarios, scheduler, summary
+from kgwe.bench import clusters, report, scenarios, scheduler, summary
 from kgwe.bench.bed import Bed
 from kgwe.bench.burst import Burst
 from kgwe.bench.load import Kind, Load
+from kgwe.bench.loop import loop_factory
 from kgwe.bench.nodes import NodeSet, slots
 from kgwe.bench.restart import Restart
 from kgwe.bench.scenarios import Phase, Scenario, Size
 from kgwe.kube import scheduler_configuration
 from kgwe.kube.client import KubeClient
-from kgwe.local import binaries, build, paths
-from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.local import build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from kgwe.bench.phase import PhaseResult
+    from kgwe.local.cluster import LocalCluster
     from kgwe.local.progress import Progress, Step
 
 ALL_PHASES = tuple(Phase)
-# Their names carry the pid of who started them; whatever a killed benchmark left behind is recognised by it.
-_PREFIX = "bench"
 # Of one phase, in `restart`: the running pods take far longer to come than the scheduler to start.
 _STARTS = 3
 
@@ -89,9 +85,9 @@ class Options:
 def run(options: Options, progress: Progress) -> report.Report:
     """Measure every phase `repeat` times."""
     options.check()
-    _sweep()
+    clusters.sweep()
     found = build.ensure(progress)
-    machine = report.examine_machine(kubernetes=_version(found))
+    machine = report.examine_machine(kubernetes=clusters.version(found))
     began = time.monotonic()
     rounds = []
     for number in range(1, options.repeat + 1):
@@ -101,12 +97,16 @@ def run(options: Options, progress: Progress) -> report.Report:
         for phase in order:
             keep = options.keep and number == options.repeat and phase is order[-1]
             title = f"Scenario {options.scenario} on {options.size.nodes} nodes: {phase}{suffix}"
+            name = clusters.name_of(phase, keep=keep)
+            # kube-scheduler is told where KGWE will be before either runs.
+            port = scheduler.free_port(name)
+            config = scheduler_configuration.text(scheduler.url(port)) if phase is Phase.KGWE else None
             with (
-                _private_cluster(phase, found, progress, keep=keep) as place,
+                clusters.private(name, found, progress, scheduler_config=config, keep=keep) as cluster,
                 progress.step(title) as step,
                 asyncio.Runner(loop_factory=loop_factory()) as runner,
             ):
-                results[phase] = runner.run(_measure(place, phase, options, step))
+                results[phase] = runner.run(_measure((cluster, port), phase, options, step))
         rounds.append({phase: results[phase] for phase in options.phases})
     return report.Report("cluster", _params(options), summary.of(rounds, wall_s=time.monotonic() - began), machine)
 
@@ -126,48 +126,3 @@ async def _measure(place: tuple[LocalCluster, int], phase: Phase, options: Optio
             starts = 1 if options.profile else _STARTS
             return await Restart(ground, options.size).run(options.node_set, starts=starts, seed=options.seed)
         return await Burst(ground, options.size).run(options.node_set, warm_up=options.warm_up, seed=options.seed)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster loop where it is installed: the submitter shares the machine with what it measures."""
-    try:
-        import uvloop  # noqa: PLC0415 - optional: absent on other systems
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
-# --- clusters ------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _private_cluster(
-    phase: Phase, found: binaries.Binaries, progress: Progress, *, keep: bool
-) -> Iterator[tuple[LocalCluster, int]]:
-    """A fresh cluster that is gone afterwards, whatever happens, and the port kube-scheduler expects KGWE at.
-
-    One to be kept is named so that no sweep takes it.
-    """
-    name = f"{_PREFIX}-{'kept-' if keep else ''}{os.getpid()}-{phase}"
-    port = scheduler.free_port(name)
-    config = scheduler_configuration.text(scheduler.url(port)) if phase is Phase.KGWE else None
-    cluster = LocalCluster(name)
-    try:
-        yield LocalCluster.start(ClusterOptions(name, config), binaries=found, progress=progress), port
-    finally:
-        if not keep:
-            cluster.stop(grace_s=5.0)
-    if keep:
-        progress.note(f"Cluster {name!r} is kept. `kgwe local down --name {name}` removes it.")
-
-
-def _sweep() -> None:
-    """Remove what a benchmark left behind that was killed before it could clean up."""
-    for name in paths.cluster_names():
-        prefix, pid, *_ = (*name.split("-"), "")
-        if prefix == _PREFIX and pid.isdigit() and not Path("/proc", pid).exists():
-            LocalCluster(name).stop()
-
-
-def _version(found: binaries.Binaries) -> str:
-    return found.found["kube-apiserver"].version

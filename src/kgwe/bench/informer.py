@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import statistics
 import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kgwe import errors
-from kgwe.bench import informer_probe, report
+from kgwe.bench import clusters, informer_probe, report
 from kgwe.bench.load import spread
 from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
 from kgwe.local import build
-from kgwe.local.cluster import ClusterOptions, LocalCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from kgwe.local.cluster import LocalCluster
     from kgwe.local.progress import Progress
 
 _PROBE_TIMEOUT_S = 600.0
@@ -55,8 +53,8 @@ def run(options: Options, progress: Progress) -> report.Report:
     """Create the pods, list them in each way, and compare."""
     options.check()
     found = build.ensure(progress)
-    machine = report.examine_machine(kubernetes=found.found["kube-apiserver"].version)
-    with _private_cluster(progress, found) as cluster:
+    machine = report.examine_machine(kubernetes=clusters.version(found))
+    with clusters.private(clusters.name_of("informer"), found, progress) as cluster:
         with progress.step(f"Creating {options.pods} pods") as step:
             asyncio.run(_fill(cluster, options.pods, lambda done: step.update(f"{done} of {options.pods}")))
         results: dict[str, list[informer_probe.Result]] = {way: [] for way in informer_probe.WAYS}
@@ -171,14 +169,3 @@ def _probe(way: str, cluster: LocalCluster, options: Options) -> informer_probe.
     if done.returncode:
         raise errors.Permanent(f"listing pods as {way} failed:\n{done.stderr.decode(errors='replace')[-2000:]}")
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=informer_probe.Result)
-
-
-@contextmanager
-def _private_cluster(progress: Progress, found: Any) -> Iterator[LocalCluster]:
-    """A fresh cluster that is gone afterwards; its name tells other benchmarks whose it was, should we be killed."""
-    name = f"bench-{os.getpid()}-informer"
-    handle = LocalCluster(name)
-    try:
-        yield LocalCluster.start(ClusterOptions(name), binaries=found, progress=progress)
-    finally:
-        handle.stop(grace_s=5.0)

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from kgwe import errors
 from kgwe.kube import crds, manifests
-from kgwe.local import assets, ports, state
+from kgwe.local import assets, paths, ports, state
 from kgwe.local.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kgwe.kube.client import KubeClient
     from kgwe.local.cluster import LocalCluster
     from kgwe.local.processes import ProcessRecord
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 NAME = "kgwe-scheduler"
 _NAMESPACE = "kgwe-system"
 USER = f"system:serviceaccount:{_NAMESPACE}:{NAME}"
+# As where it is installed: compiled once, not at every start.
+_COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
 
 
 def free_port(cluster: str) -> int:
@@ -40,16 +40,14 @@ async def install(client: KubeClient) -> None:
     await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
 
 
-def start(
-    cluster: LocalCluster, port: int, *, profile: Path | None = None, env: Mapping[str, str] | None = None
-) -> ProcessRecord:
+def start(cluster: LocalCluster, port: int, *, profile: Path | None = None) -> ProcessRecord:
     """Start it beside the cluster, whose end will be its own; the extender listens on `port` once it acts."""
     kubeconfig = service_account_kubeconfig(cluster, _NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
     addresses = {"--metrics-bind-address": 0, "--extender-bind-address": port}
     flags = [word for flag, each in addresses.items() for word in (flag, f"{ports.LOOPBACK}:{each}")]
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
     argv = [sys.executable, *profiler, "-m", "kgwe.cli", "scheduler", *flags]
-    return cluster.start_sidecar(NAME, argv, env={"KUBECONFIG": str(kubeconfig), **(env or {})})
+    return cluster.start_sidecar(NAME, argv, env={"KUBECONFIG": str(kubeconfig), **_COMPILED})
 
 
 async def listens(port: int) -> bool:
