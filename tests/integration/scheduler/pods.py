@@ -9,7 +9,7 @@ import msgspec
 
 from kgwe.apps.scheduler import seating
 from kgwe.kube import resources, translate
-from kgwe.model import amounts
+from kgwe.model import amounts, inventory
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed, Replica
@@ -34,7 +34,9 @@ class Live:
         """So many nodes per leaf, named after it."""
         for leaf, count in leaves.items():
             for number in range(count):
-                await self.bed.node(f"{leaf}-{number}", gpus, labels={LEAF: leaf, SPINE: "s"})
+                # Of a simulated fleet: it can be broken on command.
+                labels = {LEAF: leaf, SPINE: "s", inventory.FLEET_LABEL: "test"}
+                await self.bed.node(f"{leaf}-{number}", gpus, labels=labels)
 
     async def pod(self, name: str, gpus: int = 1, **changes: Any) -> Any:
         return await self.bed.client.create(resources.POD, pod(name, gpus, **changes), "default")

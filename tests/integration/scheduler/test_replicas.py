@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def leaders(*replicas: Replica) -> list[Replica]:
-    return [replica for replica in replicas if await replica.metric("kgwe_controller_leader") == 1]
+    return [replica for replica in replicas if await replica.metric("kgwe_scheduler_leader") == 1]
 
 
 async def until_one_leads(*replicas: Replica, timeout_s: float = 30) -> Replica:
