@@ -25,17 +25,20 @@ from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import GangRequest, Hardware, Segment
 from kgwe.placement.gang_request import Strategy as GangStrategy
 from kgwe.placement.ranking import ALIASES, Strategy
+from kgwe.placement.refill import refill
 from kgwe.placement.refusals import Reason, Refusal, gang_refused, needs, refused
 from kgwe.placement.strategies import Candidate, Choosers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kgwe.model.domains import Tree
     from kgwe.placement.engine import Engine
     from kgwe.placement.fit import Fitter
     from kgwe.placement.gang import GangPlanner
     from kgwe.placement.node import Request
     from kgwe.placement.preempt import Evictable
+    from kgwe.placement.refill import Partial
     from kgwe.placement.snapshot import Grant, Snapshot
     from kgwe.placement.strategies import Rng
 
@@ -85,6 +88,8 @@ class Ask:
     gang: GangRequest | None = None
     #: the same gang where it would rather be: tried first
     first: GangRequest | None = None
+    #: the gang it is a part of, where others of it have their places
+    partial: Partial | None = None
 
     def rank(self) -> tuple[int, str, str]:
         """Who goes first: higher priority, then older, then by identity so that the order is total."""
@@ -138,6 +143,8 @@ class Plan:
     start: int = 0
     #: where pods differ: seat by seat what each takes; empty: `amounts`
     by_seat: tuple[Mapping[str, int], ...] = ()
+    #: whose the seats are, where only some pods of a gang get one
+    pods: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -164,6 +171,8 @@ class Place(Protocol):
     def engine(self) -> Engine: ...
     @property
     def gangs(self) -> GangPlanner: ...
+    @property
+    def tree(self) -> Tree: ...
 
 
 def plan(
@@ -179,6 +188,8 @@ def plan(
     if not len(place.snapshot):
         return Refusal(ask, Reason.NO_GPU_NODES, "no node offers GPUs", possible=False)
     try:
+        if ask.partial is not None:
+            return _refilled(place, ask, ask.partial)
         ask = divided(place.fitter, ask)
         if ask.pods == 1 and ask.gang is None:
             return _one(place, ask, choosers or {}, rng)
@@ -365,3 +376,25 @@ def amounts_of(request: Request) -> dict[str, int]:
     if gpus.slices:
         found[f"{amounts.MIG_PREFIX}{gpus.profile}"] = gpus.slices
     return {name: amount for name, amount in found.items() if amount}
+
+
+def _refilled(place: Place, ask: Ask, partial: Partial) -> Plan | Refusal:
+    """Those of a gang that have no place, beside those that have one."""
+    found = refill(place.fitter, place.tree, partial)
+    if not found:
+        there = len(partial.members) - partial.missing
+        message = f"{partial.missing} pods find no room beside the {there} of their gang that have their places"
+        return Refusal(ask, Reason.INSUFFICIENT_GPU, message)
+    requests = {member.pod: member.request for member in partial.members}
+    return Plan(
+        ask=ask,
+        seats=tuple(Seat.of(move.node, move.grant) for move in found.values()),
+        grants=tuple(move.grant for move in found.values()),
+        amounts=ask.amounts,
+        score=0.0,
+        parts={},
+        gb_per_s=None,
+        words="; ".join(f"{move.node}, in the same {move.level} as others of its gang" for move in found.values()),
+        by_seat=tuple(amounts_of(requests[pod]) for pod in found),
+        pods=tuple(found),
+    )

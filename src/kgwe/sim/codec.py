@@ -19,7 +19,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model import domains, mig, wiring
-from kgwe.placement import constraints, gang_request, node, planning, taints
+from kgwe.placement import constraints, gang_request, node, planning, refill, taints
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ _NAMES: dict[str, Any] = {
     "GangRequest": gang_request.GangRequest,
     "Geometry": mig.Geometry,
     "Mapping": Mapping,
+    "Partial": refill.Partial,
     "Placement": mig.Placement,
     "Profile": mig.Profile,
     "Request": node.Request,

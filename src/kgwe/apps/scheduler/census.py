@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, passes, seating
+from kgwe.apps.scheduler import jobs, passes
+from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest
-from kgwe.kube.api import core
 from kgwe.kube.api.gpuworkload import RecoveryPolicy
 from kgwe.model import amounts
 from kgwe.placement import planning
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.workload import Workload
+    from kgwe.kube.api import core
     from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.node import Request
     from kgwe.placement.planning import Ask
@@ -231,29 +231,6 @@ class Census:
         order = tuple(pod for pod in found.order if pod is not None)
         least = sum(role.least for role in found.request.roles)
         return _Pods(order, found.request, least) if order else None
-
-
-def as_made(pod: core.Pod) -> core.Pod:
-    """The pod as its owner made it: without a node, and without the affinity that holds it to its seat."""
-    spec = msgspec.structs.replace(pod.spec, nodeName="")
-    if seating.SEAT_ANNOTATION in pod.metadata.annotations:
-        spec = msgspec.structs.replace(spec, affinity=_unpinned(spec))
-    return msgspec.structs.replace(pod, spec=spec)
-
-
-def _unpinned(spec: core.PodSpec) -> core.Affinity:
-    """Without the line that names its node; a term that consisted of nothing else was not there before."""
-    required = spec.affinity.nodeAffinity.required
-    here = seating.pinned_to(spec)
-    if required is None or not here:
-        return spec.affinity
-    terms = []
-    for term in required.nodeSelectorTerms:
-        fields = tuple(line for line in term.matchFields if line.values != (here,))
-        if fields or term.matchExpressions:
-            terms.append(msgspec.structs.replace(term, matchFields=fields))
-    selector = msgspec.structs.replace(required, nodeSelectorTerms=tuple(terms)) if terms else None
-    return msgspec.structs.replace(spec.affinity, nodeAffinity=core.NodeAffinity(required=selector))
 
 
 def _request(pod: core.Pod) -> Request:

@@ -16,9 +16,12 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import policy, seating
+from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest, translate
+from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.live import Holding
 from kgwe.placement.planning import Ask
+from kgwe.placement.refill import Partial, Sitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -201,6 +204,11 @@ class Gangs:
             group.problem = said or f"{lacking} more pods of {group.key.title} to come"
             self._forget(owner)
             return
+        partial = self._partial(owner, group)
+        if partial is not None:
+            group.problem = ""
+            self._want_beside(owner, group, partial)
+            return
         found = dialects.gang_request(members, self._request_of)
         if isinstance(found, dialects.Problem):
             group.problem = found.words
@@ -277,13 +285,58 @@ class Gangs:
     def _request_of(self, pod: core.Pod) -> Any:
         known = self._requests.get(pod.metadata.uid)
         if known is None:
-            known = self._requests[pod.metadata.uid] = podrequest.read(pod)
+            known = self._requests[pod.metadata.uid] = podrequest.read(as_made(pod))
         return known.request
+
+    def _partial(self, owner: str, group: Group) -> Partial | None:
+        """The whole gang when some of it have their places and others none; None: it is asked for as it is."""
+        alive = {uid: each for uid, each in group.members.items() if each[0].metadata.deletionTimestamp is None}
+        nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in alive.items()}
+        if not any(nodes.values()):
+            return None
+        found = dialects.gang_request([(as_made(pod), member) for pod, member in alive.values()], self._request_of)
+        if isinstance(found, dialects.Problem):
+            return None
+        members = tuple(
+            Sitting(pod.metadata.uid, self._request_of(pod), nodes[pod.metadata.uid])
+            for pod in found.order
+            if pod is not None
+        )
+        least = sum(role.least for role in found.request.roles)
+        return Partial(members, found.request, least if least < len(members) else None)
+
+    def _node_of(self, owner: str, group: Group, pod: core.Pod) -> str:
+        number = group.seats.get(pod.metadata.uid)
+        seat = self._state.ledger.seat(owner, number) if number is not None else None
+        return pod.spec.nodeName or (seat.node if seat is not None else "")
+
+    def _want_beside(self, owner: str, group: Group, partial: Partial) -> None:
+        waiting = [member for member in partial.members if not member.node]
+        pods = [pod for pod, _ in group.members.values()]
+        self._want(
+            Ask(
+                owner=owner,
+                request=waiting[0].request,
+                pods=len(waiting),
+                gang=GangRequest.of(waiting[0].request, len(waiting), priority=partial.gang.priority),
+                partial=partial,
+                priority=partial.gang.priority,
+                since=min(pod.metadata.creationTimestamp or "" for pod in pods),
+                namespace=pods[0].metadata.namespace,
+                name=group.key.title,
+            )
+        )
 
     def planned(self, owner: str, plan: Plan) -> None:
         """The planner has reserved seats for all: give every pod its own."""
         group = self._groups.get(owner)
-        if group is None or group.gang is None or plan.gang is None:
+        if group is None:
+            return
+        for number, uid in enumerate(plan.pods, plan.start):
+            if uid in group.members:
+                group.seats[uid] = number
+                self._seat(owner, group.members[uid][0], number)
+        if group.gang is None or plan.gang is None:
             return
         group.start = plan.start
         for pod, seat in group.gang.seated(plan.gang):
