@@ -8,11 +8,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import KINDS, ROOT, Bed
+from tests.integration.scheduler.bed import KINDS, Bed
 from tests.integration.scheduler.pods import Live
 
 from kgwe import errors
-from kgwe.kube import manifests, resources, scheduler_configuration
+from kgwe.kube import resources, scheduler_configuration
 from kgwe.kube.client import KubeClient
 from kgwe.local import install, ports
 from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
@@ -20,6 +20,8 @@ from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kub
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from kgwe.kube.informer import Informer
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +63,15 @@ async def _clear(bed: Bed) -> None:
                 await bed.client.patch(KINDS[group], meta.name, body, meta.namespace)
                 if meta.deletionTimestamp is None:
                     await bed.client.delete(KINDS[group], meta.name, meta.namespace)
-    for run in [*bed.jobs.store.values(), *bed.deployments.store.values()]:
-        resource = resources.JOB if isinstance(run, resources.JOB.type) else resources.DEPLOYMENT
-        with contextlib.suppress(errors.NotFound):
-            await bed.client.delete(resource, run.metadata.name, run.metadata.namespace)
+    runs: list[Informer[Any]] = [bed.jobs, bed.deployments]
+    for informer in runs:
+        for run in list(informer.store.values()):
+            with contextlib.suppress(errors.NotFound):
+                await bed.client.delete(informer.resource, run.metadata.name, run.metadata.namespace)
     for pod in list(bed.pods.store.values()):
         with contextlib.suppress(errors.NotFound):
             await bed.client.delete(resources.POD, pod.metadata.name, pod.metadata.namespace, grace_s=0)
-    runs = (bed.jobs, bed.deployments, *bed.workloads.values())
-    await bed.until(lambda: not any(informer.store for informer in runs))
+    await bed.until(lambda: not any(informer.store for informer in (*runs, *bed.workloads.values())))
     await bed.until(lambda: not bed.pods.store, timeout_s=60)
     await bed.remove_nodes()
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}

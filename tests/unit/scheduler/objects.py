@@ -100,8 +100,9 @@ def pod(
     namespace: str = "team",
     phase: str = "Running",
     gated: bool = False,
-    **annotations: str,
+    notes: dict[str, str] | None = None,
 ) -> Any:
+    annotations = dict(notes or {})
     if index is not None:
         annotations[seating.INDEX_ANNOTATION] = str(index)
     meta = {
@@ -118,7 +119,7 @@ def pod(
 
 def replica(name: str, *, run: str = "dep-1", set_name: str = f"{NAME}-5d9c", seat: str = "", **more: Any) -> Any:
     """A pod of a Deployment."""
-    made = pod(name, **more, **({seating.SEAT_ANNOTATION: seat} if seat else {}))
+    made = pod(name, **more, notes={seating.SEAT_ANNOTATION: seat} if seat else None)
     meta = msgspec.structs.replace(
         made.metadata,
         labels={jobs.UID_LABEL: UID, jobs.RUN_LABEL: run},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.scheduler.objects import (
@@ -58,7 +59,8 @@ def client():
 @pytest.fixture
 async def seating_pods(state, client, monkeypatch):
     monkeypatch.setattr(seater, "_LOOK_AGAIN_S", 0.02)
-    made = Seater(SimpleNamespace(client=client, state=state))
+    means: Any = SimpleNamespace(client=client, state=state)  # all that it takes of them
+    made = Seater(means)
     made.start()
     state.tell(on_work=lambda _: None, on_room=lambda: None, on_gone=lambda _: None, on_unseated=made.seat)
     yield made

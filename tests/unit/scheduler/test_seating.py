@@ -66,7 +66,7 @@ class TestSeatOfAPod:
     def test_pods_of_an_indexed_job_sit_by_their_index(self):
         gang = runs.of_job(job(seats=TWO))
         assert gang.seat_of(pod(index=1)) == 1
-        assert gang.seat_of(pod(**{seating.SEAT_ANNOTATION: f"{UID}/1"})) == -1, "not by what they say"
+        assert gang.seat_of(pod(notes={seating.SEAT_ANNOTATION: f"{UID}/1"})) == -1, "not by what they say"
 
     def test_pods_of_a_deployment_sit_where_they_were_put(self):
         serving = runs.of_deployment(deployment())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ def state():
 
 
 def listen(state):
-    heard = []
+    heard: list[Any] = []
     state.tell(
         on_work=lambda _: None,
         on_room=lambda: heard.append("room"),
@@ -155,7 +156,9 @@ class TestForgery:
     @pytest.mark.parametrize(
         "stranger",
         [
-            pytest.param(pod("x", "not-ours", at="n2", **{seating.SEAT_ANNOTATION: f"{UID}/0"}), id="by annotation"),
+            pytest.param(
+                pod("x", "not-ours", at="n2", notes={seating.SEAT_ANNOTATION: f"{UID}/0"}), id="by annotation"
+            ),
             pytest.param(replica("x", at="n2", namespace="other", seat=f"{UID}/0"), id="labels, from elsewhere"),
             pytest.param(replica("x", at="n2", set_name="mine-1", seat=f"{UID}/0"), id="of another ReplicaSet"),
             pytest.param(replica("x", at="n2", run="", seat=f"{UID}/0"), id="without the run's label"),
@@ -344,7 +347,7 @@ def test_annotations_with_numbers_nobody_could_count_do_no_harm(state):
     bad.metadata.annotations[jobs.GENERATION_ANNOTATION] = wild
     state.on_kgwe(added(workload(count=8)))
     state.on_job(added(bad))
-    strange = pod("p0", index=0, **{seating.CARDS_ANNOTATION: "f" * 5000, seating.SEAT_ANNOTATION: f"x/{wild}"})
+    strange = pod("p0", index=0, notes={seating.CARDS_ANNOTATION: "f" * 5000, seating.SEAT_ANNOTATION: f"x/{wild}"})
     strange.metadata.annotations[seating.INDEX_ANNOTATION] = wild
     state.on_pod(added(strange))
     assert amounts.GPU in state.runs[UID].wanted

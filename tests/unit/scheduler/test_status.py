@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from tests import racks
 
 from kgwe.apps.scheduler import jobs, phases
 from kgwe.apps.scheduler.runs import Run
@@ -13,6 +14,8 @@ from kgwe.kube.api.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadS
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.fleet import Cards
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.node import Gpus, Request
 from kgwe.placement.planning import Ask, Reason, Refusal, Seat
 
 
@@ -107,6 +110,13 @@ def test_failed_work_counts_as_finished_until_its_spec_is_edited():
     assert not workload(phase="Running", observed_generation=2).finished
 
 
+def written(made, status):
+    """What the status patch says."""
+    patch = status_patch(made, status)
+    assert patch is not None
+    return patch["status"]
+
+
 def kgwe_workload():
     meta = ObjectMeta(name="w", namespace="ns", uid="u", generation=2)
     return from_kgwe(GPUWorkload(metadata=meta, spec=GPUWorkloadSpec(gpuRequirements=GPURequirements(count=4))))
@@ -116,7 +126,7 @@ def test_a_plan_is_told_in_full():
     made = kgwe_workload()
     why = Details(72, (("topology", 50.0),), 450.0, "leaf/a", "because")
     gang = run(Seat("n1", 0b01), Seat("n1", 0b10), Seat("n2", 0b11), details=why)
-    told = status_patch(made, phases.running(made, placement(gang, made), "t1"))["status"]
+    told = written(made, phases.running(made, placement(gang, made), "t1"))
     assert told["scheduledNode"] == "n1"
     assert told["message"] == "running on 2 nodes"
     assert told["placements"] == [
@@ -131,7 +141,7 @@ def test_a_plan_is_told_in_full():
 
 def test_slices_are_told_by_their_uuids():
     made = kgwe_workload()
-    told = status_patch(made, phases.running(made, placement(run(Seat("n1", 0, ((3, 0),))), made), "t1"))["status"]
+    told = written(made, phases.running(made, placement(run(Seat("n1", 0, ((3, 0),))), made), "t1"))
     assert told["migInstances"] == [{"parentGPU": "GPU-d", "instanceUUID": "MIG-x", "profile": "1g.10gb"}]
 
 
@@ -139,7 +149,7 @@ def test_nothing_of_a_plan_is_left_when_work_waits_again():
     made = kgwe_workload()
     placed = phases.running(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
     again = replace(made, status=placed)
-    told = status_patch(again, phases.pending(again, "NodeRefused", "no", "t2"))["status"]
+    told = written(again, phases.pending(again, "NodeRefused", "no", "t2"))
     gone = ("placements", "allocatedGPUs", "schedulingScore", "scheduledNode", "jobName", "startTime")
     assert all(told[field] is None for field in gone)
 
@@ -149,7 +159,7 @@ def test_a_reader_gets_back_what_was_written():
     placed = phases.running(
         made, placement(run(Seat("n1", 1), details=Details(72, (("a", 1.0),), 9.0, "x", "y")), made), "t1"
     )
-    body = status_patch(made, placed)["status"]
+    body = written(made, placed)
     stored = msgspec.convert(
         {"metadata": {"name": "w", "generation": 2}, "spec": {"gpuRequirements": {"count": 4}}, "status": body},
         GPUWorkload,
@@ -159,13 +169,12 @@ def test_a_reader_gets_back_what_was_written():
 
 def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
     made = kgwe_workload()
-    refusal = Refusal(Ask("u", None), Reason.TOPOLOGY_NOT_MET, "needs a leaf", certificate=Certificate())
-    told = status_patch(made, phases.waiting(made, refusal, "t1", ("t5", "t9")))["status"]
+    certificate = racks.racks({"s": {"a": [8], "b": [8]}}).refuse(
+        GangRequest.of(Request(Gpus(count=8)), 2, required="leaf")
+    )
+    ask = Ask("u", Request(Gpus(count=8)))
+    refusal = Refusal(ask, Reason.TOPOLOGY_NOT_MET, "needs a leaf", certificate=certificate)
+    told = written(made, phases.waiting(made, refusal, "t1", ("t5", "t9")))
     assert told["message"] == "needs a leaf"
-    assert told["reasons"] == "require spine instead"
+    assert "require spine instead of leaf" in told["reasons"]
     assert told["estimatedStart"] == {"p50": "t5", "p90": "t9"}
-
-
-class Certificate:
-    def words(self):
-        return "require spine instead"

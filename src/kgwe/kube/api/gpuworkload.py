@@ -204,11 +204,15 @@ class DistributedConfig(ApiStruct, frozen=True):
     strategy: Annotated[
         str,
         about(
-            "How the model is spread over the ranks.",
+            "How the model is spread over the ranks. Ranks of all but DataParallel and PipelineParallel talk all the"
+            " time: without a topology.preference of their own they get the best wired GPUs (NVLinkOptimal).",
             enum=("DataParallel", "ModelParallel", "PipelineParallel", "Hybrid", "FSDP", "DeepSpeed"),
         ),
     ] = ""
-    worldSize: Annotated[int | None, about("How many ranks take part; with NCCL each needs a GPU.", ge=1)] = None
+    worldSize: Annotated[
+        int | None,
+        about("How many ranks take part, shared out equally over the pods; with NCCL each needs a GPU.", ge=1),
+    ] = None
     backend: Annotated[str, about("What the ranks talk over.", enum=("NCCL", "Gloo", "MPI"))] = "NCCL"
 
 
@@ -258,13 +262,33 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             "NCCL needs a GPU for every rank: lower distributedConfig.worldSize or raise gpuRequirements.count",
             field=".distributedConfig",
         ),
+        Rule(
+            "!has(self.distributedConfig) || !has(self.distributedConfig.worldSize)"
+            " || self.distributedConfig.backend != 'NCCL' || !has(self.gpuRequirements.count)"
+            " || self.gpuRequirements.count % self.distributedConfig.worldSize == 0",
+            "every rank gets the same number of GPUs: make gpuRequirements.count a multiple of"
+            " distributedConfig.worldSize",
+            field=".distributedConfig",
+        ),
+        Rule(
+            "!has(self.distributedConfig) || !has(self.distributedConfig.worldSize) || !has(self.gpusPerPod)"
+            " || !has(self.gpuRequirements.count) || self.gpuRequirements.count < self.gpusPerPod"
+            " || self.distributedConfig.worldSize % (self.gpuRequirements.count / self.gpusPerPod) == 0",
+            "every pod runs the same number of ranks: make distributedConfig.worldSize a multiple of the pods, which are"
+            " gpuRequirements.count / gpusPerPod",
+            field=".distributedConfig",
+        ),
     )
 
     gpuRequirements: GPURequirements
     workloadType: Annotated[str, about("What kind of work it is.", enum=WorkloadType)] = WorkloadType.TRAINING
     framework: Annotated[
         str,
-        about("The framework it is written for.", enum=("PyTorch", "TensorFlow", "JAX", "MXNet", "Triton")),
+        about(
+            "The framework it is written for: pods of a distributed workload find each other through the environment"
+            " its launcher reads.",
+            enum=("PyTorch", "TensorFlow", "JAX", "MXNet", "Triton"),
+        ),
     ] = ""
     distributedConfig: Annotated[
         DistributedConfig | None, about("How the ranks of a distributed job work together.")
