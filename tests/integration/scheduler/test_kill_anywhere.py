@@ -144,6 +144,15 @@ class Chaos:
         before = len(self.unfinished())
         await self.live.bed.until(lambda: len(self.unfinished()) != before, timeout_s=LONGEST_S)
 
+    async def settled(self) -> Any:
+        """What the scheduler believes, given a moment to hear of the last pods that ended."""
+        for _ in range(40):
+            snapshot = await self.live.snapshot()
+            if not snapshot["seats"] and not snapshot["assumed"]:
+                break
+            await asyncio.sleep(0.5)
+        return snapshot
+
     # --- afterwards --------------------------------------------------------------------------------------
 
     def unfinished(self) -> list[str]:
@@ -176,7 +185,7 @@ async def test_nothing_is_lost_doubled_or_leaked_whatever_is_killed(live: Live):
 
     assert chaos.overbooked == []
     assert chaos.unfinished() == []
-    snapshot = await live.snapshot()
+    snapshot = await chaos.settled()
     assert snapshot["seats"] == {}
     assert snapshot["assumed"] == []
     assert {name: node["free"] for name, node in snapshot["nodes"].items()} == dict.fromkeys(snapshot["nodes"], 8)

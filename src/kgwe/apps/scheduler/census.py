@@ -201,7 +201,8 @@ class Census:
             started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
             least=pods.least if pods.least < len(members) else None,
             gang=pods.request if len(members) > 1 else None,
-            repair=_repair(annotations),
+            # Nobody makes pods anew that nobody manages: taking them away would be the end of them.
+            repair=_repair(annotations) if all(pod.metadata.controller for pod in pods.order) else Repair.NONE,
         )
 
     def _member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
