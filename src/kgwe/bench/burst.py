@@ -63,6 +63,7 @@ class Burst:
         result = PhaseResult(
             submit_s=round(times.submit_s(), 2),
             api_writes_per_pod=round(sum(writes.values()), 2),
+            cpu_ms_per_pod=round(sum(cpu.values()) * 1e3 / len(self._pieces), 2),
             doubled=times.doubled,
             refused_bindings=times.refused,
             settled=settled,

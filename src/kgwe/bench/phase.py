@@ -18,6 +18,9 @@ class PhaseResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gang_p99_s: float | None = None
     submit_s: float | None = None
     api_writes_per_pod: float | None = None
+    # Of all processes together: where they share few cores, this is what limits the rate, and others' work on the
+    # machine disturbs it least.
+    cpu_ms_per_pod: float | None = None
     nearness: Nearness | None = None
     # The last pod appeared to somebody said that it does not fit, and the words.
     verdict_s: float | None = None

@@ -28,6 +28,7 @@ _NUMBERS: Final = {
     "gang_p50_s": "gang_p50_s",
     "gang_p99_s": "gang_p99_s",
     "api_writes_per_pod": "api_writes_per_pod",
+    "cpu_ms_per_pod": "cpu_ms_per_pod",
     "verdict_s": "verdict_s",
     "first_decision_s": "first_decision_s",
     "first_bind_s": "first_bind_s",
@@ -79,14 +80,19 @@ def _partial_gangs(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, i
 
 
 def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
-    """KGWE's rate to kube-scheduler's and to the null binder's."""
+    """How much faster KGWE was than kube-scheduler alone and than the null binder, and how much less CPU all took."""
     found = {}
-    for name, baseline in (("ratio", Phase.KUBE_SCHEDULER), ("null_ratio", Phase.NULL)):
-        ratios = [
-            mine.per_s / other.per_s
+    for name, baseline, key in (
+        ("ratio", Phase.KUBE_SCHEDULER, "per_s"),
+        ("null_ratio", Phase.NULL, "per_s"),
+        ("cpu_ratio", Phase.KUBE_SCHEDULER, "cpu_ms_per_pod"),
+    ):
+        pairs = [
+            (getattr(each[Phase.KGWE], key), getattr(each[baseline], key))
             for each in rounds
-            if (mine := each.get(Phase.KGWE)) and (other := each.get(baseline)) and mine.per_s and other.per_s
+            if {Phase.KGWE, baseline} <= each.keys()
         ]
+        ratios = [other / mine if key == "cpu_ms_per_pod" else mine / other for mine, other in pairs if mine and other]
         if ratios:
             found[name] = round(statistics.median(ratios), 3)
     return found

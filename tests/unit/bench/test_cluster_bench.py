@@ -20,6 +20,7 @@ def result(per_s: float, **more) -> PhaseResult:
         "bind_p99_s": 2.0,
         "submit_s": 0.5,
         "api_writes_per_pod": 4.0,
+        "cpu_ms_per_pod": 20.0,
         "wall_s": 9.0,
         "cpu_s": {"etcd": 1.0},
         "rss_mb": {"etcd": 50.0},
@@ -29,7 +30,12 @@ def result(per_s: float, **more) -> PhaseResult:
 
 
 def kgwe_result(per_s: float, **more) -> PhaseResult:
-    mine = {"cpu_s": {"kgwe-scheduler": 3.0}, "rss_mb": {"kgwe-scheduler": 60.0}, "rss_peak_mb": 70.0}
+    mine = {
+        "cpu_ms_per_pod": 25.0,
+        "cpu_s": {"kgwe-scheduler": 3.0},
+        "rss_mb": {"kgwe-scheduler": 60.0},
+        "rss_peak_mb": 70.0,
+    }
     return result(per_s, **{**mine, **more})
 
 
@@ -57,7 +63,7 @@ def test_one_round_is_reported_as_it_is():
     rounds = [{Phase.NULL: result(30.0), Phase.KUBE_SCHEDULER: result(20.0), Phase.KGWE: kgwe_result(15.0)}]
     metrics = summary.of(rounds, wall_s=30.04)
     assert (metrics["pods_per_s"], metrics["kube_scheduler_pods_per_s"], metrics["null_pods_per_s"]) == (15, 20, 30)
-    assert (metrics["ratio"], metrics["null_ratio"]) == (0.75, 0.5)
+    assert (metrics["ratio"], metrics["null_ratio"], metrics["cpu_ratio"]) == (0.75, 0.5, 0.8)
     assert metrics["api_writes_per_pod"] == metrics["kube_scheduler_api_writes_per_pod"] == 4.0
     assert (metrics["rss_mb"], metrics["rss_peak_mb"], metrics["cpu_s"]) == (60.0, 70.0, 3.0)
     assert metrics["wall_s"] == 30.0
