@@ -35,6 +35,7 @@ COMMANDS = (
     Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads alone, without the extender."),
     Command("crds", "kgwe.cli.crds:app", "Print, write or check the definitions of KGWE's kinds."),
     Command("simulate", "kgwe.cli.simulate:app", "Try placement policies on a simulated fleet and workload."),
+    Command("explain", "kgwe.cli.explain:app", "Why a workload or pod is where it is, or why it waits."),
     Command("replay", "kgwe.cli.replay:app", "Take recorded decisions again, by the same policy or another."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )

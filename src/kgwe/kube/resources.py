@@ -17,6 +17,7 @@ from kgwe.kube.api import (
     migstrategy,
     policy,
     schedulerconfig,
+    scheduling,
     topologydomain,
     warp,
 )
@@ -61,6 +62,9 @@ DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment", namespaced=True
 SERVICE: Resource[Any] = Resource("", "v1", "services", "Service", namespaced=True, type=dict[str, Any])
 POD_DISRUPTION_BUDGET = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True, type=policy.PodDisruptionBudget
+)
+PRIORITY_CLASS = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, type=scheduling.PriorityClass
 )
 #: created at a pod
 EVICTION: Resource[Any] = Resource("", "v1", "pods", "Eviction", namespaced=True, type=dict[str, Any])

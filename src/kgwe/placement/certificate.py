@@ -121,6 +121,10 @@ class GangRefusal:
         """Whether waiting cannot help: not even with nothing running would it start as it is asked for."""
         return self.most_when_empty is not None and self.most_when_empty < self.needed
 
+    def binding(self) -> str:
+        """The constraint that binds, in words."""
+        return _REASONS[self.reason]
+
     def summary(self) -> str:
         """The certificate in one sentence."""
         nodes = ", ".join(f"{count} nodes {verdict.reason}" for verdict, count in self.verdicts.items())

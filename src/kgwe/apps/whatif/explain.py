@@ -1,0 +1,371 @@
+"""Why a workload or pod is where it is, or why it waits: from what the API shows and from planning it now."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from kgwe import errors
+from kgwe.apps.scheduler import seating, standing
+from kgwe.apps.scheduler.workload import Workload
+from kgwe.apps.whatif import words
+from kgwe.apps.whatif.explanation import (
+    Best,
+    Change,
+    Explanation,
+    Gang,
+    NodeCount,
+    Placed,
+    Seat,
+    Turn,
+    Waiting,
+    Word,
+)
+from kgwe.apps.whatif.view import is_gpu_pod
+from kgwe.kube import dialects
+from kgwe.kube.api.gpuworkload import Phase
+from kgwe.placement import explain as pure
+from kgwe.placement import planning
+from kgwe.placement.planning import Plan
+from kgwe.placement.refusals import Refusal
+from kgwe.placement.snapshot import bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kgwe.apps.scheduler.runs import Run
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.api import core
+    from kgwe.kube.api.meta import Condition
+    from kgwe.placement.explain import Why
+    from kgwe.placement.planning import Ask
+    from kgwe.placement.planning import Seat as PlannedSeat
+
+Kind = Literal["workload", "pod"]
+
+# Others in front of it in the queue that are named.
+_AHEAD: Final = 5
+_SIMILAR: Final = 5
+_UNSEATED: Final = 8
+
+
+def find(view: View, name: str, namespace: str, kind: Kind | None = None) -> Workload | core.Pod:
+    """The workload or pod of that name; NotFound, with names that come near, when there is none."""
+    found = {w.meta.key: w for w in view.state.workloads.values()} if kind != "pod" else {}
+    pods = {p.metadata.key: p for p in view.state.pods.values()} if kind != "workload" else {}
+    key = f"{namespace}/{name}"
+    if key in found:
+        return found[key]
+    if key in pods:
+        return pods[key]
+    raise errors.NotFound(_not_found(name, namespace, kind, [*found, *pods]))
+
+
+def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) -> str:
+    what = {"workload": "GPUWorkload", "pod": "pod that has not ended", None: "GPUWorkload or pod that has not ended"}
+    text = f"no {what[kind]} {name!r} in namespace {namespace!r}"
+    elsewhere = sorted({key.partition("/")[0] for key in keys if key.partition("/")[2] == name})
+    if elsewhere:
+        return f"{text}; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}"
+    here = [key.partition("/")[2] for key in keys if key.startswith(f"{namespace}/")]
+    similar = [each for each in here if each.startswith(name)][:_SIMILAR]
+    similar = similar or difflib.get_close_matches(name, here, _SIMILAR)
+    if similar:
+        return f"{text}; did you mean {' or '.join(similar)}?"
+    return f"{text}; `kubectl get gpuworkloads,pods -n {namespace}` lists what is there"
+
+
+def explain(view: View, subject: Workload | core.Pod) -> Explanation:
+    return _workload(view, subject) if isinstance(subject, Workload) else _pod(view, subject)
+
+
+# --- workloads -------------------------------------------------------------------------------------------
+
+
+def _workload(view: View, workload: Workload) -> Explanation:
+    meta, uid = workload.meta, workload.meta.uid
+    run = view.state.runs.get(uid)
+    base = Explanation(
+        kind=f"GPUWorkload.{workload.kind.resource.group}",
+        namespace=meta.namespace,
+        name=meta.name,
+        state=workload.status.phase or "Waiting",
+        summary="",
+        said=tuple(_words(workload.status.conditions)),
+        warnings=view.warnings,
+    )
+    try:
+        base = _with(base, asked=_asked(view, view.ask_of(workload)))
+    except errors.Permanent as exc:
+        base = _with(base, problems=(str(exc),))
+    if meta.deletionTimestamp is not None:
+        return _with(base, state="Deleting", summary="is being deleted")
+    if run is not None and run.ended is None:
+        return _running(view, workload, run, base)
+    if workload.finished:
+        return _with(base, summary=_ended(workload), placed=_status_placed(workload))
+    estimate = workload.status.estimate
+    return _waiting(view, uid, _with(base, state="Waiting", estimated_start=estimate))
+
+
+def _ended(workload: Workload) -> str:
+    status = workload.status
+    when = f" at {status.completion_time}" if status.completion_time else ""
+    if status.phase == Phase.SUCCEEDED:
+        return f"has succeeded{when}; nothing is held for it"
+    return f"has failed{when}: {status.message}; edit its spec to try again"
+
+
+def _status_placed(workload: Workload) -> Placed | None:
+    placed = workload.status.placed
+    if placed is None:
+        return None
+    why = placed.details
+    return Placed(
+        tuple(Seat(node, gpus=gpus) for node, _, gpus in placed.placements),
+        why.domain,
+        why.score,
+        dict(why.parts),
+        why.gb_per_s,
+        tuple(why.reasons.splitlines()),
+    )
+
+
+def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Explanation:
+    pods = view.state.pods_of(run)
+    details = run.details
+    seats = tuple(_seats(view, run, pods.values()))
+    placed = Placed(seats)
+    if details is not None:
+        reasons = tuple(details.reasons.splitlines())
+        placed = Placed(seats, details.domain, details.score, dict(details.parts), details.gb_per_s, reasons)
+    problems = [*base.problems, *_seat_problems(view, seats)]
+    if run.suspended:
+        problems.append(f"its {run.resource.kind} {run.meta.name} is suspended, and holds nothing")
+    unplaced = standing.unplaced(view.state, workload, run, pods)
+    if unplaced is not None:
+        problems.append(f"{unplaced.reason}: {unplaced.message}")
+    running = sum(pod.status.phase == "Running" for pod in pods.values())
+    state = "Running" if standing.is_running(workload, run, pods) else "Placed"
+    where = ", ".join(dict.fromkeys(seat.node for seat in seats)) or "nowhere"
+    summary = f"{running} of {run.pods} pods run, on {where}" if running else f"has its place on {where}"
+    summary += "; nothing is wrong" if not problems else ""
+    return _with(base, state=state, summary=summary, placed=placed, problems=tuple(problems))
+
+
+def _seats(view: View, run: Run, pods: Iterable[core.Pod]) -> Iterator[Seat]:
+    by_seat = {run.seat_of(pod): pod for pod in pods if pod.metadata.deletionTimestamp is None}
+    for number, seat in enumerate(run.seats):
+        pod = by_seat.get(number)
+        phase = "" if pod is None else pod.status.phase
+        if number in run.done:
+            phase = "Succeeded"
+        yield _seat(view, seat, pod.metadata.name if pod else "", phase)
+
+
+def _seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat:
+    known = view.state.reader.cards(seat.node)
+    cards = tuple(bits(seat.cards))
+    gpus = tuple(known.uuids[card] for card in cards if card in known.uuids)
+    gpus += tuple(known.slices[each][1] for each in seat.slices if each in known.slices)
+    return Seat(seat.node, cards, gpus, pod, phase)
+
+
+def _seat_problems(view: View, seats: Iterable[Seat]) -> Iterator[str]:
+    for name in dict.fromkeys(seat.node for seat in seats):
+        fault = view.state.reader.fault(name)
+        if fault is not None:
+            yield f"node {name} is {fault.value}"
+        sick = view.state.reader.sick(name)
+        hit = [card for seat in seats if seat.node == name for card in seat.cards if sick >> card & 1]
+        if hit:
+            yield f"node {name}: cards {', '.join(map(str, hit))} are unhealthy"
+
+
+# --- pods ------------------------------------------------------------------------------------------------
+
+
+def _pod(view: View, pod: core.Pod) -> Explanation:
+    meta = pod.metadata
+    base = Explanation(
+        kind="Pod",
+        namespace=meta.namespace,
+        name=meta.name,
+        state=pod.status.phase or "Pending",
+        summary="",
+        said=tuple(_words(each for each in pod.status.conditions if each.type == "PodScheduled")),
+        warnings=view.warnings,
+    )
+    seat = view.state.seat_of(pod)
+    workload = view.state.workload(seat[0]) if seat is not None else None
+    if workload is not None:
+        return _of_workload(view, pod, workload, base)
+    owner = _gang_of(view, pod)
+    if owner:
+        return _member(view, pod, owner, base)
+    if not is_gpu_pod(pod):
+        where = f"; it is on {pod.spec.nodeName}" if pod.spec.nodeName else ""
+        return _with(base, state="NotForKGWE", summary=f"asks for no GPUs, so KGWE has no say in where it goes{where}")
+    if pod.spec.nodeName:
+        return _bound(view, pod, base)
+    return _waiting(view, meta.uid, _with(base, state="Waiting"))
+
+
+def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanation) -> Explanation:
+    """A pod of ours: its workload's explanation, and which seat of it this is."""
+    whole = _workload(view, workload)
+    here = f"on {pod.spec.nodeName}" if pod.spec.nodeName else "not bound yet"
+    summary = f"{here}; belongs to GPUWorkload {workload.meta.key}, which {whole.summary}"
+    return _with(
+        whole,
+        kind=base.kind,
+        namespace=base.namespace,
+        name=base.name,
+        state=base.state,
+        summary=summary,
+        said=base.said,
+    )
+
+
+def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
+    holding = view.fleet.holding(pod.metadata.uid)
+    asks = words.asked(view.ask_of_pod(pod))
+    known = seating.cards_of(pod.metadata.annotations)
+    seats = (Seat(pod.spec.nodeName, tuple(bits(known)), pod=pod.metadata.name, phase=pod.status.phase),)
+    why = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
+    problems = tuple(_seat_problems(view, seats))
+    short = holding is not None and not view.fleet.is_whole(pod.metadata.uid)
+    if short:
+        problems += (f"node {pod.spec.nodeName} is not there, or has fewer GPUs than its pods hold",)
+    summary = f"is on {pod.spec.nodeName}, placed by {pod.spec.schedulerName or 'kube-scheduler'}"
+    summary += "" if problems else "; nothing is wrong"
+    return _with(base, state="Placed", summary=summary, asked=asks, placed=Placed(seats, why=why), problems=problems)
+
+
+# --- gangs -----------------------------------------------------------------------------------------------
+
+
+def _gang_of(view: View, pod: core.Pod) -> str:
+    return next((owner for owner in view.gangs.owners() if pod in view.pods_of(owner)), "")
+
+
+def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explanation:
+    base = _with(base, gang=_gang(view, owner))
+    group = view.gangs.group(owner)
+    number = group.seats.get(pod.metadata.uid) if group is not None else None
+    if pod.spec.nodeName:
+        return _bound(view, pod, base)
+    if number is not None:
+        place = view.state.ledger.seat(owner, number)
+        node = place.node if place is not None else "its node"
+        seats = (Seat(node, tuple(bits(place.cards)) if place else (), pod=pod.metadata.name),)
+        gated = "its gate is about to be taken away" if seating.is_gated(pod) else "kube-scheduler is about to bind it"
+        problems = tuple(_seat_problems(view, seats))
+        return _with(
+            base,
+            state="Placed",
+            summary=f"has seat {number} on {node}; {gated}",
+            placed=Placed(seats),
+            problems=problems,
+        )
+    return _waiting(view, owner, _with(base, state="Waiting"))
+
+
+def _gang(view: View, owner: str) -> Gang | None:
+    group = view.gangs.group(owner)
+    if group is None:
+        return None
+    members = list(group.members.values())
+    waits = [pod.metadata.name for pod in group.unseated]
+    return Gang(
+        name=group.key.title,
+        dialect=members[0][1].dialect if members else "",
+        members=len(members),
+        seated=len(members) - len(waits),
+        missing=dialects.missing(members) if members else 0,
+        problem=group.problem,
+        waits_for=tuple(waits[:_UNSEATED]),
+    )
+
+
+# --- waiting ---------------------------------------------------------------------------------------------
+
+
+def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
+    if owner in view.problems:
+        return _with(base, summary=f"waits: {view.problems[owner]}")
+    ask = view.asks.get(owner)
+    if ask is None:
+        return _with(base, summary="waits, and there is nothing to plan for it yet")
+    base = _with(base, asked=_asked(view, ask), turn=_turn(view, owner))
+    refused = view.forbidden(ask)
+    found = refused or pure.explain(view.fleet, ask, evictable=view.evictable())
+    if isinstance(found, Refusal):
+        return _with(base, summary=f"waits: {found.message}", waiting=Waiting(found.reason, found.message))
+    if isinstance(found, Plan):
+        return _fits(view, found, base)
+    return _with(base, summary=f"waits: {found.binding}", waiting=_why(found))
+
+
+def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
+    """There is room for it, and yet it waits."""
+    seats = tuple(_seat(view, seat) for seat in plan.seats)
+    domain = f"{plan.level}/{plan.domain}" if plan.level else ""
+    rate = None if plan.gb_per_s in (None, float("inf")) else plan.gb_per_s
+    placed = Placed(seats, domain, plan.score, dict(plan.parts), rate, tuple(plan.words.splitlines()))
+    kept = any(word.reason == "HeldForOthers" for word in base.said)
+    hint = (
+        "the scheduler keeps that room for work that has waited longer; see what it says"
+        if kept
+        else "if it does not start within seconds, ask whether the scheduler runs and can write: kubectl get lease -n"
+        f" {view.settings.lease_namespace} {view.settings.lease_name}, and its log"
+    )
+    ahead = base.turn.place - 1 if base.turn is not None else 0
+    first = f"{ahead} others are in front of it" if ahead else "it is the first in the queue"
+    where = ", ".join(plan.nodes[:4]) + (" …" if len(plan.nodes) > 4 else "")  # noqa: PLR2004 - fits a line
+    summary = f"waits, and there is room for it now on {where}; {first}"
+    return _with(base, summary=summary, would_go=placed, problems=(*base.problems, hint))
+
+
+def _why(found: Why) -> Waiting:
+    refusal = found.refusal
+    best = found.best
+    if best is not None and not best.short:
+        best = None  # it is not room that it lacks there
+    return Waiting(
+        reason=refusal.reason,
+        message=refusal.message,
+        binding=found.binding,
+        hopeless=not refusal.possible,
+        best=None if best is None else Best(best.level, best.domain, best.room, best.needed, best.short),
+        levels=tuple(look.words() for look in found.looks),
+        nodes=tuple(
+            NodeCount(each.verdict.reason, each.count, each.examples, role)
+            for role, listed in found.nodes.items()
+            for each in listed
+        ),
+        changes=tuple(Change(change.kind, change.text, change.stops) for change in found.changes),
+    )
+
+
+def _asked(view: View, ask: Ask) -> tuple[str, ...]:
+    return words.asked(ask, planning.divided(view.fleet.fitter, ask))
+
+
+def _turn(view: View, owner: str) -> Turn | None:
+    order = view.order()
+    if owner not in order:
+        return None
+    place = order.index(owner)
+    return Turn(place + 1, len(order), tuple(view.name_of(each) for each in order[max(place - _AHEAD, 0) : place]))
+
+
+def _words(conditions: Iterable[Condition]) -> Iterator[Word]:
+    for each in (condition for condition in conditions if condition.reason or condition.message):
+        yield Word(each.type, each.status, each.reason, each.message, each.lastTransitionTime or "")
+
+
+def _with(told: Explanation, **changes: object) -> Explanation:
+    return msgspec.structs.replace(told, **changes)

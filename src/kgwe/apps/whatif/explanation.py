@@ -1,0 +1,127 @@
+"""What `kgwe explain` says, as one value: the same in text, JSON and YAML."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class _Said(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Fields at their default are left out of JSON and YAML."""
+
+
+class Seat(_Said, frozen=True):
+    """One pod's place."""
+
+    node: str
+    cards: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the cards, or of the slices."""
+    pod: str = ""
+    phase: str = ""
+
+
+class Placed(_Said, frozen=True):
+    """Where it is, and why there."""
+
+    seats: tuple[Seat, ...]
+    domain: str = ""
+    score: float | None = None
+    parts: dict[str, float] = {}
+    gb_per_s: float | None = None
+    why: tuple[str, ...] = ()
+    """Level by level, as it was found when it was placed."""
+
+
+class NodeCount(_Said, frozen=True):
+    """Nodes that say the same."""
+
+    verdict: str
+    count: int
+    examples: tuple[str, ...] = ()
+    role: str = ""
+
+
+class Best(_Said, frozen=True):
+    """Where it comes nearest."""
+
+    level: str
+    domain: str
+    room: int
+    needed: int
+    short: int
+
+
+class Change(_Said, frozen=True):
+    """One change that starts it now."""
+
+    kind: str
+    text: str
+    stops: tuple[str, ...] = ()
+
+
+class Waiting(_Said, frozen=True):
+    """Why it has no place, found out just now."""
+
+    reason: str
+    message: str
+    binding: str = ""
+    hopeless: bool = False
+    """Whether waiting alone is in vain."""
+    best: Best | None = None
+    levels: tuple[str, ...] = ()
+    nodes: tuple[NodeCount, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+class Turn(_Said, frozen=True):
+    """Its place among all that waits."""
+
+    place: int
+    of: int
+    ahead: tuple[str, ...] = ()
+
+
+class Gang(_Said, frozen=True):
+    """The gang it belongs to."""
+
+    name: str
+    dialect: str
+    members: int
+    seated: int = 0
+    missing: int = 0
+    problem: str = ""
+    waits_for: tuple[str, ...] = ()
+    """Pods that have no seat yet."""
+
+
+class Word(_Said, frozen=True):
+    """What the object itself says: a condition."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+
+
+class Explanation(_Said, frozen=True):
+    kind: str
+    namespace: str
+    name: str
+    state: str
+    """Waiting, Placed, Running, Succeeded, Failed, or NotForKGWE."""
+    summary: str
+    asked: tuple[str, ...] = ()
+    placed: Placed | None = None
+    would_go: Placed | None = None
+    """Where it would go if it were planned now."""
+    waiting: Waiting | None = None
+    gang: Gang | None = None
+    turn: Turn | None = None
+    estimated_start: tuple[str, str] | None = None
+    """Half of such work starts by the first, nine of ten by the second."""
+    said: tuple[Word, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong, and what to do about it."""
+    warnings: tuple[str, ...] = ()
+    """What could not be read."""

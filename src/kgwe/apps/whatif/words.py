@@ -1,0 +1,182 @@
+"""An explanation for people, and what work asks for in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement.node import Preference
+from kgwe.placement.refusals import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kgwe.apps.whatif.explanation import Explanation, Gang, NodeCount, Placed, Seat, Turn, Waiting, Word
+    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.node import Request
+    from kgwe.placement.planning import Ask
+
+_GIB: Final = 1 << 30
+# Seats that are listed one by one; of more the nodes are counted.
+_LISTED: Final = 16
+
+
+# --- what is asked for -----------------------------------------------------------------------------------
+
+
+def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
+    """What work asks for; `whole`: the same, divided among pods."""
+    if ask.gang is None:
+        parts = f", as {needs(whole)}" if whole is not None and whole.pods != ask.pods else ""
+        lines = [needs(ask) + parts, *_of_pod(ask.request)]
+    else:
+        lines = [_role(role.name, role.replicas, role.least, role.request) for role in ask.gang.roles]
+    lines += _nearness(ask)
+    if ask.strategy:
+        lines.append(f"strategy {ask.strategy}")
+    lines.append(f"priority {ask.priority}" + (", may be preempted" if ask.preemptible else ""))
+    if ask.expected_s:
+        lines.append(f"runs about {ask.expected_s:.0f} s")
+    return tuple(lines)
+
+
+def _role(name: str, replicas: int, least: int, request: Request) -> str:
+    gpus = request.gpus
+    each = f"{gpus.slices} slices of {gpus.profile}" if gpus.slices else f"{gpus.count} GPUs"
+    count = f"{replicas}" if least == replicas else f"{least} to {replicas}"
+    return ", ".join([f"{count} {name} pods of {each}", *_of_pod(request)])
+
+
+def _of_pod(request: Request) -> Iterator[str]:
+    if request.cpu_milli or request.memory_bytes:
+        yield f"{request.cpu_milli / 1000:g} CPU and {request.memory_bytes / _GIB:.0f} GiB per pod"
+    if request.model:
+        yield f"model {request.model}"
+    if request.architecture:
+        yield f"architecture {request.architecture}"
+    if request.min_memory_gb:
+        yield f"at least {request.min_memory_gb} GB of GPU memory"
+    if request.preference is not Preference.NONE:
+        yield f"wiring {request.preference}"
+    if request.min_bandwidth_gbps:
+        yield f"at least {request.min_bandwidth_gbps:g} GB/s between its GPUs"
+    bound = request.constraints
+    if bound.selector:
+        yield "nodes with " + ", ".join(f"{key}={value}" for key, value in bound.selector)
+    if bound.affinity is not None:
+        yield "required node affinity"
+
+
+def _nearness(ask: Ask) -> Iterator[str]:
+    near: GangRequest | object = ask.gang if ask.gang is not None else ask.nearness
+    for field, words in (("required", "all in one {}"), ("preferred", "preferably in one {}")):
+        level = getattr(near, field)
+        if level:
+            yield words.format(level)
+    least = getattr(near, "min_network_gb_per_s", 0.0)
+    if least:
+        yield f"at least {least:g} GB/s between nodes"
+    roles = ask.gang.roles if ask.gang is not None else (ask.nearness,)
+    for segment in (each for role in roles for each in role.segments):
+        yield f"groups of {segment.size or 'all'} in one {segment.level}"
+
+
+# --- an explanation --------------------------------------------------------------------------------------
+
+
+def text(told: Explanation) -> str:
+    return "\n".join(_lines(told)) + "\n"
+
+
+def _lines(told: Explanation) -> Iterator[str]:
+    yield f"{told.kind} {told.namespace}/{told.name}: {told.summary}"
+    yield from _block("asked for", told.asked)
+    if told.placed is not None:
+        yield from _placed(told.placed, "placed on")
+    if told.waiting is not None:
+        yield from _waiting(told.waiting)
+    if told.would_go is not None:
+        yield from _placed(told.would_go, "would go to")
+    if told.gang is not None:
+        yield from _gang(told.gang)
+    if told.turn is not None:
+        yield from _block("queue", _turn(told.turn))
+    if told.estimated_start is not None:
+        p50, p90 = told.estimated_start
+        yield from _block("may start", [f"by {p50} (even chances), by {p90} (nine in ten)"])
+    yield from _block("it says", [_said(each) for each in told.said])
+    yield from _block("wrong", told.problems)
+    yield from _block("not read", told.warnings)
+
+
+def _said(word: Word) -> str:
+    since = f" (since {word.since})" if word.since else ""
+    return f"{word.type}={word.status} {word.reason}: {word.message}{since}"
+
+
+def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        for index, part in enumerate(line.splitlines() or [""]):
+            yield f"  {title if number == 0 and index == 0 else '':<12} {part}".rstrip()
+
+
+def _placed(placed: Placed, title: str) -> Iterator[str]:
+    if len(placed.seats) <= _LISTED:
+        yield from _block(title, [_seat(seat) for seat in placed.seats])
+    else:
+        counts: dict[str, int] = {}
+        for seat in placed.seats:
+            counts[seat.node] = counts.get(seat.node, 0) + 1
+        yield from _block(title, [f"{node}: {count} pods" for node, count in counts.items()])
+    facts = []
+    if placed.domain:
+        facts.append(f"domain {placed.domain}")
+    if placed.score is not None:
+        parts = ", ".join(f"{name} {points:.1f}" for name, points in placed.parts.items())
+        facts.append(f"score {placed.score:.0f}" + (f" ({parts})" if parts else ""))
+    if placed.gb_per_s:
+        facts.append(f"{placed.gb_per_s:.1f} GB/s")
+    yield from _block("", ["; ".join(facts)] if facts else [])
+    yield from _block("why there", placed.why)
+
+
+def _seat(seat: Seat) -> str:
+    cards = f" cards {','.join(map(str, seat.cards))}" if seat.cards else ""
+    pod = f" ({seat.pod}{', ' + seat.phase if seat.phase else ''})" if seat.pod else ""
+    return f"{seat.node}{cards}{pod}"
+
+
+def _waiting(waiting: Waiting) -> Iterator[str]:
+    yield from _block("binds", [f"{waiting.reason}: {waiting.binding or waiting.message}"])
+    if waiting.best is not None:
+        best = waiting.best
+        where = best.level if best.domain in ("", best.level) else f"{best.level} {best.domain}"
+        yield from _block("best", [f"{where} has room for {best.room} of {best.needed}, {best.short} short"])
+    yield from _block("levels", waiting.levels)
+    yield from _block("nodes", [_count(each) for each in waiting.nodes])
+    if waiting.hopeless:
+        yield from _block("never", ["waiting does not help: it would not start even if nothing else ran"])
+    if waiting.changes:
+        yield "  any one of these starts it now:"
+        yield from (f"    - {change.text}" for change in waiting.changes)
+    else:
+        yield "  no single change that was tried starts it now"
+
+
+def _count(each: NodeCount) -> str:
+    named = ", ".join(each.examples) + (", …" if each.count > len(each.examples) else "")
+    role = f"{each.role}: " if each.role else ""
+    return f"{role}{each.count} {each.verdict} ({named})"
+
+
+def _gang(gang: Gang) -> Iterator[str]:
+    lacking = f", {gang.missing} still to come" if gang.missing else ""
+    words = [f"{gang.name} ({gang.dialect}): {gang.members} pods there, {gang.seated} with a seat{lacking}"]
+    if gang.problem:
+        words.append(gang.problem)
+    if gang.waits_for:
+        words.append(f"without a seat: {', '.join(gang.waits_for)}")
+    yield from _block("gang", words)
+
+
+def _turn(turn: Turn) -> Iterator[str]:
+    yield f"number {turn.place} of {turn.of} that wait" + (f", after {', '.join(turn.ahead)}" if turn.ahead else "")

@@ -1,0 +1,113 @@
+"""`kgwe explain`: why a workload or pod is where it is, or why it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+
+from kgwe import errors
+from kgwe.apps.whatif import explain as app_explain
+from kgwe.apps.whatif import view, words
+from kgwe.apps.whatif.explanation import Explanation
+from kgwe.kube import resources
+from kgwe.kube.client import KubeClient
+from kgwe.telemetry import logs
+
+app = App(
+    name="explain",
+    help="""Why a GPUWorkload or pod is where it is, or why it waits and what would start it.
+
+Reads the API alone: no scheduler has to run, and nothing is written. Why something waits is found out on the cluster
+as it is now, by the same planner that the scheduler uses; what the scheduler itself said is shown beside it.""",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe explain llm-training
+  kgwe explain llm-training -n research -o yaml
+  kgwe explain pod/trainer-0                  a pod, where a workload has the same name""",
+)
+
+Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
+_KINDS: dict[str, app_explain.Kind] = {
+    "pod": "pod",
+    "pods": "pod",
+    "workload": "workload",
+    "gpuworkload": "workload",
+    "gpuworkloads": "workload",
+}
+
+
+@app.default
+def explain(
+    name: str,
+    /,
+    *,
+    namespace: Annotated[str | None, Parameter(name=["--namespace", "-n"])] = None,
+    kind: Literal["workload", "pod"] | None = None,
+    output: Annotated[Literal["text", "json", "yaml"], Parameter(name=["--output", "-o"])] = "text",
+    kubeconfig: Kubeconfig = None,
+) -> int:
+    """Explain one workload or pod.
+
+    Parameters
+    ----------
+    name
+        Its name; pod/NAME or workload/NAME where both exist.
+    namespace
+        Where it is; that of the kubeconfig's context when left out.
+    kind
+        Only workloads, or only pods.
+    output
+        How to print it.
+    kubeconfig
+        How to reach the API server.
+    """
+    logs.configure(level="error")
+    prefix, slash, rest = name.partition("/")
+    if slash:
+        if prefix.lower() not in _KINDS:
+            raise errors.Permanent(f"{name!r}: give NAME, pod/NAME or workload/NAME, and the namespace with -n")
+        kind, name = _KINDS[prefix.lower()], rest
+    told = asyncio.run(_explain(name, namespace, kind, kubeconfig))
+    sys.stdout.write(_printed(told, output))
+    return 0
+
+
+def _printed(told: Explanation, output: str) -> str:
+    if output == "yaml":
+        return msgspec.yaml.encode(told).decode()
+    if output == "json":
+        return msgspec.json.format(msgspec.json.encode(told)).decode() + "\n"
+    return words.text(told)
+
+
+async def _explain(
+    name: str, namespace: str | None, kind: app_explain.Kind | None, kubeconfig: Path | None
+) -> Explanation:
+    async with KubeClient.connect(kubeconfig, field_manager="kgwe-explain") as client:
+        where = namespace or client.namespace
+        seen = await view.read(client)
+        try:
+            subject = app_explain.find(seen, name, where, kind)
+        except errors.NotFound:
+            ended = await _ended(client, name, where) if kind != "workload" else None
+            if ended is None:
+                raise
+            return ended
+        return app_explain.explain(seen, subject)
+
+
+async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation | None:
+    """A pod that has ended is in no view of what is held."""
+    try:
+        pod = await view.read_only(client).get(resources.POD, name, namespace)
+    except errors.NotFound:
+        return None
+    phase = pod.status.phase
+    where = f" on {pod.spec.nodeName}" if pod.spec.nodeName else ""
+    why = f": {pod.status.message or pod.status.reason}" if pod.status.message or pod.status.reason else ""
+    return Explanation("Pod", namespace, name, phase, f"has ended{where} ({phase}{why}); nothing is held for it")
