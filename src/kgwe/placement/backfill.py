@@ -1,10 +1,10 @@
 """Who does not fit is kept a place; who may use it meanwhile.
 
 Without that, small work takes every card that comes free and a large gang never starts; with nobody allowed to go
-ahead, cards stand idle while it waits. So the first of a priority that does not fit gets a *hold*: the nodes where
+ahead, cards stand idle while it waits. So the oldest of a priority that does not fit gets a *hold*: the nodes where
 it will start first (`kgwe.placement.outlook`), and when. On those nodes other work is placed only if
 
-- its priority is higher, or
+- its priority is higher, or it is older, or
 - it will be gone by then, 19 times out of 20 (*backfill*), or
 - the one that waits can still start by then with it there.
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kgwe.placement.queue import Level, Queue
     from kgwe.placement.snapshot import Grant
     from kgwe.placement.work import Roster, Work
+
+    Rank = tuple[int, bool, float, str]
 
 # A place is left for another when that is earlier by this part of the time until then, and by a minute.
 _WORTH_MOVING: Final = 0.2
@@ -67,6 +69,8 @@ class Settings:
     """A hold without a known start is for who has waited this long."""
     blind_s: float = 43200.0
     """It lasts this long, then there is none for as long."""
+    likely: float = 0.7
+    """The place is chosen by when this part of runs like those there is over: it takes only one that is late."""
     forgiven: int = 3
     """Broken promises, of a namespace's last twenty, before it loses the right to go ahead."""
     remembered_s: float = 86400.0
@@ -78,10 +82,11 @@ class Hold:
     """A place that is kept."""
 
     key: str
-    rank: Level
+    rank: Rank
+    """The negative of its priority, and so on: the lowest goes first."""
     nodes: frozenset[str]
     start_s: float | None
-    """When it is expected to start there; None: not known."""
+    """When it can start there if all that is in its way ends at its median, which is early; None: not known."""
     level: str
     domain: str
 
@@ -89,7 +94,7 @@ class Hold:
         where = f"{len(self.nodes)} nodes in {self.level} {self.domain}" if len(self.nodes) > 1 else self.domain
         if self.start_s is None:
             return f"{where} kept; when what runs there ends is not known"
-        return f"{where} kept; expected to start in {max(0.0, self.start_s - now_s):.0f} s"
+        return f"{where} kept; could start in {max(0.0, self.start_s - now_s):.0f} s"
 
 
 @dataclass(slots=True)
@@ -116,6 +121,9 @@ class Holds:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._kept
 
     def all(self) -> list[Hold]:
         return [kept.hold for kept in self._kept.values()]
@@ -147,19 +155,16 @@ class Holds:
         if self._kept.pop(key, None) is not None:
             self.version += 1
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._kept
-
-    def wants(self, rank: Level) -> bool:
-        """Whether one more of this rank is to be had, if need be at the cost of a lower one."""
-        return len(self._kept) < self.settings.holds or any(kept.hold.rank > rank for kept in self._kept.values())
+    def wants(self, level: Level) -> bool:
+        """Whether one more of this level is to be had, if need be at the cost of a lower one."""
+        return len(self._kept) < self.settings.holds or any(kept.hold.rank[:2] > level for kept in self._kept.values())
 
     def make(self, work: Work, now_s: float) -> Hold | None:
         """A place for the work; None when there is none to keep."""
         if now_s < self._denied.get(work.key, now_s):
             return None
-        prospect = self._outlook.look(work.request, now_s, self._nodes_of_others(work))
-        if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+        prospect = self._prospect(work, now_s)
+        if prospect is None:
             self._denied[work.key] = now_s + self.settings.refresh_s
             return None
         if len(self._kept) >= self.settings.holds:
@@ -183,27 +188,40 @@ class Holds:
 
     def _refresh(self, kept: _Kept, now_s: float) -> None:
         """The same nodes again, unless others are much sooner: finding the time is cheaper than finding the place."""
-        work, hold, outlook = kept.work, kept.hold, self._outlook
+        work, hold, outlook, likely = kept.work, kept.hold, self._outlook, self.settings.likely
         others = self._nodes_of_others(work)
-        here_s = outlook.when(work.request, now_s, outlook.all_but(hold.nodes) | others)
-        there_s = outlook.when(work.request, now_s, others)
-        if here_s is None or _is_worth_moving(here_s, there_s, now_s):
-            prospect = outlook.look(work.request, now_s, others)
-            if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+        elsewhere = outlook.all_but(hold.nodes) | others
+        here_s = outlook.when(work.request, now_s, elsewhere, likely)
+        if here_s is None or _is_worth_moving(here_s, outlook.when(work.request, now_s, others, likely), now_s):
+            prospect = self._prospect(work, now_s)
+            if prospect is None:
                 self.end(work.key)
                 return
             # Without a known start no place is better than another.
             if kept.stale or prospect.start_s is not None or hold.start_s is not None:
                 hold = _hold(work, prospect)
         else:
-            hold = replace(hold, start_s=here_s)
+            hold = replace(hold, start_s=outlook.when(work.request, now_s, elsewhere))
         self.version += hold != kept.hold
+        if hold.nodes != kept.hold.nodes:
+            for other in self._kept.values():
+                other.stale |= not other.hold.nodes.isdisjoint(hold.nodes)
         kept.hold, kept.looked_s, kept.stale = hold, now_s, False
 
+    def _prospect(self, work: Work, now_s: float) -> Prospect | None:
+        """The place to keep; when it can start there at the earliest, if all that runs there ends at its median."""
+        others = self._nodes_of_others(work)
+        prospect = self._outlook.look(work.request, now_s, others, self.settings.likely)
+        if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+            return None
+        if prospect.start_s is None:
+            return prospect
+        elsewhere = self._outlook.all_but(prospect.nodes) | others
+        return replace(prospect, start_s=self._outlook.when(work.request, now_s, elsewhere))
+
     def _nodes_of_others(self, work: Work) -> frozenset[str]:
-        """Kept for who is not behind this work."""
-        held = [k.hold.nodes for key, k in self._kept.items() if key != work.key and k.hold.rank <= work.level]
-        return NOWHERE.union(*held)
+        """Kept for who is before this work."""
+        return NOWHERE.union(*(kept.hold.nodes for kept in self._kept.values() if kept.hold.rank < work.rank))
 
     def _may_be_blind(self, work: Work, now_s: float) -> bool:
         waited_s = now_s - work.since_s - self.settings.blind_after_s
@@ -213,11 +231,10 @@ class Holds:
 
     def against(self, work: Work, now_s: float) -> list[Hold]:
         """The holds whose nodes the work has to leave alone."""
-        rank = work.level
         return [
             kept.hold
-            for key, kept in self._kept.items()
-            if rank >= kept.hold.rank and key != work.key and not self._is_gone_by(work, kept.hold, now_s)
+            for kept in self._kept.values()
+            if kept.hold.rank < work.rank and not self._is_gone_by(work, kept.hold, now_s)
         ]
 
     def _is_gone_by(self, work: Work, hold: Hold, now_s: float) -> bool:
@@ -252,7 +269,7 @@ class Holds:
 
 
 def _hold(work: Work, prospect: Prospect) -> Hold:
-    return Hold(work.key, work.level, prospect.nodes, prospect.start_s, prospect.level, prospect.domain)
+    return Hold(work.key, work.rank, prospect.nodes, prospect.start_s, prospect.level, prospect.domain)
 
 
 def _differ(one: Hold, other: Hold, now_s: float) -> bool:

@@ -54,15 +54,19 @@ class Outlook:
         self._roster = roster
         self._shadow = Shadow(source)
 
-    def look(self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE) -> Prospect | None:
+    def look(
+        self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE, part: float = 0.5
+    ) -> Prospect | None:
         """Where it can start first without the nodes of `veil`; None: nowhere, not even on an empty fleet."""
-        return _place(self._shadow, request, self.when(request, now_s, veil), veil)
+        return _place(self._shadow, request, self.when(request, now_s, veil, part), veil)
 
-    def when(self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE) -> float | None:
+    def when(
+        self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE, part: float = 0.5
+    ) -> float | None:
         """Just when that is; None: not by anything that is known to end. Leaves the shadow at that moment."""
         shadow = self._shadow
         shadow.sync(veil)
-        ends = self._roster.by_end(now_s)
+        ends = self._roster.by_end(now_s, part)
         clock = _Clock(shadow, ends, self._roster)
         count = clock.first(lambda: shadow.fits(request), self._surely_short(shadow, request, ends))
         return None if count is None else max(now_s, ends[count - 1][0] if count else now_s)

@@ -218,18 +218,17 @@ class Queue:
                 found.setdefault(bucket.level, []).append(bucket)
         return sorted(found.items(), key=_LEVEL) if len(found) > 1 else list(found.items())
 
-    def head(self, level: Level, shares: Shares, but: Container[str] = ()) -> Entry | None:
-        """The first in order of those of a level that are parked and could ever start, but for those named."""
-        best: tuple[float, float, str] | None = None
+    def head(self, level: Level, but: Container[str] = ()) -> Entry | None:
+        """The oldest of those of a level that are parked and could ever start, but for those named."""
+        best: tuple[float, str] | None = None
         for shape in self.parking.parked:
             if shape.no is not None and shape.no.possible:
                 for bucket in shape.buckets.values():
                     if bucket.level == level:
                         first = next((each for each in bucket.works if each[1] not in but), None)
-                        if first is not None:
-                            rank = (shares.of(bucket.namespace) if level[1] else 0.0, *first)
-                            best = rank if best is None else min(best, rank)
-        return self.entries[best[2]] if best else None
+                        if first is not None and (best is None or first < best):
+                            best = first
+        return self.entries[best[1]] if best else None
 
     def parked_levels(self) -> list[Level]:
         """Levels at which something that could ever start is parked, the first first; there may be others named."""

@@ -3,7 +3,7 @@
     outcomes = run_pass(queue, planner, now_s, roster, holds)
 
 Works are tried in the order of the queue, each shape once until something changes; what finds a place is committed
-before the next is tried. Who is refused is parked. The first of a priority that was refused gets a hold as soon as
+before the next is tried. Who is refused is parked. The oldest of a priority that was refused gets a hold as soon as
 somebody behind it has found a place, and not before: while all are refused there is nothing to keep.
 """
 
@@ -43,6 +43,8 @@ P = TypeVar("P", bound=Plan)
 
 # Plans in one pass for which it is worked out whether they leave room for who waits.
 _ASKED_MOST: Final = 8
+# Works of a level that are considered for a hold.
+_HEADS_MOST: Final = 4
 
 
 class Planner(Protocol[P]):
@@ -103,6 +105,8 @@ class _Pass(Generic[P]):
         self._refused: dict[tuple[Shape, frozenset[str]], int] = {}
         # Shapes some of whose works have to leave what is kept for others alone.
         self._behind: dict[Shape, No] = {}
+        # Level -> what was parked when holds for it were last looked for, to the end.
+        self._searched: dict[Level, int] = {}
         # Works whose holds changed.
         self._told: dict[str, Work] = {}
 
@@ -141,9 +145,9 @@ class _Pass(Generic[P]):
         rounds = Rounds(level, buckets, self._shares)
         while (turn := rounds.next()) is not None:
             key, bucket = turn
-            if self._rule is Rule.BLOCK and self._is_blocked(level, key):
-                return False
             work = self._queue.entries[key].work
+            if self._rule is Rule.BLOCK and self._is_blocked(work):
+                return False
             plan = self._plan(work, bucket.shape)
             if plan is None:
                 continue
@@ -158,20 +162,11 @@ class _Pass(Generic[P]):
             rounds.given()
         return True
 
-    def _is_blocked(self, level: Level, key: str) -> bool:
-        """Whether somebody before it in the order waits already."""
-        parked = self._queue.parked_levels()
-        if parked and parked[0] < level:
-            return True
-        head = self._queue.head(level, self._shares)
-        if head is None:
-            return False
-        work = self._queue.entries[key].work
-        return self._rank(head.work) < self._rank(work)
-
-    def _rank(self, work: Work) -> tuple[float, float, str]:
-        is_fair = work.level[1]
-        return self._shares.of(work.namespace) if is_fair else 0.0, work.since_s, work.key
+    def _is_blocked(self, work: Work) -> bool:
+        """Whether somebody older, or of a higher level, waits already."""
+        levels = self._queue.parked_levels()
+        head = self._queue.head(work.level)
+        return (bool(levels) and levels[0] < work.level) or (head is not None and head.work.rank < work.rank)
 
     def _is_deep_enough(self) -> bool:
         self._looked += 1
@@ -201,7 +196,7 @@ class _Pass(Generic[P]):
     def _kept_to_holds(self, work: Work, shape: Shape, plan: P) -> P | None:
         """A plan that leaves alone what is kept for others."""
         holds = self._holds
-        if holds is None or not self._queue.parking.parked:
+        if holds is None or not (self._queue.parking.parked or len(holds)):
             return plan
         self._make_holds(work)
         against = holds.against(work, self._now_s)
@@ -231,17 +226,26 @@ class _Pass(Generic[P]):
         if not self._refreshed:
             self._refreshed = True
             self._told.update((each.key, each) for each in holds.refresh(self._now_s))
-        level = work.level
-        for parked in self._queue.parked_levels():
-            if parked > level:
+        for level in self._queue.parked_levels():
+            if level > work.level:
                 break
-            while holds.wants(parked):
-                head = self._queue.head(parked, self._shares, holds)
-                if head is None or (parked == level and self._rank(head.work) > self._rank(work)):
-                    break
-                if holds.make(head.work, self._now_s) is None:
-                    break
+            if holds.wants(level) and self._searched.get(level) != self._queue.parking.version:
+                self._make_holds_of(level, work, holds)
+
+    def _make_holds_of(self, level: Level, work: Work, holds: Holds) -> None:
+        """For the first of a level, if they are before the work; who cannot have one is passed over."""
+        passed_over = {hold.key for hold in holds.all()}
+        for _ in range(_HEADS_MOST):
+            head = self._queue.head(level, passed_over)
+            if head is not None and head.work.rank > work.rank:
+                return
+            if head is None or not holds.wants(level):
+                break
+            passed_over.add(head.work.key)
+            if holds.make(head.work, self._now_s) is not None:
                 self._told[head.work.key] = head.work
+        # Nothing more to be had until something else is parked.
+        self._searched[level] = self._queue.parking.version
 
     # --- words ------------------------------------------------------------------------------------------
 

@@ -102,7 +102,9 @@ def in_turn(
 ) -> Iterator[str]:
     """Keys in order when each is given what it asks for; `lines`: namespace -> its (since, key)."""
     if not fair:
-        yield from (key for _, key in sorted(each for line in lines.values() for each in line))
+        for _, key, namespace in sorted((*each, namespace) for namespace, line in lines.items() for each in line):
+            shares.give(namespace, milli_of(key))
+            yield key
         return
     turns = []
     for namespace, line in lines.items():

@@ -1,0 +1,106 @@
+"""A queue over small racks: works come, run and end, and every pass is looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests import racks
+
+from kgwe.placement.backfill import Holds, Settings
+from kgwe.placement.engine import Engine
+from kgwe.placement.eta import Estimator
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.outlook import Outlook
+from kgwe.placement.parking import RoomFreed
+from kgwe.placement.queue import GivenUp, Queue
+from kgwe.placement.queue_pass import Held, Placed, run_pass
+from kgwe.placement.queue_planner import FleetPlanner, Place
+from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kgwe.placement.snapshot import Grant
+
+
+def exactly(seconds: float) -> RunTime:
+    return RunTime(seconds, seconds)
+
+
+def work(key: str, cards: int = 1, pods: int = 1, *, lasts: RunTime | float | None = None, **more: Any) -> Work:
+    limits = {name: more.pop(name) for name in ("required", "preferred") if name in more}
+    request = racks.cards(cards)
+    return Work(
+        key,
+        GangRequest.of(request, pods, **limits) if pods > 1 or limits else request,
+        run_time=exactly(lasts) if isinstance(lasts, (int, float)) else lasts,
+        **more,
+    )
+
+
+class Bed:
+    def __init__(
+        self,
+        drawn: Mapping[str, Mapping[str, Sequence[int]]],
+        *,
+        weights: Mapping[str, float] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.fleet = racks.racks(drawn)
+        self.snapshot, self.tree = self.fleet.snapshot, self.fleet.tree
+        self.grants: dict[str, tuple[Grant, ...]] = {}
+        self.roster = Roster(lambda key: self.grants[key])
+        self.queue = Queue(weights)
+        self.holds = Holds(Outlook(self, self.roster), self.roster, Settings(**settings))
+        self.estimator = Estimator(self, self.roster)
+        engine = Engine(self.snapshot)
+        self.planner = _Counting(self, engine, self.fleet.planner, self._book)
+        self.now_s = 0.0
+        self.outcomes: list[Any] = []
+
+    def _book(self, each: Work, place: Place) -> None:
+        self.snapshot.commit_all(place.grants)
+        self.grants[each.key] = place.grants
+        milli = milli_of(each.request)
+        self.roster.put(Occupant(each.key, each.namespace, milli, self.now_s, each.run_time))
+
+    def put(self, *works: Work) -> None:
+        for each in works:
+            self.queue.put(each)
+
+    def run(self, now_s: float | None = None) -> list[str]:
+        """One pass; returns who was placed, in order."""
+        self.now_s = self.now_s if now_s is None else now_s
+        self.outcomes = run_pass(self.queue, self.planner, self.now_s, self.roster, self.holds)
+        return [each.work.key for each in self.outcomes if isinstance(each, Placed)]
+
+    def start(self, *works: Work, now_s: float | None = None) -> None:
+        """Have them running."""
+        self.put(*works)
+        placed = self.run(now_s)
+        assert {each.key for each in works} <= set(placed), self.outcomes
+
+    def end(self, key: str) -> None:
+        self.roster.drop(key)
+        for grant in self.grants.pop(key):
+            self.snapshot.release(grant)
+            self.queue.wake(RoomFreed(self.snapshot.nodes[grant.node].name))
+
+    def nodes(self, key: str) -> list[str]:
+        return sorted({self.snapshot.nodes[grant.node].name for grant in self.grants[key]})
+
+    def held(self) -> dict[str, Held]:
+        return {each.work.key: each for each in self.outcomes if isinstance(each, Held)}
+
+    def given_up(self) -> dict[str, GivenUp]:
+        return {each.work.key: each for each in self.outcomes if isinstance(each, GivenUp)}
+
+
+class _Counting(FleetPlanner):
+    """Counts what it is asked."""
+
+    plans = 0
+
+    def plan(self, work, avoid):
+        self.plans += 1
+        return super().plan(work, avoid)
