@@ -32,8 +32,12 @@ def state(tmp_path: Path) -> dict[str, str]:
 
 
 def run_cluster_bench(state: dict[str, str], *arguments: str) -> dict[str, Any]:
+    return run_bench(state, "cluster", *TINY, *arguments)
+
+
+def run_bench(state: dict[str, str], *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        command("cluster", *TINY, *arguments, "--json"),
+        command(*arguments, "--json"),
         env=state,
         capture_output=True,
         text=True,
@@ -97,6 +101,16 @@ def test_every_scenario_runs_in_every_phase(state: dict[str, str], tmp_path: Pat
     assert metrics.keys() >= keys
     assert metrics["oversubscribed"] == 0
     assert metrics["phases"].keys() == {"null", "kube-scheduler", "kgwe"}
+    assert_nothing_left(tmp_path)
+
+
+def test_the_extender_is_asked_what_kube_scheduler_asked(state: dict[str, str], tmp_path: Path):
+    sizes = ("--nodes", "12", "--pods", "10", "--calls", "10", "--gang-size", "4", "--timeout-s", "100")
+    metrics = run_bench(state, "extender", *sizes)["metrics"]
+    assert metrics["placed_share"] == 1.0
+    for part in ("", "echo_", "busy_", "landing_"):
+        assert 0 < metrics[f"{part}p50_ms"] <= metrics[f"{part}p99_ms"] <= metrics[f"{part}max_ms"]
+    assert metrics["rss_peak_mb"] >= metrics["rss_mb"] > 0
     assert_nothing_left(tmp_path)
 
 

@@ -64,11 +64,12 @@ def test_every_phase_submits_objects_of_its_kind(scenario: Scenario, phase: Phas
 
 
 def test_only_kgwe_is_told_of_gangs():
-    piece = Piece("w-000000", 8, Gang("g", 3, required="leaf"))
+    gang = Gang("g", 3, required="leaf")
+    piece = Piece("w-000000", 8, gang)
     mine, alone, null = (
         Load(Scenario.GANGS, phase).body(piece) for phase in (Phase.KGWE, Phase.KUBE_SCHEDULER, Phase.NULL)
     )
-    assert mine["metadata"]["annotations"].items() >= membership(piece.gang).items()
+    assert mine["metadata"]["annotations"].items() >= membership(gang).items()
     assert mine["spec"]["schedulingGates"] == [{"name": "kgwe.nvidia.io/plan"}]
     for other in (alone, null):
         assert "gang" not in str(other)
