@@ -104,8 +104,7 @@ class Gangs:
         if pod is None:
             self._gone(uid)
             return
-        gangs_on = policy.spec_of(self._state.config).enableGangScheduling
-        member = dialects.membership(pod, self.lookup()) if gangs_on else None
+        member = self._member(uid, pod)
         if member is None:
             self._gone(uid)
             if seating.is_gated(pod) and not pod.spec.nodeName:
@@ -123,6 +122,15 @@ class Gangs:
             self._look_soon(owner)
         elif uid in group.seats and seating.is_gated(pod):
             self._seat(owner, pod, group.seats[uid])
+
+    def _member(self, uid: str, pod: core.Pod) -> Membership | None:
+        group = self._groups.get(self._owner.get(uid, ""))
+        if group is not None and uid in group.seats:
+            # It has its place: reading it again at every step of its life would tell nothing new.
+            return group.members[uid][1]
+        if not policy.spec_of(self._state.config).enableGangScheduling:
+            return None
+        return dialects.membership(pod, self.lookup())
 
     def on_group(self, change: Change[Any]) -> None:
         """An object that memberships are read from changed: those of its namespace are read again."""
