@@ -17,6 +17,7 @@ from tests.unit.scheduler.objects import (
     leaving,
     node,
     pod,
+    removed,
     replica,
     workload,
 )
@@ -125,6 +126,22 @@ async def test_who_found_no_seat_gets_that_of_the_next_pod_to_go(state, client, 
     state.on_pod(changed(old, leaving(old)))
     await until(lambda: client.patches)
     assert seats(client) == {"new": f"{UID}/0"}
+
+
+@pytest.mark.usefixtures("seating_pods")
+async def test_the_seat_of_a_pod_that_came_and_went_in_this_term_is_given_again(state, client, monkeypatch):
+    monkeypatch.setattr(seater, "_LOOK_AGAIN_S", 60.0)
+    state.on_deployment(added(deployment()))
+    waiting = replica("first", at="", gated=True, phase="Pending")
+    state.on_pod(added(waiting))
+    state.on_pod(added(replica("other", at="n2", seat=f"{UID}/1")))
+    await until(lambda: client.patches)
+    bound = replica("first", at="n1", seat=f"{UID}/0")
+    state.on_pod(changed(waiting, bound))
+    state.on_pod(removed(bound))
+    state.on_pod(added(replica("second", at="", gated=True, phase="Pending")))
+    await until(lambda: len(client.patches) > 1)
+    assert seats(client) == {"first": f"{UID}/0", "second": f"{UID}/0"}
 
 
 @pytest.mark.usefixtures("seating_pods")

@@ -118,9 +118,15 @@ class Seater:
             return self._chosen[uid]
         if (fixed := self._state.seat_of(pod)) is not None and fixed[0] == owner:
             return fixed[1]
+        # What the watch shows, and what it is about to show.
         taken = self._state.taken(owner)
-        taken |= {number for other, number in self._given.items() if other != uid and self._owner.get(other) == owner}
+        taken |= {number for other, number in self._given.items() if other != uid and self._is_on_its_way(other, owner)}
         return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
+
+    def _is_on_its_way(self, uid: str, owner: str) -> bool:
+        """Whether a seat was written on the pod that the watch has not shown yet."""
+        pod = self._state.pods.get(uid)
+        return self._owner.get(uid) == owner and pod is not None and self._lacks_seat(pod)
 
 
 def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str, Any]:
