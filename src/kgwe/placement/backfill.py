@@ -1,10 +1,11 @@
 """Who does not fit is kept a place; who may use it meanwhile.
 
 Without that, small work takes every card that comes free and a large gang never starts; with nobody allowed to go
-ahead, cards stand idle while it waits. So the oldest of a priority that does not fit gets a *hold*: the nodes where
-it will start first (`kgwe.placement.outlook`), and when. On those nodes other work is placed only if
+ahead, cards stand idle while it waits. So two of a priority get a *hold*, the oldest of those that do not fit and the
+one whose turn is first: the nodes where it will start first (`kgwe.placement.outlook`), and when. Everybody is the
+oldest some day, whatever namespaces hold. On those nodes other work is placed only if
 
-- its priority is higher, or it is older, or
+- its priority is higher, or
 - it will be gone by then, 19 times out of 20 (*backfill*), or
 - the one that waits can still start by then with it there.
 
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from kgwe.placement.snapshot import Grant
     from kgwe.placement.work import Roster, Work
 
-    Rank = tuple[int, bool, float, str]
-
 # A place is left for another when that is earlier by this part of the time until then, and by a minute.
 _WORTH_MOVING: Final = 0.2
 _LEAST_GAIN_S: Final = 60.0
 # An outlook that has not come true, or that others have spoilt, is looked at again so many times as soon.
 _SOONER: Final = 10
+# The oldest, and the one whose turn is first.
+_PER_LEVEL: Final = 2
 
 
 class Rule(enum.StrEnum):
@@ -59,8 +60,8 @@ class Rule(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Settings:
     rule: Rule = Rule.BACKFILL
-    holds: int = 2
-    """At most so many at a time, for the highest priorities."""
+    holds: int = 3
+    """At most so many at a time, for the highest priorities, two of each at most."""
     depth: int = 256
     """Works looked at behind holds in one pass."""
     refresh_s: float = 30.0
@@ -82,8 +83,8 @@ class Hold:
     """A place that is kept."""
 
     key: str
-    rank: Rank
-    """The negative of its priority, and so on: the lowest goes first."""
+    rank: Level
+    """The negative of its priority, and whether it had no place before: the lowest goes first."""
     nodes: frozenset[str]
     start_s: float | None
     """When it can start there if all that is in its way ends at its median, which is early; None: not known."""
@@ -157,7 +158,8 @@ class Holds:
 
     def wants(self, level: Level) -> bool:
         """Whether one more of this level is to be had, if need be at the cost of a lower one."""
-        return len(self._kept) < self.settings.holds or any(kept.hold.rank[:2] > level for kept in self._kept.values())
+        ranks = [kept.hold.rank for kept in self._kept.values()]
+        return ranks.count(level) < _PER_LEVEL and (len(ranks) < self.settings.holds or max(ranks) > level)
 
     def make(self, work: Work, now_s: float) -> Hold | None:
         """A place for the work; None when there is none to keep."""
@@ -220,8 +222,16 @@ class Holds:
         return replace(prospect, start_s=self._outlook.when(work.request, now_s, elsewhere))
 
     def _nodes_of_others(self, work: Work) -> frozenset[str]:
-        """Kept for who is before this work."""
-        return NOWHERE.union(*(kept.hold.nodes for kept in self._kept.values() if kept.hold.rank < work.rank))
+        """Kept for who is before this work: of a higher level, or of the same for longer."""
+        listed = list(self._kept)
+        own = listed.index(work.key) if work.key in self._kept else len(listed)
+        return NOWHERE.union(
+            *(
+                kept.hold.nodes
+                for number, kept in enumerate(self._kept.values())
+                if kept.hold.rank < work.level or (kept.hold.rank == work.level and number < own)
+            )
+        )
 
     def _may_be_blind(self, work: Work, now_s: float) -> bool:
         waited_s = now_s - work.since_s - self.settings.blind_after_s
@@ -234,7 +244,9 @@ class Holds:
         return [
             kept.hold
             for kept in self._kept.values()
-            if kept.hold.rank < work.rank and not self._is_gone_by(work, kept.hold, now_s)
+            if kept.hold.rank <= work.level
+            and kept.hold.key != work.key
+            and not self._is_gone_by(work, kept.hold, now_s)
         ]
 
     def _is_gone_by(self, work: Work, hold: Hold, now_s: float) -> bool:
@@ -269,7 +281,7 @@ class Holds:
 
 
 def _hold(work: Work, prospect: Prospect) -> Hold:
-    return Hold(work.key, work.rank, prospect.nodes, prospect.start_s, prospect.level, prospect.domain)
+    return Hold(work.key, work.level, prospect.nodes, prospect.start_s, prospect.level, prospect.domain)
 
 
 def _differ(one: Hold, other: Hold, now_s: float) -> bool:

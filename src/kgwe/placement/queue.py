@@ -218,17 +218,23 @@ class Queue:
                 found.setdefault(bucket.level, []).append(bucket)
         return sorted(found.items(), key=_LEVEL) if len(found) > 1 else list(found.items())
 
-    def head(self, level: Level, but: Container[str] = ()) -> Entry | None:
-        """The oldest of those of a level that are parked and could ever start, but for those named."""
-        best: tuple[float, str] | None = None
-        for shape in self.parking.parked:
-            if shape.no is not None and shape.no.possible:
-                for bucket in shape.buckets.values():
-                    if bucket.level == level:
-                        first = next((each for each in bucket.works if each[1] not in but), None)
-                        if first is not None and (best is None or first < best):
-                            best = first
-        return self.entries[best[1]] if best else None
+    def heads(self, level: Level, shares: Shares, but: Container[str] = ()) -> list[Entry]:
+        """Of those of a level that are parked and could ever start: the oldest, and the one whose turn is first.
+
+        But for those named. They are often the same.
+        """
+        first = [
+            (works, shares.of(bucket.namespace))
+            for shape in self.parking.parked
+            if shape.no is not None and shape.no.possible
+            for bucket in shape.buckets.values()
+            if bucket.level == level and (works := next((each for each in bucket.works if each[1] not in but), None))
+        ]
+        if not first:
+            return []
+        oldest = min(first)[0][1]
+        in_turn = min(first, key=lambda each: (each[1], each[0]))[0][1] if level[1] else oldest
+        return [self.entries[key] for key in dict.fromkeys((oldest, in_turn))]
 
     def parked_levels(self) -> list[Level]:
         """Levels at which something that could ever start is parked, the first first; there may be others named."""

@@ -3,8 +3,9 @@
     outcomes = run_pass(queue, planner, now_s, roster, holds)
 
 Works are tried in the order of the queue, each shape once until something changes; what finds a place is committed
-before the next is tried. Who is refused is parked. The oldest of a priority that was refused gets a hold as soon as
-somebody behind it has found a place, and not before: while all are refused there is nothing to keep.
+before the next is tried. Who is refused is parked. Of those of a priority, the oldest and the one whose turn is first
+get a hold as soon as somebody behind them has found a place, and not before: while all are refused there is nothing
+to keep.
 """
 
 from __future__ import annotations
@@ -163,10 +164,18 @@ class _Pass(Generic[P]):
         return True
 
     def _is_blocked(self, work: Work) -> bool:
-        """Whether somebody older, or of a higher level, waits already."""
+        """Whether somebody before it waits already."""
         levels = self._queue.parked_levels()
-        head = self._queue.head(work.level)
-        return (bool(levels) and levels[0] < work.level) or (head is not None and head.work.rank < work.rank)
+        heads = self._queue.heads(work.level, self._shares)
+        return (bool(levels) and levels[0] < work.level) or any(self._is_before(head.work, work) for head in heads)
+
+    def _is_before(self, one: Work, other: Work) -> bool:
+        """By level; within one by age, or by whose turn it is: who is first in either is not to be overtaken."""
+        if one.level != other.level:
+            return one.level < other.level
+        ages = (one.since_s, one.key), (other.since_s, other.key)
+        shares = self._shares.of(one.namespace), self._shares.of(other.namespace)
+        return ages[0] < ages[1] or (one.level[1] and (shares[0], ages[0]) < (shares[1], ages[1]))
 
     def _is_deep_enough(self) -> bool:
         self._looked += 1
@@ -236,15 +245,17 @@ class _Pass(Generic[P]):
         """For the first of a level, if they are before the work; who cannot have one is passed over."""
         passed_over = {hold.key for hold in holds.all()}
         for _ in range(_HEADS_MOST):
-            head = self._queue.head(level, passed_over)
-            if head is not None and head.work.rank > work.rank:
+            heads = self._queue.heads(level, self._shares, passed_over)
+            if not heads or not holds.wants(level):
+                # Nothing more to be had until something else is parked.
+                self._searched[level] = self._queue.parking.version
                 return
-            if head is None or not holds.wants(level):
-                break
-            passed_over.add(head.work.key)
-            if holds.make(head.work, self._now_s) is not None:
-                self._told[head.work.key] = head.work
-        # Nothing more to be had until something else is parked.
+            if not any(self._is_before(head.work, work) for head in heads):
+                return
+            for head in heads:
+                passed_over.add(head.work.key)
+                if holds.wants(level) and holds.make(head.work, self._now_s) is not None:
+                    self._told[head.work.key] = head.work
         self._searched[level] = self._queue.parking.version
 
     # --- words ------------------------------------------------------------------------------------------

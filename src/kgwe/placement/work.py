@@ -90,11 +90,6 @@ class Work:
         """Works of a lower level go first; within one, namespaces take turns."""
         return -self.priority, not self.first_claim
 
-    @property
-    def rank(self) -> tuple[int, bool, float, str]:
-        """By level, then age: nobody is overtaken for ever by who comes after, whatever namespaces hold."""
-        return -self.priority, not self.first_claim, self.since_s, self.key
-
 
 def shape_of(work: Work) -> Hashable:
     if work.shape is not None:

@@ -84,13 +84,19 @@ class TestHold:
         assert bed.run(10.0) == ["other"]
         assert bed.nodes("other") == ["c1"]
 
-    def test_an_older_work_does_not_care_either(self):
-        bed = self.bed()
-        bed.put(work("young", 8, lasts=500.0, since_s=3.0))
-        bed.run(10.0)
-        bed.put(work("old", 8, lasts=500.0, since_s=1.0))
+    def test_the_oldest_and_the_one_whose_turn_is_first_are_both_kept_a_place(self):
+        bed = Bed({"s": {"a": [8, 8], "b": [8, 8], "c": [8]}})
+        for leaf, seconds in (("x", 100.0), ("y", 200.0)):
+            bed.start(work(leaf, 8, 2, required="leaf", lasts=seconds, namespace="rich"))
+        bed.put(work("oldest", 8, 2, required="leaf", since_s=1.0, namespace="rich"))
+        bed.put(work("older", 8, 2, required="leaf", since_s=2.0, namespace="rich"))
+        bed.put(work("first", 8, 2, required="leaf", since_s=3.0, namespace="poor"))
+        bed.put(work("small", 8, since_s=4.0, namespace="poorer"))
 
-        assert bed.run(11.0) == ["old"]
+        assert bed.run(5.0) == ["small"]
+        holds = {hold.key: hold.nodes for hold in bed.holds.all()}
+        assert set(holds) == {"oldest", "first"}
+        assert not holds["oldest"] & holds["first"]
 
     def test_namespaces_that_hold_little_do_not_starve_one_that_holds_much(self):
         bed = self.bed()
