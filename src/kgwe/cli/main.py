@@ -56,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments[0] == "--version":
         sys.stdout.write(f"kgwe {_version()}\n")
         return
+    if "--from-cluster" in arguments[1:] and arguments[0] == "simulate":
+        # A command in an option's clothes: the parser looks for commands first.
+        arguments.remove("--from-cluster")
+        arguments.insert(1, "--from-cluster")
     try:
         build_app()(arguments)
     except KgweError as exc:

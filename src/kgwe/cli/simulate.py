@@ -72,8 +72,12 @@ Examples:
   kgwe simulate --fleet mixed --nodes 256 --generate llm-pretrain --jobs 2000 --failures 0.2
   kgwe simulate --compare kgwe,spread,best-fit --html report.html
   kgwe simulate --trace jobs.csv --format philly --policy kgwe -o json
-  kgwe simulate --trace openb_pod_list_default.csv --format openb --compare mixfit,fgd,best-fit""",
+  kgwe simulate --trace openb_pod_list_default.csv --format openb --compare mixfit,fgd,best-fit
+  kgwe simulate --from-cluster --submit train.yaml --add-nodes dgx-h100=4""",
 )
+
+
+app.command("kgwe.cli.whatif:app", name="--from-cluster", help="Plan work on the live cluster instead, creating none.")
 
 
 @app.default

@@ -119,6 +119,10 @@ class FleetReader:
             },
         )
 
+    def objects(self, node: str) -> tuple[core.Node, GPUNode | None]:
+        """What a node was read from."""
+        return self._nodes[node], self._gpu_nodes.get(node)
+
     def fault(self, node: str) -> Fault | None:
         """What is wrong with a node; one that is not there is lost."""
         return nodehealth.fault(self._nodes.get(node))

@@ -77,6 +77,14 @@ def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) ->
     return f"{text}; `kubectl get gpuworkloads,pods -n {namespace}` lists what is there"
 
 
+def owner_of(view: View, subject: Workload | core.Pod) -> str:
+    """Whose plan the subject's place is part of: a workload's, a gang's, or its own."""
+    if isinstance(subject, Workload):
+        return subject.meta.uid
+    seat = view.state.seat_of(subject)
+    return (seat[0] if seat is not None else "") or _gang_of(view, subject) or subject.metadata.uid
+
+
 def explain(view: View, subject: Workload | core.Pod) -> Explanation:
     return _workload(view, subject) if isinstance(subject, Workload) else _pod(view, subject)
 
@@ -97,7 +105,7 @@ def _workload(view: View, workload: Workload) -> Explanation:
         warnings=view.warnings,
     )
     try:
-        base = _with(base, asked=_asked(view, view.ask_of(workload)))
+        base = _with(base, asked=asked(view, view.ask_of(workload)))
     except errors.Permanent as exc:
         base = _with(base, problems=(str(exc),))
     if meta.deletionTimestamp is not None:
@@ -119,17 +127,17 @@ def _ended(workload: Workload) -> str:
 
 
 def _status_placed(workload: Workload) -> Placed | None:
-    placed = workload.status.placed
-    if placed is None:
+    found = workload.status.placed
+    if found is None:
         return None
-    why = placed.details
+    details = found.details
     return Placed(
-        tuple(Seat(node, gpus=gpus) for node, _, gpus in placed.placements),
-        why.domain,
-        why.score,
-        dict(why.parts),
-        why.gb_per_s,
-        tuple(why.reasons.splitlines()),
+        tuple(Seat(node, gpus=gpus) for node, _, gpus in found.placements),
+        details.domain,
+        details.score,
+        dict(details.parts),
+        details.gb_per_s,
+        tuple(details.reasons.splitlines()),
     )
 
 
@@ -137,10 +145,10 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
     pods = view.state.pods_of(run)
     details = run.details
     seats = tuple(_seats(view, run, pods.values()))
-    placed = Placed(seats)
+    found = Placed(seats)
     if details is not None:
         reasons = tuple(details.reasons.splitlines())
-        placed = Placed(seats, details.domain, details.score, dict(details.parts), details.gb_per_s, reasons)
+        found = Placed(seats, details.domain, details.score, dict(details.parts), details.gb_per_s, reasons)
     problems = [*base.problems, *_seat_problems(view, seats)]
     if run.suspended:
         problems.append(f"its {run.resource.kind} {run.meta.name} is suspended, and holds nothing")
@@ -152,7 +160,7 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
     where = ", ".join(dict.fromkeys(seat.node for seat in seats)) or "nowhere"
     summary = f"{running} of {run.pods} pods run, on {where}" if running else f"has its place on {where}"
     summary += "; nothing is wrong" if not problems else ""
-    return _with(base, state=state, summary=summary, placed=placed, problems=tuple(problems))
+    return _with(base, state=state, summary=summary, placed=found, problems=tuple(problems))
 
 
 def _seats(view: View, run: Run, pods: Iterable[core.Pod]) -> Iterator[Seat]:
@@ -234,14 +242,16 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     asks = words.asked(view.ask_of_pod(pod))
     known = seating.cards_of(pod.metadata.annotations)
     seats = (Seat(pod.spec.nodeName, tuple(bits(known)), pod=pod.metadata.name, phase=pod.status.phase),)
-    why = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
+    unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
     problems = tuple(_seat_problems(view, seats))
     short = holding is not None and not view.fleet.is_whole(pod.metadata.uid)
     if short:
         problems += (f"node {pod.spec.nodeName} is not there, or has fewer GPUs than its pods hold",)
     summary = f"is on {pod.spec.nodeName}, placed by {pod.spec.schedulerName or 'kube-scheduler'}"
     summary += "" if problems else "; nothing is wrong"
-    return _with(base, state="Placed", summary=summary, asked=asks, placed=Placed(seats, why=why), problems=problems)
+    return _with(
+        base, state="Placed", summary=summary, asked=asks, placed=Placed(seats, why=unknown), problems=problems
+    )
 
 
 # --- gangs -----------------------------------------------------------------------------------------------
@@ -299,22 +309,17 @@ def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     ask = view.asks.get(owner)
     if ask is None:
         return _with(base, summary="waits, and there is nothing to plan for it yet")
-    base = _with(base, asked=_asked(view, ask), turn=_turn(view, owner))
-    refused = view.forbidden(ask)
-    found = refused or pure.explain(view.fleet, ask, evictable=view.evictable())
+    base = _with(base, asked=asked(view, ask), turn=turn(view, owner))
+    found = view.forbidden(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
     if isinstance(found, Refusal):
-        return _with(base, summary=f"waits: {found.message}", waiting=Waiting(found.reason, found.message))
+        return _with(base, summary=f"waits: {found.message}", waiting=refused(found))
     if isinstance(found, Plan):
         return _fits(view, found, base)
-    return _with(base, summary=f"waits: {found.binding}", waiting=_why(found))
+    return _with(base, summary=f"waits: {found.binding}", waiting=why(found))
 
 
 def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
     """There is room for it, and yet it waits."""
-    seats = tuple(_seat(view, seat) for seat in plan.seats)
-    domain = f"{plan.level}/{plan.domain}" if plan.level else ""
-    rate = None if plan.gb_per_s in (None, float("inf")) else plan.gb_per_s
-    placed = Placed(seats, domain, plan.score, dict(plan.parts), rate, tuple(plan.words.splitlines()))
     kept = any(word.reason == "HeldForOthers" for word in base.said)
     hint = (
         "the scheduler keeps that room for work that has waited longer; see what it says"
@@ -326,10 +331,23 @@ def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
     first = f"{ahead} others are in front of it" if ahead else "it is the first in the queue"
     where = ", ".join(plan.nodes[:4]) + (" …" if len(plan.nodes) > 4 else "")  # noqa: PLR2004 - fits a line
     summary = f"waits, and there is room for it now on {where}; {first}"
-    return _with(base, summary=summary, would_go=placed, problems=(*base.problems, hint))
+    return _with(base, summary=summary, would_go=placed(view, plan), problems=(*base.problems, hint))
 
 
-def _why(found: Why) -> Waiting:
+def placed(view: View, plan: Plan) -> Placed:
+    """A plan as a place."""
+    seats = tuple(_seat(view, seat) for seat in plan.seats)
+    domain = f"{plan.level}/{plan.domain}" if plan.level else ""
+    rate = None if plan.gb_per_s in (None, float("inf")) else plan.gb_per_s
+    return Placed(seats, domain, plan.score, dict(plan.parts), rate, tuple(plan.words.splitlines()))
+
+
+def refused(found: Refusal) -> Waiting:
+    """A no that has nothing to do with room."""
+    return Waiting(found.reason, found.message, hopeless=not found.possible)
+
+
+def why(found: Why) -> Waiting:
     refusal = found.refusal
     best = found.best
     if best is not None and not best.short:
@@ -350,11 +368,11 @@ def _why(found: Why) -> Waiting:
     )
 
 
-def _asked(view: View, ask: Ask) -> tuple[str, ...]:
+def asked(view: View, ask: Ask) -> tuple[str, ...]:
     return words.asked(ask, planning.divided(view.fleet.fitter, ask))
 
 
-def _turn(view: View, owner: str) -> Turn | None:
+def turn(view: View, owner: str) -> Turn | None:
     order = view.order()
     if owner not in order:
         return None

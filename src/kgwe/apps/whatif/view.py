@@ -122,6 +122,10 @@ class View:
             self._groups = fleet.generation, found
         return self._groups[1]
 
+    def forget_groups(self) -> None:
+        """Objects that describe gangs have changed."""
+        self._groups = None
+
     # --- what waits and what runs -----------------------------------------------------------------------
 
     def waiting(self) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kgwe.apps.whatif.explanation import Explanation, Gang, NodeCount, Placed, Seat, Turn, Waiting, Word
+    from kgwe.apps.whatif.scenario import WhatIf
     from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.node import Request
     from kgwe.placement.planning import Ask
@@ -87,8 +88,23 @@ def text(told: Explanation) -> str:
     return "\n".join(_lines(told)) + "\n"
 
 
+def what_if(told: WhatIf) -> str:
+    lines = [f"Assumed: {', '.join(told.changes) or 'the cluster as it is'}"]
+    gpus = told.gpus
+    lines.append(f"  {gpus.nodes} nodes take work; {gpus.free} of their {gpus.cards} GPUs are free")
+    if told.displaced:
+        lines.append(f"  loses its place: {', '.join(told.displaced)}")
+    if told.ignored:
+        lines.append(f"  has no say in where anything goes: {', '.join(told.ignored)}")
+    for result in told.results:
+        lines += ["", *_lines(result)]
+    lines += [f"not read: {warning}" for warning in told.warnings]
+    return "\n".join(lines) + "\n"
+
+
 def _lines(told: Explanation) -> Iterator[str]:
-    yield f"{told.kind} {told.namespace}/{told.name}: {told.summary}"
+    title = f"{told.kind} {told.namespace}/{told.name}" if told.kind else told.name
+    yield f"{title}: {told.summary}"
     yield from _block("asked for", told.asked)
     if told.placed is not None:
         yield from _placed(told.placed, "placed on")

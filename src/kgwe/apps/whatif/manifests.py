@@ -1,0 +1,151 @@
+"""Manifests as if they had been created: what the API server and its controllers would have made of them.
+
+Workloads of both kinds, pods, Jobs and Deployments (with the pods they would make), and the objects in which other
+systems describe gangs. Nothing is sent: what only the API server could refuse is not noticed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.kube import dialects, resources
+from kgwe.kube.informer import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.resources import Resource
+
+#: what identifies objects that do not exist
+UID_PREFIX: Final = "submitted-"
+_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_MAKERS: Final = frozenset({("batch", "Job"), ("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet")})
+# Pods one manifest may make: more were a mistake, and would take for ever.
+_MOST_PODS: Final = 10_000
+
+Document = dict[str, Any]
+
+
+class Submitted:
+    """Puts manifests into a view."""
+
+    def __init__(self, view: View, namespace: str, now: str) -> None:
+        self._view = view
+        self._namespace = namespace
+        self._now = now
+        self._numbers = itertools.count(1)
+        #: kinds that have no say in where anything goes
+        self.ignored: list[str] = []
+        self.uids: set[str] = set()
+
+    def put(self, documents: Iterable[Document]) -> None:
+        """Gangs' own objects first: pods are read with them in sight."""
+        listed = [self._named(document) for document in documents]
+        for document in sorted(listed, key=lambda each: each["kind"] == "Pod" or _group_kind(each) in _MAKERS):
+            self._put(document)
+
+    def _put(self, document: Document) -> None:
+        group, kind = _group_kind(document)
+        state = self._view.state
+        own: dict[tuple[str, str], tuple[Resource[Any], Callable[[Any], None]]] = {
+            (resources.GPU_WORKLOAD.group, "GPUWorkload"): (resources.GPU_WORKLOAD, state.on_kgwe),
+            (resources.WARP_GPU_WORKLOAD.group, "GPUWorkload"): (resources.WARP_GPU_WORKLOAD, state.on_warp),
+        }
+        described = next((each for each in dialects.KINDS if (each.group, each.kind) == (group, kind)), None)
+        if (group, kind) in own:
+            resource, listener = own[group, kind]
+            _hear(listener, self._read(resource, document))
+        elif (group, kind) == ("", "Pod"):
+            self._pod(document)
+        elif (group, kind) in _MAKERS:
+            self._maker(document, kind)
+        elif described is not None:
+            self._store(described, self._read(described, document))
+        else:
+            self.ignored.append(f"{kind} {document['metadata']['name']}")
+
+    # --- objects ----------------------------------------------------------------------------------------
+
+    def _named(self, document: Mapping[str, Any]) -> Document:
+        """With what the API server adds."""
+        meta = dict(document["metadata"])
+        meta.setdefault("namespace", self._namespace)
+        meta |= {"uid": f"{UID_PREFIX}{next(self._numbers)}", "creationTimestamp": self._now, "generation": 1}
+        self.uids.add(meta["uid"])
+        return {**document, "metadata": meta}
+
+    def _read(self, resource: Resource[Any], document: Document) -> Any:
+        try:
+            return msgspec.convert(document, resource.type, strict=False)
+        except msgspec.ValidationError as exc:
+            raise errors.Permanent(f"{document['kind']} {document['metadata']['name']}: {exc}") from exc
+
+    def _store(self, kind: Resource[Any], obj: Any) -> None:
+        stores = {each: dict(known) for each, known in self._view.stores.items()}
+        stores.setdefault(kind, {})[obj.metadata.key] = obj
+        self._view.stores = stores
+        self._view.forget_groups()
+
+    def _pod(self, document: Document) -> None:
+        spec = dict(document.get("spec") or {})
+        spec.setdefault("schedulerName", "default-scheduler")
+        name = spec.get("priorityClassName", "")
+        if name and "priority" not in spec:
+            if name not in self._view.priorities:
+                raise errors.Permanent(f"Pod {document['metadata']['name']}: there is no PriorityClass {name!r}")
+            spec["priority"] = self._view.priorities[name]
+        spec.pop("nodeName", None)
+        pod = self._read(resources.POD, {**document, "spec": spec, "status": {"phase": "Pending"}})
+        _hear(self._view.state.on_pod, pod)
+
+    def _maker(self, document: Document, kind: str) -> None:
+        spec = document.get("spec") or {}
+        template = spec.get("template") or {}
+        if kind == "Job":
+            self._store(resources.JOB, self._read(resources.JOB, {**document, "spec": {**spec, "suspend": False}}))
+            parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
+            count = parallelism if completions is None else min(parallelism, completions)
+        else:
+            count = spec.get("replicas", 1)
+        if not isinstance(count, int) or count > _MOST_PODS:
+            raise errors.Permanent(f"{kind} {document['metadata']['name']}: {count!r} pods; at most {_MOST_PODS}")
+        for pod in self._pods(document, template, count, indexed=spec.get("completionMode") == "Indexed"):
+            self._pod(self._named(pod))
+
+    def _pods(self, maker: Document, template: Mapping[str, Any], count: int, *, indexed: bool) -> Iterator[Document]:
+        meta = maker["metadata"]
+        owner = {
+            "apiVersion": maker["apiVersion"],
+            "kind": maker["kind"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "controller": True,
+        }
+        given = template.get("metadata") or {}
+        for number in range(count):
+            index = {_INDEX: str(number)} if indexed else {}
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{meta['name']}-{number}",
+                    "namespace": meta["namespace"],
+                    "labels": {**(given.get("labels") or {}), **index},
+                    "annotations": {**(given.get("annotations") or {}), **index},
+                    "ownerReferences": [owner],
+                },
+                "spec": dict(template.get("spec") or {}),
+            }
+
+
+def _group_kind(document: Mapping[str, Any]) -> tuple[str, str]:
+    return document["apiVersion"].rpartition("/")[0], document["kind"]
+
+
+def _hear(listener: Callable[[Any], None], obj: Any) -> None:
+    listener(Change(obj.metadata.key, None, obj))

@@ -1,0 +1,177 @@
+"""What if: other nodes, another level, work that nobody has created. Planned on the view, which is changed by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.apps.whatif import explain, manifests
+from kgwe.apps.whatif.explanation import Explanation
+from kgwe.kube import timestamp
+from kgwe.kube.informer import Change
+from kgwe.model import amounts
+from kgwe.placement.explain import explain as planned
+from kgwe.placement.planning import Plan
+from kgwe.placement.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.apps.whatif.manifests import Document
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.api import core
+    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.placement.planning import Ask
+
+LEVELS: Final = ("required", "preferred")
+
+
+class Gpus(msgspec.Struct, frozen=True):
+    """Whole cards of nodes that take work."""
+
+    nodes: int
+    cards: int
+    free: int
+
+
+class WhatIf(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What would become of it."""
+
+    changes: tuple[str, ...]
+    """What was assumed."""
+    gpus: Gpus
+    """With all changes, before anything is placed."""
+    results: tuple[Explanation, ...]
+    displaced: tuple[str, ...] = ()
+    """Work that is on nodes which were taken away."""
+    ignored: tuple[str, ...] = ()
+    """Objects that have no say in where anything goes."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def all_start(self) -> bool:
+        return all(each.would_go is not None for each in self.results)
+
+
+@dataclass
+class Scenario:
+    """A view, and what is assumed on top of it."""
+
+    view: View
+    changes: list[str] = field(default_factory=list)
+    displaced: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    levels: dict[str, str] = field(default_factory=dict)
+    #: owners to be planned, in order
+    owners: list[str] = field(default_factory=list)
+
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    def add_nodes(self, nodes: Iterable[tuple[core.Node, GPUNode | None]], words: str) -> None:
+        known = self.view.state.reader
+        for node, gpu_node in nodes:
+            name = node.metadata.name
+            if any(each.name == name for each in known.nodes()):
+                raise errors.Permanent(f"there is a node {name} already")
+            self.view.state.on_node(Change(name, None, node))
+            if gpu_node is not None:
+                self.view.state.on_gpunode(Change(name, None, gpu_node))
+        self.changes.append(f"added {words}")
+
+    def remove_node(self, name: str) -> None:
+        if name not in self.view.fleet.snapshot.index:
+            names = ", ".join(sorted(self.view.fleet.snapshot.index)[:5])
+            raise errors.NotFound(f"no GPU node {name!r}; there are {names} …" if names else f"no GPU node {name!r}")
+        holders = self.view.fleet.holders(name)
+        self.displaced += sorted({self.view.name_of(_owner(key)) for key in holders} - set(self.displaced))
+        self.view.state.on_node(Change(name, None, None))
+        self.changes.append(f"removed node {name}")
+
+    # --- work -------------------------------------------------------------------------------------------
+
+    def set_level(self, text: str) -> None:
+        """`required=leaf`, `preferred=spine`; `required=` for none."""
+        which, equals, level = text.partition("=")
+        if not equals or which not in LEVELS:
+            raise errors.Permanent(f"--level {text!r}: give required=LEVEL or preferred=LEVEL, such as required=leaf")
+        self.levels[which] = level
+        self.changes.append(f"{which} level {level or 'none'}")
+
+    def submit(self, documents: Sequence[Document], namespace: str) -> None:
+        view = self.view
+        submitted = manifests.Submitted(view, namespace, timestamp.of(view.now_s))
+        submitted.put(documents)
+        self.ignored += submitted.ignored
+        view.waiting()
+        mine = [owner for owner in (*view.asks, *view.problems) if self._is_mine(owner, submitted.uids)]
+        self.owners += dict.fromkeys(mine)
+        if not self.owners:
+            raise errors.Permanent("nothing in it asks for GPUs; give GPUWorkloads, pods, Jobs or Deployments")
+
+    def _is_mine(self, owner: str, uids: set[str]) -> bool:
+        return owner in uids or any(pod.metadata.uid in uids for pod in self.view.pods_of(owner))
+
+    def again(self, owner: str) -> None:
+        """Work that is there already, placed anew as if it held nothing."""
+        view = self.view
+        workload = view.state.workload(owner)
+        for pod in view.pods_of(owner):
+            view.state.ledger.remove_pod(pod.metadata.uid)
+        view.state.ledger.release(owner)
+        if workload is not None and owner not in view.asks:
+            view.asks[owner] = view.ask_of(workload)
+        self.owners.append(owner)
+
+    # --- the answer -------------------------------------------------------------------------------------
+
+    def answer(self) -> WhatIf:
+        """Plan all of it, one after the other, each in what those before have left."""
+        gpus = self._gpus()
+        results = tuple(self._plan(owner) for owner in self.owners)
+        warnings = self.view.warnings
+        return WhatIf(tuple(self.changes), gpus, results, tuple(self.displaced), tuple(self.ignored), warnings)
+
+    def _gpus(self) -> Gpus:
+        snapshot = self.view.fleet.snapshot
+        ready = [number for number, node in enumerate(snapshot.nodes) if node.ready]
+        cards = sum(snapshot.nodes[number].usable.bit_count() for number in ready)
+        return Gpus(len(ready), cards, sum(int(snapshot.free[number]).bit_count() for number in ready))
+
+    def _plan(self, owner: str) -> Explanation:
+        view = self.view
+        base = Explanation(kind="", namespace="", name=view.name_of(owner), state="Waiting", summary="")
+        if owner in view.problems:
+            return msgspec.structs.replace(base, summary=f"would wait: {view.problems[owner]}")
+        ask = self._changed(view.asks[owner])
+        turn = explain.turn(view, owner)
+        base = msgspec.structs.replace(base, asked=explain.asked(view, ask), turn=turn)
+        found = view.forbidden(ask) or planned(view.fleet, ask, evictable=view.evictable())
+        if isinstance(found, Refusal):
+            return msgspec.structs.replace(base, summary=f"would wait: {found.message}", waiting=explain.refused(found))
+        if not isinstance(found, Plan):
+            return msgspec.structs.replace(base, summary=f"would wait: {found.binding}", waiting=explain.why(found))
+        view.state.ledger.commit(owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True)
+        where = ", ".join(found.nodes[:4]) + (" …" if len(found.nodes) > 4 else "")  # noqa: PLR2004 - fits a line
+        return msgspec.structs.replace(
+            base, state="WouldStart", summary=f"would start on {where}", would_go=explain.placed(view, found)
+        )
+
+    def _changed(self, ask: Ask) -> Ask:
+        if not self.levels:
+            return ask
+        gang = None if ask.gang is None else replace(ask.gang, **self.levels)  # type: ignore[arg-type] # two of its texts
+        return replace(ask, nearness=replace(ask.nearness, **self.levels), gang=gang, first=None)  # type: ignore[arg-type]
+
+
+def _wanted(plan: Plan) -> list[Mapping[str, int]]:
+    """Gangs of others say what their pods take only in their roles."""
+    return [each or {amounts.PODS: 1} for each in plan.wanted]
+
+
+def _owner(key: str) -> str:
+    """Who holds: a pod, or a seat of an owner."""
+    owner, slash, number = key.rpartition("/")
+    return owner if slash and number.isdigit() else key
