@@ -123,11 +123,9 @@ def _add(scenario: Scenario, text: str, number: int) -> None:
         raise errors.Permanent(f"--add-nodes {text!r}: give MODEL=COUNT or NODE=COUNT, such as dgx-h100=4")
     seen = scenario.view
     if name in seen.fleet.snapshot.index:
-        scenario.add_nodes(_like(seen, name, int(count), number), f"{count} nodes like {name}")
+        scenario.add_nodes(_like(seen, name, int(count), number), f"{count} x {name}")
     else:
-        scenario.add_nodes(
-            _of_model(seen, name, int(count), number), f"{count} nodes of {name}, in leaves of their own"
-        )
+        scenario.add_nodes(_of_model(seen, name, int(count), number), f"{count} x {name} in leaves of their own")
 
 
 def _like(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core.Node, GPUNode | None]]:
@@ -146,7 +144,11 @@ def _like(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core
 def _of_model(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core.Node, GPUNode | None]]:
     keys = seen.state.reader.labels()
     shared = _shared(seen)
-    for each in inventory.expand(models.load(name), count):
+    try:
+        model = models.load(name)
+    except errors.Permanent as exc:
+        raise errors.Permanent(f"no GPU node {name!r}, and {exc}") from exc
+    for each in inventory.expand(model, count):
         place = each.place
         moved = dataclasses.replace(
             place,
