@@ -140,7 +140,8 @@ async def test_defaults_of_a_workload_are_filled_in(client, namespace):
         "distributedConfig": {"backend": "NCCL"},
         "priority": 0,
         "preemptible": False,
-        "schedulingStrategy": "leastLoaded",
+        "recoveryPolicy": "ReplaceFailed",
+        "schedulingStrategy": "score",
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
 
@@ -151,7 +152,8 @@ async def test_defaults_of_a_warp_workload_are_filled_in(client, namespace):
         "modelName": "llama2",
         "gpuCount": 2,
         "priority": "normal",
-        "schedulingStrategy": "leastLoaded",
+        "recoveryPolicy": "ReplaceFailed",
+        "schedulingStrategy": "score",
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
 

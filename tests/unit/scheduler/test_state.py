@@ -341,6 +341,17 @@ def test_room_is_announced_when_something_ends(state):
     assert heard == ["room", UID]
 
 
+def test_what_runs_for_a_workload_that_is_gone_is_remembered_until_it_is_gone_too(state):
+    state.on_kgwe(added(workload()))
+    state.on_job(added(job()))
+    state.on_pod(added(pod()))
+    state.on_kgwe(removed(workload()))
+    assert [run.meta.uid for run in state.orphans.values()] == ["job-1"]
+    assert free(state)["n1"] == 4, "its pod counts until it ends"
+    state.on_job(removed(job()))
+    assert state.orphans == {}
+
+
 def test_annotations_with_numbers_nobody_could_count_do_no_harm(state):
     wild = "9" * 5000
     bad = job(seats=TWO, completedIndexes=f"0-{wild},{wild}")

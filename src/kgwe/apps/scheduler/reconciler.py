@@ -107,6 +107,10 @@ class Reconciler:
             self.planner.forget(workload.meta.uid)
 
     async def reconcile(self, key: Key) -> Result:
+        if (orphan := self._state.orphans.get(key)) is not None:
+            # The garbage collector would do it too, in its own time.
+            await self._write.delete(orphan)
+            self._state.orphans.pop(key, None)
         workload = self._state.workloads.get(key)
         if workload is None:
             return "done"

@@ -54,6 +54,7 @@ class ClusterState:
         self.workloads: dict[Key, Workload] = {}
         self.keys: dict[str, Key] = {}  # workload uid -> key
         self.runs: dict[str, Run] = {}  # workload uid -> what runs it
+        self.orphans: dict[Key, Run] = {}  # workload that is gone -> what still runs for it
         self.pods: dict[str, core.Pod] = {}  # uid -> pod that has not ended
         self.config: SchedulerConfig | None = None
         self._claims: dict[str, dict[str, Run]] = {}  # workload uid -> runs that claim to be its own
@@ -159,10 +160,14 @@ class ClusterState:
         self.on_work(workload.key)
 
     def _remove_workload(self, uid: str) -> None:
-        del self.workloads[self.keys.pop(uid)]
+        key, run = self.keys.pop(uid), self.runs.get(uid)
+        del self.workloads[key]
         self._moving.pop(uid, None)
         self._adopt(uid)  # nobody's any more
         self.on_gone(uid)
+        if run is not None and run.meta.deletionTimestamp is None:
+            self.orphans[key] = run
+            self.on_work(key)
 
     def workload(self, uid: str) -> Workload | None:
         key = self.keys.get(uid)
@@ -186,6 +191,9 @@ class ClusterState:
         """The label says whose it claims to be; it may be edited like any other."""
         uids = [obj.metadata.labels.get(jobs.UID_LABEL, "") if obj else "" for obj in (change.old, change.new)]
         key = f"{read.__name__}/{change.key}"
+        if change.new is None and change.old is not None:
+            gone = change.old.metadata.uid
+            self.orphans = {each: run for each, run in self.orphans.items() if run.meta.uid != gone}
         for uid in dict.fromkeys(uid for uid in uids if uid):
             claims = self._claims.setdefault(uid, {})
             claims.pop(key, None)

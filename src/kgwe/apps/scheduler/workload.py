@@ -17,7 +17,7 @@ from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.warp import Priority, WarpGPUWorkload
 from kgwe.model import amounts, mig
-from kgwe.placement.gang_request import Segment
+from kgwe.placement.gang_request import NVLINK, Segment
 from kgwe.placement.node import Preference
 from kgwe.placement.planning import Nearness
 
@@ -202,7 +202,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         nearness=Nearness(
             required=near.requiredLevel,
             preferred=near.preferredLevel,
-            segments=(Segment(near.segmentSize, near.segmentLevel),) if near.segmentSize else (),
+            segments=(Segment(near.segmentSize, near.segmentLevel or NVLINK),) if near.segmentSize else (),
         ),
         strategy=_strategy(spec),
         priority=spec.priority,

@@ -131,7 +131,7 @@ class Topology(ApiStruct, frozen=True):
         int | None,
         about("Groups of so many consecutive pods each stay inside one domain of segmentLevel.", ge=2, le=64),
     ] = None
-    segmentLevel: Annotated[str, about("Level that each segment stays inside.", max_length=63)] = "nvlink"
+    segmentLevel: Annotated[str, about("Level that each segment stays inside; left out: nvlink.", max_length=63)] = ""
 
 
 class MIGRequest(ApiStruct, frozen=True):
