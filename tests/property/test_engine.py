@@ -12,7 +12,6 @@ from kgwe.bench.naive import Loop
 from kgwe.model import bandwidth, gpu
 from kgwe.model.mig import parse_placement
 from kgwe.model.wiring import Relation, Slot, Wiring
-from kgwe.placement.ask import Taint, Toleration
 from kgwe.placement.constraints import Constraints
 from kgwe.placement.engine import Decision, Engine, Refusal
 from kgwe.placement.fit import Fitter, Verdict
@@ -20,6 +19,7 @@ from kgwe.placement.node import CARD_MILLI, Gpus, Node, Preference, Request, Sha
 from kgwe.placement.ranking import Strategy
 from kgwe.placement.score import to_extender
 from kgwe.placement.snapshot import Snapshot, bits
+from kgwe.placement.taints import Taint, Toleration
 
 A100 = gpu.find("A100-SXM4-80GB")
 assert A100.geometry is not None

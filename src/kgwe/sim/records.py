@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kgwe import errors
-from kgwe.placement.ask import Toleration
 from kgwe.placement.constraints import Constraints, Operator, Requirement
 from kgwe.placement.node import Gpus, Preference, Request
 from kgwe.placement.snapshot import bits
+from kgwe.placement.taints import Toleration
 from kgwe.sim.workload import CHECKPOINT_S, Job, Workload
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kgwe.kube.api.core import PodTemplate
-from kgwe.kube.api.meta import Condition, ObjectMeta
+from kgwe.kube.api.meta import Condition, ObjectMeta  # noqa: TC001 - the same
 
 
 class DeploymentSpec(msgspec.Struct, frozen=True):

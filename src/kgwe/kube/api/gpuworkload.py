@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from kgwe.kube.api.mig import PROFILES
+from kgwe.kube.api.podtemplate import POD_TEMPLATE
 from kgwe.kube.schema import (
     AGE,
     ApiStruct,
@@ -23,49 +24,6 @@ NAME_IS_A_LABEL = Rule(
     "self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')",
     "the name becomes part of Job, pod and host names: use at most 63 characters, only a-z, 0-9 and -, and no dots",
 )
-
-POD_TEMPLATE: dict[str, Any] = {
-    "required": ["spec"],
-    "properties": {
-        "spec": {
-            "type": "object",
-            "x-kubernetes-preserve-unknown-fields": True,
-            "required": ["containers"],
-            "x-kubernetes-validations": [
-                {
-                    "rule": "!has(self.nodeName)",
-                    "message": "nodeName would bypass the scheduler and the count of free GPUs: remove it, and use"
-                    " nodeSelector or affinity to choose nodes",
-                }
-            ],
-            "properties": {
-                "nodeName": {"type": "string", "maxLength": 253},
-                # A Job takes no other; said here, because the Job is only created later.
-                "restartPolicy": {"type": "string", "enum": ["Never", "OnFailure"]},
-                "containers": {
-                    "type": "array",
-                    "maxItems": 64,
-                    "items": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                        "required": ["name", "image"],
-                        "properties": {
-                            "name": {"type": "string", "minLength": 1, "maxLength": 63},
-                            "image": {"type": "string", "minLength": 1, "maxLength": 1024},
-                        },
-                    },
-                    "x-kubernetes-validations": [
-                        {
-                            "rule": "self.size() > 0",
-                            "message": "podTemplate.spec.containers is empty: add at least one container with a name"
-                            " and an image; the first one gets the GPUs",
-                        }
-                    ],
-                },
-            },
-        },
-    },
-}
 
 
 class Phase(StrEnum):
@@ -102,9 +60,9 @@ class Topology(ApiStruct, frozen=True):
     preference: Annotated[
         str,
         about(
-            "NVLinkRequired never runs without NVLink between all GPUs of a pod, SameNUMA only on GPUs of one NUMA node,"
-            " SamePCIeSwitch only on GPUs with no host bridge between them; all three wait until such GPUs are free, and"
-            " GPUs whose wiring is not known never count. NVLinkOptimal raises the score of better wired GPUs and, like"
+            "NVLinkRequired never runs without NVLink between all GPUs of a pod, SameNUMA only on GPUs of one NUMA"
+            " node, SamePCIeSwitch only on GPUs with no host bridge between them; all three wait until such GPUs are"
+            " free, and GPUs whose wiring is not known never count. NVLinkOptimal raises the score of better wired GPUs and, like"
             " None, never keeps the workload waiting.",
             enum=TopologyPreference,
         ),
@@ -274,8 +232,8 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             "!has(self.distributedConfig) || !has(self.distributedConfig.worldSize) || !has(self.gpusPerPod)"
             " || !has(self.gpuRequirements.count) || self.gpuRequirements.count < self.gpusPerPod"
             " || self.distributedConfig.worldSize % (self.gpuRequirements.count / self.gpusPerPod) == 0",
-            "every pod runs the same number of ranks: make distributedConfig.worldSize a multiple of the pods, which are"
-            " gpuRequirements.count / gpusPerPod",
+            "every pod runs the same number of ranks: make distributedConfig.worldSize a multiple of the pods, which"
+            " are gpuRequirements.count / gpusPerPod",
             field=".distributedConfig",
         ),
     )
@@ -296,8 +254,8 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     gpusPerPod: Annotated[
         int | None,
         about(
-            "GPUs of each pod; count / gpusPerPod pods are created. Left out, one pod gets them all, or the fewest equal"
-            " pods when no node has that many.",
+            "GPUs of each pod; count / gpusPerPod pods are created. Left out, one pod gets them all, or the fewest"
+            " equal pods when no node has that many.",
             ge=1,
             le=16,
         ),
@@ -355,9 +313,7 @@ class PodPlacement(ApiStruct, frozen=True):
 
     node: Annotated[str, about("The node.")]
     pods: Annotated[int, about("How many pods are planned there.", ge=1)] = 1
-    gpus: Annotated[
-        tuple[str, ...], about("UUIDs of the GPUs planned for them, in rank order.", max_items=1024)
-    ] = ()
+    gpus: Annotated[tuple[str, ...], about("UUIDs of the GPUs planned for them, in rank order.", max_items=1024)] = ()
 
 
 class ScorePart(ApiStruct, frozen=True):
