@@ -152,8 +152,7 @@ async def test_defaults_of_a_warp_workload_are_filled_in(client, namespace):
         "modelName": "llama2",
         "gpuCount": 2,
         "priority": "normal",
-        "recoveryPolicy": "ReplaceFailed",
-        "schedulingStrategy": "score",
+        "schedulingStrategy": "leastLoaded",
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
 
