@@ -85,12 +85,12 @@ class _NoChance:
         return 0
 
 
-_NO_CHANCE: Final = _NoChance()
+NO_CHANCE: Final = _NoChance()
 
 
 def explain(place: Place, ask: Ask, *, evictable: Evictable | None = None) -> Plan | Why:
     """Where all of it would go now, or why it goes nowhere. `evictable`: what could be stopped for it."""
-    found = planning.plan(place, ask, rng=_NO_CHANCE, evictable=evictable)
+    found = planning.plan(place, ask, rng=NO_CHANCE, evictable=evictable)
     if isinstance(found, Plan):
         return found
     whole = planning.divided(place.fitter, ask)
@@ -174,7 +174,7 @@ def _fewer(place: Place, ask: Ask) -> Iterator[Change]:
     gpus = ask.request.gpus
     for count in range(gpus.count - 1, 0, -1):
         fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
-        plan = planning.plan(place, fewer, rng=_NO_CHANCE, explain=False)
+        plan = planning.plan(place, fewer, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
             yield Change("FewerGPUs", f"ask for {count} of the {gpus.count} GPUs ({plan.nodes[0]} has them)")
             return
@@ -188,7 +188,7 @@ def _divided(place: Place, ask: Ask) -> Iterator[Change]:
     for pods in (each for each in range(2, count + 1) if count % each == 0 and ask.ranks % each == 0):
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=count // pods))
         parts = replace(ask, request=request, pods=pods, divisible=False)
-        plan = planning.plan(place, parts, rng=_NO_CHANCE, explain=False)
+        plan = planning.plan(place, parts, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
             where = f"{plan.level} {plan.domain}".strip()
             rate = f", ring {plan.gb_per_s:.1f} GB/s" if plan.gb_per_s else ""
