@@ -29,9 +29,13 @@ async def racks(bed: Bed, **leaves: int) -> None:
 
 
 def pods_of(bed: Bed, workload: Any) -> list[Any]:
-    """Pods that have not ended, by rank."""
+    """Pods of the Job or Deployment that is there now, by rank."""
     uid = workload.metadata.uid
     mine = [pod for pod in bed.pods.store.values() if pod.metadata.labels.get(jobs.UID_LABEL) == uid]
+    running = {job.metadata.uid for job in bed.jobs_of(workload) if job.metadata.deletionTimestamp is None}
+    mine = [
+        pod for pod in mine if pod.metadata.controller.kind == "ReplicaSet" or pod.metadata.controller.uid in running
+    ]
     return sorted(mine, key=lambda pod: (pod.metadata.annotations.get(seating.INDEX_ANNOTATION, ""), pod.metadata.name))
 
 
@@ -88,7 +92,7 @@ class TestGangs:
         assert made["spec"]["containers"][0]["resources"]["limits"][amounts.GPU] == "8"
 
         await bed.delete(workload)
-        await bed.until(lambda: not bed.jobs_of(workload) and not pods_of(bed, workload))
+        await bed.until(lambda: not bed.jobs_of(workload) and not bed.gpus_bound())
         await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
 
     async def test_gpus_per_pod_are_as_given_and_ranks_are_neighbours(self, bed: Bed):
@@ -249,7 +253,7 @@ class TestInference:
         assert "Succeeded" not in [phase for uid, phase in bed.phases if uid == workload.metadata.uid]
 
         await bed.delete(workload)
-        await bed.until(lambda: not bed.deployments.store and not pods_of(bed, workload))
+        await bed.until(lambda: not bed.deployments.store)
         await bed.until_phase(greedy, "Running")
 
     async def test_replicas_are_spread_and_each_that_is_lost_comes_back_to_its_seat(self, bed: Bed):
