@@ -62,8 +62,8 @@ class Topology(ApiStruct, frozen=True):
         about(
             "NVLinkRequired never runs without NVLink between all GPUs of a pod, SameNUMA only on GPUs of one NUMA"
             " node, SamePCIeSwitch only on GPUs with no host bridge between them; all three wait until such GPUs are"
-            " free, and GPUs whose wiring is not known never count. NVLinkOptimal raises the score of better wired GPUs and, like"
-            " None, never keeps the workload waiting.",
+            " free, and GPUs whose wiring is not known never count. NVLinkOptimal raises the score of better wired GPUs"
+            " and, like None, never keeps the workload waiting.",
             enum=TopologyPreference,
         ),
     ] = TopologyPreference.NONE
@@ -194,7 +194,7 @@ class RetryPolicy(ApiStruct, frozen=True):
 STRATEGY_NAME = matching(
     "[a-zA-Z][a-zA-Z0-9]*",
     "schedulingStrategy is the name of a strategy, letters and digits only: score, pack, spread, leastLoaded, random,"
-    " costOptimized, consolidated, balanced, distributed or one that your administrator installed",
+    " costOptimized or one that your administrator installed",
 )
 
 
