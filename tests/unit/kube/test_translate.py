@@ -10,7 +10,6 @@ import pytest
 from kgwe import errors
 from kgwe.kube import translate
 from kgwe.kube.api import core
-from kgwe.kube.api.gpunode import GPUNode
 
 MOST = 2**63 - 1
 
@@ -149,71 +148,4 @@ def test_a_node_whose_gpus_are_all_unhealthy_offers_none():
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
-@pytest.mark.parametrize(
-    ("fields", "ready"),
-    [
-        pytest.param({"status": READY}, True, id="ready"),
-        pytest.param({}, False, id="nothing known"),
-        pytest.param({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, False, id="not ready"),
-        pytest.param({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False, id="not heard of"),
-        pytest.param(
-            {"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}}, False, id="another condition"
-        ),
-        pytest.param({"status": READY, "spec": {"unschedulable": True}}, False, id="cordoned"),
-        pytest.param(
-            {"status": READY, "metadata": {"deletionTimestamp": "2026-11-15T12:00:00Z"}}, False, id="being deleted"
-        ),
-    ],
-)
-def test_a_node_takes_work_when_it_is_ready_not_cordoned_and_not_going_away(fields, ready):
-    assert translate.node_facts(node(**fields)).ready is ready
-
-
-def test_labels_of_gpu_feature_discovery_become_facts():
-    labels = {
-        "nvidia.com/gpu.memory": "81559",
-        "nvidia.com/gpu.product": "NVIDIA-L40S",
-        "nvidia.com/gpu.family": "ada-lovelace",
-    }
-    facts = translate.node_facts(node(metadata={"labels": labels}), fabric_gbps=900.0)
-
-    assert (facts.gpu_memory_mib, facts.gpu_model, facts.architecture) == (81559, "NVIDIA-L40S", "ada")
-    assert facts.fabric_gbps == 900.0
-
-
-@pytest.mark.parametrize("memory", ["", "80Gi", "-1", "1e3", "²"])
-def test_a_label_that_makes_no_sense_is_unknown_not_zero(memory):
-    facts = translate.node_facts(node(metadata={"labels": {"nvidia.com/gpu.memory": memory}}))
-
-    assert facts.gpu_memory_mib is None
-    assert facts.gpu_model is None
-    assert facts.architecture is None
-
-
 # --- wiring ---------------------------------------------------------------------------------------------
-
-
-def gpu_node(*links: dict[str, Any] | None) -> GPUNode:
-    gpus = [
-        {"index": number, "uuid": f"GPU-{number}", "model": "m", "memoryMiB": 1, "health": {"state": "Healthy"}}
-        | ({"nvlink": link} if link else {})
-        for number, link in enumerate(links)
-    ]
-    return msgspec.convert({"metadata": {"name": "n"}, "status": {"gpus": gpus}}, GPUNode)
-
-
-def links(*, switch: bool, gbps: float) -> dict[str, Any]:
-    return {"version": 4, "links": 18, "maxLinks": 18, "nvSwitch": switch, "bandwidthGBps": gbps}
-
-
-def test_a_fabric_is_as_fast_as_its_slowest_gpu_counted_both_ways():
-    assert translate.fabric_gbps(gpu_node(links(switch=True, gbps=450), links(switch=True, gbps=425))) == 850
-
-
-def test_gpus_joined_by_no_switch_or_not_at_all_have_no_fabric():
-    assert translate.fabric_gbps(gpu_node(links(switch=False, gbps=150), links(switch=False, gbps=150))) == 0
-    assert translate.fabric_gbps(gpu_node(links(switch=True, gbps=450), None)) == 0
-
-
-def test_a_node_whose_gpus_nobody_has_seen_is_unknown():
-    assert translate.fabric_gbps(gpu_node()) is None
