@@ -379,6 +379,10 @@ class Gangs:
     def owners(self) -> Iterator[str]:
         return iter(self._groups)
 
+    def owner_of(self, uid: str) -> str:
+        """The gang a pod belongs to; empty: none."""
+        return self._owner.get(uid, "")
+
     def group(self, owner: str) -> Group | None:
         return self._groups.get(owner)
 

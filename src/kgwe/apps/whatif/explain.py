@@ -82,7 +82,7 @@ def owner_of(view: View, subject: Workload | core.Pod) -> str:
     if isinstance(subject, Workload):
         return subject.meta.uid
     seat = view.state.seat_of(subject)
-    return (seat[0] if seat is not None else "") or _gang_of(view, subject) or subject.metadata.uid
+    return (seat[0] if seat is not None else "") or view.gangs.owner_of(subject.metadata.uid) or subject.metadata.uid
 
 
 def explain(view: View, subject: Workload | core.Pod) -> Explanation:
@@ -210,7 +210,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
     workload = view.state.workload(seat[0]) if seat is not None else None
     if workload is not None:
         return _of_workload(view, pod, workload, base)
-    owner = _gang_of(view, pod)
+    owner = view.gangs.owner_of(pod.metadata.uid)
     if owner:
         return _member(view, pod, owner, base)
     if not is_gpu_pod(pod):
@@ -255,10 +255,6 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
 
 
 # --- gangs -----------------------------------------------------------------------------------------------
-
-
-def _gang_of(view: View, pod: core.Pod) -> str:
-    return next((owner for owner in view.gangs.owners() if pod in view.pods_of(owner)), "")
 
 
 def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explanation:
