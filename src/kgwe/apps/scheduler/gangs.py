@@ -89,6 +89,7 @@ class Gangs:
         """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat; `free`: it needs none; `later`: call
         this in a moment."""
         self._want, self._forget, self._seat, self._free, self._later = want, forget, seat, free, later
+        self._dirty = {}  # what came while nobody listened is looked at now
         for owner in list(self._groups):
             self._look(owner)
 
