@@ -167,15 +167,19 @@ class Estimator:
         left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
         ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
         free, never = len(listed), len(listed) + 1
-        cards = np.arange(snapshot.milli.shape[1], dtype=np.int64)
+        cards = np.arange(snapshot.milli.shape[1])
         who = np.where(snapshot.free[:, None] >> cards & 1, free, never)
         shares: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        whole: list[tuple[int, int, int]] = []
         for number, occupant in enumerate(listed):
             for grant in self._roster.grants_of(occupant.key):
                 if grant.cards:
-                    who[grant.node, grant.cards >> cards.astype(np.int64) & 1 == 1] = number
+                    whole.append((number, grant.node, grant.cards))
                 elif grant.share is not None:
                     shares.setdefault((grant.node, grant.share[0]), []).append((number, grant.share[1]))
+        numbers, nodes, masks = np.array(whole, np.int64).reshape(-1, 3).T
+        row, column = np.nonzero(masks[:, None] >> cards & 1)
+        who[nodes[row], column] = numbers[row]
         found: Floats = ends[who].transpose(2, 0, 1)
         for (node, card), held in shares.items():
             if int(snapshot.milli[node, card]) + sum(milli for _, milli in held) == CARD_MILLI:

@@ -71,23 +71,24 @@ class Forward:
     def __init__(self, ladder: Ladder, rung: int, cards_free: Floats) -> None:
         self._ladder = ladder
         self._rung = rung
-        self._cards_free = cards_free
+        self._cards = cards_free.shape[2]
         level = ladder.rungs[rung]
         groups = np.repeat(np.arange(len(level)), np.diff(level.starts))
         self._group = np.zeros(len(ladder.node), np.int64)
         self._group[ladder.node] = groups
-        self._shape = (SAMPLES, len(level), _TIMES)
+        self._groups = len(level)
         self._grid = np.append(0.0, np.geomspace(FIRST_S, HORIZON_S, _TIMES - 1)).astype(np.float32)
+        # Sample, node, card -> the time of the grid from which it is free.
+        self._free_at = np.searchsorted(self._grid, cards_free.ravel()).reshape(cards_free.shape)
         self._times = np.arange(_TIMES)
-        # Sample, group -> from when on (in the grid) it is anybody's: those before have their turn first.
-        self._open = np.zeros(self._shape[:2], np.int64)
-        # Kind -> sample, group, time -> pods of it that fit.
+        # Kind -> sample, time, group -> pods of it that fit; none before those ahead have started there.
         self._fits: dict[Kind, Floats] = {}
         self._able: dict[Kind, NDArray[np.bool_]] = {}
         self._samples = np.arange(SAMPLES)
         self._possible: dict[Need, bool] = {}
         self._zero, self._end = np.zeros(SAMPLES, np.int64), np.full(SAMPLES, _TIMES)
-        self._last: dict[Need, NDArray[np.int64]] = {}
+        # Kind and level -> the last one's pods and begin.
+        self._last: dict[tuple[Kind, str], tuple[int, NDArray[np.int64]]] = {}
         self._levels: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._parts: dict[tuple[Kind, Kind], float] = {}
 
@@ -95,14 +96,15 @@ class Forward:
         if kind in self._fits:
             return
         able = self._able[kind] = np.frombuffer(kind.nodes, np.bool_)
-        slots = self._cards_free[:, able, kind.cards - 1 :: kind.cards]
+        bins = self._free_at[:, able, kind.cards - 1 :: kind.cards]
         if kind.one_per_node:
-            slots = slots[:, :, :1]
-        bins = np.searchsorted(self._grid, slots.ravel()).reshape(slots.shape)
-        samples, groups, times = self._shape
-        row = np.arange(samples)[:, None, None] * groups + self._group[able][None, :, None]
-        counts = np.bincount((row * (times + 1) + bins).ravel(), minlength=samples * groups * (times + 1))
-        counted = counts.reshape(samples, groups, times + 1)[:, :, :times].cumsum(axis=2)
+            bins = bins[:, :, :1]
+        groups = self._groups
+        row = self._samples[:, None, None] * (_TIMES + 1) + bins
+        counts = np.bincount(
+            (row * groups + self._group[able][None, :, None]).ravel(), minlength=SAMPLES * (_TIMES + 1) * groups
+        )
+        counted = counts.reshape(SAMPLES, _TIMES + 1, groups)[:, :_TIMES].cumsum(axis=1)
         self._fits[kind] = counted.astype(np.float32)
 
     def start(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
@@ -111,51 +113,44 @@ class Forward:
             return NOT_KNOWN
         begins = self._begins(need)
         never = begins == _TIMES
-        room = self._room(need.kind, np.minimum(begins, _TIMES - 1))
+        room = self._fits[need.kind][self._samples, np.minimum(begins, _TIMES - 1)]
         starts, domain_of = self._domains(need.level)
         # Where it never fits it waits, and others behind it, in the domain that comes nearest.
-        domain = _per_domain(room, starts).argmax(axis=1)
-        inside = domain_of == domain[:, None]
+        inside = domain_of == _per_domain(room, starts).argmax(axis=1)[:, None]
         given = _most_first(np.where(inside, room, 0), need.pods)
-        touched = (given > 0) | (inside & never[:, None])
-        np.maximum(self._open, begins[:, None], out=self._open, where=touched)
-        given[never] = 0
-        self._take(need.kind, given, begins, lasts_s)
+        self._take(need.kind, given, (given > 0) | (inside & never[:, None]), begins, lasts_s)
         at_s = np.sort(np.where(never, np.inf, self._grid[np.minimum(begins, _TIMES - 1)]))
         return Eta(*(now_s + float(each) if np.isfinite(each) else None for each in (at_s[_P50], at_s[_P90])))
 
     def _begins(self, need: Need) -> NDArray[np.int64]:
-        """Per sample the first time that a domain holds it, by halving: room only grows once a group is open.
+        """Per sample the first time that a domain holds it, by doubling and halving: room grows once a group is open.
 
-        It is no earlier than for the last one with the same need: room at any time only shrinks from work to work.
+        It is no earlier than for one before it that needed no more: room at any time only shrinks from work to work.
         """
         starts, _ = self._domains(need.level)
-        low = self._last.get(need, self._zero)
-        high, middle = self._end, low
+        pods, low = self._last.get((need.kind, need.level), (1, self._zero))
+        if pods > need.pods:
+            low = self._zero
+        fits, high, probe, step = self._fits[need.kind], self._end, low, 1
         while True:
-            room = self._room(need.kind, np.minimum(middle, _TIMES - 1))
+            room = fits[self._samples, np.minimum(probe, _TIMES - 1)]
             holds = (_per_domain(room, starts) >= need.pods).any(axis=1)
-            high = np.where(holds, np.minimum(middle, high), high)
-            low = np.where(holds, low, np.minimum(middle + 1, high))
+            high = np.where(holds, np.minimum(probe, high), high)
+            low = np.where(holds, low, np.minimum(probe + 1, high))
             if (low == high).all():
-                self._last[need] = high
-                return high
+                break
+            step *= 2
             middle = (low + high) // 2
-
-    def _room(self, kind: Kind, at: NDArray[np.int64]) -> Floats:
-        """Sample, group -> pods that fit at a time of each sample."""
-        there: Floats = self._fits[kind][self._samples, :, at]
-        # Pods of other kinds can take more than there is of this: what a pod takes of it is a mean.
-        np.maximum(there, 0, out=there)
-        there[at[:, None] < self._open] = 0
-        return there
+            probe = np.where(high == _TIMES, np.minimum(middle, low + step), middle)
+        self._last[need.kind, need.level] = need.pods, high
+        return high
 
     def _is_possible(self, need: Need) -> bool:
         """Whether the nodes would hold it if nothing ran."""
         if need not in self._possible:
             able = self._able[need.kind]
-            each = 1 if need.kind.one_per_node else self._cards_free.shape[2] // need.kind.cards
-            per_group = np.bincount(self._group[able], minlength=self._shape[1]) * each
+            each = 1 if need.kind.one_per_node else self._cards // need.kind.cards
+            per_group = np.bincount(self._group[able], minlength=self._groups) * each
             starts, _ = self._domains(need.level)
             self._possible[need] = bool((np.add.reduceat(per_group, starts) >= need.pods).any())
         return self._possible[need]
@@ -163,25 +158,32 @@ class Forward:
     def _domains(self, level: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The first group of each domain of a level, and the domain of each group; no level: one for all."""
         if level not in self._levels:
-            groups = self._shape[1]
             starts = np.zeros(1, np.int64)
             if level:
                 own, above = self._ladder.rungs[self._rung], self._ladder.rungs[self._ladder.index(level)]
                 starts = np.searchsorted(own.starts[:-1], above.starts[:-1])
-            self._levels[level] = starts, np.repeat(np.arange(len(starts)), np.diff(np.append(starts, groups)))
+            self._levels[level] = starts, np.repeat(np.arange(len(starts)), np.diff(np.append(starts, self._groups)))
         return self._levels[level]
 
-    def _take(self, kind: Kind, given: Floats, begins: NDArray[np.int64], lasts_s: Floats) -> None:
-        sample, group = np.nonzero(given)
-        if not len(sample):
-            return
+    def _take(
+        self,
+        kind: Kind,
+        given: Floats,
+        touched: NDArray[np.bool_],
+        begins: NDArray[np.int64],
+        lasts_s: Floats,
+    ) -> None:
+        """Its pods are there while it lasts, and nobody behind it is before it starts."""
+        sample, group = np.nonzero(touched)
         ends = np.searchsorted(self._grid, self._grid[np.minimum(begins, _TIMES - 1)] + lasts_s)
-        span = (self._times >= begins[sample][:, None]) & (self._times < ends[sample][:, None])
-        taken = given[sample, group][:, None] * span
+        is_open = self._times >= begins[sample][:, None]
+        taken = given[sample, group][:, None] * (self._times < ends[sample][:, None])
         for other, fits in self._fits.items():
             part = self._per_pod(kind, other)
             if part:
-                fits[sample, group] -= taken * np.float32(part)
+                # What a pod of another kind takes of this one is a mean: it can be more than there is.
+                left = np.maximum(fits[sample, :, group] - taken * np.float32(part), 0)
+                fits[sample, :, group] = left * is_open
 
     def _per_pod(self, taken: Kind, of: Kind) -> float:
         """Pods of one kind that a pod of another takes the place of."""

@@ -9,7 +9,7 @@ exact ones, the distribution of those of the job's kind, or nothing.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -19,14 +19,17 @@ from kgwe.placement.engine import Engine
 from kgwe.placement.eta import Estimator
 from kgwe.placement.gang import GangPlanner
 from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.node import Gpus, Request
 from kgwe.placement.outlook import Outlook
 from kgwe.placement.parking import RoomFreed
 from kgwe.placement.queue import Queue
 from kgwe.placement.queue_pass import run_pass
 from kgwe.placement.queue_planner import FleetPlanner
 from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
+from kgwe.sim import generate
 from kgwe.sim.dispatch import Dispatcher
 from kgwe.sim.loop import Options, Simulation
+from kgwe.sim.workload import Job, Workload
 from kgwe.sim.world import World
 
 if TYPE_CHECKING:
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from kgwe.sim.policies import Policy
     from kgwe.sim.recording import JobRecord
     from kgwe.sim.waiting import Waiting
-    from kgwe.sim.workload import Job, Workload
 
     Predict = Callable[[Job], RunTime | None]
 
@@ -162,12 +164,12 @@ class Calibration(msgspec.Struct, frozen=True):
     jobs: int
     #: no estimate
     unknown: int
-    #: part of the others that started no later than told
-    within_p50: float
-    within_p90: float
+    #: part of the others that started no later than told; None: there are no others
+    within_p50: float | None
+    within_p90: float | None
     #: median of the wait told over the real wait
-    p50_over_real: float
-    p90_over_real: float
+    p50_over_real: float | None
+    p90_over_real: float | None
 
 
 def calibrate(nodes: Sequence[Node], workload: Workload, predict: Predict, rule: Rule = Rule.BACKFILL) -> Calibration:
@@ -181,6 +183,8 @@ def calibrate(nodes: Sequence[Node], workload: Workload, predict: Predict, rule:
         for number, eta in told.items()
         if eta.p50_s is not None
     ]
+    if not rows:
+        return Calibration(len(told), len(told), None, None, None, None)
     p50, p90, real, since = np.array(rows, np.float64).reshape(-1, 4).T
     p90 = np.where(np.isnan(p90), np.inf, p90)
     waits = np.maximum(real - since, 1.0)
@@ -219,7 +223,24 @@ class Row(msgspec.Struct, frozen=True):
     unfinished: int
 
 
-_HOUR_S = 3600.0
+_HOUR_S: Final = 3600.0
+_HERO_S: Final = 4 * _HOUR_S
+
+
+def with_heroes(nodes: Sequence[Node], *, jobs: int, heroes: int, load: float, part: float, seed: int) -> Workload:
+    """Research jobs, and now and then one that needs that part of the fleet at once for four hours.
+
+    `load` is of the research jobs alone. All are of one priority: what keeps them apart is the queue.
+    """
+    cards = nodes[0].shape.cards
+    base = generate.generate("research", jobs=jobs, cards=cards * len(nodes), seed=seed, load=load)
+    pods = max(1, round(len(nodes) * part))
+    whole = Request(Gpus(count=cards), 64_000, 384 << 30)
+    added = (
+        Job(f"hero-{number}", base.span_s * (number + 1) / (heroes + 1), _HERO_S, whole, pods, user="hero")
+        for number in range(heroes)
+    )
+    return Workload.of("heroes", (*base.jobs, *added))
 
 
 def compare(
