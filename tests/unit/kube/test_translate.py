@@ -143,9 +143,3 @@ def test_a_node_whose_gpus_are_all_unhealthy_offers_none():
     status = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "0"}}
 
     assert translate.offered(node(status=status)) == {"nvidia.com/gpu": 0}
-
-
-READY = {"conditions": [{"type": "Ready", "status": "True"}]}
-
-
-# --- wiring ---------------------------------------------------------------------------------------------
