@@ -37,6 +37,7 @@ COMMANDS = (
     Command("simulate", "kgwe.cli.simulate:app", "Try placement policies on a simulated fleet and workload."),
     Command("explain", "kgwe.cli.explain:app", "Why a workload or pod is where it is, or why it waits."),
     Command("replay", "kgwe.cli.replay:app", "Take recorded decisions again, by the same policy or another."),
+    Command("advise", "kgwe.cli.advise:app", "What another scheduler's placements cost; changes nothing."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )
 

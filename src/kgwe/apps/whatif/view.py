@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kgwe.placement.running import Running
 
 #: kinds of ours, which need not be installed
-_OWN: Final[tuple[Resource[Any], ...]] = (
+OWN: Final[tuple[Resource[Any], ...]] = (
     resources.SCHEDULER_CONFIG,
     resources.TOPOLOGY_DOMAIN,
     resources.GPU_NODE,
@@ -49,7 +49,7 @@ _OWN: Final[tuple[Resource[Any], ...]] = (
     resources.GPU_WORKLOAD,
 )
 # Ended pods hold nothing.
-_LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
+LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def read_only(client: KubeClient) -> KubeClient:
@@ -256,13 +256,13 @@ async def read(client: KubeClient, settings: Settings | None = None) -> View:
     client = read_only(client)
     view = empty(client, settings)
     gang_kinds = [kind for kind in await dialects.served(client) if kind is not resources.JOB]
-    own = set(await dialects.served(client, _OWN))
-    lists = [_List(kind) for kind in _OWN if kind in own] + [
+    own = set(await dialects.served(client, OWN))
+    lists = [_List(kind) for kind in OWN if kind in own] + [
         _List(resources.NODE, needed=True),
         _List(resources.POD_DISRUPTION_BUDGET),
         _List(resources.JOB),
         _List(resources.DEPLOYMENT, label_selector=jobs.SELECTOR),
-        _List(resources.POD, field_selector=_LIVE_PODS, needed=True),
+        _List(resources.POD, field_selector=LIVE_PODS, needed=True),
         _List(resources.PRIORITY_CLASS),
         *(_List(kind) for kind in gang_kinds),
     ]

@@ -1,0 +1,1 @@
+"""What the present scheduler's placements cost, beside what KGWE would have done. Changes nothing."""

@@ -1,0 +1,218 @@
+"""Placements, each beside what KGWE would have done, and what they add up to."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.apps.advisor.units import Partial, Unit, units
+from kgwe.apps.whatif.view import is_gpu_pod
+from kgwe.kube import podrequest
+from kgwe.placement.node import Request
+from kgwe.placement.regret import Hindsight, Regret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.api import core
+    from kgwe.placement.node import Gpus
+    from kgwe.placement.planning import Refusal
+    from kgwe.placement.regret import Measure
+
+# Kinds of pods that stand for what the cluster is asked for.
+_KINDS: Final = 8
+_MILLI: Final = 1000
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One placement, and what it is worth."""
+
+    unit: Unit
+    #: a Refusal: KGWE would not have placed it, with everything else as it was
+    found: Regret | Refusal
+
+    @property
+    def regret(self) -> Regret | None:
+        return self.found if isinstance(self.found, Regret) else None
+
+    @property
+    def weight(self) -> tuple[float, float, int, float]:
+        """How bad it is: bandwidth lost over all its cards, then leaves, islands and fragmentation."""
+        found = self.regret
+        if found is None:
+            return (0.0, 0.0, 0, 0.0)
+        return (found.gb_per_s * self.unit.gpus, found.leaves, found.islands, found.fragmented)
+
+
+class Judge:
+    """Judges on one view, as it is when asked."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._generation = -1
+        self._hindsight: Hindsight | None = None
+        self._gpus: dict[str, Gpus] = {}
+
+    def judge(self, unit: Unit, mix: collections.Counter[Request]) -> Judged | None:
+        """None when its books are not in order: a node with fewer cards than its pods hold."""
+        fleet = self._view.fleet
+        if self._hindsight is None or self._generation != fleet.generation:
+            self._hindsight, self._generation = Hindsight(fleet), fleet.generation
+        try:
+            return Judged(unit, self._hindsight.regret(unit.ask, unit.grants, mix))
+        except errors.InvariantBroken:
+            return None
+
+    def mix(self) -> collections.Counter[Request]:
+        """What the cluster is asked for: the most frequent kinds of GPU pods there are, waiting or not."""
+        counts: collections.Counter[Request] = collections.Counter()
+        live = self._view.state.pods
+        for uid in self._gpus.keys() - live.keys():
+            del self._gpus[uid]
+        for uid, pod in live.items():
+            gpus = self._gpus_of(uid, pod)
+            if gpus is not None:
+                counts[Request(gpus)] += 1
+        return collections.Counter(dict(counts.most_common(_KINDS)))
+
+    def _gpus_of(self, uid: str, pod: core.Pod) -> Gpus | None:
+        if uid not in self._gpus and is_gpu_pod(pod):
+            try:
+                self._gpus[uid] = podrequest.read(pod).request.gpus
+            except errors.Permanent:
+                return None
+        return self._gpus.get(uid)
+
+
+# --- a report --------------------------------------------------------------------------------------------
+
+
+class Side(msgspec.Struct, frozen=True, rename="camel"):
+    """One of the two placements."""
+
+    gb_per_s: float | None
+    nodes: int
+    leaves: int
+    islands_broken: int
+
+
+class Offender(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A placement that could have been better."""
+
+    name: str
+    scheduler: str
+    gpus: float
+    lost_gb_per_s: float
+    extra_leaves: int
+    islands_broken: int
+    fragmented_gpus: float
+    actual: Side
+    best: Side
+    would_go: tuple[str, ...] = ()
+
+
+class Totals(msgspec.Struct, frozen=True, rename="camel"):
+    placements: int = 0
+    gangs: int = 0
+    better_possible: int = 0
+    not_by_kgwe: int = 0
+    """KGWE would not have placed them: something they ask for is not met where they are."""
+    partial_gangs: int = 0
+    lost_gb_per_s: float = 0.0
+    possible_gb_per_s: float = 0.0
+    leaves: int = 0
+    fewest_leaves: int = 0
+    islands_broken: int = 0
+    fragmented_gpus: float = 0.0
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    totals: Totals
+    by_scheduler: dict[str, Totals]
+    worst: tuple[Offender, ...]
+    partial: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def look(view: View, namespace: str = "", top: int = 10) -> Report:
+    """Everything that has places now, each with all else as it is."""
+    judge = Judge(view)
+    mix = judge.mix()
+    judged: list[Judged] = []
+    partial: list[Partial] = []
+    for each in units(view):
+        if isinstance(each, Partial):
+            partial.append(each)
+        elif not namespace or each.namespace == namespace:
+            found = judge.judge(each, mix)
+            if found is not None:
+                judged.append(found)
+    return report(judged, partial, top, view.warnings)
+
+
+def report(
+    judged: Iterable[Judged], partial: Iterable[Partial] = (), top: int = 10, warnings: tuple[str, ...] = ()
+) -> Report:
+    listed, halves = list(judged), list(partial)
+    by_scheduler = collections.defaultdict(list)
+    for each in listed:
+        by_scheduler[each.unit.scheduler].append(each)
+    worst = sorted((each for each in listed if any(each.weight)), key=lambda each: each.weight, reverse=True)
+    return Report(
+        totals(listed, len(halves)),
+        {name: totals(mine, 0) for name, mine in sorted(by_scheduler.items())},
+        tuple(offender(each) for each in worst[:top]),
+        tuple(f"{each.name}: {each.placed} of {each.pods} pods have places" for each in halves),
+        warnings,
+    )
+
+
+def totals(judged: Iterable[Judged], partial: int) -> Totals:
+    listed = list(judged)
+    regrets = [(each, each.regret) for each in listed]
+    known = [found for _, found in regrets if found is not None]
+    gangs = [found for each, found in regrets if found is not None and each.unit.is_gang]
+    wide = [found for found in gangs if found.actual.leaves and found.best.leaves]
+    rings = [found for found in known if found.actual.gb_per_s and found.best.gb_per_s]
+    return Totals(
+        placements=len(listed),
+        gangs=len(gangs),
+        better_possible=sum(not found.is_none for found in known),
+        not_by_kgwe=len(listed) - len(known),
+        partial_gangs=partial,
+        lost_gb_per_s=round(sum(found.gb_per_s for found in rings), 1),
+        possible_gb_per_s=round(sum(found.best.gb_per_s or 0.0 for found in rings), 1),
+        leaves=sum(found.actual.leaves for found in wide),
+        fewest_leaves=sum(min(found.best.leaves, found.actual.leaves) for found in wide),
+        islands_broken=sum(found.islands for found in known),
+        fragmented_gpus=round(sum(found.fragmented for found in known) / _MILLI, 2),
+    )
+
+
+def offender(judged: Judged) -> Offender:
+    found = judged.regret
+    if found is None:
+        raise errors.InvariantBroken("a placement without regret is no offender")
+    return Offender(
+        judged.unit.name,
+        judged.unit.scheduler,
+        judged.unit.gpus,
+        round(found.gb_per_s, 1),
+        found.leaves,
+        found.islands,
+        round(found.fragmented / _MILLI, 2),
+        _side(found.actual),
+        _side(found.best),
+        found.plan.nodes,
+    )
+
+
+def _side(measure: Measure) -> Side:
+    rate = None if measure.gb_per_s is None else round(measure.gb_per_s, 1)
+    return Side(rate, measure.nodes, measure.leaves, measure.islands)

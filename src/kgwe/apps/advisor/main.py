@@ -1,0 +1,268 @@
+"""`kgwe advise --watch`: the process. Sees every pod bound, judges it there and then, serves what it adds up to.
+
+A pod, or the last of a gang, is judged in the event that shows it bound: everything else is as it was when it was
+placed. What is there when the process starts is judged once, with all else as it is then. Judging may take half of the
+process's time and no more: what comes faster is counted as skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from kgwe.apps.advisor import judge as judging
+from kgwe.apps.advisor.judge import Judge
+from kgwe.apps.advisor.units import Unit, key_of, unit, units
+from kgwe.apps.scheduler import jobs
+from kgwe.apps.whatif import view as views
+from kgwe.kube import dialects, resources
+from kgwe.kube.informer import Informer, wait_synced
+from kgwe.telemetry import http
+
+if TYPE_CHECKING:
+    import collections
+    from collections.abc import Callable, Iterable, Mapping
+
+    from prometheus_client import Metric
+
+    from kgwe.apps.advisor.judge import Judged, Totals
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.api import core
+    from kgwe.kube.client import KubeClient
+    from kgwe.kube.informer import Change
+    from kgwe.kube.resources import Resource
+    from kgwe.placement.node import Request
+
+log = structlog.get_logger(__name__)
+
+# Part of the time that judging may take, and over how long that is counted.
+_SHARE: Final = 0.5
+_WINDOW_S: Final = 2.0
+# How long what the cluster is asked for is taken to stay the same.
+_MIX_S: Final = 30.0
+# Pieces judged at a go when the process starts.
+_AT_ONCE: Final = 20
+
+
+class Advisor:
+    """One process."""
+
+    def __init__(self, client: KubeClient, *, on_judged: Callable[[Judged], None] = lambda _: None) -> None:
+        self.client = views.read_only(client)
+        self.view: View = views.empty(client)
+        self.judge = Judge(self.view)
+        self.judged: dict[str, Judged] = {}
+        self._on_judged = on_judged
+        self._pods: dict[str, dict[str, core.Pod]] = {}  # piece -> its pods by uid
+        self._key: dict[str, str] = {}  # pod -> the piece it was last counted in
+        self._started = False
+        self._spent: list[tuple[float, float]] = []
+        self._mix: tuple[float, collections.Counter[Request]] | None = None
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._placements = Counter(
+            "kgwe_advisor_placements",
+            "Placements judged by who made them: optimal, worse, refused (KGWE would not have) or skipped",
+            ["scheduler", "outcome"],
+            registry=self.registry,
+        )
+        self.registry.register(_Gauges(self))
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, address: str) -> None:
+        """Watch and judge until `stop` is set."""
+        informers = await self._watch()
+        tasks = [asyncio.create_task(informer.run()) for informer in informers]
+        app = http.ProbeApp(self.registry, live=lambda: None, ready=lambda: self._problem(informers))
+        try:
+            async with http.serving(app, http.Address.parse(address)) as port:
+                log.info("advisor_started", port=port)
+                await _either(wait_synced(*informers), stop.wait(), *tasks)
+                await _either(self._judge_all(), stop.wait(), *tasks)
+                await _either(stop.wait(), *tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _problem(self, informers: Iterable[Informer[Any]]) -> str | None:
+        behind = [informer.resource.plural for informer in informers if not informer.has_synced]
+        return f"waiting for first list of {', '.join(behind)}" if behind else None
+
+    async def _watch(self) -> list[Informer[Any]]:
+        client, state, gangs = self.client, self.view.state, self.view.gangs
+        own = set(await dialects.served(client, views.OWN))
+        pairs: list[tuple[Resource[Any], Callable[[Any], None]]] = [
+            (resources.SCHEDULER_CONFIG, state.on_config),
+            (resources.TOPOLOGY_DOMAIN, state.on_domain),
+            (resources.GPU_NODE, state.on_gpunode),
+            (resources.WARP_GPU_WORKLOAD, state.on_warp),
+            (resources.GPU_WORKLOAD, state.on_kgwe),
+        ]
+        watched = [(Informer(client, kind), listener) for kind, listener in pairs if kind in own]
+        watched.append((Informer(client, resources.NODE), state.on_node))
+        watched.append((Informer(client, resources.JOB), state.on_job))
+        watched.append((Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment))
+        stores: dict[Resource[Any], Mapping[str, Any]] = {}
+        for kind in await dialects.served(client):
+            known = next((each for each, _ in watched if each.resource == kind), None)
+            if known is None:
+                known = Informer(client, kind)
+                watched.insert(0, (known, gangs.on_group))
+            stores[kind] = known.store
+        self.view.stores = stores
+        pods = Informer(client, resources.POD, field_selector=views.LIVE_PODS)
+        watched.append((pods, state.on_pod))
+        for informer, listener in watched:
+            informer.on_change(listener)
+        # After the state has heard of it.
+        pods.on_change(self._on_pod)
+        return [informer for informer, _ in watched]
+
+    # --- judging ----------------------------------------------------------------------------------------
+
+    def _on_pod(self, change: Change[core.Pod]) -> None:
+        pod = change.new or change.old
+        if pod is None:
+            return
+        uid = pod.metadata.uid
+        alive = self.view.state.pods.get(uid)
+        key = key_of(self.view, alive) if alive is not None else ""
+        before = self._key.pop(uid, "")
+        if before and before != key:
+            self._forget(before, uid)
+        if alive is None:
+            return
+        self._key[uid] = key
+        self._pods.setdefault(key, {})[uid] = alive
+        was_bound = change.old is not None and change.old.metadata.uid == uid and bool(change.old.spec.nodeName)
+        if self._started and alive.spec.nodeName and not was_bound:
+            self._judge_piece(key)
+
+    def _forget(self, key: str, uid: str) -> None:
+        pods = self._pods.get(key, {})
+        pods.pop(uid, None)
+        if not pods:
+            self._pods.pop(key, None)
+            self.judged.pop(key, None)
+
+    async def _judge_all(self) -> None:
+        self._started = True
+        mix = self._asked_for()
+        for number, each in enumerate(list(units(self.view))):
+            if isinstance(each, Unit) and each.key not in self.judged:
+                self._note(each, mix)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        log.info("advisor_caught_up", placements=len(self.judged))
+
+    def _judge_piece(self, key: str) -> None:
+        found = unit(self.view, key, self._pods.get(key, {}).values())
+        if not isinstance(found, Unit):
+            return
+        if not self._has_time():
+            self._placements.labels(found.scheduler, "skipped").inc()
+            return
+        started = time.monotonic()
+        self._note(found, self._asked_for())
+        self._spent.append((started, time.monotonic() - started))
+
+    def _has_time(self) -> bool:
+        now = time.monotonic()
+        self._spent = [(at, took) for at, took in self._spent if at > now - _WINDOW_S]
+        return sum(took for _, took in self._spent) < _SHARE * _WINDOW_S
+
+    def _asked_for(self) -> collections.Counter[Request]:
+        now = time.monotonic()
+        if self._mix is None or now > self._mix[0] + _MIX_S:
+            self._mix = now, self.judge.mix()
+        return self._mix[1]
+
+    def _note(self, found: Unit, mix: collections.Counter[Request]) -> None:
+        judged = self.judge.judge(found, mix)
+        if judged is None:
+            return
+        regret = judged.regret
+        outcome = "refused" if regret is None else "optimal" if regret.is_none else "worse"
+        self._placements.labels(found.scheduler, outcome).inc()
+        self.judged[found.key] = judged
+        self._on_judged(judged)
+
+
+def tell(judged: Judged) -> None:
+    """Log a placement that could have been better."""
+    regret = judged.regret
+    if regret is not None and not regret.is_none:
+        log.info(
+            "placement_could_be_better",
+            work=judged.unit.name,
+            scheduler=judged.unit.scheduler,
+            lost_gb_per_s=round(regret.gb_per_s, 1),
+            extra_leaves=regret.leaves,
+            islands=regret.islands,
+            would_go=regret.plan.nodes,
+        )
+
+
+class _Gauges(Collector):
+    """What everything that runs adds up to, when somebody looks."""
+
+    def __init__(self, advisor: Advisor) -> None:
+        self._advisor = advisor
+
+    def describe(self) -> Iterable[Metric]:
+        return [GaugeMetricFamily(name, about, labels=["scheduler"]) for name, about, _ in _GAUGES]
+
+    def collect(self) -> Iterable[Metric]:
+        sums = judging.report(self._advisor.judged.values(), top=0).by_scheduler
+        for name, about, read in _GAUGES:
+            family = GaugeMetricFamily(name, about, labels=["scheduler"])
+            for scheduler, totals in sums.items():
+                family.add_metric([scheduler], read(totals))
+            yield family
+
+
+_GAUGES: Final[tuple[tuple[str, str, Callable[[Totals], float]], ...]] = (
+    ("kgwe_advisor_running", "Pieces of work that run and were judged", lambda t: t.placements),
+    (
+        "kgwe_advisor_regret_gb_per_s",
+        "GB/s that what runs lost by where it was put, summed over its rings",
+        lambda t: t.lost_gb_per_s,
+    ),
+    ("kgwe_advisor_possible_gb_per_s", "GB/s those rings could have had", lambda t: t.possible_gb_per_s),
+    (
+        "kgwe_advisor_regret_leaves",
+        "Leaves that gangs span beyond those that would do",
+        lambda t: t.leaves - t.fewest_leaves,
+    ),
+    ("kgwe_advisor_regret_islands", "Islands of cards broken that could have stayed whole", lambda t: t.islands_broken),
+    (
+        "kgwe_advisor_regret_fragmented_gpus",
+        "Idle GPUs made useless to what is asked for that need not have been",
+        lambda t: t.fragmented_gpus,
+    ),
+    ("kgwe_advisor_not_by_kgwe", "Placements that KGWE would not have made", lambda t: t.not_by_kgwe),
+)
+
+
+async def _either(*waits: Any) -> None:
+    """Return when the first does; its exception is raised. Tasks that are given stay as they are."""
+    own = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
+    given = [wait for wait in waits if isinstance(wait, asyncio.Task)]
+    try:
+        done, _ = await asyncio.wait([*own, *given], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in own:
+            task.cancel()
+        await asyncio.gather(*own, return_exceptions=True)

@@ -1,0 +1,132 @@
+"""What was placed, in the pieces it is judged by: a gang as a whole, any other pod by itself.
+
+A gang is what says so in any dialect, a workload of ours, and the pods of one Indexed Job: those know each other by
+number, as the ranks of a training do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler.made import as_made
+from kgwe.apps.whatif.view import is_gpu_pod
+from kgwe.kube import podrequest
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.planning import Ask
+from kgwe.placement.running import milli_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.api import core
+    from kgwe.placement.snapshot import Grant
+
+#: what places pods that have a seat of ours
+OURS: Final = "kgwe"
+_JOB_PREFIX: Final = "job:"
+_CARD_MILLI: Final = 1000
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Work that has all its places."""
+
+    key: str
+    name: str
+    namespace: str
+    #: who placed it
+    scheduler: str
+    ask: Ask
+    grants: tuple[Grant, ...]
+    gpus: float
+
+    @property
+    def is_gang(self) -> bool:
+        return self.ask.pods > 1
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A gang of which only some have places."""
+
+    key: str
+    name: str
+    placed: int
+    pods: int
+
+
+def key_of(view: View, pod: core.Pod) -> str:
+    """The piece a pod belongs to."""
+    seat = view.state.seat_of(pod)
+    if seat is not None:
+        return seat[0]
+    owner = view.gangs.owner_of(pod.metadata.uid)
+    if owner:
+        return owner
+    controller = pod.metadata.controller
+    if controller is not None and controller.kind == "Job" and seating.INDEX_ANNOTATION in pod.metadata.annotations:
+        return f"{_JOB_PREFIX}{controller.uid}"
+    return pod.metadata.uid
+
+
+def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | None:
+    """The piece of that key, of these pods; None when it asks for nothing that is judged here."""
+    listed = sorted(pods, key=lambda pod: pod.metadata.name)
+    bound = [pod for pod in listed if pod.spec.nodeName]
+    if not bound or not all(is_gpu_pod(pod) for pod in listed):
+        return None
+    name = _name(view, key, listed[0])
+    if len(bound) < len(listed):
+        return Partial(key, name, len(bound), len(listed))
+    ask = _ask(view, key, listed)
+    grants = tuple(grant for pod in listed for grant in view.fleet.grants(pod.metadata.uid))
+    if ask is None or len({grant.node for grant in grants}) < len({pod.spec.nodeName for pod in listed}):
+        return None  # nobody can read what it asks for, or a node of it is not there
+    milli = sum(milli_of(grant, view.fleet.snapshot) for grant in grants)
+    meta = listed[0].metadata
+    return Unit(key, name, meta.namespace, _scheduler(listed[0]), ask, grants, milli / _CARD_MILLI)
+
+
+def units(view: View) -> Iterator[Unit | Partial]:
+    """Everything that has places."""
+    pieces: dict[str, list[core.Pod]] = {}
+    for pod in view.state.pods.values():
+        if pod.metadata.deletionTimestamp is None:
+            pieces.setdefault(key_of(view, pod), []).append(pod)
+    for key, pods in pieces.items():
+        found = unit(view, key, pods)
+        if found is not None:
+            yield found
+
+
+def _scheduler(pod: core.Pod) -> str:
+    annotations = pod.metadata.annotations
+    ours = seating.SEAT_ANNOTATION in annotations or seating.CARDS_ANNOTATION in annotations
+    return OURS if ours or seating.pinned_to(pod.spec) else pod.spec.schedulerName or "default-scheduler"
+
+
+def _name(view: View, key: str, pod: core.Pod) -> str:
+    controller = pod.metadata.controller
+    if key.startswith(_JOB_PREFIX) and controller is not None:
+        return f"job {pod.metadata.namespace}/{controller.name}"
+    return view.name_of(key)
+
+
+def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:
+    """What was asked for, as if nothing of it had a place."""
+    try:
+        running = None if key.startswith(_JOB_PREFIX) else view.census.of(key)
+        if running is not None and running.gang is not None:
+            gang: GangRequest | None = running.gang
+        elif len(pods) > 1:
+            gang = GangRequest.of(podrequest.read(as_made(pods[0])).request, len(pods))
+        else:
+            gang = None
+        request = podrequest.read(as_made(pods[0])).request if gang is None else gang.roles[0].request
+    except errors.Permanent:
+        return None
+    return view.limited(Ask(key, request, pods=len(pods), gang=gang, name=_name(view, key, pods[0])))
