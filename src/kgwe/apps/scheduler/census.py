@@ -26,7 +26,7 @@ from kgwe.placement.running import Member, Repair, Running
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kgwe.apps.scheduler.gangs import Group
+    from kgwe.apps.scheduler.asking import Group
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.workload import Workload

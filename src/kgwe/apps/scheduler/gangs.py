@@ -9,54 +9,27 @@ nothing but pods is needed to go on after a restart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import policy, seating
+from kgwe.apps.scheduler import asking, policy, seating
+from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest, translate
-from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.live import Holding
-from kgwe.placement.planning import Ask
-from kgwe.placement.refill import Partial, Sitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.api import core
-    from kgwe.kube.dialects import Gang, Groups, Key, Membership
+    from kgwe.kube.dialects import Groups, Membership
     from kgwe.kube.informer import Change
-    from kgwe.placement.planning import Plan, Refusal
+    from kgwe.placement.planning import Ask, Plan, Refusal
 
 log = structlog.get_logger(__name__)
-
-#: owners of this kind are gangs, not workloads
-OWNER_PREFIX: Final = "gang:"
-
-
-def owner_of(key: Key) -> str:
-    return f"{OWNER_PREFIX}{key.namespace}/{key.kind}/{key.name}"
-
-
-@dataclass
-class Group:
-    """One gang, as far as its pods are there."""
-
-    key: Key
-    members: dict[str, tuple[core.Pod, Membership]] = field(default_factory=dict)  # by pod uid
-    seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
-    gang: Gang | None = None  # as it was asked for last
-    start: int = 0  # number of the first seat of the last plan
-    awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
-    problem: str = ""
-
-    @property
-    def unseated(self) -> list[core.Pod]:
-        return [pod for uid, (pod, _) in self.members.items() if uid not in self.seats and not pod.spec.nodeName]
 
 
 class Gangs:
@@ -213,10 +186,11 @@ class Gangs:
             group.problem = said or f"{lacking} more pods of {group.key.title} to come"
             self._forget(owner)
             return
-        partial = self._partial(owner, group)
+        nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
+        partial = asking.partial_of(group, nodes, self._request_of)
         if partial is not None:
             group.problem = ""
-            self._want_beside(owner, group, partial)
+            self._want(asking.ask_beside(owner, group, partial))
             return
         found = dialects.gang_request(members, self._request_of)
         if isinstance(found, dialects.Problem):
@@ -224,20 +198,7 @@ class Gangs:
             self._forget(owner)
             return
         group.gang, group.problem = found, ""
-        first = members[0][0]
-        self._want(
-            Ask(
-                owner=owner,
-                request=found.request.roles[0].request,
-                pods=found.request.replicas,
-                gang=found.request,
-                first=next(found.attempts(self._state.fleet.tree)) if found.preferred_domain else None,
-                priority=found.request.priority,
-                since=min(pod.metadata.creationTimestamp or "" for pod, _ in members),
-                namespace=first.metadata.namespace,
-                name=group.key.title,
-            )
-        )
+        self._want(asking.ask_for(owner, group, found, self._state.fleet.tree))
 
     def _seat_latecomers(self, owner: str, group: Group) -> None:
         """Pods that were made only when others had their nodes: their seats have been waiting for them."""
@@ -297,44 +258,10 @@ class Gangs:
             known = self._requests[pod.metadata.uid] = podrequest.read(as_made(pod))
         return known.request
 
-    def _partial(self, owner: str, group: Group) -> Partial | None:
-        """The whole gang when some of it have their places and others none; None: it is asked for as it is."""
-        alive = {uid: each for uid, each in group.members.items() if each[0].metadata.deletionTimestamp is None}
-        nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in alive.items()}
-        if not any(nodes.values()):
-            return None
-        found = dialects.gang_request([(as_made(pod), member) for pod, member in alive.values()], self._request_of)
-        if isinstance(found, dialects.Problem):
-            return None
-        members = tuple(
-            Sitting(pod.metadata.uid, self._request_of(pod), nodes[pod.metadata.uid])
-            for pod in found.order
-            if pod is not None
-        )
-        least = sum(role.least for role in found.request.roles)
-        return Partial(members, found.request, least if least < len(members) else None)
-
     def _node_of(self, owner: str, group: Group, pod: core.Pod) -> str:
         number = group.seats.get(pod.metadata.uid)
         seat = self._state.ledger.seat(owner, number) if number is not None else None
         return pod.spec.nodeName or (seat.node if seat is not None else "")
-
-    def _want_beside(self, owner: str, group: Group, partial: Partial) -> None:
-        waiting = [member for member in partial.members if not member.node]
-        pods = [pod for pod, _ in group.members.values()]
-        self._want(
-            Ask(
-                owner=owner,
-                request=waiting[0].request,
-                pods=len(waiting),
-                gang=GangRequest.of(waiting[0].request, len(waiting), priority=partial.gang.priority),
-                partial=partial,
-                priority=partial.gang.priority,
-                since=min(pod.metadata.creationTimestamp or "" for pod in pods),
-                namespace=pods[0].metadata.namespace,
-                name=group.key.title,
-            )
-        )
 
     def planned(self, owner: str, plan: Plan) -> None:
         """The planner has reserved seats for all: give every pod its own."""

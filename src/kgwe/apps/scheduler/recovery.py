@@ -24,9 +24,9 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import seating, strays
+from kgwe.apps.scheduler.asking import OWNER_PREFIX
 from kgwe.apps.scheduler.census import Census
 from kgwe.apps.scheduler.damping import Damping, Patience
-from kgwe.apps.scheduler.gangs import OWNER_PREFIX
 from kgwe.apps.scheduler.losses import Losses, move_words
 from kgwe.kube import resources
 from kgwe.kube.events import Event

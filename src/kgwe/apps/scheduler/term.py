@@ -10,8 +10,8 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.answers import Answers
+from kgwe.apps.scheduler.asking import OWNER_PREFIX
 from kgwe.apps.scheduler.evictions import Evictions
-from kgwe.apps.scheduler.gangs import OWNER_PREFIX
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.preemption import Preemption
 from kgwe.apps.scheduler.reconciler import Reconciler

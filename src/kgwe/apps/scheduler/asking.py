@@ -1,0 +1,97 @@
+"""A gang of others as far as its pods are there, and what is asked of the planner for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kgwe.apps.scheduler.made import as_made
+from kgwe.kube import dialects
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.planning import Ask
+from kgwe.placement.refill import Partial, Sitting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.dialects import Gang, Key, Membership
+    from kgwe.model.domains import Tree
+    from kgwe.placement.node import Request
+
+#: owners of this kind are gangs, not workloads
+OWNER_PREFIX: Final = "gang:"
+
+
+def owner_of(key: Key) -> str:
+    return f"{OWNER_PREFIX}{key.namespace}/{key.kind}/{key.name}"
+
+
+@dataclass
+class Group:
+    """One gang, as far as its pods are there."""
+
+    key: Key
+    members: dict[str, tuple[core.Pod, Membership]] = field(default_factory=dict)  # by pod uid
+    seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
+    gang: Gang | None = None  # as it was asked for last
+    start: int = 0  # number of the first seat of the last plan
+    awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
+    problem: str = ""
+
+    @property
+    def unseated(self) -> list[core.Pod]:
+        return [pod for uid, (pod, _) in self.members.items() if uid not in self.seats and not pod.spec.nodeName]
+
+    @property
+    def since(self) -> str:
+        """When the first of its pods was made."""
+        return min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
+
+
+def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
+    """All of it: nobody has a place yet."""
+    return Ask(
+        owner=owner,
+        request=found.request.roles[0].request,
+        pods=found.request.replicas,
+        gang=found.request,
+        first=next(found.attempts(tree)) if found.preferred_domain else None,
+        priority=found.request.priority,
+        since=group.since,
+        namespace=group.key.namespace,
+        name=group.key.title,
+    )
+
+
+def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> Partial | None:
+    """The whole gang when some of it have their places (`nodes`: pod -> node) and others none; None: no such thing."""
+    alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
+    placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
+    if not any(placed) or all(placed):
+        return None
+    found = dialects.gang_request(alive, request_of)
+    if isinstance(found, dialects.Problem):
+        return None
+    members = tuple(
+        Sitting(pod.metadata.uid, request_of(pod), nodes[pod.metadata.uid]) for pod in found.order if pod is not None
+    )
+    least = sum(role.least for role in found.request.roles)
+    return Partial(members, found.request, least if least < len(members) else None)
+
+
+def ask_beside(owner: str, group: Group, partial: Partial) -> Ask:
+    """Those that have no place, beside those that have one."""
+    waiting = [member for member in partial.members if not member.node]
+    priority = partial.gang.priority
+    return Ask(
+        owner=owner,
+        request=waiting[0].request,
+        pods=len(waiting),
+        gang=GangRequest.of(waiting[0].request, len(waiting), priority=priority),
+        partial=partial,
+        priority=priority,
+        since=group.since,
+        namespace=group.key.namespace,
+        name=group.key.title,
+    )
