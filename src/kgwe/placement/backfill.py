@@ -139,8 +139,8 @@ class Holds:
 
     # --- life -------------------------------------------------------------------------------------------
 
-    def begin(self, queue: Queue, now_s: float, changed_nodes: Sequence[str]) -> None:
-        """At the start of a pass: holds of who waits no more end."""
+    def begin(self, queue: Queue, now_s: float, *, is_other: bool) -> None:
+        """At the start of a pass: holds of who waits no more end. `is_other`: nodes are not what they were."""
         self.trust.settle(self._roster, now_s)
         if self._denied:
             self._denied = {key: until_s for key, until_s in self._denied.items() if key in queue.entries}
@@ -148,8 +148,8 @@ class Holds:
             entry = queue.entries.get(key)
             if entry is None or entry.work != kept.work:
                 self.end(key)
-            elif not kept.hold.nodes.isdisjoint(changed_nodes):
-                kept.stale = True
+            else:
+                kept.stale |= is_other
 
     def end(self, key: str) -> None:
         self._denied.pop(key, None)
@@ -174,6 +174,10 @@ class Holds:
         kept = self._kept[work.key] = _Kept(_hold(work, prospect), work, now_s)
         self.version += 1
         return kept.hold
+
+    def next_s(self) -> float | None:
+        """When an outlook will be old."""
+        return min((kept.looked_s + self.settings.refresh_s for kept in self._kept.values()), default=None)
 
     def refresh(self, now_s: float) -> list[Work]:
         """Look again where the outlook is old; returns whose place or time is another, or who has none any more."""
@@ -305,7 +309,8 @@ class Trust:
         self._promised: list[tuple[float, str, str]] = []
         #: namespace -> when its last promises were due, and whether they were kept
         self._record: dict[str, collections.deque[tuple[float, bool]]] = {}
-        self._broken: set[str] = set()
+        #: who broke one -> when it was due; the oldest first
+        self._broken: dict[str, float] = {}
 
     def promise(self, work: Work, until_s: float) -> None:
         heapq.heappush(self._promised, (until_s, work.key, work.namespace))
@@ -317,12 +322,17 @@ class Trust:
             record = self._record.setdefault(namespace, collections.deque(maxlen=self._COUNTED))
             record.append((until_s, key not in roster))
             if key in roster:
-                self._broken.add(key)
+                self._broken[key] = until_s
+        while self._broken and self._is_forgotten(next(iter(self._broken.values())), now_s):
+            del self._broken[next(iter(self._broken))]
 
     def has(self, work: Work, now_s: float) -> bool:
         """Whether its word is taken."""
         if work.key in self._broken:
             return False
         record = self._record.get(work.namespace, ())
-        broken = sum(not kept and now_s - due_s < self._settings.remembered_s for due_s, kept in record)
+        broken = sum(not kept and not self._is_forgotten(due_s, now_s) for due_s, kept in record)
         return broken <= self._settings.forgiven
+
+    def _is_forgotten(self, due_s: float, now_s: float) -> bool:
+        return now_s - due_s >= self._settings.remembered_s

@@ -50,6 +50,8 @@ _MOST_GROUPS: Final = 64
 # Estimates that came true, or not, by which the next are stretched; fewer than this say nothing.
 _COUNTED: Final = 200
 _FEWEST: Final = 20
+# Works that were told something and have not started; the oldest are forgotten first.
+_REMEMBERED: Final = 10_000
 
 
 class Estimator:
@@ -72,6 +74,8 @@ class Estimator:
         found = self._forward(works, now_s)
         for key, eta in found.items():
             self._told.setdefault(key, (now_s, eta))
+        while len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
         return {key: self._stretched(eta, now_s) for key, eta in found.items()}
 
     # --- how it came true -------------------------------------------------------------------------------

@@ -100,6 +100,8 @@ class Parking:
         #: shapes to be tried, in the order they came; dicts for their order, which sets have not
         self.awake: dict[Shape, None] = {}
         self.parked: dict[Shape, None] = {}
+        #: how many of them wait only because room is kept for others
+        self.behind = 0
         #: rises whenever something else is parked
         self.version = 0
         self._freed: dict[str, None] = {}
@@ -119,10 +121,12 @@ class Parking:
         shape.no, shape.behind = no, behind
         self.awake.pop(shape, None)
         self.parked[shape] = None
+        self.behind += bool(behind)
         self.version += 1
 
     def wake(self, shape: Shape) -> None:
         if shape.no is not None:
+            self.behind -= bool(shape.behind)
             shape.no, shape.behind = None, 0
             del self.parked[shape]
             self.awake[shape] = None
@@ -131,6 +135,7 @@ class Parking:
     def remove(self, shape: Shape) -> None:
         self.awake.pop(shape, None)
         if self.parked.pop(shape, shape) is None:
+            self.behind -= bool(shape.behind)
             self.version += 1
 
     def note(self, event: RoomFreed | NodeChanged | ConfigChanged) -> None:
@@ -142,21 +147,21 @@ class Parking:
             case ConfigChanged():
                 self._all = True
 
-    def settle(self, takes: Callable[[Request | GangRequest, Sequence[str]], bool]) -> tuple[str, ...]:
+    def settle(self, takes: Callable[[Request | GangRequest, Sequence[str]], bool]) -> bool:
         """Wake whom the events could help; `takes` says whether any of the nodes takes a pod now.
 
-        Returns the nodes that are not what they were.
+        Returns whether nodes or settings are not what they were.
         """
         if not (self._freed or self._changed or self._all):
-            return ()
-        changed = tuple(self._changed)
+            return False
         if self.parked:
-            for shape in list(self._helped(takes, (*changed, *self._freed))):
+            for shape in list(self._helped(takes, (*self._changed, *self._freed))):
                 self.wake(shape)
+        is_other = bool(self._changed) or self._all
         self._freed.clear()
         self._changed.clear()
         self._all = False
-        return changed
+        return is_other
 
     def _helped(
         self, takes: Callable[[Request | GangRequest, Sequence[str]], bool], nodes: Sequence[str]
@@ -168,6 +173,8 @@ class Parking:
 
     def wake_behind(self, version: int) -> bool:
         """Holds are now of this version: wake who was stopped by others. Returns whether any were."""
+        if not self.behind:
+            return False
         woken = [shape for shape in self.parked if shape.behind and shape.behind != version]
         for shape in woken:
             self.wake(shape)

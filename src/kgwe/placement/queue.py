@@ -79,6 +79,8 @@ class Queue:
         self.entries: dict[str, Entry] = {}
         #: works nobody was told about yet
         self.untold: dict[str, None] = {}
+        #: when to look again whether those who wait behind holds still have to
+        self.review_s: float | None = None
         self._shapes: dict[Hashable, Shape] = {}
         self._attempts: dict[str, tuple[int, str]] = {}
         self._later: list[tuple[float, str]] = []
@@ -191,7 +193,8 @@ class Queue:
 
     def next_s(self) -> float | None:
         """When there is something to do though nothing happens."""
-        return min((heap[0][0] for heap in (self._later, self._deadlines) if heap), default=None)
+        times = [heap[0][0] for heap in (self._later, self._deadlines) if heap]
+        return min([*times, *([] if self.review_s is None else [self.review_s])], default=None)
 
     def _give_up(self, entry: Entry, verdict: Verdict, words: str) -> GivenUp:
         self.drop(entry.work.key)

@@ -114,14 +114,17 @@ class _Pass(Generic[P]):
     def run(self) -> list[Outcome[P]]:
         queue, holds = self._queue, self._holds
         self._outcomes.extend(queue.advance(self._now_s))
-        changed = queue.parking.settle(self._planner.takes)
+        is_other = queue.parking.settle(self._planner.takes)
         if holds is not None:
-            holds.begin(queue, self._now_s, changed)
+            holds.begin(queue, self._now_s, is_other=is_other)
+            if len(holds) and queue.parking.behind:
+                self._refresh(holds)
             queue.parking.wake_behind(holds.version)
         self._run_levels()
         # What was kept for one who has started by now is there for others.
         if holds is not None and queue.parking.wake_behind(holds.version):
             self._run_levels()
+        queue.review_s = holds.next_s() if holds is not None and queue.parking.behind else None
         if queue.untold or self._told:
             self._tell()
         return self._outcomes
@@ -232,14 +235,17 @@ class _Pass(Generic[P]):
         holds = self._holds
         if holds is None:
             return
-        if not self._refreshed:
-            self._refreshed = True
-            self._told.update((each.key, each) for each in holds.refresh(self._now_s))
+        self._refresh(holds)
         for level in self._queue.parked_levels():
             if level > work.level:
                 break
             if holds.wants(level) and self._searched.get(level) != self._queue.parking.version:
                 self._make_holds_of(level, work, holds)
+
+    def _refresh(self, holds: Holds) -> None:
+        if not self._refreshed:
+            self._refreshed = True
+            self._told.update((each.key, each) for each in holds.refresh(self._now_s))
 
     def _make_holds_of(self, level: Level, work: Work, holds: Holds) -> None:
         """For the first of a level, if they are before the work; who cannot have one is passed over."""
@@ -264,7 +270,7 @@ class _Pass(Generic[P]):
         queue, holds = self._queue, self._holds
         for key in queue.untold:
             entry = queue.entries[key]
-            if entry.shape.no is not None:
+            if entry.shape.no is not None and entry.bucket is not None:
                 self._told[key] = entry.work
         for key, work in self._told.items():
             entry_now = queue.entries.get(key)

@@ -91,7 +91,12 @@ class Shadow:
         """Give back what work holds, but for veiled nodes; returns how to take it again."""
         index = self._live.index
         hidden = {index[name] for name in self._veil if name in index}
-        undos = [self.snapshot.release(grant) for grant in grants if grant.node not in hidden]
+        undos = [
+            self.snapshot.release(grant)
+            for grant in grants
+            # What is told to be held and is not booked here was given back meanwhile.
+            if grant.node not in hidden and not grant.cards & int(self.snapshot.free[grant.node])
+        ]
 
         def undo() -> None:
             for each in reversed(undos):

@@ -191,18 +191,23 @@ class TestSticky:
         assert hold.nodes == {"b1", "b2"}
         assert hold.start_s == pytest.approx(130.0)
 
-    def test_it_leaves_a_node_that_changed(self):
-        bed = Bed({"s": {"a": [8, 8, 8]}}, refresh_s=1.0)
-        bed.start(work("x", 8, 2, lasts=100.0))
-        bed.put(work("hero", 8, 3, since_s=2.0), work("other", 8, lasts=1000.0, since_s=3.0))
+    def test_it_is_looked_at_again_when_nodes_changed(self):
+        bed = Bed({"s": {"a": [8, 8, 8]}}, refresh_s=1000.0)
+        bed.start(work("x", 8, 2, lasts=5000.0))
+        bed.put(work("hero", 8, 3, since_s=2.0), work("other", 8, lasts=9000.0, since_s=3.0))
         bed.run(1.0)
-        assert bed.holds.get("hero") is not None
+        bed.roster.put(Occupant("x", "", 16_000, 0.0, exactly(3000.0)))
+        bed.run(200.0)
+        before = bed.holds.get("hero")
+        assert before is not None
+        assert before.start_s == pytest.approx(5000.0)
 
-        bed.queue.drop("x")
         bed.queue.wake(NodeChanged("a1"))
-        bed.run(5.0)
+        bed.run(201.0)
 
-        assert bed.holds.get("hero") is not None
+        after = bed.holds.get("hero")
+        assert after is not None
+        assert after.start_s == pytest.approx(3000.0)
 
 
 class TestUnknownEnds:
@@ -234,8 +239,9 @@ class TestUnknownEnds:
         bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0)
         bed.put(work("other", 8, since_s=3.0))
         bed.run(70.0)
-        bed.put(work("another", 8, since_s=4.0))
+        assert bed.queue.next_s() == 80.0
 
+        # Nothing happens but time.
         assert bed.run(700.0) == ["other"]
 
 
