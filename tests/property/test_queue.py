@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from tests.queue_bed import Bed, work
 
 from kgwe.placement.backfill import Rule
-from kgwe.placement.parking import ConfigChanged
+from kgwe.placement.parking import ConfigChanged, No, RoomFreed, VictimGone
 from kgwe.placement.queue import Queue
+from kgwe.placement.queue_pass import Placed, run_pass
 from kgwe.placement.turns import Rounds, Shares
-from kgwe.placement.work import RunTime, Work
+from kgwe.placement.work import Roster, RunTime, Work
 
 works = st.lists(
     st.builds(
@@ -159,6 +160,69 @@ def _one_by_one(queue: Queue, held: dict[str, int]):
             yield turn[0]
             queue.remove(turn[0])
             rounds.given()
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "retry", "drop", "wake", "free", "run"]), st.integers(0, 5), st.integers(1, 4)
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps)
+def test_the_queue_knows_whom_it_has(listed):
+    """Against a plain dictionary, with a planner that has room for some of them."""
+    queue, room = Queue(), Room()
+    waiting: dict[str, Work] = {}
+    for step, (what, number, cards) in enumerate(listed):
+        now_s, each = step * 2.0, work(f"w{number}", cards, since_s=float(step), namespace=f"ns{cards % 2}")
+        if what in ("put", "retry"):
+            queue.put(each) if what == "put" else queue.retry(each, now_s, 0.0)
+            waiting[each.key] = each
+        elif what == "drop":
+            queue.drop(each.key)
+            waiting.pop(each.key, None)
+        elif what == "wake":
+            queue.wake(VictimGone(each.key))
+        elif what == "free":
+            room.free = cards
+            queue.wake(RoomFreed("n"))
+        else:
+            for outcome in run_pass(queue, room, now_s, Roster(lambda _: ())):
+                if isinstance(outcome, Placed):
+                    del waiting[outcome.work.key]
+        assert {key: entry.work for key, entry in queue.entries.items()} == waiting
+        in_order = [item.key for item in queue.order({})]
+        assert sorted(in_order) == sorted(key for key, entry in queue.entries.items() if entry.bucket is not None)
+        shapes = {entry.shape for entry in queue.entries.values() if entry.bucket is not None}
+        assert shapes == {*queue.parking.awake, *queue.parking.parked}
+        assert not queue.parking.awake.keys() & queue.parking.parked.keys()
+    queue.wake(ConfigChanged())
+    room.free = 1000
+    placed = run_pass(queue, room, 1e6, Roster(lambda _: ()))
+    assert sorted(outcome.work.key for outcome in placed if isinstance(outcome, Placed)) == sorted(waiting)
+
+
+class Room:
+    """Cards without nodes, asked for a moment: what is taken does not come back by itself."""
+
+    free = 0
+    nodes: tuple[str, ...] = ()
+    grants = ()
+
+    def plan(self, each, avoid):
+        assert not avoid
+        return self if each.request.gpus.count <= self.free else No("full")
+
+    def commit(self, each, plan):
+        assert plan is self
+        self.free -= each.request.gpus.count
+
+    def takes(self, request, nodes):
+        assert nodes == ("n",)
+        return request.gpus.count <= self.free
 
 
 # --- estimates -------------------------------------------------------------------------------------------

@@ -165,8 +165,10 @@ class Queue:
     def _forget_if_empty(self, shape: Shape) -> None:
         if not shape.buckets:
             self.parking.remove(shape)
-            self._shapes.pop(shape.key, None)
             shape.no, shape.behind = None, 0
+            # Another may have come in its place, while its last works were in a back-off.
+            if self._shapes.get(shape.key) is shape:
+                del self._shapes[shape.key]
 
     # --- time -------------------------------------------------------------------------------------------
 
