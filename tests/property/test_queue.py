@@ -164,7 +164,7 @@ def _one_by_one(queue: Queue, held: dict[str, int]):
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["put", "put", "retry", "drop", "wake", "free", "run"]), st.integers(0, 5), st.integers(1, 4)
+        st.sampled_from(["put", "retry", "drop", "drop", "wake", "free", "run"]), st.integers(0, 3), st.integers(1, 2)
     ),
     max_size=40,
 )
