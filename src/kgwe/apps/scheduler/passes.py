@@ -6,6 +6,7 @@ live fleet has moved on meanwhile that commit is refused, and the work is tried 
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -120,12 +121,14 @@ class Passes:
     def drop(self, owner: str) -> None:
         self._asks.pop(owner, None)
         self.queue.drop(owner)
+        self._estimator.forget(owner)
 
     def started(self, ask: Ask, now_s: float) -> None:
         """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
         request = ask.request if ask.gang is None else ask.gang
         pods = ask.pods if ask.gang is None else 1
         self.roster.put(Occupant(ask.owner, ask.namespace, milli_of(request) * pods, now_s, run_time(ask.expected_s)))
+        self._estimator.started(ask.owner, now_s)
 
     def sync(self, ledger: Ledger) -> None:
         """Catch up with the live fleet and its books."""
@@ -190,11 +193,7 @@ class Passes:
         if not len(self.queue) or not len(self.roster) or now_s < self._estimated_s + _ESTIMATE_EVERY_S:
             return {}
         self._estimated_s = now_s
-        order = []
-        for work in self.queue.order(self.roster.held):
-            order.append(work)
-            if len(order) >= _ESTIMATED:
-                break
+        order = self._holds.first(itertools.islice(self.queue.order(self.roster.held), _ESTIMATED))
         return self._estimator.estimate(order, now_s)
 
     # --- as run_pass plans and books --------------------------------------------------------------------
