@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgwe import errors
@@ -130,6 +130,8 @@ def test_a_grant_of_two_kinds_is_refused():
 
 
 @given(grants)
+@example(Grant(0, share=(7, 1, 0)))
+@example(Grant(0, cards=1 << 7))
 def test_what_is_not_booked_cannot_be_given_back(grant):
     snapshot = fleet()
     before = state(snapshot)

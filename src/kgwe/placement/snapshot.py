@@ -169,12 +169,13 @@ class Snapshot:
 
     def _holds(self, grant: Grant) -> bool:
         """Whether cards, share and slices are taken, by whomever."""
-        node = grant.node
-        if grant.cards & int(self.free[node]):
+        node, cut = grant.node, self.nodes[grant.node].cut
+        # A cut card is neither free nor held: only its slices are.
+        if grant.cards & int(self.free[node]) or any(grant.cards >> card & 1 for card in cut):
             return False
         if grant.share is not None:
             card, milli, _ = grant.share
-            return bool(self.milli[node, card] + milli <= CARD_MILLI)
+            return card not in cut and bool(self.milli[node, card] + milli <= CARD_MILLI)
         return not any(placed in self.free_slices.get((node, card), (placed,)) for card, placed in grant.slices)
 
     def _check(self, grant: Grant) -> None:
