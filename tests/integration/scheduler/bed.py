@@ -6,6 +6,7 @@ Every controller runs as the service account of deploy/rbac.yaml, so a right tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -52,17 +53,21 @@ class Replica:
         async with httpx2.AsyncClient(timeout=5) as client:
             return await client.get(f"http://127.0.0.1:{self.port}{path}")
 
-    async def ready(self, timeout_s: float = 30) -> Replica:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                assert self.process.poll() is None, f"controller died: {self.log.read_text()[-3000:]}"
-                try:
-                    reply = await self.get("/readyz")
-                    if reply.is_success or "standby" in reply.text:
-                        return self
-                except httpx2.TransportError:
-                    pass
-                await asyncio.sleep(0.05)
+    async def ready(self, timeout_s: float = 60) -> Replica:
+        """Itself, once it acts or stands by."""
+        said = "nothing"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    assert self.process.poll() is None, f"scheduler died: {self.log.read_text()[-3000:]}"
+                    with contextlib.suppress(httpx2.TransportError):
+                        reply = await self.get("/readyz")
+                        said = reply.text
+                        if reply.is_success or "standby" in said:
+                            return self
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"not ready after {timeout_s} s, it says {said!r} and writes:\n{self.log.read_text()[-3000:]}")
 
     async def metric(self, name: str) -> float:
         """The value of a sample, labels included in `name`; 0 when there is none."""

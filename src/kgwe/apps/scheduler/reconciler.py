@@ -23,7 +23,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
-from kgwe.apps.scheduler.workload import Workload, status_patch
+from kgwe.apps.scheduler.workload import WARP, Workload, status_patch
 from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import resources, timestamp
 from kgwe.kube.api.gpuworkload import Phase
@@ -99,6 +99,7 @@ class Reconciler:
         """The workload object no longer exists."""
         self.planner.forget(uid)
         self._memory.pop(uid, None)
+        self._write.forget(uid)
 
     def abandon(self, key: Key) -> None:
         """The last call for this workload broke: hold nothing for it until it is tried again."""
@@ -114,6 +115,9 @@ class Reconciler:
         workload = self._state.workloads.get(key)
         if workload is None:
             return "done"
+        if self._write.is_behind(workload):
+            self._requeue(key, _WATCH_LAG_S)
+            return "done"  # what the watch is about to show calls us again
         uid = workload.meta.uid
         if workload.meta.deletionTimestamp is not None:
             return await self._finalize(workload)
@@ -227,9 +231,10 @@ class Reconciler:
         # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
         self._metrics.scheduled.labels(workload.strategy).inc()
         where = plan.nodes[0] if len(plan.seats) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
-        self._write.event(
-            workload, "Normal", "Scheduled", f"placed on {where} by {workload.strategy}", action="Scheduling"
-        )
+        if workload.status.phase or workload.kind is WARP:
+            # The status says it too: an Event is for who has seen it wait, or knows the small kind by its Events.
+            note = f"placed on {where} by {workload.strategy}"
+            self._write.event(workload, "Normal", "Scheduled", note, action="Scheduling")
         log.info("workload_scheduled", workload=workload.meta.key, nodes=plan.nodes, strategy=workload.strategy)
         return "done"
 

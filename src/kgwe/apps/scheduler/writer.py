@@ -23,6 +23,18 @@ class Writer:
     def __init__(self, client: KubeClient, events: EventRecorder) -> None:
         self._client = client
         self._events = events
+        self._overwritten: dict[str, str] = {}  # uid -> version that our last write replaced
+
+    def is_behind(self, workload: Workload) -> bool:
+        """Whether the watch has yet to show what we wrote last: writing again now would only be refused."""
+        uid = workload.meta.uid
+        if self._overwritten.get(uid) == workload.meta.resourceVersion:
+            return True
+        self._overwritten.pop(uid, None)
+        return False
+
+    def forget(self, uid: str) -> None:
+        self._overwritten.pop(uid, None)
 
     async def status(self, workload: Workload, new: Status) -> bool:
         """One write, and only when something changed; returns whether it did."""
@@ -30,9 +42,11 @@ class Writer:
         if patch is None:
             return False
         patch["metadata"] = {"resourceVersion": workload.meta.resourceVersion}
-        await self._client.patch(
+        stored = await self._client.patch(
             workload.kind.resource, workload.meta.name, patch, workload.meta.namespace, subresource="status"
         )
+        if stored.metadata.resourceVersion != workload.meta.resourceVersion:
+            self._overwritten[workload.meta.uid] = workload.meta.resourceVersion
         return True
 
     async def finalize(self, workload: Workload) -> Workload:
