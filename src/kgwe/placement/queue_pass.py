@@ -212,23 +212,24 @@ class _Pass(Generic[P]):
             return plan
         self._make_holds(work)
         against = holds.against(work, self._now_s)
-        if all(hold.nodes.isdisjoint(plan.nodes) for hold in against):
+        touched = [hold for hold in against if not hold.nodes.isdisjoint(plan.nodes)]
+        if not touched:
             return plan
         avoid = NOWHERE.union(*(hold.nodes for hold in against))
         if self._refused.get((shape, avoid)) != self._commits:
             answer = self._planner.plan(work, avoid)
             if not isinstance(answer, No):
                 return answer
-            if self._leave_room(holds, against, plan):
+            if self._leave_room(holds, touched, plan):
                 return plan
             self._refused[shape, avoid] = self._commits
-            self._behind[shape] = No(_kept_words(against), why=answer)
+            self._behind[shape] = No(_kept_words(touched), why=answer)
         return None
 
-    def _leave_room(self, holds: Holds, against: Sequence[Hold], plan: P) -> bool:
+    def _leave_room(self, holds: Holds, touched: Sequence[Hold], plan: P) -> bool:
         """Asked seldom: it takes as long as planning the one who waits."""
         self._asked += 1
-        return self._asked <= _ASKED_MOST and holds.leave_room(against, plan.grants, self._now_s)
+        return self._asked <= _ASKED_MOST and holds.leave_room(touched, plan.grants, self._now_s)
 
     def _make_holds(self, work: Work) -> None:
         """See to it that those before the work have what is kept for them."""
