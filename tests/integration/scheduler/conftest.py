@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.scheduler.bed import KINDS, Bed
-from tests.integration.scheduler.pods import Live
+from tests.integration.scheduler.pods import Live, gang, pod
 
 from kgwe import errors
 from kgwe.kube import resources, scheduler_configuration
@@ -40,6 +40,18 @@ def prepared(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 async def _prepare(cluster: LocalCluster) -> None:
     async with KubeClient.connect(cluster.kubeconfig) as client:
         await install.install(client)
+        await _until_gated(client)
+
+
+async def _until_gated(client: KubeClient) -> None:
+    """A policy takes effect a moment after it is stored."""
+    async with asyncio.timeout(30):
+        while True:
+            made = await client.create(resources.POD, pod("probe", 1, annotations=gang("probe", 2)), "default")
+            await client.delete(resources.POD, "probe", "default", grace_s=0)
+            if made.spec.schedulingGates:
+                return
+            await asyncio.sleep(0.1)
 
 
 @pytest.fixture
