@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.scheduler.bed import condition, kgwe
-from tests.integration.scheduler.test_recovery import gang, racks, until_event
+from tests.integration.scheduler.broken import gang, racks, until_event
 
 from kgwe.kube import resources
 

@@ -1,85 +1,32 @@
-"""Nodes and cards fail under work that runs: who moves, where to, and that nobody else does."""
+"""Nodes fail under work of ours that runs: who moves, where to, and that nobody else does."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import random
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.scheduler.bed import condition, kgwe
+from tests.integration.scheduler.broken import (
+    break_nodes,
+    gang,
+    pods_of,
+    racks,
+    running,
+    uids,
+    until_event,
+    until_metric,
+    where,
+    where_of,
+)
 
-from kgwe.apps.scheduler import evictions, seating, strays
+from kgwe.apps.scheduler import seating, strays
 from kgwe.kube import resources
-from kgwe.local import faults, fleet, models
-from kgwe.model import amounts, inventory
+from kgwe.local import faults
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
     from tests.integration.scheduler.bed import Bed
-
-LEAF = "fabric.topograph.run/tier-0"
-SPINE = "fabric.topograph.run/tier-1"
-
-
-async def racks(bed: Bed, leaves: dict[str, int], gpus: int = 8) -> None:
-    """So many nodes per leaf, named after it, that can be broken."""
-    for leaf, count in leaves.items():
-        labels = {LEAF: leaf, SPINE: "s", inventory.FLEET_LABEL: "test"}
-        for number in range(count):
-            await bed.node(f"{leaf}{number}", gpus, labels=labels)
-
-
-def gang(name: str, pods: int, gpus: int = 8, **spec: Any) -> dict[str, Any]:
-    body = kgwe(name, pods * gpus, gpusPerPod=gpus, **spec)
-    if level := spec.pop("level", ""):
-        del body["spec"]["level"]
-        body["spec"]["gpuRequirements"]["topology"] = {"requiredLevel": level}
-    return body
-
-
-def pods_of(bed: Bed, workload: Any) -> dict[int, Any]:
-    """Rank -> pod that is not on its way out."""
-    job = bed.jobs_of(workload)
-    return {
-        int(pod.metadata.annotations.get(seating.INDEX_ANNOTATION, "0")): pod
-        for pod in bed.pods.store.values()
-        if job
-        and pod.metadata.controller is not None
-        and pod.metadata.controller.uid == job[0].metadata.uid
-        and pod.metadata.deletionTimestamp is None
-    }
-
-
-def where(bed: Bed, workload: Any) -> dict[int, str]:
-    """Rank -> node, of pods that run."""
-    return {
-        rank: pod.spec.nodeName
-        for rank, pod in sorted(pods_of(bed, workload).items())
-        if pod.status.phase == "Running" and fleet.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
-    }
-
-
-async def running(bed: Bed, body: dict[str, Any], pods: int) -> tuple[Any, dict[int, Any]]:
-    """The workload once all its pods run, and those pods."""
-    workload = await bed.submit(body)
-    await bed.until_phase(workload, "Running")
-    await bed.until(lambda: len(where(bed, workload)) == pods)
-    return workload, pods_of(bed, workload)
-
-
-async def break_nodes(bed: Bed, *names: str) -> None:
-    await asyncio.gather(*(faults.node_down(bed.client, name) for name in names))
-
-
-def where_of(pods: dict[int, Any]) -> list[str]:
-    return [pod.spec.nodeName for _, pod in sorted(pods.items())]
-
-
-async def until_metric(replica: Any, name: str, value: float, timeout_s: float = 20) -> None:
-    async with asyncio.timeout(timeout_s):
-        while await replica.metric(name) != value:  # noqa: ASYNC110 - another process counts
-            await asyncio.sleep(0.2)
 
 
 async def test_only_the_lost_pod_of_a_gang_moves_and_stays_in_its_leaf(bed: Bed):
@@ -104,10 +51,6 @@ async def test_only_the_lost_pod_of_a_gang_moves_and_stays_in_its_leaf(bed: Bed)
     assert await replica.metric('kgwe_recoveries_total{outcome="Replaced"}') == 1
     seats = [seat.node for seat in seating.decode(job.metadata.annotations[seating.PLAN_ANNOTATION])]
     assert seats == [after[rank].spec.nodeName for rank in range(3)]
-
-
-def uids(pods: dict[int, Any]) -> dict[int, str]:
-    return {rank: pod.metadata.uid for rank, pod in pods.items()}
 
 
 async def test_two_nodes_of_a_leaf_that_fail_together_are_one_question(bed: Bed):
@@ -189,17 +132,6 @@ async def test_a_repaired_gang_gets_the_first_claim_on_room(bed: Bed):
     assert bed.phase(fresh) == "Pending"
 
 
-async def until_event(bed: Bed, workload: Any, reason: str, timeout_s: float = 20) -> str:
-    """The note of an Event about the workload, once there is one."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            for event in await bed.client.list(resources.EVENT, "default"):
-                text = bytes(event).decode()
-                if workload.metadata.uid in text and f'"reason":"{reason}"' in text:
-                    return text
-            await asyncio.sleep(0.2)
-
-
 async def test_a_node_that_comes_back_in_time_moves_nobody(bed: Bed):
     await racks(bed, {"a": 4})
     replica = await bed.controller(recovery_gather_seconds="3")
@@ -253,151 +185,44 @@ async def test_the_status_tells_what_was_done(bed: Bed):
     assert status.phase == "Running"
 
 
-# --- gangs of others --------------------------------------------------------------------------------------
+@pytest.mark.slow
+async def test_a_scheduler_killed_at_any_moment_of_a_recovery_leaves_a_gang_that_recovers(bed: Bed):
+    """Node after node fails under a gang of three while the scheduler is killed at random moments."""
+    await racks(bed, {"a": 5})
+    rng = random.Random(5)
+    replica = await bed.controller()
+    workload, _ = await running(bed, gang("g", 3), 3)
+    for _ in range(6):
+        lost = rng.choice(list(where(bed, workload).values()))
+        await break_nodes(bed, lost)
+        await asyncio.sleep(rng.uniform(0.8, 2.5))
+        replica.kill()
+        replica = await bed.controller()
+        await bed.until(
+            lambda gone=lost: len(where(bed, workload)) == 3 and gone not in where(bed, workload).values(),
+            timeout_s=60,
+        )
+        await faults.clear(bed.client)
+        assert len(set(where(bed, workload).values())) == 3
+    (job,) = bed.jobs_of(workload)
+    assert job.status.failed == 0
+    assert bed.phase(workload) == "Running"
 
 
-def foreign(name: str, pods: int, gpus: int = 8, **said: str) -> dict[str, Any]:
-    """A Job of somebody else whose pods are a gang inside one leaf; `said` are further annotations of ours."""
-    annotations = {
-        "kgwe.nvidia.io/gang": "true",
-        "kgwe.nvidia.io/topology-required": "leaf",
-        "kgwe.nvidia.io/simulated-duration": "1h",
-        **{f"kgwe.nvidia.io/{key}": value for key, value in said.items()},
-    }
-    container = {"name": "c", "image": "x", "resources": {"limits": {amounts.GPU: str(gpus)}}}
-    template = {
-        "metadata": {"annotations": annotations, "labels": {"app": name}},
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": [container],
-            "schedulingGates": [{"name": seating.GATE}],
-        },
-    }
-    ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "completions": pods,
-            "parallelism": pods,
-            "completionMode": "Indexed",
-            "backoffLimit": 0,
-            "podFailurePolicy": {"rules": [ignore]},
-            "template": template,
-        },
-    }
+async def test_when_most_nodes_fall_silent_at_once_nothing_is_moved_before_they_had_time_to_return(bed: Bed):
+    await racks(bed, {"a": 8})
+    replica = await bed.controller(recovery_storm_hold_seconds="6")
+    gangs = [await running(bed, gang(f"g{number}", 3), 3) for number in range(2)]
+    silent = [node for _, before in gangs for node in where_of(before)]
 
-
-def members(bed: Bed, name: str) -> dict[int, Any]:
-    """Rank -> pod of a Job of others that runs."""
-    return {
-        int(pod.metadata.annotations[seating.INDEX_ANNOTATION]): pod
-        for pod in bed.pods.store.values()
-        if pod.metadata.labels.get("app") == name
-        and pod.status.phase == "Running"
-        and pod.metadata.deletionTimestamp is None
-        and fleet.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
-    }
-
-
-@pytest.fixture
-async def other_job(bed: Bed) -> AsyncIterator[Callable[..., Awaitable[dict[int, Any]]]]:
-    """Creates a Job of others and waits until all its pods run.
-
-    Each has a name of its own: the Job controller counts failures by name, also those of a predecessor.
-    """
-    made: list[str] = []
-
-    async def run(name: str, pods: int, gpus: int = 8, **said: str) -> dict[int, Any]:
-        made.append(name)
-        await bed.client.create(resources.JOB, foreign(name, pods, gpus, **said), "default")
-        await bed.until(lambda: len(members(bed, name)) == pods)
-        return members(bed, name)
-
-    yield run
-    for name in made:
-        await bed.client.delete(resources.JOB, name, "default")
-
-
-async def test_a_gang_of_others_keeps_its_leaf_and_its_healthy_pods(bed: Bed, other_job):
-    await racks(bed, {"a": 2, "b": 4})
-    await bed.controller()
-    before = await other_job("near", 3)
-    assert {node[0] for node in where_of(before)} == {"b"}
-    lost = before[1].spec.nodeName
-
+    await break_nodes(bed, *silent)
+    await faults.clear(bed.client)
+    # One that stays silent is dealt with as ever.
+    workload, before = gangs[0]
+    lost = before[0].spec.nodeName
     await break_nodes(bed, lost)
-    # Its owner waits ten seconds before it replaces a pod that failed.
-    await bed.until(lambda: len(members(bed, "near")) == 3, timeout_s=40)
+    await bed.until(lambda: len(where(bed, workload)) == 3 and lost not in where(bed, workload).values())
 
-    after = members(bed, "near")
-    assert after[1].spec.nodeName == ({"b0", "b1", "b2", "b3"} - set(where_of(before))).pop()
-    assert {after[rank].metadata.uid for rank in (0, 2)} == {before[rank].metadata.uid for rank in (0, 2)}
-
-
-async def test_a_pod_of_others_that_is_evicted_joins_the_others_again(bed: Bed, other_job):
-    """Its leaf is the smaller one, which a pod planned for itself would leave alone."""
-    await racks(bed, {"a": 3})
-    await bed.controller()
-    before = await other_job("again", 2)
-    await racks(bed, {"b": 4})
-
-    gone = before[0].metadata.uid
-    await evictions.evict(bed.client, before[0])
-    await bed.until(lambda: len(found := members(bed, "again")) == 2 and gone not in uids(found).values(), timeout_s=40)
-
-    assert {node[0] for node in where_of(members(bed, "again"))} == {"a"}
-
-
-async def test_a_gang_of_others_that_says_none_is_left_alone(bed: Bed, other_job):
-    await racks(bed, {"a": 3})
-    await bed.controller()
-    before = await other_job("alone", 2, recovery="None")
-    workload, single = await running(bed, kgwe("single", 8), 1)
-    await racks(bed, {"b": 1})
-
-    await break_nodes(bed, before[0].spec.nodeName, single[0].spec.nodeName)
-    await bed.until(lambda: list(where(bed, workload).values()) == ["b0"])
-
-    assert uids(members(bed, "alone")) == {1: before[1].metadata.uid}
-    assert bed.pods.store[before[0].metadata.key].metadata.deletionTimestamp is None
-
-
-# --- cards ------------------------------------------------------------------------------------------------
-
-
-async def test_work_on_cards_with_errors_goes_elsewhere(bed: Bed):
-    """volcano#4527: six GPUs of a node report errors; a job of eight runs on another, and so does the next."""
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 3)
-    await bed.until(lambda: len(bed.nodes.store) == 3)
-    try:
-        await bed.controller()
-        workload, before = await running(bed, kgwe("w", 8), 1)
-        sick = before[0].spec.nodeName
-        for card in range(6):
-            await faults.gpu_xid(bed.client, sick, card, 79)
-
-        await bed.until(lambda: where(bed, workload) and where(bed, workload)[0] != sick)
-        later, _ = await running(bed, kgwe("later", 8), 1)
-
-        assert sick not in [bed.now(each).status.scheduledNode for each in (workload, later)]
-        small, _ = await running(bed, kgwe("small", 2), 1)
-        assert bed.now(small).status.scheduledNode == sick, "two of its cards are well"
-    finally:
-        await faults.clear(bed.client)
-
-
-async def test_a_sick_card_moves_its_own_pod_of_a_gang_and_no_other(bed: Bed):
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 4)
-    await bed.until(lambda: len(bed.nodes.store) == 4)
-    try:
-        await bed.controller()
-        workload, before = await running(bed, gang("g", 2), 2)
-
-        await faults.gpu_xid(bed.client, before[1].spec.nodeName, 3, 79)
-        await bed.until(lambda: len(where(bed, workload)) == 2 and where(bed, workload)[1] != before[1].spec.nodeName)
-
-        assert pods_of(bed, workload)[0].metadata.uid == before[0].metadata.uid
-        (job,) = bed.jobs_of(workload)
-        assert job.status.failed == 0
-    finally:
-        await faults.clear(bed.client)
+    assert await replica.metric('kgwe_recoveries_total{outcome="Replaced"}') == 1
+    other, others = gangs[1]
+    assert uids(pods_of(bed, other)) == uids(others)

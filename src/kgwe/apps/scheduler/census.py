@@ -192,7 +192,6 @@ class Census:
         if group is None or pods is None:
             return None
         members = tuple(self._member(owner, group, pod, is_lost) for pod in pods.order)
-        annotations = [pod.metadata.annotations for pod in pods.order]
         return Running(
             owner,
             members,
@@ -201,8 +200,7 @@ class Census:
             started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
             least=pods.least if pods.least < len(members) else None,
             gang=pods.request if len(members) > 1 else None,
-            # Nobody makes pods anew that nobody manages: taking them away would be the end of them.
-            repair=_repair(annotations) if all(pod.metadata.controller for pod in pods.order) else Repair.NONE,
+            repair=_repair(pods.order),
         )
 
     def _member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
@@ -238,12 +236,21 @@ def _request(pod: core.Pod) -> Request:
     return podrequest.read(pod).request
 
 
-def _repair(annotations: Sequence[dict[str, str]]) -> Repair:
-    """What the pods say; ReplaceFailed when they say nothing, nothing when they say something nobody knows."""
-    said = next((each[RECOVERY_ANNOTATION] for each in annotations if RECOVERY_ANNOTATION in each), None)
-    if said is None:
-        return Repair.REPLACE_FAILED
-    return Repair(said) if said in set(Repair) else Repair.NONE
+def _repair(pods: Sequence[core.Pod]) -> Repair:
+    """What the pods say; without a word ReplaceFailed, where somebody makes them anew.
+
+    A StatefulSet promises that no two pods of one name ever run, which nobody can hold on a node that does not answer:
+    there it has to be asked for. Pods that nobody makes anew are left alone: taking them away would be their end. And
+    what nobody knows means that nothing is done.
+    """
+    said = {pod.metadata.annotations.get(RECOVERY_ANNOTATION, "") for pod in pods} - {""}
+    makers = {pod.metadata.controller.kind if pod.metadata.controller else "" for pod in pods}
+    if "" in makers or len(said) > 1:
+        return Repair.NONE
+    if not said:
+        return Repair.NONE if "StatefulSet" in makers else Repair.REPLACE_FAILED
+    text = said.pop()
+    return Repair(text) if text in set(Repair) else Repair.NONE
 
 
 def _seconds(text: str | None) -> float:

@@ -1,0 +1,94 @@
+"""Nodes that can be broken, gangs on them, and where their pods are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.integration.scheduler.bed import kgwe
+
+from kgwe.apps.scheduler import seating
+from kgwe.kube import resources
+from kgwe.local import faults, fleet
+from kgwe.model import inventory
+
+if TYPE_CHECKING:
+    from tests.integration.scheduler.bed import Bed
+
+LEAF = "fabric.topograph.run/tier-0"
+SPINE = "fabric.topograph.run/tier-1"
+
+
+async def racks(bed: Bed, leaves: dict[str, int], gpus: int = 8) -> None:
+    """So many nodes per leaf, named after it, that can be broken."""
+    for leaf, count in leaves.items():
+        labels = {LEAF: leaf, SPINE: "s", inventory.FLEET_LABEL: "test"}
+        for number in range(count):
+            await bed.node(f"{leaf}{number}", gpus, labels=labels)
+
+
+def gang(name: str, pods: int, gpus: int = 8, **spec: Any) -> dict[str, Any]:
+    body = kgwe(name, pods * gpus, gpusPerPod=gpus, **spec)
+    if level := spec.pop("level", ""):
+        del body["spec"]["level"]
+        body["spec"]["gpuRequirements"]["topology"] = {"requiredLevel": level}
+    return body
+
+
+def pods_of(bed: Bed, workload: Any) -> dict[int, Any]:
+    """Rank -> pod that is not on its way out."""
+    job = bed.jobs_of(workload)
+    return {
+        int(pod.metadata.annotations.get(seating.INDEX_ANNOTATION, "0")): pod
+        for pod in bed.pods.store.values()
+        if job
+        and pod.metadata.controller is not None
+        and pod.metadata.controller.uid == job[0].metadata.uid
+        and pod.metadata.deletionTimestamp is None
+    }
+
+
+def where(bed: Bed, workload: Any) -> dict[int, str]:
+    """Rank -> node, of pods that run."""
+    return {
+        rank: pod.spec.nodeName
+        for rank, pod in sorted(pods_of(bed, workload).items())
+        if pod.status.phase == "Running" and fleet.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
+    }
+
+
+async def running(bed: Bed, body: dict[str, Any], pods: int) -> tuple[Any, dict[int, Any]]:
+    """The workload once all its pods run, and those pods."""
+    workload = await bed.submit(body)
+    await bed.until_phase(workload, "Running")
+    await bed.until(lambda: len(where(bed, workload)) == pods)
+    return workload, pods_of(bed, workload)
+
+
+async def break_nodes(bed: Bed, *names: str) -> None:
+    await asyncio.gather(*(faults.node_down(bed.client, name) for name in names))
+
+
+def where_of(pods: dict[int, Any]) -> list[str]:
+    return [pod.spec.nodeName for _, pod in sorted(pods.items())]
+
+
+async def until_metric(replica: Any, name: str, value: float, timeout_s: float = 20) -> None:
+    async with asyncio.timeout(timeout_s):
+        while await replica.metric(name) != value:  # noqa: ASYNC110 - another process counts
+            await asyncio.sleep(0.2)
+
+
+def uids(pods: dict[int, Any]) -> dict[int, str]:
+    return {rank: pod.metadata.uid for rank, pod in pods.items()}
+
+
+async def until_event(bed: Bed, workload: Any, reason: str, timeout_s: float = 20) -> str:
+    """The note of an Event about the workload, once there is one."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            for event in await bed.client.list(resources.EVENT, "default"):
+                text = bytes(event).decode()
+                if workload.metadata.uid in text and f'"reason":"{reason}"' in text:
+                    return text
+            await asyncio.sleep(0.2)
