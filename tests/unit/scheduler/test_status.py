@@ -139,6 +139,15 @@ def test_a_plan_is_told_in_full():
     assert (told["domain"], told["reasons"]) == ("leaf/a", "because")
 
 
+def test_reasons_that_somebody_took_off_the_run_are_still_told():
+    made = kgwe_workload()
+    placed = phases.running(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
+    again = replace(made, status=placed)
+    assert status_patch(again, phases.running(again, placement(run(Seat("n1", 1)), again), "t2")) is None
+    elsewhere = written(again, phases.running(again, placement(run(Seat("n2", 1)), again), "t2"))
+    assert elsewhere["schedulingScore"] is None, "but not of another place"
+
+
 def test_slices_are_told_by_their_uuids():
     made = kgwe_workload()
     told = written(made, phases.running(made, placement(run(Seat("n1", 0, ((3, 0),))), made), "t1"))

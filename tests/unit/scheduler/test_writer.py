@@ -29,7 +29,8 @@ class Client:
 
 
 def writer(client):
-    made: Any = Writer(client, SimpleNamespace(record=lambda _: None))
+    events: Any = SimpleNamespace(record=lambda _: None)
+    made: Any = Writer(client, events)
     return made
 
 

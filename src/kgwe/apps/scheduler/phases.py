@@ -101,10 +101,10 @@ class Placement:
             running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
             self.reason = "Recovered" if running >= run.pods else "Recovering"
             self.words = _cut(note)
-        self.placed = _placed(run, cards)
+        self.placed = _placed(run, workload.status.placed, cards)
 
 
-def _placed(run: Run, cards: Callable[[str], Cards]) -> Placed:
+def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Placed:
     placements: list[tuple[str, int, tuple[str, ...]]] = []
     slices: list[tuple[str, str, str]] = []
     for seat in run.seats:
@@ -116,7 +116,10 @@ def _placed(run: Run, cards: Callable[[str], Cards]) -> Placed:
             placements[-1] = (node, pods + 1, before + mine)
         else:
             placements.append((seat.node, 1, mine))
-    return Placed(tuple(placements), run.details or NO_DETAILS, tuple(slices))
+    why = run.details
+    if why is None and told is not None and [each[:2] for each in told.placements] == [each[:2] for each in placements]:
+        why = told.details  # somebody took them off the run
+    return Placed(tuple(placements), why or NO_DETAILS, tuple(slices))
 
 
 def retries(workload: Workload) -> int:
