@@ -100,6 +100,7 @@ class Submitted:
                 raise errors.Permanent(f"Pod {document['metadata']['name']}: there is no PriorityClass {name!r}")
             spec["priority"] = self._view.priorities[name]
         spec.pop("nodeName", None)
+        spec = _quoted(spec)
         pod = self._read(resources.POD, {**document, "spec": spec, "status": {"phase": "Pending"}})
         _hear(self._view.state.on_pod, pod)
 
@@ -107,7 +108,8 @@ class Submitted:
         spec = document.get("spec") or {}
         template = spec.get("template") or {}
         if kind == "Job":
-            self._store(resources.JOB, self._read(resources.JOB, {**document, "spec": {**spec, "suspend": False}}))
+            bare = {key: value for key, value in spec.items() if key not in ("suspend", "template")}
+            self._store(resources.JOB, self._read(resources.JOB, {**document, "spec": bare}))
             parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
             count = parallelism if completions is None else min(parallelism, completions)
         else:
@@ -141,6 +143,25 @@ class Submitted:
                 },
                 "spec": dict(template.get("spec") or {}),
             }
+
+
+def _quoted(spec: Document) -> Document:
+    """Quantities may be written as numbers; they are text from here on."""
+    found = dict(spec)
+    for part in ("containers", "initContainers"):
+        if isinstance(spec.get(part), list):
+            found[part] = [_with_text(each) for each in spec[part]]
+    return _with_text(found)
+
+
+def _with_text(holder: Document) -> Document:
+    wants = holder.get("resources")
+    if not isinstance(wants, dict):
+        return holder
+    texts = {
+        part: {name: str(amount) for name, amount in (wants.get(part) or {}).items()} for part in ("limits", "requests")
+    }
+    return {**holder, "resources": {**wants, **texts}}
 
 
 def _group_kind(document: Mapping[str, Any]) -> tuple[str, str]:

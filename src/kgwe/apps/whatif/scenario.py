@@ -86,9 +86,17 @@ class Scenario:
             names = ", ".join(sorted(self.view.fleet.snapshot.index)[:5])
             raise errors.NotFound(f"no GPU node {name!r}; there are {names} …" if names else f"no GPU node {name!r}")
         holders = self.view.fleet.holders(name)
-        self.displaced += sorted({self.view.name_of(_owner(key)) for key in holders} - set(self.displaced))
+        self.displaced += sorted({self.view.name_of(self._owner(key)) for key in holders} - set(self.displaced))
         self.view.state.on_node(Change(name, None, None))
         self.changes.append(f"removed node {name}")
+
+    def _owner(self, key: str) -> str:
+        """Whose a holder is: a pod's workload or gang, or the owner of a seat."""
+        pod = self.view.state.pods.get(key)
+        if pod is not None:
+            return explain.owner_of(self.view, pod)
+        owner, slash, number = key.rpartition("/")
+        return owner if slash and number.isdigit() else key
 
     # --- work -------------------------------------------------------------------------------------------
 
@@ -169,9 +177,3 @@ class Scenario:
 def _wanted(plan: Plan) -> list[Mapping[str, int]]:
     """Gangs of others say what their pods take only in their roles."""
     return [each or {amounts.PODS: 1} for each in plan.wanted]
-
-
-def _owner(key: str) -> str:
-    """Who holds: a pod, or a seat of an owner."""
-    owner, slash, number = key.rpartition("/")
-    return owner if slash and number.isdigit() else key

@@ -1,0 +1,311 @@
+"""Why work is where it is or waits, what would become of it, and whether what was decided can be decided again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from tests.integration.scheduler.bed import kgwe, warp
+
+from kgwe import errors
+from kgwe.apps.scheduler.recordfiles import files
+from kgwe.apps.whatif import explain, view, words
+from kgwe.apps.whatif.scenario import Scenario
+from kgwe.kube import resources
+from kgwe.sim import journal, replay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.scheduler.bed import Bed
+    from tests.integration.scheduler.pods import Live
+
+    from kgwe.apps.whatif.explanation import Explanation
+
+ON_N1 = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
+GANG = {"kgwe.nvidia.io/gang": "train", "kgwe.nvidia.io/gang-size": "2"}
+
+
+async def told(bed: Bed, name: str, kind: explain.Kind | None = None) -> Explanation:
+    seen = await view.read(bed.client)
+    return explain.explain(seen, explain.find(seen, name, "default", kind))
+
+
+async def command(bed: Bed, *arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kgwe.cli", *arguments, "--kubeconfig", str(bed.cluster.kubeconfig),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+# --- explain --------------------------------------------------------------------------------------------
+
+
+async def test_a_workload_that_runs_is_where_its_plan_says_and_nothing_is_wrong(bed: Bed):
+    await bed.node("n1")
+    await bed.controller()
+    running = await bed.submit(kgwe("runs", 4))
+    await bed.until_phase(running, "Running")
+
+    found = await told(bed, "runs")
+    assert (found.state, found.problems) == ("Running", ())
+    assert "nothing is wrong" in found.summary
+    assert found.placed is not None
+    assert [seat.node for seat in found.placed.seats] == ["n1"]
+    assert len(found.placed.seats[0].cards) == 4
+    assert found.placed.score
+    assert set(found.placed.parts) == {"topology", "resource", "balance"}
+    pod = await told(bed, found.placed.seats[0].pod)
+    assert pod.kind == "Pod"
+    assert "belongs to GPUWorkload default/runs" in pod.summary
+
+
+async def test_a_workload_that_waits_is_told_what_binds_and_what_would_start_it(bed: Bed):
+    await bed.node("n1")
+    await bed.node("n2", 6)
+    controller = await bed.controller()
+    holder = await bed.submit(kgwe("holder", 6, preemptible=True, priority=2000, pod=ON_N1))
+    await bed.until_phase(holder, "Running")
+    # No scheduler is needed from here on; one would preempt.
+    controller.kill()
+    await bed.submit(kgwe("late", 8, priority=5000, distributedConfig={"worldSize": 8}))
+    await bed.submit(warp("later", 8))
+
+    found = await told(bed, "late")
+    assert found.waiting is not None
+    assert found.waiting.reason == "InsufficientGPU"
+    assert found.waiting.best is not None
+    assert (found.waiting.best.domain, found.waiting.best.room, found.waiting.best.needed) == ("n1", 2, 8)
+    nodes = {each.verdict: (each.count, each.examples) for each in found.waiting.nodes}
+    assert nodes == {"GPUsTaken": (1, ("n1",)), "TooFewGPUs": (1, ("n2",))}
+    changes = {change.kind: change for change in found.waiting.changes}
+    assert changes["FewerGPUs"].text == "ask for 6 of the 8 GPUs (n2 has them)"
+    assert changes["MorePods"].text.startswith("set gpusPerPod: 2, which makes 4 pods")
+    assert changes["Evict"].stops == ("workload default/holder",)
+    assert found.turn is not None
+    assert (found.turn.place, found.turn.of) == (1, 2)
+    # Of lower priority than what runs, and of the small kind.
+    behind = await told(bed, "later")
+    assert behind.turn is not None
+    assert (behind.turn.place, behind.turn.ahead) == (2, ("workload default/late",))
+    assert behind.waiting is not None
+    assert "Evict" not in {change.kind for change in behind.waiting.changes}
+    for text in (words.text(found), words.text(behind)):
+        assert "any one of these starts it now:" in text
+
+
+async def test_every_suggestion_starts_the_work(bed: Bed):
+    """What explain offers is planned, not supposed: the smallest change is made, and the workload runs."""
+    await bed.node("n1")
+    await bed.controller()
+    holder = await bed.submit(kgwe("holder", 6))
+    await bed.until_phase(holder, "Running")
+    late = await bed.submit(kgwe("late", 8))
+    await bed.until_phase(late, "Pending")
+    found = await told(bed, "late")
+    assert any(word.reason == "InsufficientGPU" for word in found.said)
+    assert found.waiting is not None
+    fewer = next(change for change in found.waiting.changes if change.kind == "FewerGPUs")
+    assert fewer.text.startswith("ask for 2 of")
+
+    await bed.edit(late, {"gpuRequirements": {"count": 2}})
+    await bed.until_phase(late, "Running")
+
+
+async def test_pods_of_gangs_and_of_nobody_are_explained(live: Live):
+    await live.nodes({"a": 2})
+    await live.scheduler()
+    await live.pod("alone", 3)
+    await live.until_bound("alone", 1)
+    await live.pod("train-0", 8, annotations=GANG)
+    await live.pod("plain", 0)
+    await live.bed.until(lambda: "default/train-0" in live.bed.pods.store and live.bound("plain"))
+
+    alone = await told(live.bed, "alone")
+    assert (alone.state, alone.problems) == ("Placed", ())
+    half = await told(live.bed, "train-0")
+    assert half.gang is not None
+    assert (half.gang.dialect, half.gang.members, half.gang.missing) == ("kgwe", 1, 1)
+    assert "1 more pods of default/train to come" in half.summary
+    assert (await told(live.bed, "plain")).state == "NotForKGWE"
+
+    await live.pod("train-1", 8, annotations=GANG)
+    await live.bed.until(lambda: "default/train-1" in live.bed.pods.store)
+    whole = await told(live.bed, "train-1")
+    assert whole.waiting is not None
+    assert whole.waiting.reason == "InsufficientGPU"
+    assert whole.waiting.best is not None
+    assert whole.waiting.best.short == 1
+    await live.bed.client.delete(resources.POD, "alone", "default", grace_s=0)
+    await live.until_bound("train-", 2)
+    seated = await told(live.bed, "train-0")
+    assert seated.placed is not None
+    assert seated.gang is not None
+    assert seated.gang.seated == 2
+
+
+async def test_what_is_not_there_is_answered_with_what_is(bed: Bed):
+    await bed.submit(kgwe("llm-training", 1))
+    seen = await view.read(bed.client)
+    with pytest.raises(errors.NotFound, match="did you mean llm-training"):
+        explain.find(seen, "llm-trainin", "default")
+    with pytest.raises(errors.NotFound, match="add -n default"):
+        explain.find(seen, "llm-training", "kube-system")
+    with pytest.raises(errors.NotFound, match="kubectl get"):
+        explain.find(seen, "xyz", "default")
+
+
+async def test_the_command_prints_text_json_and_yaml(bed: Bed):
+    await bed.submit(kgwe("waits", 4))
+    for output in ("json", "yaml"):
+        code, out, err = await command(bed, "explain", "waits", "-o", output)
+        decode = msgspec.json.decode if output == "json" else msgspec.yaml.decode
+        assert (code, err) == (0, "")
+        assert decode(out)["waiting"]["reason"] == "NoGPUNodes"
+    code, out, err = await command(bed, "explain", "workload/waits", "-n", "default")
+    assert code == 0
+    assert out.startswith("GPUWorkload.kgwe.nvidia.io default/waits: waits: no node offers GPUs")
+    code, _, err = await command(bed, "explain", "nope")
+    assert code == 1
+    assert err.startswith("kgwe: no GPUWorkload or pod")
+
+
+# --- what if --------------------------------------------------------------------------------------------
+
+
+async def test_what_if_plans_without_creating(bed: Bed, tmp_path: Path):
+    await bed.node("n1", labels={"fabric.topograph.run/tier-0": "leaf-1"})
+    await bed.submit(kgwe("waits", 8, pod={"nodeSelector": {"pool": "other"}}))
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(
+        """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, annotations: {kgwe.nvidia.io/gang: "true"}}
+spec:
+  parallelism: 2
+  completions: 2
+  completionMode: Indexed
+  template:
+    metadata: {annotations: {kgwe.nvidia.io/gang: "true"}}
+    spec:
+      containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 8}}}]
+"""
+    )
+    code, out, err = await command(bed, "simulate", "--submit", str(manifest), "--from-cluster", "-o", "json")
+    assert (code, err) == (1, "")
+    (result,) = msgspec.json.decode(out)["results"]
+    assert result["waiting"]["best"] == {"level": "cluster", "domain": "cluster", "room": 1, "needed": 2, "short": 1}
+
+    more = ["--add-nodes", "n1=1", "--level", "required=leaf"]
+    code, out, err = await command(bed, "simulate", "--from-cluster", "--submit", str(manifest), *more, "-o", "json")
+    assert (code, err) == (0, "")
+    answer = msgspec.json.decode(out)
+    assert [seat["node"] for seat in answer["results"][0]["wouldGo"]["seats"]] == ["n1", "n1-more-0-0"]
+    assert answer["gpus"] == {"nodes": 2, "cards": 16, "free": 16}
+
+    code, out, err = await command(
+        bed, "simulate", "--from-cluster", "--submit", str(manifest), "--add-nodes", "dgx-h100=2", "--remove-node", "n1"
+    )
+    assert (code, err) == (0, "")
+    assert "would start on added-0-h100-0000, added-0-h100-0001" in out
+    jobs = await bed.client.list(resources.JOB, "default")
+    assert [job.metadata.name for job in jobs] == []
+    assert set(bed.nodes.store) == {"n1"}
+
+
+async def test_what_is_submitted_takes_what_those_before_it_left(bed: Bed):
+    await bed.node("n1")
+    scenario = Scenario(await view.read(bed.client))
+    scenario.submit([kgwe("first", 6), kgwe("second", 6), warp("third", 2)], "default")
+    results = scenario.answer().results
+    assert [each.name for each in results] == [f"workload default/{name}" for name in ("first", "second", "third")]
+    assert [each.would_go is not None for each in results] == [True, False, True]
+    with pytest.raises(errors.Permanent, match="nothing in it asks for GPUs"):
+        Scenario(await view.read(bed.client)).submit(
+            [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}], "default"
+        )
+
+
+async def test_nodes_that_are_taken_away_displace_what_they_hold(bed: Bed):
+    await bed.node("n1")
+    await bed.node("n2")
+    await bed.controller()
+    running = await bed.until_phase(await bed.submit(kgwe("runs", 4)), "Running")
+    (other,) = {"n1", "n2"} - {running.status.scheduledNode}
+    scenario = Scenario(await view.read(bed.client))
+    scenario.remove_node(running.status.scheduledNode)
+    scenario.again(running.metadata.uid)
+    answer = scenario.answer()
+    assert answer.displaced == ("workload default/runs",)
+    assert answer.results[0].would_go is not None
+    assert answer.results[0].would_go.seats[0].node == other
+    with pytest.raises(errors.NotFound, match="no GPU node 'n9'"):
+        scenario.remove_node("n9")
+
+
+# --- decision records -----------------------------------------------------------------------------------
+
+
+async def test_what_a_real_scheduler_decided_comes_out_the_same(live: Live, tmp_path: Path):
+    """Gangs, workloads, plain pods, nodes that come and go, refusals and a change of weights, all recorded."""
+    bed = live.bed
+    records = tmp_path / "records"
+    await live.nodes({"a": 3, "b": 3})
+    replica = await live.scheduler(record_directory=str(records), record_max_mb="8")
+    for number in range(4):
+        await live.gang(f"gang-{number}", 2, gpus=8, required="leaf")
+        await live.pod(f"one-{number}", 1)
+        await bed.submit(kgwe(f"work-{number}", 2 + number, schedulingStrategy=("score", "random")[number % 2]))
+    await live.until_bound("gang-", 4)
+    await bed.node("c-0", 8, labels={"fabric.topograph.run/tier-0": "c", "fabric.topograph.run/tier-1": "s"})
+    weights = {"nodeWeights": {"topology": 20, "resource": 60, "balance": 20}}
+    await bed.client.apply(resources.SCHEDULER_CONFIG, {"metadata": {"name": "default"}, "spec": weights})
+    for number in range(4):
+        for rank in range(2):
+            await delete_pod(bed, f"gang-{number}-{rank}")
+        await live.pod(f"two-{number}", 2)
+    await live.until_bound("two-", 4)
+    await bed.until(lambda: not live.bound("gang-"))
+    await live.gang("last", 3, gpus=8)
+    await live.until_bound("last-", 3)
+    await bed.client.delete(resources.SCHEDULER_CONFIG, "default")
+    assert await replica.metric('kgwe_decision_records_total{result="dropped"}') == 0
+    replica.stop()
+
+    outcomes = list(replay.replay(journal.read(files(records))))
+    assert [(outcome.where, outcome.difference) for outcome in outcomes if outcome.difference] == []
+    assert len({outcome.line.job for outcome in outcomes if outcome.line.refused is None}) >= 12
+    assert any(outcome.line.refused is not None for outcome in outcomes)
+    assert {outcome.line.by for outcome in outcomes} == {"plan", "extender"}
+    assert any(len(outcome.line.seats) > 1 for outcome in outcomes)
+    jobs = journal.workload("again", journal.read(files(records))).jobs
+    assert {job.pods for job in jobs} >= {1, 2, 3}
+
+    code, out, _ = await replayed(records)
+    assert code == 0
+    assert "all come out the same" in out
+    code, out, _ = await replayed(records, "--policy", "spread", "--json")
+    assert code == 0
+    spread = msgspec.json.decode(out)
+    assert spread["decisions"] == len(outcomes)
+    assert spread["moved"] > 0
+
+
+async def replayed(directory: Path, *more: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kgwe.cli", "replay", str(directory), *more,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def delete_pod(bed: Bed, name: str) -> None:
+    if f"default/{name}" in bed.pods.store:
+        await bed.client.delete(resources.POD, name, "default", grace_s=0)
