@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 async def gates(bed: Bed, body: dict[str, Any]) -> list[str]:
     made = await bed.client.create(resources.POD, body, "default")
+    # Seen before it is cleared away.
+    await bed.until(lambda: made.metadata.key in bed.pods.store)
     return [gate.name for gate in made.spec.schedulingGates]
 
 
