@@ -206,7 +206,7 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask
-    for pods in (each for each in range(1, count + 1) if count % each == 0 and ask.ranks % each == 0):
+    for pods in (each for each in range(1, count + 1) if _divides(ask, each)):
         per_pod = count // pods
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=per_pod))
         if (fitter.when_empty(request) == Verdict.FITS).any():
@@ -215,6 +215,13 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
             wanted = {**ask.amounts, amounts.GPU: per_pod}
             return replace(ask, request=request, pods=pods, amounts=wanted, divisible=False)
     return replace(ask, divisible=False)
+
+
+def _divides(ask: Ask, pods: int) -> bool:
+    """Whether so many pods can have equal parts of its cards and ranks, and make whole segments."""
+    if ask.request.gpus.count % pods or ask.ranks % pods:
+        return False
+    return pods == 1 or all(pods % segment.size == 0 for segment in ask.nearness.segments)
 
 
 # --- one pod ---------------------------------------------------------------------------------------------

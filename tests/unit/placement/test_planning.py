@@ -129,6 +129,12 @@ class TestDivided:
         assert found.reason == Reason.TOO_LARGE
         assert "needs 18 GPUs" in found.message
 
+    def test_pods_make_whole_segments(self):
+        made = fleet(H100, H100, H100, H100)
+        near = Nearness(segments=(Segment(2, "leaf"),))
+        found = placed(made, ask(24, divisible=True, nearness=near))
+        assert (len(found.seats), found.gpus_per_pod) == (4, 6), "three of eight would break one"
+
     def test_what_may_not_be_divided_waits_whole(self):
         found = refused(fleet(H100, H100), ask(16))
         assert found.reason == Reason.TOO_LARGE

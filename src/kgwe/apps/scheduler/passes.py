@@ -6,6 +6,7 @@ live fleet has moved on meanwhile that commit is refused, and the work is tried 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe import errors
 from kgwe.apps.scheduler.records import Draws
 from kgwe.placement import planning, shadow
 from kgwe.placement.backfill import Holds
@@ -61,7 +63,11 @@ def run_time(expected_s: float | None) -> RunTime | None:
 def work_of(ask: Ask, fitter: Fitter) -> Work:
     """The ask as the queue orders it."""
     whole = planning.divided(fitter, ask)
-    request = whole.request if whole.pods == 1 and whole.gang is None else planning.gang_request(whole)
+    request: Request | GangRequest = whole.request
+    if whole.pods > 1 or whole.gang is not None:
+        # One that makes no sense is refused, with the reason, when its turn to be planned comes.
+        with contextlib.suppress(errors.Permanent):
+            request = planning.gang_request(whole)
     return Work(
         key=ask.owner,
         request=request,

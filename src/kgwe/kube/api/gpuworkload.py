@@ -214,6 +214,14 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             field=".gpusPerPod",
         ),
         Rule(
+            "!has(self.gpusPerPod) || !has(self.gpuRequirements.count) || !has(self.gpuRequirements.topology)"
+            " || !has(self.gpuRequirements.topology.segmentSize)"
+            " || (self.gpuRequirements.count / self.gpusPerPod) % self.gpuRequirements.topology.segmentSize == 0",
+            "pods come in whole segments: make the pods, which are gpuRequirements.count / gpusPerPod, a multiple of"
+            " topology.segmentSize",
+            field=".gpusPerPod",
+        ),
+        Rule(
             "!has(self.distributedConfig) || !has(self.distributedConfig.worldSize)"
             " || self.distributedConfig.backend != 'NCCL' || !has(self.gpuRequirements.count)"
             " || self.distributedConfig.worldSize <= self.gpuRequirements.count",
