@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
+from tests.places import Place
 from tests.plans import Fleet, whole
 
-from kgwe.placement.engine import Engine
-from kgwe.placement.gang import GangPlanner
 from kgwe.placement.planning import Ask, Nearness
 from kgwe.placement.refusals import Refusal
 from kgwe.placement.regret import Hindsight, Regret
 from kgwe.sim import freerows
-
-
-@dataclass
-class Place:
-    """A fleet of the tests, to be planned on."""
-
-    of: Fleet
-    engine: Engine = field(init=False)
-    gangs: GangPlanner = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.snapshot, self.fitter = self.of.snapshot, self.of.fitter
-        self.engine = Engine(self.snapshot, fitter=self.fitter)
-        self.tree = self.of.tree
-        self.gangs = GangPlanner(self.fitter, self.tree)
 
 
 def look_back(fleet: Fleet, name: str, ask: Ask, mix=None) -> Regret:

@@ -1,0 +1,104 @@
+"""`kgwe replay` on files that were recorded and on files that were not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from tests import small_fleet
+
+from kgwe.apps.scheduler.recordfiles import files
+from kgwe.apps.scheduler.records import Recorder
+from kgwe.cli.main import main
+from kgwe.model import domains
+from kgwe.placement import planning
+from kgwe.placement.ledger import Ledger
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.planning import Ask, Plan, amounts_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """Pods for one GPU each, and gangs of two, until there is no more room."""
+    ledger = Ledger()
+    nodes = small_fleet.nodes(4)
+    places = [domains.Place(node.name, (node.labels[small_fleet.LEAF],), gb_per_s=50.0) for node in nodes]
+    ledger.fleet.set_nodes(nodes, domains.build(places, ("leaf",)))
+    recorder = Recorder(tmp_path / "records", 8, clock=lambda: 1000.0)
+    for number in range(8):
+        request = Request(Gpus(count=1 + number % 2))
+        ask = Ask(f"w{number}", request, amounts_of(request), pods=1 + number % 2, name=f"job-{number}", namespace="ns")
+        answer = planning.plan(ledger.fleet, ask, explain=False)
+        recorder.plan(ledger.fleet, ask, answer)
+        if isinstance(answer, Plan):
+            ledger.commit(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+    recorder.close()
+    return tmp_path / "records"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", *arguments])
+    out, err = capsys.readouterr()
+    code = ended.value.code
+    return code if isinstance(code, int) else 0, out, err
+
+
+def test_what_was_recorded_comes_out_the_same(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(records))
+    assert code == 0
+    assert out.startswith("8 decisions (8 plans, 0 placements of single pods; 1 refused)")
+    assert out.rstrip().endswith("all come out the same.")
+
+
+def test_the_first_difference_is_shown_and_fails(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = files(records)
+    lines = path.read_bytes().splitlines()
+    third = msgspec.json.decode(lines[3])
+    third["seats"][0]["node"] = "n9"
+    lines[3] = msgspec.json.encode(third)
+    path.write_bytes(b"\n".join([*lines, b""]))
+    code, out, _ = run(capsys, str(path))
+    assert code == 1
+    assert f"The first is ns/job-2 at {path}:4:" in out
+    assert "was on n9" in out
+    code, out, _ = run(capsys, str(path), "--json")
+    told = msgspec.json.decode(out)
+    assert (code, told["different"], told["first"]["work"]) == (1, 1, "ns/job-2")
+
+
+def test_another_policy_is_compared(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(records), "--policy", "spread", "--json")
+    told = msgspec.json.decode(out)
+    assert code == 0
+    assert told["same"] + told["moved"] + told["still_refused"] == told["decisions"] == 8
+    assert told["moved"] == len(told["changed"]) > 0
+    recorded, spread = told["leaves_per_gang"]
+    assert recorded < spread
+    assert told["rings"]["slower"] > 0
+    code, out, _ = run(capsys, str(records), "--policy", "spread", "--show", "1")
+    assert "leaves per gang" in out
+    assert "more (--show)" in out
+
+
+def test_times_before_are_left_out(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, str(records), "--since", "1970-01-01T00:16:39Z")[1].startswith("8 decisions")
+    assert run(capsys, str(records), "--since", "2026-01-01")[1].startswith("0 decisions")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "which records"),
+        (("--policy", "best", "."), "no decisions-"),
+        (("nowhere.jsonl",), "reading decision records"),
+    ],
+)
+def test_mistakes_are_answered(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *arguments)
+    assert code == 1
+    assert words in err

@@ -1,0 +1,141 @@
+"""Manifests, nodes and levels that are only assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from kgwe import errors
+from kgwe.apps.whatif import view as views
+from kgwe.apps.whatif import words
+from kgwe.apps.whatif.scenario import Scenario
+from kgwe.cli import whatif
+from kgwe.kube import resources
+from kgwe.kube.api import core
+from kgwe.kube.api.meta import Condition, ObjectMeta
+from kgwe.kube.client import KubeClient
+from kgwe.kube.informer import Change
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+LEAF = "fabric.topograph.run/tier-0"
+SPINE = "fabric.topograph.run/tier-1"
+
+
+@pytest.fixture
+async def scenario() -> AsyncIterator[Scenario]:
+    """Two leaves of two nodes with 8 GPUs each, and nobody to ask."""
+    async with KubeClient(httpx2.AsyncClient()) as client:
+        view = views.empty(client)
+        view.priorities = {"high": 1000}
+        for number in range(4):
+            node = make_node(f"n{number}", leaf=f"leaf-{number // 2}")
+            view.state.on_node(Change(node.metadata.name, None, node))
+        yield Scenario(view)
+
+
+def make_node(name: str, leaf: str) -> core.Node:
+    offers = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    return core.Node(
+        ObjectMeta(name=name, labels={LEAF: leaf, SPINE: "spine"}),
+        status=core.NodeStatus(offers, offers, (Condition("Ready", "True"),)),
+    )
+
+
+def pod_spec(gpus: int, **more: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "m", "image": "x", "resources": {"limits": {"nvidia.com/gpu": gpus}}}], **more}
+
+
+def document(api: str, kind: str, name: str, **parts: Any) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **parts.pop("meta", {})}, **parts}
+
+
+def starts(scenario: Scenario) -> list[bool]:
+    return [each.would_go is not None for each in scenario.answer().results]
+
+
+def test_pods_of_a_pod_group_are_planned_as_one(scenario: Scenario) -> None:
+    meta = {"labels": {"scheduling.x-k8s.io/pod-group": "team"}}
+    group = document("scheduling.x-k8s.io/v1alpha1", "PodGroup", "team", spec={"minMember": 3})
+    pods = [document("v1", "Pod", f"p{n}", meta=meta, spec=pod_spec(8)) for n in range(3)]
+    # Whatever their order in the file.
+    scenario.submit([*pods, group], "default")
+    (result,) = scenario.answer().results
+    assert result.name == "gang default/team"
+    assert result.would_go is not None
+    assert len({seat.node for seat in result.would_go.seats}) == 3
+
+
+def test_a_gang_that_is_not_whole_is_said_to_wait_for_the_rest(scenario: Scenario) -> None:
+    meta = {"annotations": {"kgwe.nvidia.io/gang": "team", "kgwe.nvidia.io/gang-size": "2"}}
+    scenario.submit([document("v1", "Pod", "p0", meta=meta, spec=pod_spec(8))], "default")
+    (result,) = scenario.answer().results
+    assert result.summary == "would wait: 1 more pods of default/team to come"
+
+
+def test_deployments_become_pods_of_their_own(scenario: Scenario) -> None:
+    deployment = document("apps/v1", "Deployment", "serve", spec={"replicas": 5, "template": {"spec": pod_spec(8)}})
+    scenario.submit([deployment], "default")
+    assert starts(scenario) == [True] * 4 + [False]
+
+
+def test_priorities_are_looked_up_and_unknown_ones_refused(scenario: Scenario) -> None:
+    low = document("v1", "Pod", "low", spec=pod_spec(8))
+    high = document("v1", "Pod", "high", spec=pod_spec(8, priorityClassName="high"))
+    scenario.submit([low, high], "default")
+    assert [ask.priority for ask in scenario.view.asks.values()] == [0, 1000]
+    with pytest.raises(errors.Permanent, match="no PriorityClass 'higher'"):
+        scenario.submit([document("v1", "Pod", "p", spec=pod_spec(1, priorityClassName="higher"))], "default")
+
+
+def test_what_makes_no_sense_is_named(scenario: Scenario) -> None:
+    bad = document("kgwe.nvidia.io/v1", "GPUWorkload", "bad", spec={"gpuRequirements": {"count": "many"}})
+    with pytest.raises(errors.Permanent, match=r"GPUWorkload bad: .*count"):
+        scenario.submit([bad], "default")
+    for text in ("leaf", "best=leaf"):
+        with pytest.raises(errors.Permanent, match="required=LEVEL"):
+            scenario.set_level(text)
+
+
+def test_another_level_is_planned_with(scenario: Scenario) -> None:
+    work = document("kgwe.nvidia.io/v1", "GPUWorkload", "w", spec={"gpuRequirements": {"count": 24}, "gpusPerPod": 8})
+    scenario.set_level("required=leaf")
+    scenario.submit([work], "default")
+    answer = scenario.answer()
+    assert not answer.all_start
+    (result,) = answer.results
+    assert result.waiting is not None
+    assert {change.kind for change in result.waiting.changes} >= {"LowerLevel", "FewerReplicas"}
+    assert "required level leaf" in words.what_if(answer)
+
+
+@pytest.mark.parametrize(("text", "leaves"), [("dgx-h100=2", 1), ("n3=2", 1), ("gb200-nvl72=18", 1)])
+def test_nodes_that_are_added_are_used(scenario: Scenario, text: str, leaves: int) -> None:
+    before = len(scenario.view.fleet.snapshot)
+    whatif._add(scenario, text, 0)
+    fleet = scenario.view.fleet
+    count = int(text.rpartition("=")[2])
+    assert len(fleet.snapshot) == before + count
+    added = [node.name for node in fleet.snapshot.nodes if node.name not in {f"n{n}" for n in range(4)}]
+    assert len({node.labels[LEAF] for node in fleet.snapshot.nodes if node.name in added}) == leaves
+    # There is one spine, and they hang below it.
+    assert len({name for name in fleet.tree.levels[1].names if name}) == 1
+    assert scenario.answer().gpus.nodes == before + count
+
+
+def test_what_cannot_be_added_is_said_so(scenario: Scenario) -> None:
+    with pytest.raises(errors.Permanent, match="no GPU node 'h200', and no fleet model"):
+        whatif._add(scenario, "h200=2", 0)
+    for text in ("dgx-h100", "dgx-h100=x", "dgx-h100=0"):
+        with pytest.raises(errors.Permanent, match="MODEL=COUNT"):
+            whatif._add(scenario, text, 0)
+
+
+async def test_a_view_never_writes(scenario: Scenario) -> None:
+    async with KubeClient(httpx2.AsyncClient()) as client:
+        with pytest.raises(errors.InvariantBroken, match="only reads"):
+            await views.read_only(client).delete(resources.POD, "p", "default")
+    assert scenario.view.settings.record_directory == ""
