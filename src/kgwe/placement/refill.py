@@ -5,17 +5,23 @@ A member was replaced by its owner, an elastic gang grew, or seating was interru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from kgwe.placement.bonds import Bonds
+from kgwe.placement.constraints import NAME_FIELD, Operator, Requirement
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.gang_search import GangSearch
 from kgwe.placement.recover import Failure, plan_recovery
 from kgwe.placement.running import Member, Running
 from kgwe.placement.snapshot import Grant
 
 if TYPE_CHECKING:
     from kgwe.model.domains import Tree
+    from kgwe.placement.constraints import Constraints
     from kgwe.placement.fit import Fitter
-    from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.node import Request
     from kgwe.placement.recover import Move
 
@@ -42,6 +48,33 @@ class Partial:
     @property
     def missing(self) -> int:
         return sum(not member.node for member in self.members)
+
+
+def confined(fitter: Fitter, tree: Tree, partial: Partial) -> GangRequest:
+    """Those that have no place, as a gang that is kept to where they could join the others.
+
+    For who plans without regard to the others: every place of a plan for the gang is among these, and for one pod, or
+    where nothing binds parts of the gang, the other way round too.
+    """
+    index = fitter.snapshot.index
+    bound = Bonds(GangSearch(fitter, tree).ladders, partial.gang, len(partial.members))
+    placed = {rank: index[each.node] for rank, each in enumerate(partial.members) if each.node in index}
+    missing = [rank for rank in range(len(partial.members)) if rank not in placed]
+    near = np.logical_or.reduce([bound.allowed(rank, placed) for rank in missing])
+    request = partial.members[missing[0]].request
+    if not near.all():
+        names = tuple(fitter.snapshot.nodes[number].name for number in np.flatnonzero(near))
+        request = replace(request, constraints=within(request.constraints, names))
+    return GangRequest.of(request, len(missing), priority=partial.gang.priority, name=partial.gang.name)
+
+
+def within(constraints: Constraints, names: tuple[str, ...]) -> Constraints:
+    """The same, on these nodes only."""
+    line = Requirement(NAME_FIELD, Operator.IN, names)
+    terms = constraints.affinity
+    return replace(
+        constraints, affinity=((line,),) if terms is None else tuple((*term, line) for term in terms if term)
+    )
 
 
 def refill(fitter: Fitter, tree: Tree, partial: Partial) -> dict[str, Move]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.scheduler.bed import condition, kgwe
-from tests.integration.scheduler.broken import gang, racks, until_event
+from tests.integration.scheduler.broken import break_nodes, gang, pods_of, racks, running, until_event, where
 
 from kgwe.kube import resources
 
@@ -203,3 +203,18 @@ async def test_events_tell_both_sides(bed: Bed):
 
     assert "stops default/victim to start" in await until_event(bed, high, "Preempting")
     assert "stopped so that high of priority 1000 can start" in await until_event(bed, victim, "Preempted")
+
+
+async def test_others_make_way_for_a_gang_that_lost_a_node(bed: Bed):
+    await racks(bed, {"a": 3})
+    await bed.controller()
+    hit, before = await running(bed, gang("hit", 2, priority=HIGH), 2)
+    victim = await low(bed, "victim", 8)
+    room = victim.status.scheduledNode
+    lost = before[1].spec.nodeName
+
+    await break_nodes(bed, lost)
+
+    await bed.until(lambda: where(bed, hit) == {0: before[0].spec.nodeName, 1: room})
+    assert pods_of(bed, hit)[0].metadata.uid == before[0].metadata.uid
+    await bed.until_phase(victim, "Pending")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.planning import Ask
-from kgwe.placement.refill import Partial, Sitting
+from kgwe.placement.refill import Partial, Sitting, confined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Gang, Key, Membership
     from kgwe.model.domains import Tree
+    from kgwe.placement.live import Fleet
     from kgwe.placement.node import Request
+    from kgwe.placement.running import Running
 
 #: owners of this kind are gangs, not workloads
 OWNER_PREFIX: Final = "gang:"
@@ -80,18 +82,45 @@ def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[cor
     return Partial(members, found.request, least if least < len(members) else None)
 
 
-def ask_beside(owner: str, group: Group, partial: Partial) -> Ask:
+def ask_beside(owner: str, fleet: Fleet, partial: Partial, *, since: str, namespace: str, name: str) -> Ask:
     """Those that have no place, beside those that have one."""
-    waiting = [member for member in partial.members if not member.node]
-    priority = partial.gang.priority
+    gang = confined(fleet.fitter, fleet.tree, partial)
     return Ask(
         owner=owner,
-        request=waiting[0].request,
-        pods=len(waiting),
-        gang=GangRequest.of(waiting[0].request, len(waiting), priority=priority),
+        request=gang.roles[0].request,
+        pods=gang.replicas,
+        gang=gang,
         partial=partial,
-        priority=priority,
-        since=group.since,
-        namespace=group.key.namespace,
-        name=group.key.title,
+        priority=gang.priority,
+        since=since,
+        namespace=namespace,
+        name=name,
     )
+
+
+#: owners of this kind are what others have lost
+LOST_PREFIX: Final = "lost:"
+
+
+def lost_key(owner: str) -> str:
+    """Who asks for what the owner has lost."""
+    return f"{LOST_PREFIX}{owner}"
+
+
+def ask_for_lost(running: Running, fleet: Fleet, namespace: str, name: str) -> Ask | None:
+    """New places for the members that were hit, before all others of their priority; None: nobody is."""
+    nodes = fleet.snapshot.nodes
+    members = tuple(
+        Sitting(
+            member.name,
+            member.request,
+            "" if member.failed or member.grant is None else nodes[member.grant.node].name,
+        )
+        for member in running.members
+    )
+    gang = running.gang or GangRequest.of(members[0].request, len(members), priority=running.priority)
+    partial = Partial(members, gang, running.least)
+    if not partial.missing:
+        return None
+    found = ask_beside(lost_key(running.name), fleet, partial, since="", namespace=namespace, name=name)
+    return replace(found, first_claim=True, priority=running.priority)

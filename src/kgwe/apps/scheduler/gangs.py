@@ -190,7 +190,8 @@ class Gangs:
         partial = asking.partial_of(group, nodes, self._request_of)
         if partial is not None:
             group.problem = ""
-            self._want(asking.ask_beside(owner, group, partial))
+            place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
+            self._want(asking.ask_beside(owner, self._state.fleet, partial, **place))
             return
         found = dialects.gang_request(members, self._request_of)
         if isinstance(found, dialects.Problem):

@@ -24,6 +24,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import evictions, policy
+from kgwe.apps.scheduler.asking import LOST_PREFIX
 from kgwe.apps.scheduler.budgets import Budgets
 from kgwe.apps.scheduler.evictions import Refused
 from kgwe.kube import resources
@@ -204,12 +205,16 @@ class Preemption:
                 yield ask
 
     def _may(self, ask: Ask) -> bool:
-        """Whether the work may stop others: pods can say that they never do; a gang that runs in part is not moved."""
-        group = self._gangs.group(ask.owner)
-        if group is None:
-            return True
-        pods = [pod for pod, _ in group.members.values()]
-        return not group.seats and all(pod.spec.preemptionPolicy != "Never" for pod in pods)
+        """Whether the work may stop others: pods can say that they never do.
+
+        Where parts of a gang are bound to different places, room that one of them could use may not help the other.
+        """
+        whole = ask.partial
+        if whole is not None and whole.missing > 1 and any(role.segments for role in whole.gang.roles):
+            return False
+        group = self._gangs.group(ask.owner.removeprefix(LOST_PREFIX))
+        pods = [pod for pod, _ in group.members.values()] if group is not None else []
+        return all(pod.spec.preemptionPolicy != "Never" for pod in pods)
 
     def _victims(self, budgets: Budgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
@@ -359,6 +364,7 @@ class Preemption:
         return pod.metadata.key if pod is not None else owner
 
     def _say(self, owner: str, reason: str, words: str) -> None:
+        owner = owner.removeprefix(LOST_PREFIX)
         workload = self._state.workload(owner)
         if workload is not None:
             self._events.record(Event(workload.kind.resource, workload.meta, "Warning", reason, words, "Preemption"))

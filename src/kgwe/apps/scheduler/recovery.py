@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating, strays
+from kgwe.apps.scheduler import asking, seating, strays
 from kgwe.apps.scheduler.asking import OWNER_PREFIX
 from kgwe.apps.scheduler.census import Census
 from kgwe.apps.scheduler.damping import Damping, Patience
@@ -52,7 +52,6 @@ log = structlog.get_logger(__name__)
 _GATHER_S: Final = 0.05
 # What could not be written is tried again after this long.
 _AGAIN_S: Final = 2.0
-_TRIES: Final = 5
 # Seats that no pod of a gang of others has come back for are given up after this long.
 _PATIENCE_S: Final = 120.0
 
@@ -122,6 +121,8 @@ class Recovery:
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        for owner in list(self._lacking):
+            self._suffices(owner)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -144,6 +145,11 @@ class Recovery:
         if owner in self.under_way:
             self._advance(owner)
 
+    def found(self, lost: str) -> None:
+        """The planner has kept room for what an owner lost: look again, at once."""
+        self._planner.confirm(lost)
+        self._look()
+
     def first(self) -> None:
         """Called before others are given room: whoever lost his has the first claim."""
         if self._lacking:
@@ -151,7 +157,7 @@ class Recovery:
 
     def gone(self, owner: str) -> None:
         self.under_way.pop(owner, None)
-        self._lacking.pop(owner, None)
+        self._suffices(owner)
         self._left_alone.discard(owner)
         self.census.forget(owner)
 
@@ -176,7 +182,7 @@ class Recovery:
         losses = Losses(self._damping.down(), self._damping.sick(now))
         hit = [owner for owner in self._state.ledger.owners() if any(map(losses.hit, self._places(owner)))]
         for owner in set(self._lacking).difference(hit):
-            del self._lacking[owner]  # what it lost has come back
+            self._suffices(owner)  # what it lost has come back
         self._left_alone.intersection_update(hit)
         if hit:
             self._plan(hit, losses)
@@ -198,6 +204,9 @@ class Recovery:
                 room -= sum(member.failed for member in running.members)
                 if room <= 0:
                     break
+        for owner in asked:
+            # What was found for it since is what it gets now, or better.
+            self._state.ledger.release(asking.lost_key(owner))
         fleet = self._state.fleet
         names = losses.nodes & fleet.snapshot.index.keys()
         for repaired in plan_recovery(fleet.fitter, fleet.tree, asked.values(), Failure(nodes=names)).repairs:
@@ -224,13 +233,13 @@ class Recovery:
             return
         if repaired.outcome is Outcome.WAITS:
             if owner not in self._lacking:
-                self._lacking[owner] = since
                 words = f"{cause}; {repaired.missing} pods have no place that keeps what it requires, and wait for one"
                 self._say(owner, "Warning", Reason.RECOVERING, words)
+            self._lack(running, since)
             return
-        self._lacking.pop(owner, None)
+        self._suffices(owner)
         if repaired.missing:
-            self._lacking[owner] = since
+            self._lack(running, since)
         words = f"{cause}; {move_words(repaired)}"
         self.under_way[owner] = Repairing(since, words, moves=len(repaired.moves))
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
@@ -243,6 +252,26 @@ class Recovery:
             self._renew(owner, repaired)
         else:
             self._move_run(owner, repaired)
+
+    def _lack(self, running: Running, since: float) -> None:
+        """Let it wait for room before all others of its priority, and let others make way for it."""
+        self._lacking[running.name] = since
+        ask = asking.ask_for_lost(running, self._state.fleet, *self._named(running.name))
+        if ask is not None:
+            self._planner.want(ask)
+
+    def _named(self, owner: str) -> tuple[str, str]:
+        workload, group = self._state.workload(owner), self._gangs.group(owner)
+        if workload is not None:
+            return workload.meta.namespace, workload.meta.name
+        return (group.key.namespace, group.key.title) if group is not None else ("", owner)
+
+    def _suffices(self, owner: str) -> None:
+        """It waits no longer, or no longer in vain."""
+        if self._lacking.pop(owner, None) is not None:
+            lost = asking.lost_key(owner)
+            self._planner.forget(lost)
+            self._state.ledger.release(lost)
 
     # --- a gang of ours ---------------------------------------------------------------------------------
 
@@ -263,8 +292,9 @@ class Recovery:
 
     async def _write(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
         """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
+        run = self._state.runs.get(owner)
         try:
-            stored = await self._store(owner, before, annotations)
+            stored = run is not None and await strays.store(self._client, run, before, annotations)
         except errors.KgweError as exc:
             log.warning("recovery_not_stored", owner=owner, error=str(exc))
             stored = False
@@ -276,24 +306,6 @@ class Recovery:
         elif repairing is not None:
             repairing.writing = False
             self._advance(owner)
-
-    async def _store(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> bool:
-        run = self._state.runs.get(owner)
-        if run is None:
-            return False
-        name, namespace = run.meta.name, run.meta.namespace
-        meta = run.meta
-        for _ in range(_TRIES):
-            if meta.uid != run.meta.uid or seating.decode(meta.annotations.get(seating.PLAN_ANNOTATION, "")) != before:
-                return False  # another run, or another plan: what was decided does not fit it
-            body = {"metadata": {"resourceVersion": meta.resourceVersion, "annotations": dict(annotations)}}
-            try:
-                await self._client.patch(run.resource, name, body, namespace)
-            except errors.Conflict:
-                meta = (await self._client.get(run.resource, name, namespace)).metadata
-            else:
-                return True
-        return False
 
     # --- a single pod of ours ---------------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
-"""Pods of a gang that are not where its plan wants them: they have to go, so that others come in the right places.
+"""A gang's plan is changed: stored anew, after which pods that are not where it wants them have to go.
 
-Read off the run and its pods alone. A pod is a stray when it is bound, or held by its affinity, to another node than
-its seat's; when it was started in an earlier round of a gang that is started again as a whole; and when it was given a
-card that has failed since, while its seat has other cards now.
+Who has to go is read off the run and its pods alone. A pod is a stray when it is bound, or held by its affinity, to
+another node than its seat's; when it was started in an earlier round of a gang that is started again as a whole; and
+when it was given a card that has failed since, while its seat has other cards now.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe import errors
 from kgwe.apps.scheduler import seating
 
 if TYPE_CHECKING:
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.runs import Run
     from kgwe.kube.api import core
+    from kgwe.kube.client import KubeClient
+    from kgwe.placement.planning import Seat
 
 #: on a run: why its plan is not the one it was made with
 NOTE_ANNOTATION: Final = "kgwe.nvidia.io/recovery-note"
 #: on a run: how often all of it was started again; on its pods: in which round they were given their seats
 ROUND_ANNOTATION: Final = "kgwe.nvidia.io/round"
+_TRIES: Final = 5
 
 
 def round_of(annotations: Mapping[str, str]) -> int:
@@ -32,6 +36,22 @@ def mark(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
     if run is not None and (number := round_of(run.meta.annotations)):
         patch["metadata"]["annotations"][ROUND_ANNOTATION] = str(number)
     return patch
+
+
+async def store(client: KubeClient, run: Run, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> bool:
+    """Store a new plan where it replaces that one and no other; returns whether it did."""
+    name, namespace, meta = run.meta.name, run.meta.namespace, run.meta
+    for _ in range(_TRIES):
+        if meta.uid != run.meta.uid or seating.decode(meta.annotations.get(seating.PLAN_ANNOTATION, "")) != before:
+            return False  # another run, or another plan: what was decided does not fit it
+        body = {"metadata": {"resourceVersion": meta.resourceVersion, "annotations": dict(annotations)}}
+        try:
+            await client.patch(run.resource, name, body, namespace)
+        except errors.Conflict:
+            meta = (await client.get(run.resource, name, namespace)).metadata
+        else:
+            return True
+    return False
 
 
 def of(run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int]) -> Iterator[core.Pod]:

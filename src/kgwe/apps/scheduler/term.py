@@ -10,7 +10,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.answers import Answers
-from kgwe.apps.scheduler.asking import OWNER_PREFIX
+from kgwe.apps.scheduler.asking import LOST_PREFIX, OWNER_PREFIX
 from kgwe.apps.scheduler.evictions import Evictions
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.preemption import Preemption
@@ -69,6 +69,10 @@ class Term:
     def _decided(self, uid: str) -> None:
         plan = self._planner.planned.get(uid)
         self._trace(uid, plan)
+        if uid.startswith(LOST_PREFIX):
+            if plan is not None:
+                self._recovery.found(uid)
+            return
         if uid.startswith(OWNER_PREFIX):
             if plan is not None:
                 self._planner.confirm(uid)
