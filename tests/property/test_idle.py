@@ -84,6 +84,7 @@ def test_parts_sum_to_what_is_idle_exactly(fleet, running, mix, data):
         fits = np.flatnonzero(fitter.verdicts(request) == Verdict.FITS)
         if len(fits):
             grant = fitter.grant(request, int(fits[0]))
+            assert grant is not None
             snapshot.commit(grant)
             if data.draw(st.booleans()):
                 reserved.append(grant)

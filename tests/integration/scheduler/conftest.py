@@ -80,9 +80,9 @@ async def _clear(bed: Bed) -> None:
         for run in list(informer.store.values()):
             with contextlib.suppress(errors.NotFound):
                 await bed.client.delete(informer.resource, run.metadata.name, run.metadata.namespace)
-    for pod in list(bed.pods.store.values()):
+    for each in list(bed.pods.store.values()):
         with contextlib.suppress(errors.NotFound):
-            await bed.client.delete(resources.POD, pod.metadata.name, pod.metadata.namespace, grace_s=0)
+            await bed.client.delete(resources.POD, each.metadata.name, each.metadata.namespace, grace_s=0)
     await bed.until(lambda: not any(informer.store for informer in (*runs, *bed.workloads.values())))
     await bed.until(lambda: not bed.pods.store, timeout_s=60)
     await bed.remove_nodes()

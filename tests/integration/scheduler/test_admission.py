@@ -36,7 +36,7 @@ async def test_a_pod_that_names_a_gang_waits_behind_the_gate(bed: Bed, said: dic
 
 
 async def test_other_gates_stay_and_ours_is_added_once(bed: Bed):
-    said = {"annotations": {"kgwe.nvidia.io/gang": "g"}}
+    said: dict[str, Any] = {"annotations": {"kgwe.nvidia.io/gang": "g"}}
 
     assert await gates(bed, pod("first", 1, schedulingGates=[{"name": "example.com/mine"}], **said)) == [
         "example.com/mine",

@@ -33,9 +33,8 @@ def pods_of(bed: Bed, workload: Any) -> list[Any]:
     uid = workload.metadata.uid
     mine = [pod for pod in bed.pods.store.values() if pod.metadata.labels.get(jobs.UID_LABEL) == uid]
     running = {job.metadata.uid for job in bed.jobs_of(workload) if job.metadata.deletionTimestamp is None}
-    mine = [
-        pod for pod in mine if pod.metadata.controller.kind == "ReplicaSet" or pod.metadata.controller.uid in running
-    ]
+    made_by = {pod.metadata.uid: pod.metadata.controller for pod in mine}
+    mine = [pod for pod in mine if (by := made_by[pod.metadata.uid]) and (by.kind == "ReplicaSet" or by.uid in running)]
     return sorted(mine, key=lambda pod: (pod.metadata.annotations.get(seating.INDEX_ANNOTATION, ""), pod.metadata.name))
 
 

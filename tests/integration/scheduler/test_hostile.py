@@ -8,7 +8,7 @@ import pytest
 from tests.integration.scheduler.bed import condition, kgwe
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs
+from kgwe.apps.scheduler import jobs, seating
 from kgwe.kube import resources
 from kgwe.model import amounts
 
@@ -88,6 +88,73 @@ async def test_a_suspended_job_gives_its_gpus_to_others_and_says_so(bed: Bed):
     other = await bed.submit(kgwe("other", 2))
 
     await bed.until_phase(other, "Running")
+
+
+async def test_a_suspended_gang_gives_its_seats_away_and_is_planned_anew_when_it_goes_on(bed: Bed):
+    for name in ("a0", "a1"):
+        await bed.node(name, 8)
+    await bed.controller()
+    workload = await bed.submit(kgwe("w", 16))
+    await bed.until_phase(workload, "Running")
+    (job,) = bed.jobs_of(workload)
+    await bed.client.patch(resources.JOB, job.metadata.name, {"spec": {"suspend": True}}, "default")
+    await bed.until(lambda: "suspended" in bed.now(workload).status.message)
+    other = await bed.submit(kgwe("other", 8))
+    await bed.until_phase(other, "Running")
+
+    await bed.client.patch(resources.JOB, job.metadata.name, {"spec": {"suspend": False}}, "default")
+
+    waiting = await bed.until_phase(workload, "Pending")
+    assert condition(waiting, "Scheduled").reason == "InsufficientGPU"
+    assert bed.jobs_of(workload) == []
+    await bed.delete(other)
+    await bed.until_phase(workload, "Running")
+    await bed.until(lambda: bed.gpus_bound() == {"a0": 8, "a1": 8})
+
+
+async def test_a_gang_of_which_one_pod_is_refused_is_taken_back_whole(bed: Bed):
+    for name in ("a0", "a1", "b0"):
+        await bed.node(name, 8)
+    container = {"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 80}]}
+    taker = {"metadata": {"name": "taker"}, "spec": {"nodeName": "a0", "containers": [container]}}
+    await bed.client.create(resources.POD, taker, "default")
+    await bed.until(lambda: "Running" in bed.pod_says("taker"))
+    await bed.controller(placement_timeout_seconds="1")
+
+    workload = await bed.submit(kgwe("w", 16, pod={"containers": [container]}))
+
+    running = await bed.until_phase(workload, "Running", timeout_s=60)
+    assert {each.node for each in running.status.placements} == {"a1", "b0"}
+    await bed.until(lambda: bed.gpus_bound() == {"a0": 0, "a1": 8, "b0": 8})
+    await bed.client.delete(resources.POD, "taker", "default", grace_s=0)
+
+
+async def test_a_plan_that_somebody_points_elsewhere_is_not_followed_beyond_reason(bed: Bed):
+    """All seats on one node: more than it has. The gang is planned anew before anything of it is bound."""
+    for name in ("a0", "a1"):
+        await bed.node(name, 8)
+    await bed.controller()
+    workload = await bed.submit(kgwe("w", 16, pod={"schedulerName": "nobody"}))
+    await bed.until(lambda: len(bed.jobs_of(workload)) == 1)
+    (job,) = bed.jobs_of(workload)
+    edited = {"metadata": {"annotations": {seating.PLAN_ANNOTATION: "a0=ff;a0=ff"}}}
+    await bed.client.patch(resources.JOB, job.metadata.name, edited, "default")
+
+    await bed.until(lambda: [j.metadata.uid for j in bed.jobs_of(workload)] not in ([], [job.metadata.uid]))
+    (again,) = bed.jobs_of(workload)
+    assert {seat.node for seat in seating.decode(again.metadata.annotations[seating.PLAN_ANNOTATION])} == {"a0", "a1"}
+
+
+async def test_a_level_that_does_not_exist_is_told_and_the_others_go_on(bed: Bed):
+    await bed.node("n1")
+    await bed.controller()
+    lost = kgwe("lost", 2, gpusPerPod=1)
+    lost["spec"]["gpuRequirements"]["topology"] = {"requiredLevel": "rack"}
+    workload = await bed.submit(lost)
+    waiting = await bed.until_phase(workload, "Pending")
+    assert condition(waiting, "Scheduled").reason == "UnknownTopologyLevel"
+    assert "leaf" in waiting.status.message
+    await bed.until_phase(await bed.submit(kgwe("other", 2)), "Running")
 
 
 async def test_a_node_that_refused_is_tried_again_when_its_time_is_over(bed: Bed):

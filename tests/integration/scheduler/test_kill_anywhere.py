@@ -90,8 +90,10 @@ class Chaos:
             self.gangs[name] = size
             said = gang(name, size, preferred="leaf") | {"kgwe.nvidia.io/simulated-duration": duration}
             for member in range(size):
-                body = pod(f"{name}-{member}", 4, annotations=said)
-                await self.surely(lambda body=body: self.live.bed.client.create(resources.POD, body, "default"))
+                await self.plain_pod(pod(f"{name}-{member}", 4, annotations=said))
+
+    async def plain_pod(self, body: dict[str, Any]) -> None:
+        await self.surely(lambda: self.live.bed.client.create(resources.POD, body, "default"))
 
     async def workload(self, body: dict[str, Any]) -> None:
         made = await self.surely(lambda: self.live.bed.submit(body))

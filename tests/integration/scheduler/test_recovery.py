@@ -24,6 +24,7 @@ from tests.integration.scheduler.broken import (
 from kgwe.apps.scheduler import seating, strays
 from kgwe.kube import resources
 from kgwe.local import faults
+from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -160,7 +161,7 @@ async def test_a_plan_that_was_stored_and_not_carried_out_is_carried_out_by_the_
     # As a scheduler leaves it that dies between storing its plan and taking the old pod away.
     (job,) = bed.jobs_of(workload)
     seats = list(seating.decode(job.metadata.annotations[seating.PLAN_ANNOTATION]))
-    seats[1] = seating.Seat(spare, seats[1].cards)
+    seats[1] = Seat(spare, seats[1].cards)
     annotations = {seating.PLAN_ANNOTATION: seating.encode(seats), strays.NOTE_ANNOTATION: f"node {lost} is lost"}
     await bed.client.patch(resources.JOB, job.metadata.name, {"metadata": {"annotations": annotations}}, "default")
 
@@ -199,7 +200,7 @@ async def test_a_scheduler_killed_at_any_moment_of_a_recovery_leaves_a_gang_that
         replica.kill()
         replica = await bed.controller()
         await bed.until(
-            lambda gone=lost: len(where(bed, workload)) == 3 and gone not in where(bed, workload).values(),
+            lambda: len(where(bed, workload)) == 3 and lost not in where(bed, workload).values(),  # noqa: B023 - awaited
             timeout_s=60,
         )
         await faults.clear(bed.client)

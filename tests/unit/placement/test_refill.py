@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.racks import cards, racks
 
 from kgwe.model import amounts
+from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
 from kgwe.placement.gang_request import GangRequest, Segment
 from kgwe.placement.planning import Ask, Plan, Refusal, plan
@@ -62,7 +63,7 @@ class Scene:
     def __init__(self, cluster) -> None:
         self.snapshot, self.tree, self.gangs = cluster.snapshot, cluster.tree, cluster.planner
         self.fitter = Fitter(cluster.snapshot)
-        self.engine = None
+        self.engine = Engine(cluster.snapshot, fitter=self.fitter)
 
 
 def ask(part: Partial) -> Ask:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kgwe.apps.scheduler import policy
@@ -15,7 +17,7 @@ from kgwe.placement.planning import Ask, Nearness
 ONE = Request(Gpus(count=1))
 
 
-def config(**spec: object) -> SchedulerConfig:
+def config(**spec: Any) -> SchedulerConfig:
     return SchedulerConfig(metadata=ObjectMeta(name="default"), spec=SchedulerConfigSpec(**spec))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.server
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ class Collector(http.server.ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def spans(self) -> list:
+    def spans(self) -> list[Any]:
         found = []
         for body in self.bodies:
             request = trace_service.ExportTraceServiceRequest.FromString(body)
