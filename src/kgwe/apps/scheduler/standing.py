@@ -66,8 +66,8 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
     if not run.seats:
         return Unplaced(PLACE_LOST, "its plan is gone or cannot be read; somebody edited an annotation")
     if lost := _lost(state, workload, run):
-        text = f"{', '.join(sorted(lost))}: gone, taking no work, or with too few healthy GPUs"
-        return Unplaced(PLACE_LOST, text, lost)
+        # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
+        return Unplaced(PLACE_LOST, f"{', '.join(sorted(lost))}: gone, taking no work, or with too few free GPUs")
     for pod in waiting:
         if (refusal := _refusal(pod)) is not None:
             number = run.seat_of(pod)
