@@ -41,12 +41,12 @@ _NAMES: dict[str, Any] = {
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def plain(value: Any) -> Any:
-    """As JSON values, without fields at their default."""
+def plain(value: Any, but: str = "") -> Any:
+    """As JSON values, without fields at their default, and without the one that is named."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
-        found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != but)
         return {field.name: plain(each) for field, each in found if each != _default(field)}
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}

@@ -183,13 +183,30 @@ def hash_of(source: Free, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=_HASH_BYTES).digest(), "little")
 
 
+class Digest:
+    """Of everything that is free, kept up to date node by node; the same whatever the order of the nodes."""
+
+    def __init__(self, source: Free, hashes: Sequence[int] | None = None) -> None:
+        """`hashes`: of its nodes, where they are known."""
+        self._source = source
+        known = hashes if hashes is not None else [hash_of(source, number) for number in range(len(source.nodes))]
+        self.hashes = list(known)
+        self._sum = sum(self.hashes)
+
+    def __str__(self) -> str:
+        return f"{self._sum % _WHOLE:0{2 * _HASH_BYTES}x}"
+
+    def changed(self, number: int, source: Free | None = None) -> bool:
+        """Take a node as it is now, in `source` if one is given; returns whether that is another state."""
+        new = hash_of(source or self._source, number)
+        self._sum += new - self.hashes[number]
+        is_other, self.hashes[number] = new != self.hashes[number], new
+        return is_other
+
+
 def digest(source: Free) -> str:
-    """Of everything that is free; the same whatever the order of the nodes."""
-    return _text(sum(hash_of(source, number) for number in range(len(source.nodes))))
-
-
-def _text(total: int) -> str:
-    return f"{total % _WHOLE:0{2 * _HASH_BYTES}x}"
+    """Of everything that is free."""
+    return str(Digest(source))
 
 
 class Mirror:
@@ -198,16 +215,14 @@ class Mirror:
     def __init__(self, last: Copy, hashes: Sequence[int] | None = None) -> None:
         """`hashes`: of its nodes, where they are known."""
         self.last = last
-        size = len(last.nodes)
-        self._hashes = list(hashes) if hashes is not None else [hash_of(last, number) for number in range(size)]
-        self._sum = sum(self._hashes)
+        self._digest = Digest(last, hashes)
         self._step = 0
-        self._written = np.zeros(size, np.int64)  # node -> step in which it was written
+        self._written = np.zeros(len(last.nodes), np.int64)  # node -> step in which it was written
         self._seen: dict[int, tuple[Any, int, int]] = {}  # id -> snapshot, its version and our step, when last shown
 
     @property
     def digest(self) -> str:
-        return _text(self._sum)
+        return str(self._digest)
 
     def changes(self, snapshot: Snapshot) -> tuple[Row, ...]:
         """Rows of `snapshot`, which has the same nodes, that differ from what was written; now they are written."""
@@ -225,7 +240,7 @@ class Mirror:
         before = {node.name: number for number, node in enumerate(self.last.nodes)}
         kept = {before[node.name]: number for number, node in enumerate(snapshot.nodes) if number not in fresh}
         last.take(self.last, kept)
-        hashes = {new: self._hashes[old] for old, new in kept.items()}
+        hashes = {new: self._digest.hashes[old] for old, new in kept.items()}
         return Mirror(last, [hashes.get(n) or hash_of(snapshot, n) for n in range(len(snapshot))])
 
     def _candidates(self, snapshot: Snapshot) -> list[int]:
@@ -237,11 +252,8 @@ class Mirror:
         return found
 
     def _put(self, snapshot: Snapshot, number: int) -> bool:
-        new = hash_of(snapshot, number)
-        if new == self._hashes[number]:
+        if not self._digest.changed(number, snapshot):
             return False
-        self._sum += new - self._hashes[number]
-        self._hashes[number] = new
         self._written[number] = self._step
         self.last.take(snapshot, {number: number})
         return True

@@ -34,12 +34,12 @@ from kgwe.placement.node import Node, Shape
 from kgwe.placement.planning import Ask, Plan
 from kgwe.placement.snapshot import bits
 from kgwe.sim import codec
-from kgwe.sim.freerows import Row  # noqa: TC001 - msgspec reads it at run time
+from kgwe.sim.freerows import Row, row_of
 from kgwe.sim.records import End, Seat
 from kgwe.sim.workload import Job, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kgwe.model.domains import Tree
@@ -208,20 +208,29 @@ class Everything:
     weights: tuple[Weights, DomainWeights] | None = None
     version: str = ""
 
-    def line(self) -> Whole:
-        classes, lines = _classed(self.free.nodes)
+    def line(self, rest: Callable[[], None] = lambda: None) -> Whole:
+        """`rest` is called after every few nodes: in a large fleet this takes a while."""
+        classes, lines = _classed(self.free.nodes, rest)
         weights, domain_weights = (codec.plain(each) or None for each in self.weights or (None, None))
         return Whole(
             self.at_s,
             self.snapshot,
             classes,
             lines,
-            codec.of_tree(self.tree),
-            self.free.rows(),
+            msgspec.Raw(msgspec.json.encode(codec.of_tree(self.tree))),
+            self._rows(rest),
             version=self.version,
             weights=weights,
             domain_weights=domain_weights,
         )
+
+    def _rows(self, rest: Callable[[], None]) -> list[Row]:
+        rows = []
+        for number in range(len(self.free.nodes)):
+            rows.append(row_of(self.free, number))
+            if number % _ROWS_AT_ONCE == 0:
+                rest()
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,20 +250,32 @@ class Changed:
         return Nodes(self.at_s, classes, lines, list(self.gone), tree, list(self.rows))
 
 
-def _classed(listed: Sequence[Node]) -> tuple[list[NodeClass], list[NodeLine]]:
+# Some tenths of a millisecond.
+_NODES_AT_ONCE: Final = 8
+_ROWS_AT_ONCE: Final = 64
+
+
+def _classed(listed: Sequence[Node], rest: Callable[[], None] = lambda: None) -> tuple[list[NodeClass], list[NodeLine]]:
     """Hundreds of nodes share a shape and most of their labels: those are written once."""
-    common: dict[Shape, set[tuple[str, str]]] = {}
-    for node in listed:
-        items = set(node.labels.items())
-        common[node.shape] = common[node.shape] & items if node.shape in common else items
-    numbers = {shape: number for number, shape in enumerate(common)}
-    classes = [NodeClass(codec.plain(shape), dict(sorted(items))) for shape, items in common.items()]
+    # Equal shapes are one object, and telling them apart by what is in them takes long.
+    common: dict[int, set[tuple[str, str]]] = {}
+    shapes: dict[int, Shape] = {}
+    for number, node in enumerate(listed):
+        of = id(node.shape)
+        shapes[of] = node.shape
+        common[of] = common[of] & node.labels.items() if of in common else set(node.labels.items())
+        if number % _ROWS_AT_ONCE == 0:
+            rest()
+    numbers = {of: number for number, of in enumerate(common)}
+    classes = [NodeClass(codec.plain(shapes[of]), dict(sorted(items))) for of, items in common.items()]
     lines = []
-    for node in listed:
-        own = {key: value for key, value in node.labels.items() if (key, value) not in common[node.shape]}
-        fields = codec.plain(replace(node, labels=own))
-        del fields["shape"]
-        lines.append(NodeLine(fields, numbers[node.shape]))
+    for number, node in enumerate(listed):
+        of = id(node.shape)
+        own = {key: value for key, value in node.labels.items() if (key, value) not in common[of]}
+        fields = codec.plain(replace(node, labels=own), but="shape")
+        lines.append(NodeLine(msgspec.Raw(msgspec.json.encode(fields)), numbers[of]))
+        if number % _NODES_AT_ONCE == 0:
+            rest()
     return classes, lines
 
 

@@ -52,6 +52,7 @@ class Scene:
         self.fitter = Fitter(self.snapshot)
         self.engine = Engine(self.snapshot, weights[0], fitter=self.fitter)
         self.gangs = GangPlanner(self.fitter, tree, weights=weights[1])
+        self._digest = freerows.Digest(self.snapshot)
 
     @classmethod
     def of(cls, line: Whole) -> Scene:
@@ -63,6 +64,11 @@ class Scene:
     def put(self, rows: Iterable[Row]) -> None:
         for row in rows:
             freerows.put_row(self.snapshot, row)
+            self._digest.changed(row.node)
+
+    @property
+    def digest(self) -> str:
+        return str(self._digest)
 
     def after(self, line: Nodes) -> Scene:
         """The scene once these nodes have come, changed or gone."""
@@ -73,9 +79,8 @@ class Scene:
         tree = self.tree if line.tree is None else codec.tree_of(line.tree)
         scene = Scene(listed, tree, self.weights)
         index = scene.snapshot.index
-        for node in kept:
-            row = freerows.row_of(self.snapshot, self.snapshot.index[node.name])
-            freerows.put_row(scene.snapshot, freerows.moved_row(row, index[node.name]))
+        rows = ((index[node.name], freerows.row_of(self.snapshot, self.snapshot.index[node.name])) for node in kept)
+        scene.put(freerows.moved_row(row, number) for number, row in rows)
         scene.put(line.rows)
         return scene
 
@@ -156,7 +161,7 @@ def replay(
 
 
 def _check(scene: Scene, digest: str, where: str) -> None:
-    if freerows.digest(scene.snapshot) != digest:
+    if scene.digest != digest:
         raise errors.InvariantBroken(f"{where}: what is free is not what it was: lines are missing or were edited")
 
 
