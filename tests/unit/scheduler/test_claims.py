@@ -1,0 +1,173 @@
+"""Room that is kept for one piece of work: nobody else gets it, and it is given back when the work is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
+
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planner import Planner, claim_key
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.model import amounts
+from kgwe.placement.live import Holding
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.planning import Ask, Seat
+from kgwe.placement.refusals import Reason
+
+EIGHT = {amounts.GPU: 8, amounts.PODS: 1}
+
+
+def ask(owner, gpus=8, **more):
+    return Ask(owner, Request(Gpus(count=gpus)), {amounts.GPU: gpus, amounts.PODS: 1}, **more)
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    made.on_node(added(node("n1")))
+    return made
+
+
+@pytest.fixture
+async def planner(state):
+    made = Planner(state, {}, random.Random(1), Metrics(), lambda _: None)
+    yield made
+    made.close()
+
+
+async def settled(planner):
+    """After the passes that are due."""
+    for _ in range(50):
+        await asyncio.sleep(0.01)
+        if planner._soon is None and planner._running is None:
+            return
+
+
+async def test_claimed_room_goes_to_whom_it_is_kept_for_however_long_others_have_waited(state, planner):
+    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=True)
+    planner.want(ask("other", since="2020-01-01T00:00:00Z"))
+    await settled(planner)
+    assert "other" in planner.held
+    planner.want(ask("mine", since="2026-01-01T00:00:00Z"))
+    assert planner.planned["mine"].nodes == ("n1",), "at once, without waiting for a pass"
+    assert not state.ledger.has_seats(claim_key("mine"))
+
+
+async def test_a_claim_that_is_not_ready_waits_to_be_served(state, planner):
+    state.on_pod(added(pod("victim", "", gpus=8)))
+    planner.want(ask("mine"))
+    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
+    await settled(planner)
+    assert "mine" in planner.held
+    state.on_pod(removed(pod("victim", "", gpus=8)))
+    planner.want(ask("other"))
+    await settled(planner)
+    assert "other" in planner.held, "what the victim left is kept"
+    planner.serve("mine")
+    assert planner.planned["mine"].seats == (Seat("n1", 0xFF),)
+    assert free(state) == {"n1": 0}
+
+
+async def test_served_before_it_asks_the_work_gets_its_room_when_it_does(state, planner):
+    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
+    planner.serve("mine")
+    assert free(state) == {"n1": 0}
+    planner.want(ask("mine"))
+    assert "mine" in planner.planned
+
+
+async def test_room_kept_for_work_that_is_gone_is_given_back(planner):
+    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
+    planner.want(ask("other"))
+    await settled(planner)
+    planner.forget("mine")
+    await settled(planner)
+    assert "other" in planner.planned
+
+
+async def test_claims_end_with_the_term(state, planner):
+    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=True)
+    planner.close()
+    assert free(state) == {"n1": 8}
+
+
+async def test_why_work_lost_its_place_is_told_while_it_waits(state, planner):
+    state.on_pod(added(pod("big", "", gpus=8)))
+    planner.remarks["mine"] = (Reason.PREEMPTED, "stopped for other")
+    planner.want(ask("mine"))
+    await settled(planner)
+    held = planner.held["mine"]
+    assert held.reason is Reason.PREEMPTED
+    assert held.message.startswith("stopped for other; needs 8 GPUs")
+    state.on_pod(removed(pod("big", "", gpus=8)))
+    planner.pass_soon()
+    await settled(planner)
+    assert "mine" in planner.planned
+    assert planner.remarks == {}
+
+
+async def test_work_that_lost_its_place_to_a_failure_goes_first(state, planner):
+    state.on_pod(added(pod("big", "", gpus=8)))
+    planner.remarks["hit"] = (Reason.RECOVERING, "node n9 is lost")
+    planner.want(ask("older", since="2020-01-01T00:00:00Z"))
+    planner.want(ask("hit", since="2026-01-01T00:00:00Z"))
+    await settled(planner)
+    state.on_pod(removed(pod("big", "", gpus=8)))
+    planner.pass_soon()
+    await settled(planner)
+    assert list(planner.planned) == ["hit"]
+
+
+# --- plans that a run does not show yet -------------------------------------------------------------------
+
+MOVED = (TWO[0], Seat("n3", 0b1111))
+
+
+@pytest.fixture
+def gang(state):
+    for name in ("n2", "n3"):
+        state.on_node(added(node(name)))
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(job(seats=TWO)))
+    for index, seat in enumerate(TWO):
+        state.on_pod(added(pod(f"p{index}", at=seat.node, index=index)))
+    assert free(state) == {"n1": 4, "n2": 4, "n3": 8}
+    return state
+
+
+def test_a_seat_that_moves_holds_both_places_until_its_pod_has_gone(gang):
+    gang.move(UID, MOVED)
+    assert free(gang) == {"n1": 4, "n2": 4, "n3": 4}
+    assert gang.runs[UID].seats == MOVED
+    gang.on_pod(removed(pod("p1", at="n2", index=1)))
+    assert free(gang) == {"n1": 4, "n2": 8, "n3": 4}
+    gang.on_pod(added(pod("again", at="n3", index=1)))
+    assert free(gang) == {"n1": 4, "n2": 8, "n3": 4}
+
+
+def test_what_the_watch_shows_of_the_old_plan_does_not_undo_the_new_one(gang):
+    gang.move(UID, MOVED)
+    gang.on_job(changed(job(seats=TWO), job(seats=TWO, active=2)))
+    assert gang.runs[UID].seats == MOVED
+    gang.on_job(changed(job(seats=TWO), job(seats=MOVED)))
+    gang.on_job(changed(job(seats=MOVED), job(seats=TWO)))
+    assert gang.runs[UID].seats == TWO, "once it has been seen, the API has the last word"
+
+
+def test_a_move_that_could_not_be_stored_is_taken_back(gang):
+    gang.move(UID, MOVED)
+    gang.move(UID, None)
+    assert gang.runs[UID].seats == TWO
+    assert free(gang) == {"n1": 4, "n2": 4, "n3": 8}
+    gang.on_pod(removed(pod("p1", at="n2", index=1)))
+    assert free(gang) == {"n1": 4, "n2": 4, "n3": 8}, "the seat is where it was"
+
+
+def test_a_move_is_forgotten_with_its_run(gang):
+    gang.move(UID, MOVED)
+    gang.on_job(removed(job(seats=TWO)))
+    gang.on_job(added(job("job-2", seats=TWO)))
+    assert gang.runs[UID].seats == TWO
