@@ -149,7 +149,7 @@ class Gangs:
         if number in group.awaited or number in group.seats.values():
             return
         group.seats[pod.metadata.uid] = number
-        cards = int(pod.metadata.annotations.get(seating.CARDS_ANNOTATION, "0") or "0", 16)
+        cards = seating.cards_of(pod.metadata.annotations)
         seats = dict(self._state.ledger.seats(owner))
         seats[number] = Holding(node, translate.requested(pod.spec), cards)
         self._state.ledger.reserve(owner, seats)

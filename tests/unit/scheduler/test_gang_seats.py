@@ -1,0 +1,76 @@
+"""Seats of gangs that others made: restored from what their pods say, as far as that can be believed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
+
+from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import dialects, resources
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+    gangs = Gangs(made)
+    levels = dialects.Levels(made.reader.labels(), tuple(level.name for level in made.fleet.tree.levels))
+    gangs.lookup = lambda: dialects.Groups(levels, {})
+    made.on_foreign, made.foreign_seat = gangs.on_pod, gangs.seat
+    return made
+
+
+def member(name, gang="g", *, at="n1", says="", cards="f", **more):
+    notes = {"kgwe.nvidia.io/gang": gang, "kgwe.nvidia.io/gang-size": "2"}
+    if says:
+        notes |= {seating.SEAT_ANNOTATION: says, seating.CARDS_ANNOTATION: cards}
+    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes}
+    return make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, at, **more), "status": {"phase": "Pending"}})
+
+
+def owner_of(state, pod):
+    """What the gang of the pod is called in the books."""
+    probe = msgspec.structs.replace(pod)
+    state.on_pod(added(probe))
+    owner = state.on_foreign.__self__.owner_of(pod.metadata.uid)
+    state.on_pod(removed(probe))
+    return owner
+
+
+def test_a_pod_that_says_its_seat_has_it_again_after_a_restart(state):
+    owner = owner_of(state, member("p"))
+    state.on_pod(added(member("p", at="", pin="n1", says=f"{owner}/1", cards="f0")))
+    assert state.ledger.seat(owner, 1).node == "n1"
+    assert free(state) == {"n1": 4, "n2": 8}
+    state.on_pod(added(member("p", at="n1", pin="n1", says=f"{owner}/1", cards="f0")))
+    assert state.ledger.pod_in(owner, 1) == "uid-p"
+    assert state.ledger.fleet.holding("uid-p").cards == 0xF0
+    state.on_pod(removed(member("p", at="n1", pin="n1", says=f"{owner}/1", cards="f0")))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+@pytest.mark.parametrize("cards", ["", "zz", "-1", "f" * 100])
+def test_cards_that_cannot_be_read_are_guessed(state, cards):
+    owner = owner_of(state, member("p"))
+    state.on_pod(added(member("p", pin="n1", says=f"{owner}/0", cards=cards)))
+    assert free(state) == {"n1": 4, "n2": 8}
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "9" * 5000, ""])
+def test_a_seat_that_cannot_be_read_is_none(state, number):
+    owner = owner_of(state, member("p"))
+    state.on_pod(added(member("p", says=f"{owner}/{number}")))
+    assert not state.ledger.has_seats(owner)
+    assert free(state) == {"n1": 4, "n2": 8}
+
+
+def test_a_pod_of_another_gang_does_not_take_its_seat(state):
+    owner = owner_of(state, member("p"))
+    state.on_pod(added(member("p", at="", pin="n1", says=f"{owner}/0")))
+    state.on_pod(added(member("thief", "other", at="n2", says=f"{owner}/0")))
+    assert state.ledger.pod_in(owner, 0) == ""
+    assert free(state) == {"n1": 4, "n2": 4}
