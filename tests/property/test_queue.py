@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.queue_bed import Bed, work
 
+from kgwe.placement import queue as queue_module
 from kgwe.placement.backfill import Rule
 from kgwe.placement.parking import ConfigChanged, No, RoomFreed, VictimGone
 from kgwe.placement.queue import Queue
@@ -173,7 +175,12 @@ steps = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(steps)
 def test_the_queue_knows_whom_it_has(listed):
-    """Against a plain dictionary, with a planner that has room for some of them."""
+    """Against a plain dictionary, with a planner that has room for some of them, and shapes forgotten at once."""
+    with mock.patch.object(queue_module, "_FEW_SHAPES", 1):
+        _check_queue(listed)
+
+
+def _check_queue(listed):
     queue, room = Queue(), Room()
     waiting: dict[str, Work] = {}
     for step, (what, number, cards) in enumerate(listed):

@@ -67,7 +67,7 @@ class Settings:
     refresh_s: float = 30.0
     """How old the outlook of a hold may be."""
     blind_after_s: float = 600.0
-    """A hold without a known start is for who has waited this long."""
+    """A hold without a known start is for who has waited this long, one at a time."""
     blind_s: float = 43200.0
     """It lasts this long, then there is none for as long."""
     likely: float = 0.7
@@ -238,6 +238,9 @@ class Holds:
         )
 
     def _may_be_blind(self, work: Work, now_s: float) -> bool:
+        """For nobody knows how long nodes are kept for one at a time, and by turns for nobody."""
+        if any(kept.hold.start_s is None for key, kept in self._kept.items() if key != work.key):
+            return False
         waited_s = now_s - work.since_s - self.settings.blind_after_s
         return waited_s >= 0 and int(waited_s // self.settings.blind_s) % 2 == 0
 

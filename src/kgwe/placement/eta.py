@@ -107,11 +107,9 @@ class Estimator:
             self._fitter = Fitter(self._source.snapshot)
             self._kinds.clear()
         needs = {work.key: self._need(work.request) for work in works}
-        ladder, rung = self._groups(need for need in needs.values() if need is not None)
-        forward = Forward(ladder, rung, self._cards_free(now_s))
-        for need in needs.values():
-            if need is not None:
-                forward.count(need.kind)
+        wanted = [need for need in needs.values() if need is not None]
+        ladder, rung = self._groups(wanted)
+        forward = Forward(ladder, rung, self._cards_free(now_s), list(dict.fromkeys(need.kind for need in wanted)))
         run_s = draws(works)
         return {
             work.key: NOT_KNOWN if (need := needs[work.key]) is None else forward.start(need, lasts_s, now_s)

@@ -2,7 +2,7 @@
 
     card of a node free from …      sorted: the c-th is when c cards are free there
     pods that fit until …           counted over the grid, per group of nodes
-    first time that all fit         by halving, for all samples together
+    first time that all fit         one comparison, for all samples together
 
 Nobody overtakes within a group of nodes: from when a work starts in a group, the group is open to those behind it. So
 room in a group only grows from then on, and one more work ahead never makes a later one start earlier there.
@@ -68,87 +68,79 @@ class Need(NamedTuple):
 class Forward:
     """The queue played forward, all samples at once."""
 
-    def __init__(self, ladder: Ladder, rung: int, cards_free: Floats) -> None:
+    def __init__(self, ladder: Ladder, rung: int, cards_free: Floats, kinds: Sequence[Kind]) -> None:
+        """`cards_free`: sample, node, card -> seconds until it is free, sorted along the cards."""
         self._ladder = ladder
         self._rung = rung
         self._cards = cards_free.shape[2]
         level = ladder.rungs[rung]
-        groups = np.repeat(np.arange(len(level)), np.diff(level.starts))
-        self._group = np.zeros(len(ladder.node), np.int64)
-        self._group[ladder.node] = groups
         self._groups = len(level)
+        self._group = np.zeros(len(ladder.node), np.int64)
+        self._group[ladder.node] = np.repeat(np.arange(len(level)), np.diff(level.starts))
         self._grid = np.append(0.0, np.geomspace(FIRST_S, HORIZON_S, _TIMES - 1)).astype(np.float32)
-        # Sample, node, card -> the time of the grid from which it is free.
-        self._free_at = np.searchsorted(self._grid, cards_free.ravel()).reshape(cards_free.shape)
         self._times = np.arange(_TIMES)
-        # Kind -> sample, time, group -> pods of it that fit; none before those ahead have started there.
-        self._fits: dict[Kind, Floats] = {}
-        self._able: dict[Kind, NDArray[np.bool_]] = {}
-        self._samples = np.arange(SAMPLES)
+        self._number = {kind: number for number, kind in enumerate(kinds)}
+        self._able = [np.frombuffer(kind.nodes, np.bool_) for kind in kinds]
+        free_at = np.searchsorted(self._grid, cards_free.ravel()).reshape(cards_free.shape)
+        # Kind, sample, time, group -> pods of it that fit; none before those ahead have started there.
+        self._fits = np.zeros((len(kinds), SAMPLES, _TIMES, self._groups), np.float32)
+        for number, kind in enumerate(kinds):
+            self._fits[number] = self._counted(kind, free_at)
+        # Kind, kind -> pods of the second that a pod of the first takes the place of.
+        self._parts = np.array([[self._part(one, other) for other in kinds] for one in kinds], np.float32).reshape(
+            len(kinds), len(kinds)
+        )
         self._possible: dict[Need, bool] = {}
-        self._zero, self._end = np.zeros(SAMPLES, np.int64), np.full(SAMPLES, _TIMES)
-        # Kind and level -> the last one's pods and begin.
-        self._last: dict[tuple[Kind, str], tuple[int, NDArray[np.int64]]] = {}
         self._levels: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._parts: dict[tuple[Kind, Kind], float] = {}
+        # Kind and level -> the last one's pods, and when it began in the first sample to have it.
+        self._last: dict[tuple[Kind, str], tuple[int, int]] = {}
 
-    def count(self, kind: Kind) -> None:
-        if kind in self._fits:
-            return
-        able = self._able[kind] = np.frombuffer(kind.nodes, np.bool_)
-        bins = self._free_at[:, able, kind.cards - 1 :: kind.cards]
+    def _counted(self, kind: Kind, free_at: NDArray[np.intp]) -> NDArray[np.int64]:
+        able, groups = self._able[self._number[kind]], self._groups
+        bins = free_at[:, able, kind.cards - 1 :: kind.cards]
         if kind.one_per_node:
             bins = bins[:, :, :1]
-        groups = self._groups
-        row = self._samples[:, None, None] * (_TIMES + 1) + bins
-        counts = np.bincount(
-            (row * groups + self._group[able][None, :, None]).ravel(), minlength=SAMPLES * (_TIMES + 1) * groups
-        )
-        counted = counts.reshape(SAMPLES, _TIMES + 1, groups)[:, :_TIMES].cumsum(axis=1)
-        self._fits[kind] = counted.astype(np.float32)
+        row = np.arange(SAMPLES)[:, None, None] * (_TIMES + 1) + bins
+        cell = (row * groups + self._group[able][None, :, None]).ravel()
+        counts = np.bincount(cell, minlength=SAMPLES * (_TIMES + 1) * groups)
+        return counts.reshape(SAMPLES, _TIMES + 1, groups)[:, :_TIMES].cumsum(axis=1)
+
+    def _part(self, taken: Kind, of: Kind) -> float:
+        ours, theirs = self._able[self._number[taken]], self._able[self._number[of]]
+        common = int((ours & theirs).sum()) / max(int(ours.sum()), 1)
+        return 1.0 if taken == of else common * taken.cards / of.cards
 
     def start(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
         """When it starts; it then has its cards for as long as it lasts."""
         if not self._is_possible(need):
             return NOT_KNOWN
         begins = self._begins(need)
-        never = begins == _TIMES
-        room = self._fits[need.kind][self._samples, np.minimum(begins, _TIMES - 1)]
+        never, at = begins == _TIMES, np.minimum(begins, _TIMES - 1)
+        room = self._fits[self._number[need.kind]][np.arange(SAMPLES), at]
         starts, domain_of = self._domains(need.level)
         # Where it never fits it waits, and others behind it, in the domain that comes nearest.
         inside = domain_of == _per_domain(room, starts).argmax(axis=1)[:, None]
         given = _most_first(np.where(inside, room, 0), need.pods)
         self._take(need.kind, given, (given > 0) | (inside & never[:, None]), begins, lasts_s)
-        at_s = np.sort(np.where(never, np.inf, self._grid[np.minimum(begins, _TIMES - 1)]))
+        at_s = np.sort(np.where(never, np.inf, self._grid[at]))
         return Eta(*(now_s + float(each) if np.isfinite(each) else None for each in (at_s[_P50], at_s[_P90])))
 
     def _begins(self, need: Need) -> NDArray[np.int64]:
-        """Per sample the first time that a domain holds it, by doubling and halving: room grows once a group is open.
+        """Per sample the first time that a domain holds it. Room only grows in time, once a group is open.
 
         It is no earlier than for one before it that needed no more: room at any time only shrinks from work to work.
         """
-        starts, _ = self._domains(need.level)
-        pods, low = self._last.get((need.kind, need.level), (1, self._zero))
-        if pods > need.pods:
-            low = self._zero
-        fits, high, probe, step = self._fits[need.kind], self._end, low, 1
-        while True:
-            room = fits[self._samples, np.minimum(probe, _TIMES - 1)]
-            holds = (_per_domain(room, starts) >= need.pods).any(axis=1)
-            high = np.where(holds, np.minimum(probe, high), high)
-            low = np.where(holds, low, np.minimum(probe + 1, high))
-            if (low == high).all():
-                break
-            step *= 2
-            middle = (low + high) // 2
-            probe = np.where(high == _TIMES, np.minimum(middle, low + step), middle)
-        self._last[need.kind, need.level] = need.pods, high
-        return high
+        pods, first = self._last.get((need.kind, need.level), (1, 0))
+        low = first if pods <= need.pods else 0
+        whole = _per_domain(self._fits[self._number[need.kind], :, low:], self._domains(need.level)[0])
+        found: NDArray[np.int64] = low + (whole.max(axis=2) < need.pods).sum(axis=1)
+        self._last[need.kind, need.level] = need.pods, int(found.min())
+        return found
 
     def _is_possible(self, need: Need) -> bool:
         """Whether the nodes would hold it if nothing ran."""
         if need not in self._possible:
-            able = self._able[need.kind]
+            able = self._able[self._number[need.kind]]
             each = 1 if need.kind.one_per_node else self._cards // need.kind.cards
             per_group = np.bincount(self._group[able], minlength=self._groups) * each
             starts, _ = self._domains(need.level)
@@ -178,30 +170,20 @@ class Forward:
         ends = np.searchsorted(self._grid, self._grid[np.minimum(begins, _TIMES - 1)] + lasts_s)
         is_open = self._times >= begins[sample][:, None]
         taken = given[sample, group][:, None] * (self._times < ends[sample][:, None])
-        for other, fits in self._fits.items():
-            part = self._per_pod(kind, other)
-            if part:
-                # What a pod of another kind takes of this one is a mean: it can be more than there is.
-                left = np.maximum(fits[sample, :, group] - taken * np.float32(part), 0)
-                fits[sample, :, group] = left * is_open
-
-    def _per_pod(self, taken: Kind, of: Kind) -> float:
-        """Pods of one kind that a pod of another takes the place of."""
-        known = self._parts.get((taken, of))
-        if known is None:
-            ours, theirs = self._able[taken], self._able[of]
-            common = int((ours & theirs).sum()) / max(int(ours.sum()), 1)
-            known = self._parts[taken, of] = 1.0 if taken == of else common * taken.cards / of.cards
-        return known
+        parts = self._parts[self._number[kind]][:, None]
+        # Pair of sample and group, kind, time. What a pod of another kind takes of one is a mean: it can be too much.
+        left = self._fits[:, sample, :, group] - taken[:, None] * parts
+        self._fits[:, sample, :, group] = np.maximum(left, 0, out=left) * (is_open[:, None] | (parts == 0))
 
 
 def _per_domain(room: Floats, starts: NDArray[np.int64]) -> Floats:
-    if len(starts) == room.shape[1]:
+    """Groups, the last dimension, summed to domains."""
+    if len(starts) == room.shape[-1]:
         return room
     if len(starts) == 1:
-        whole: Floats = room.sum(axis=1, keepdims=True)
+        whole: Floats = room.sum(axis=-1, keepdims=True)
         return whole
-    return np.add.reduceat(room, starts, axis=1)
+    return np.add.reduceat(room, starts, axis=-1)
 
 
 def _most_first(room: Floats, pods: int) -> Floats:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _BACKOFF_BASE_S: Final = 1.0
 _LEVEL: Final = itemgetter(0)
+# Shapes of which nobody waits are kept until there are as many as of others, or so many.
+_FEW_SHAPES: Final = 256
 
 
 class Verdict(enum.StrEnum):
@@ -82,6 +84,7 @@ class Queue:
         #: when to look again whether those who wait behind holds still have to
         self.review_s: float | None = None
         self._shapes: dict[Hashable, Shape] = {}
+        self._most_shapes = _FEW_SHAPES
         self._attempts: dict[str, tuple[int, str]] = {}
         self._later: list[tuple[float, str]] = []
         self._deadlines: list[tuple[float, str]] = []
@@ -145,6 +148,8 @@ class Queue:
         key = shape_of(work)
         shape = self._shapes.get(key)
         if shape is None:
+            if len(self._shapes) >= self._most_shapes:
+                self._forget_shapes()
             shape = self._shapes[key] = Shape(key, work.request, milli_of(work.request))
         entry = self.entries[work.key] = Entry(work, shape)
         self.untold[work.key] = None
@@ -163,12 +168,14 @@ class Queue:
         self.parking.add(shape)
 
     def _forget_if_empty(self, shape: Shape) -> None:
+        """Nobody of it can be tried; the shape itself stays a while, for the next of it to be found soon."""
         if not shape.buckets:
             self.parking.remove(shape)
             shape.no, shape.behind = None, 0
-            # Another may have come in its place, while its last works were in a back-off.
-            if self._shapes.get(shape.key) is shape:
-                del self._shapes[shape.key]
+
+    def _forget_shapes(self) -> None:
+        self._shapes = {key: shape for key, shape in self._shapes.items() if shape.buckets}
+        self._most_shapes = max(_FEW_SHAPES, 2 * len(self._shapes))
 
     # --- time -------------------------------------------------------------------------------------------
 
