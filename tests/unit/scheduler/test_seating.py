@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from tests.unit.scheduler.objects import TWO, UID, deployment, job, pod, replica
 
 from kgwe.apps.scheduler import runs, seating
+from kgwe.placement.node import MOST_CARDS
 from kgwe.placement.planning import Seat
 
 NODES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
 SEATS = st.builds(
-    Seat, NODES, st.integers(0, 2**32 - 1), st.lists(st.tuples(st.integers(0, 31), st.integers(0, 7))).map(tuple)
+    Seat,
+    NODES,
+    st.integers(0, 2**MOST_CARDS - 1),
+    st.lists(st.tuples(st.integers(0, 31), st.integers(0, 7))).map(tuple),
 )
 
 
@@ -25,7 +29,7 @@ def test_a_plan_survives_being_written_down(seats):
     "text",
     [
         *("", ";", "n1", "n1=", "n1=xyz", "n1=-1", "n1=0x1", "n1=1_0", "=1", "n1=1;n2", "n1=1;"),
-        *("N1=1", "n1=1ffffffff", "n1=1/0", "n1=1/0@"),
+        *("N1=1", "n1=1ffffffffffffffff", "n1=1/0", "n1=1/0@"),
     ],
 )
 def test_one_part_that_we_would_not_write_spoils_the_whole(text):
@@ -46,9 +50,11 @@ def test_a_seat_is_named_by_owner_and_number():
     assert seating.seat_of({}) is None
 
 
-def test_cards_are_a_mask_of_at_most_32():
+def test_cards_are_a_mask_of_no_more_than_a_node_can_have():
     assert seating.cards_of({seating.CARDS_ANNOTATION: "f0"}) == 0xF0
-    assert seating.cards_of({seating.CARDS_ANNOTATION: "1ffffffff"}) == 0
+    whole = 2**MOST_CARDS - 1
+    assert seating.cards_of({seating.CARDS_ANNOTATION: f"{whole:x}"}) == whole
+    assert seating.cards_of({seating.CARDS_ANNOTATION: "1ffffffffffffffff"}) == 0
 
 
 @pytest.mark.parametrize(

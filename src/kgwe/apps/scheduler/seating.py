@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.kube.dialects.membership import PLAN_GATE
+from kgwe.placement.node import MOST_CARDS
 from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 #: cards planned for a pod, as a hexadecimal mask
 CARDS_ANNOTATION: Final = "kgwe.nvidia.io/cards"
 _HEX: Final = 16
-_MASK: Final = "[0-9a-f]{1,8}"
+# Four cards to a digit.
+_MASK: Final = f"[0-9a-f]{{1,{-(-MOST_CARDS // 4)}}}"
 _SLICE: Final = "[0-9]{1,3}@[0-9]{1,3}"
 _PART: Final = re.compile(
     rf"(?P<node>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)=(?P<cards>{_MASK})(?:/(?P<slices>{_SLICE}(?:,{_SLICE})*))?"
