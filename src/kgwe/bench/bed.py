@@ -23,7 +23,7 @@ from kgwe.local import fleet, processes, startup
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from kgwe.bench.load import Load
     from kgwe.bench.nodes import NodeSet
@@ -203,3 +203,9 @@ class Bed:
 
     def rss_peak_mb(self) -> float | None:
         return None if self.kgwe is None else scheduler.memory_mb(self.kgwe.pid, "VmHWM")
+
+
+def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """What came to each since; one that has started anew has all of it from since."""
+    since = {name: used - before.get(name, 0.0) for name, used in after.items()}
+    return {name: round(more if more >= 0 else after[name], 2) for name, more in since.items()}

@@ -58,7 +58,7 @@ class Burst:
         load_1m = round(os.getloadavg()[0], 2)
         times, verdict = await self._measure()
         writes_after, settled = await ground.settle()
-        cpu = {name: round(used - cpu_before.get(name, 0.0), 2) for name, used in ground.cpu_s().items()}
+        cpu = bed.grown(cpu_before, ground.cpu_s())
         writes = apiwrites.per_pod(writes_before, writes_after, len(self._pieces))
         result = PhaseResult(
             submit_s=round(times.submit_s(), 2),

@@ -55,7 +55,7 @@ class Restart:
             decided, bound = await self._start_once()
             decisions.append(decided)
             binds.append(bound)
-        cpu = {name: round(used - cpu_before.get(name, 0.0), 2) for name, used in ground.cpu_s().items()}
+        cpu = bed.grown(cpu_before, ground.cpu_s())
         return PhaseResult(
             first_decision_s=round(statistics.median(decisions), 3),
             first_bind_s=round(statistics.median(binds), 3),
