@@ -6,6 +6,7 @@ number, as the ranks of a training do.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import seating
 from kgwe.apps.scheduler.made import as_made
 from kgwe.apps.whatif.view import is_gpu_pod
-from kgwe.kube import podrequest
+from kgwe.kube import podrequest, resources
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.planning import Ask
 from kgwe.placement.running import milli_of
@@ -80,8 +81,9 @@ def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | Non
     if not bound or not all(is_gpu_pod(pod) for pod in listed):
         return None
     name = _name(view, key, listed[0])
-    if len(bound) < len(listed):
-        return Partial(key, name, len(bound), len(listed))
+    whole = max(len(listed), _pods_of_job(view, listed[0]) if key.startswith(_JOB_PREFIX) else 0)
+    if len(bound) < whole:
+        return Partial(key, name, len(bound), whole)
     ask = _ask(view, key, listed)
     grants = tuple(grant for pod in listed for grant in view.fleet.grants(pod.metadata.uid))
     if ask is None or len({grant.node for grant in grants}) < len({pod.spec.nodeName for pod in listed}):
@@ -101,6 +103,16 @@ def units(view: View) -> Iterator[Unit | Partial]:
         found = unit(view, key, pods)
         if found is not None:
             yield found
+
+
+def _pods_of_job(view: View, pod: core.Pod) -> int:
+    """How many pods its Job runs at once; more than there can be as long as the Job has not been seen."""
+    owner = pod.metadata.controller
+    job = view.stores.get(resources.JOB, {}).get(f"{pod.metadata.namespace}/{owner.name}") if owner else None
+    if job is None or owner is None or job.metadata.uid != owner.uid:
+        return sys.maxsize
+    left = job.spec.completions - job.status.succeeded if job.spec.completions is not None else job.spec.parallelism
+    return int(min(job.spec.parallelism, max(left, 0)))
 
 
 def _scheduler(pod: core.Pod) -> str:
