@@ -24,6 +24,8 @@ from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kub
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from kgwe.kube.resources import Resource
+
 RIGHTS = Path(__file__).parents[2] / "deploy" / "advisor.yaml"
 USER = "system:serviceaccount:kgwe-system:kgwe-advisor"
 READS = {"get", "list", "watch"}
@@ -52,7 +54,8 @@ async def _prepare(cluster: LocalCluster) -> None:
 async def client(advised: tuple[LocalCluster, Path]) -> AsyncIterator[KubeClient]:
     async with KubeClient.connect(advised[0].kubeconfig) as found:
         yield found
-        for kind in (resources.JOB, resources.POD):
+        kinds: tuple[Resource[Any], ...] = (resources.JOB, resources.POD)
+        for kind in kinds:
             for each in await found.list(kind, "default"):
                 with contextlib.suppress(errors.NotFound):
                     await found.delete(kind, each.metadata.name, "default", grace_s=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -51,12 +52,19 @@ class Live:
     async def call(self, path: str, body: Any) -> httpx2.Response:
         """As kube-scheduler would, or worse."""
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        async with httpx2.AsyncClient(timeout=5) as client:
-            return await client.post(f"http://127.0.0.1:{self.port}{path}", content=content)
+        return await self._ask("POST", path, content)
 
     async def snapshot(self) -> Any:
-        async with httpx2.AsyncClient(timeout=5) as client:
-            return (await client.get(f"http://127.0.0.1:{self.port}/debug/snapshot")).json()
+        return (await self._ask("GET", "/debug/snapshot")).json()
+
+    async def _ask(self, method: str, path: str, content: bytes = b"") -> httpx2.Response:
+        """Only the leader listens; it may be about to."""
+        async with asyncio.timeout(30), httpx2.AsyncClient(timeout=5) as client:
+            while True:
+                try:
+                    return await client.request(method, f"http://127.0.0.1:{self.port}{path}", content=content)
+                except httpx2.ConnectError:
+                    await asyncio.sleep(0.05)
 
     # --- seeing -----------------------------------------------------------------------------------------
 
