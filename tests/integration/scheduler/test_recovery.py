@@ -186,6 +186,25 @@ async def test_the_status_tells_what_was_done(bed: Bed):
     assert status.phase == "Running"
 
 
+async def test_work_that_gives_up_because_its_node_is_gone_is_started_again(bed: Bed):
+    """Its processes notice before anybody else: the pods fail, and with them the Job."""
+    await racks(bed, {"a": 4})
+    replica = await bed.controller(recovery_gather_seconds="30")
+    workload, before = await running(bed, gang("g", 2), 2)
+    (first,) = bed.jobs_of(workload)
+    lost = before[0].spec.nodeName
+
+    await break_nodes(bed, lost)
+    failed = {"status": {"phase": "Failed", "message": "lost rank 0"}}
+    await bed.client.patch(resources.POD, before[1].metadata.name, failed, "default", subresource="status")
+    await bed.until(lambda: len(where(bed, workload)) == 2 and lost not in where(bed, workload).values())
+
+    (second,) = bed.jobs_of(workload)
+    assert second.metadata.uid != first.metadata.uid
+    assert (workload.metadata.uid, "Failed") not in bed.phases
+    assert await replica.metric('kgwe_recoveries_total{outcome="Restarted"}') == 1
+
+
 @pytest.mark.slow
 async def test_a_scheduler_killed_at_any_moment_of_a_recovery_leaves_a_gang_that_recovers(bed: Bed):
     """Node after node fails under a gang of three while the scheduler is killed at random moments."""

@@ -94,6 +94,7 @@ class Reconciler:
         self._requeue = requeue
         self._clock = clock
         self._memory: dict[str, _Memory] = {}
+        self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
 
     def gone(self, uid: str) -> None:
         """The workload object no longer exists."""
@@ -301,6 +302,8 @@ class Reconciler:
             # Failed and edited since: clear the way for another try.
             await self._write.delete(run)
             return "done"
+        if ended.type == "Failed" and self.excuse(workload, run):
+            return "retry"
         status = phases.finished(workload, placed, run, ended, timestamp.seconds())
         if await self._write.status(workload, status):
             if status.phase == Phase.FAILED:

@@ -45,6 +45,8 @@ class Run:
     done: frozenset[int] = frozenset()
     #: the condition that ended it
     ended: core.Condition | None = None
+    #: it has failed, and waits for its last pods to go
+    failing: bool = False
     suspended: bool = False
     #: pods it has made that have not failed
     made: int = 0
@@ -97,6 +99,7 @@ def of_job(job: core.Job) -> Run:
         details=jobs.details(job.metadata.annotations),
         done=parse_indexes(status.completedIndexes),
         ended=ended,
+        failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
         suspended=spec.suspend,
         made=status.active + status.succeeded,
         start_time=status.startTime,

@@ -62,6 +62,7 @@ class Term:
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
         self._preemption = Preemption(means, self._planner, self._recovery.census)
         self._planner.first = self._recovery.first
+        self._reconciler.excuse = self._recovery.repairs.excuse
         self._planner.on_refused = self._preemption.refused
         self._workers: list[asyncio.Task[None]] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -143,7 +144,7 @@ class Term:
         self._queue.add(key)
         workload = self._state.workloads.get(key)
         if workload is not None:
-            self._recovery.touched(workload.meta.uid)
+            self._recovery.repairs.touched(workload.meta.uid)
 
     def _room(self) -> None:
         self._recovery.room()
