@@ -146,7 +146,10 @@ def test_no_layout_serves_more_of_a_distribution(name, cards):
 
 @pytest.mark.parametrize("geometry", [pytest.param(g, id=g.name) for g in mig.GEOMETRIES.values()])
 def test_every_pair_of_profiles_gives_legal_layouts_and_exact_sums(geometry):
-    for first, second in itertools.combinations(geometry.profiles, 2):
+    # All profiles for one card of each family, which is what differs; names for all.
+    is_widest = geometry is A100 or geometry.compute == 4
+    names = geometry.profiles if is_widest else layouts.plain_profiles(geometry)
+    for first, second in itertools.combinations(names, 2):
         shares = {first: 0.5, second: 0.3}
         cut = strategy.plan(geometry, 5, shares)
         for card in cut.cards:
