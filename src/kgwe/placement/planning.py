@@ -26,7 +26,7 @@ from kgwe.placement.gang_request import GangRequest, Hardware, Segment
 from kgwe.placement.gang_request import Strategy as GangStrategy
 from kgwe.placement.ranking import ALIASES, Strategy
 from kgwe.placement.refill import refill
-from kgwe.placement.refusals import Reason, Refusal, gang_refused, needs, refused
+from kgwe.placement.refusals import Reason, Refusal, gang_refused, needs, refused, unknown_strategy
 from kgwe.placement.strategies import Candidate, Choosers
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def plan(
         if ask.pods == 1 and ask.gang is None:
             return _one(place, ask, choosers or {}, rng)
         if ask.gang is None and ask.strategy not in GANG_STRATEGIES:
-            return _unknown_strategy(ask, choosers or {})
+            return unknown_strategy(ask, GANG_STRATEGIES, choosers or {})
         return _gang(place, ask, evictable, explain=explain)
     except errors.Permanent as exc:
         reason = Reason.UNKNOWN_LEVEL if "level" in str(exc) else Reason.INVALID
@@ -232,22 +232,13 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
     if name in choosers:
         return _chosen(place, ask, name, choosers, rng)
     if name not in GANG_STRATEGIES:
-        return _unknown_strategy(ask, choosers)
+        return unknown_strategy(ask, GANG_STRATEGIES, choosers)
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
     found = place.engine.decide(ask.request, strategy=strategy, rng=generator)
     if not isinstance(found, Decision):
         return refused(place.fitter, ask, found)
     return _seated(ask, found)
-
-
-def _unknown_strategy(ask: Ask, choosers: Choosers) -> Refusal:
-    if ask.strategy in choosers:
-        text = f"strategy {ask.strategy!r} places single pods, and these are {ask.pods}"
-    else:
-        text = f"no strategy named {ask.strategy!r}"
-    known = ", ".join(sorted({*GANG_STRATEGIES, *(choosers if ask.pods == 1 else ())} - {""}))
-    return Refusal(ask, Reason.UNKNOWN_STRATEGY, f"{text}; known are {known}", possible=False)
 
 
 def _seated(ask: Ask, found: Decision) -> Plan:

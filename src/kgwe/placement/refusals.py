@@ -15,6 +15,8 @@ import numpy as np
 from kgwe.placement.fit import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kgwe.placement import engine as single
     from kgwe.placement.certificate import GangRefusal
     from kgwe.placement.fit import Fitter
@@ -84,6 +86,17 @@ def gang_refused(ask: Ask, found: GangRefusal) -> Refusal:
         reason = Reason.TOPOLOGY_NOT_MET
     message = f"needs {needs(ask)}: {found.summary()}"
     return Refusal(ask, reason, message, not found.is_hopeless, certificate=found)
+
+
+def unknown_strategy(ask: Ask, ours: Iterable[str], installed: Iterable[str]) -> Refusal:
+    """No strategy of that name, or none that places as many pods: those that other packages bring place single ones."""
+    others = set(installed)
+    if ask.strategy in others:
+        text = f"strategy {ask.strategy!r} places single pods, and these are {ask.pods}"
+    else:
+        text = f"no strategy named {ask.strategy!r}"
+    known = ", ".join(sorted({*ours, *(others if ask.pods == 1 else ())} - {""}))
+    return Refusal(ask, Reason.UNKNOWN_STRATEGY, f"{text}; known are {known}", possible=False)
 
 
 def needs(ask: Ask) -> str:
