@@ -82,3 +82,20 @@ async def test_nothing_is_stopped_when_the_cards_would_still_not_do(live: Live, 
 
     assert not is_gone(live, "low")
     assert live.node_of("high") == "b0"
+
+
+async def test_the_room_kube_scheduler_makes_goes_to_its_pod_and_not_to_a_workload_that_waits(
+    live: Live,
+    classes: None,  # noqa: ARG001 - they exist
+):
+    await racks(live.bed, {"a": 1})
+    await live.scheduler()
+    await live.pod("low", 8, priorityClassName="low")
+    await live.until_bound("low", 1)
+    waiting = await live.bed.submit(kgwe("waiting", 8))
+    await live.bed.until_phase(waiting, "Pending")
+
+    await live.pod("high", 8, priorityClassName="high")
+
+    await live.until_bound("high", 1)
+    assert not live.bed.jobs_of(waiting)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
+from kgwe.apps.scheduler.nominations import nominated_key
 from kgwe.kube import extender, podrequest, translate
 from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
@@ -106,6 +107,8 @@ class Answers:
         now = self._clock()
         ledger.expire(now)
         ledger.forget(args.uid)
+        kept = dict(ledger.places(nominated_key(args.uid)))  # what is kept for it is its own to take
+        ledger.release(nominated_key(args.uid))
         strategy = ask.strategy or Strategy.SCORE
         draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
         rng = np.random.default_rng(draws[0]) if draws else None
@@ -121,6 +124,7 @@ class Answers:
             names = None if among is None else [fleet.snapshot.nodes[number].name for number in among.tolist()]
             self.recorder.pod(fleet, _whole(pod, ask), found, among=names, draws=draws if among is None else ())
         if not isinstance(found, Decision):
+            ledger.reserve(nominated_key(args.uid), kept)
             return self._refuse(args, ask), "no_room"
         ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
         return extender.one(found.name), "placed"

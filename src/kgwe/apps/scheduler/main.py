@@ -25,6 +25,7 @@ from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
 from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.nominations import Nominations
 from kgwe.apps.scheduler.records import Recorder
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.apps.scheduler.term import Term
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from kgwe.apps.scheduler.settings import Settings
+    from kgwe.kube.api import core
     from kgwe.kube.extender import BindArgs
     from kgwe.kube.resources import Resource
     from kgwe.placement.strategies import Chooser
@@ -82,7 +84,8 @@ class Scheduler:
         self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
         self._known: dialects.Groups | None = None
         self._groups_of = -1
-        self.state.on_foreign = self.gangs.on_pod
+        self.nominations = Nominations(self.state)
+        self.state.on_foreign = self._on_foreign
         self.state.foreign_seat = self.gangs.seat
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
@@ -128,6 +131,10 @@ class Scheduler:
         for informer, listener in pairs:
             informer.on_change(listener)
         return [informer for informer, _ in pairs]
+
+    def _on_foreign(self, uid: str, pod: core.Pod | None) -> None:
+        self.nominations.on_pod(uid, pod)
+        self.gangs.on_pod(uid, pod)
 
     async def _watch_gangs(self) -> None:
         """Watch whatever kinds this cluster has in which others describe gangs."""

@@ -115,6 +115,7 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
     startTime: str | None = None
+    nominatedNodeName: str = ""
     conditions: tuple[Condition, ...] = ()
 
 
