@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,7 +84,8 @@ def client():
 
 @pytest.fixture
 async def removing(state, client):
-    made = Evictions(SimpleNamespace(client=client, state=state))
+    means: Any = SimpleNamespace(client=client, state=state)  # all that it takes of them
+    made = Evictions(means)
     made.start()
     yield made
     await made.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,7 +35,7 @@ def test_pods_in_their_places_are_none(run):
 
 def test_a_pod_whose_seat_is_elsewhere_is_one_whether_bound_or_held_there(run):
     held = pod("held", at="", index=1, gated=False, phase="Pending")
-    spec: dict = {}
+    spec: dict[str, Any] = {}
     seating.pin(spec, "n1")
     affinity = msgspec.convert(spec["affinity"], type(held.spec.affinity))
     held = msgspec.structs.replace(held, spec=msgspec.structs.replace(held.spec, affinity=affinity))
@@ -71,7 +72,7 @@ def test_pods_without_a_number_or_with_one_too_large_are_left_alone(run):
 
 
 def test_the_round_is_written_with_the_seat(run):
-    patch = {"metadata": {"annotations": {}}}
+    patch: dict[str, Any] = {"metadata": {"annotations": {}}}
     assert strays.mark(patch, run) == {"metadata": {"annotations": {}}}
     assert strays.mark(patch, None) == {"metadata": {"annotations": {}}}
     assert strays.mark(patch, in_round(run, 3)) == {"metadata": {"annotations": {strays.ROUND_ANNOTATION: "3"}}}
@@ -97,13 +98,13 @@ NEW = {seating.PLAN_ANNOTATION: seating.encode((Seat("n3"), Seat("n2")))}
 
 
 async def test_a_plan_is_stored_with_the_version_it_replaces(run):
-    client = Client(job(seats=TWO))
+    client: Any = Client(job(seats=TWO))
     assert await strays.store(client, run, TWO, NEW)
     assert client.patches == [{"metadata": {"resourceVersion": "", "annotations": NEW}}]
 
 
 async def test_a_stale_version_is_read_again(run):
-    client = Client(job(seats=TWO), conflicts=2)
+    client: Any = Client(job(seats=TWO), conflicts=2)
     assert await strays.store(client, run, TWO, NEW)
     assert len(client.patches) == 3
 
@@ -112,6 +113,6 @@ async def test_a_stale_version_is_read_again(run):
     "stored", [pytest.param(job(seats=ONE, pods=2), id="another plan"), pytest.param(job("job-2"), id="another run")]
 )
 async def test_it_replaces_no_other_plan_and_no_other_run(run, stored):
-    client = Client(stored, conflicts=1)
+    client: Any = Client(stored, conflicts=1)
     assert not await strays.store(client, run, TWO, NEW)
     assert len(client.patches) == 1
