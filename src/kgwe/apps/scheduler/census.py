@@ -7,6 +7,7 @@ the uid of the pod where there is no seat, and stand in the order of ranks.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -254,4 +255,5 @@ def _repair(pods: Sequence[core.Pod]) -> Repair:
 
 
 def _seconds(text: str | None) -> float:
-    return passes.seconds(text or "")
+    """When it started; what has not started yet loses nothing."""
+    return passes.seconds(text) if text else time.time()
