@@ -190,7 +190,7 @@ def _divided(place: Place, ask: Ask) -> Iterator[Change]:
         parts = replace(ask, request=request, pods=pods, divisible=False)
         plan = planning.plan(place, parts, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
-            where = f"{plan.level} {plan.domain}".strip()
+            where = plan.level if plan.domain in ("", plan.level) else f"{plan.level} {plan.domain}"
             rate = f", ring {plan.gb_per_s:.1f} GB/s" if plan.gb_per_s else ""
             yield Change("MorePods", f"set gpusPerPod: {count // pods}, which makes {pods} pods ({where}{rate})")
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating, standing
+from kgwe.apps.scheduler import jobs, seating, standing
 from kgwe.apps.scheduler.workload import Workload
 from kgwe.apps.whatif import words
 from kgwe.apps.whatif.explanation import (
@@ -207,7 +207,8 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         warnings=view.warnings,
     )
     seat = view.state.seat_of(pod)
-    workload = view.state.workload(seat[0]) if seat is not None else None
+    # A pod of ours may have no seat yet; its label says whose it is.
+    workload = view.state.workload(seat[0] if seat is not None else meta.labels.get(jobs.UID_LABEL, ""))
     if workload is not None:
         return _of_workload(view, pod, workload, base)
     owner = view.gangs.owner_of(pod.metadata.uid)
