@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,7 +79,7 @@ def state():
 
 @pytest.fixture
 async def bed(state):
-    means = SimpleNamespace(
+    means: Any = SimpleNamespace(
         client=Client(), state=state, gangs=Gangs(state), events=Events(), metrics=Metrics(), settings=Settings()
     )
     planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
