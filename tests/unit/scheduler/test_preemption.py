@@ -45,7 +45,7 @@ class Client:
         self.calls.append(("delete", resource.kind))
 
 
-class Events(list):
+class Events(list[Any]):
     def record(self, event):
         self.append((event.reason, event.note))
 
