@@ -164,3 +164,31 @@ async def test_a_sick_card_moves_its_own_pod_of_a_gang_and_no_other(bed: Bed):
         assert job.status.failed == 0
     finally:
         await faults.clear(bed.client)
+
+
+# --- preemption -------------------------------------------------------------------------------------------
+
+
+async def test_a_gang_of_others_that_says_so_makes_way_as_a_whole(bed: Bed, other_job):
+    await racks(bed, {"a": 2})
+    await bed.controller()
+    before = await other_job("yields", 2, preemptible="true")
+
+    high = await bed.submit(kgwe("high", 8, priority=1000))
+
+    await bed.until_phase(high, "Running")
+    await bed.until(lambda: not set(uids(before).values()) & set(uids(members(bed, "yields")).values()))
+    await bed.delete(high)
+    await bed.until(lambda: len(members(bed, "yields")) == 2, timeout_s=60)
+
+
+async def test_a_gang_of_others_that_does_not_say_so_stays(bed: Bed, other_job):
+    await racks(bed, {"a": 2})
+    await bed.controller()
+    before = await other_job("stays", 2)
+    high = await bed.submit(kgwe("high", 8, priority=1000))
+    await bed.until_phase(high, "Pending")
+    await racks(bed, {"b": 1})
+
+    await bed.until_phase(high, "Running")
+    assert uids(members(bed, "stays")) == uids(before)

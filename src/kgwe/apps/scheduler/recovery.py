@@ -153,31 +153,30 @@ class Recovery:
         return tuple(self._state.ledger.places(owner).values())
 
     def _plan(self, hit: Sequence[str], losses: Losses) -> None:
-        """One plan for all that were hit, as far as they can be moved at once."""
-        room = self._most - sum(each.moves for each in self.repairs.under_way.values())
-        asked: dict[str, Running] = {}
-        for owner in hit:
-            busy = self.repairs.under_way.get(owner)
-            if owner in self._left_alone or (busy is not None and (busy.writing or busy.replaced)):
-                continue
-            if self.repairs.excuse_failing(owner):
-                continue
-            running = self.census.of(owner, losses.hit)
-            if running is not None and self._is_ours_to_mend(owner):
-                asked[owner] = running
-                room -= sum(member.failed for member in running.members)
-                if room <= 0:
-                    break
+        """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
+        known = [self.census.of(owner, losses.hit) for owner in hit if self._is_open(owner)]
+        asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
             self._state.ledger.release(asking.lost_key(owner))
         fleet = self._state.fleet
         names = losses.nodes & fleet.snapshot.index.keys()
         for repaired in plan_recovery(fleet.fitter, fleet.tree, asked.values(), Failure(nodes=names)).repairs:
-            self._apply(asked[repaired.workload], repaired, losses)
+            if repaired.moves and self.repairs.moving >= self._most:
+                self._again()
+            else:
+                self._apply(asked[repaired.workload], repaired, losses)
 
-    def _is_ours_to_mend(self, owner: str) -> bool:
-        """A run of which no pod has found its place is planned anew by whoever waits for that."""
+    def _is_open(self, owner: str) -> bool:
+        """Whether there is anything to plan for it now.
+
+        A run of which no pod has found its place is planned anew by whoever waits for that.
+        """
+        busy = self.repairs.under_way.get(owner)
+        if owner in self._left_alone or (busy is not None and (busy.writing or busy.replaced)):
+            return False
+        if self.repairs.excuse_failing(owner):
+            return False
         run = self._state.runs.get(owner)
         return run is None or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
 

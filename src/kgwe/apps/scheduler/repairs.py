@@ -119,6 +119,11 @@ class Repairs:
         else:
             self._move_run(owner, repaired)
 
+    @property
+    def moving(self) -> int:
+        """Pods that are on their way."""
+        return sum(each.moves for each in self.under_way.values())
+
     def touched(self, owner: str) -> None:
         """Something about the owner's run or pods changed."""
         self.excuse_failing(owner)

@@ -1,0 +1,188 @@
+"""What is planned for work that a failure hit, and what is reserved, stored and asked for meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
+
+from kgwe import errors
+from kgwe.apps.scheduler import asking, seating, strays
+from kgwe.apps.scheduler.evictions import Evictions
+from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.recovery import Recovery
+from kgwe.apps.scheduler.settings import Settings
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube.api.core import Condition
+
+
+class Client:
+    """Takes calls down; patches fail as it is told to."""
+
+    def __init__(self):
+        self.patches = []
+        self.failures = []
+
+    async def patch(self, _resource, _name, body, _namespace, **_):
+        if self.failures:
+            raise self.failures.pop(0)
+        self.patches.append(body["metadata"]["annotations"])
+
+    async def get(self, _resource, _name, _namespace):
+        return job(seats=TWO)
+
+
+class Events(list):
+    def record(self, event):
+        self.append((event.reason, event.note))
+
+
+def down(name):
+    made = node(name)
+    status = msgspec.structs.replace(made.status, conditions=(Condition("Ready", "Unknown"),))
+    return msgspec.structs.replace(made, status=status)
+
+
+def with_policy(policy):
+    made = workload(count=8)
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, recoveryPolicy=policy))
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    for name in ("n1", "n2", "n3"):
+        made.on_node(added(node(name)))
+    made.on_kgwe(added(workload(count=8)))
+    made.on_job(added(job(seats=TWO)))
+    for index, seat in enumerate(TWO):
+        made.on_pod(added(pod(f"p{index}", at=seat.node, index=index)))
+    return made
+
+
+@pytest.fixture
+async def bed(state):
+    means = SimpleNamespace(
+        client=Client(),
+        state=state,
+        gangs=Gangs(state),
+        events=Events(),
+        metrics=Metrics(),
+        settings=Settings(recovery_gather_seconds=0.0),
+    )
+    planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
+    # Not started: what would be taken away is only noted.
+    evictions = Evictions(means)
+    recovery = Recovery(means, planner, evictions, seat=lambda *_: None)
+    state.on_health = recovery.health
+    state.on_room = recovery.room
+    yield SimpleNamespace(
+        client=means.client, state=state, planner=planner, recovery=recovery, evictions=evictions, events=means.events
+    )
+    await recovery.stop()
+    planner.close()
+
+
+async def until(true):
+    for _ in range(300):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("not true in time")
+
+
+def lose(state, name):
+    state.on_node(changed(node(name), down(name)))
+
+
+async def test_the_new_plan_is_reserved_at_once_and_stored_before_the_old_pod_is_taken_away(bed):
+    lose(bed.state, "n2")
+    await until(lambda: bed.client.patches)
+    (stored,) = bed.client.patches
+    seats = seating.decode(stored[seating.PLAN_ANNOTATION])
+    assert [seat.node for seat in seats] == ["n1", seats[1].node]
+    assert seats[1].node in ("n1", "n3")
+    assert stored[strays.NOTE_ANNOTATION].startswith("node n2 is lost; pod 1 moves to ")
+    await until(lambda: "uid-p1" in bed.evictions)
+    assert "uid-p0" not in bed.evictions
+    assert bed.state.runs[UID].seats == seats
+
+
+async def test_a_plan_that_cannot_be_stored_is_taken_back_and_made_again(bed):
+    bed.client.failures = [errors.Transient("away")]
+    lose(bed.state, "n2")
+    await until(lambda: not bed.client.failures)
+    assert bed.state.runs[UID].seats == TWO
+    assert "uid-p1" not in bed.evictions
+    await until(lambda: bed.client.patches)
+    assert bed.state.runs[UID].seats != TWO
+
+
+async def test_policy_none_is_left_alone(bed):
+    bed.state.on_kgwe(changed(workload(count=8), with_policy("None")))
+    lose(bed.state, "n2")
+    await until(lambda: bed.events)
+    assert bed.events == [("LeftAlone", "node n2 is lost; its recovery policy is to do nothing")]
+    assert bed.client.patches == []
+
+
+async def test_restart_gang_starts_a_new_round(bed):
+    bed.state.on_kgwe(changed(workload(count=8), with_policy("RestartGang")))
+    lose(bed.state, "n2")
+    await until(lambda: bed.client.patches)
+    assert bed.client.patches[0][strays.ROUND_ANNOTATION] == "1"
+    new = job(seats=bed.state.runs[UID].seats)
+    notes = new.metadata.annotations | bed.client.patches[0]
+    new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, annotations=notes))
+    bed.state.on_job(changed(job(seats=TWO), new))
+    bed.recovery.repairs.touched(UID)
+    assert "uid-p0" in bed.evictions, "the healthy one starts again too"
+
+
+async def test_without_room_nothing_moves_and_what_was_lost_is_asked_for_before_all_others(bed):
+    full = [pod(f"full{name}", "", at=name, gpus=gpus) for name, gpus in (("n1", 4), ("n3", 8))]
+    for each in full:
+        bed.state.on_pod(added(each))
+    lose(bed.state, "n2")
+    lost = asking.lost_key(UID)
+    await until(lambda: lost in bed.planner.waiting)
+    asked = bed.planner.waiting[lost]
+    assert (asked.first_claim, asked.pods) == (True, 1)
+    assert [member.node for member in asked.partial.members] == ["n1", ""]
+    assert bed.client.patches == []
+    assert bed.events[0][0] == "Recovering"
+
+    bed.state.on_pod(removed(full[1]))
+    await until(lambda: bed.client.patches)
+    assert lost not in bed.planner.waiting
+    assert bed.state.runs[UID].seats[1].node == "n3"
+
+
+async def test_a_node_that_comes_back_ends_the_waiting(bed):
+    for name, gpus in (("n1", 4), ("n3", 8)):
+        bed.state.on_pod(added(pod(f"full{name}", "", at=name, gpus=gpus)))
+    lose(bed.state, "n2")
+    await until(lambda: asking.lost_key(UID) in bed.planner.waiting)
+    bed.state.on_node(changed(down("n2"), node("n2")))
+    await until(lambda: asking.lost_key(UID) not in bed.planner.waiting)
+    assert bed.client.patches == []
+    assert free(bed.state) == {"n1": 0, "n2": 4, "n3": 0}
+
+
+async def test_all_is_told_and_counted_when_it_runs_again(bed):
+    lose(bed.state, "n2")
+    await until(lambda: "uid-p1" in bed.evictions)
+    place = bed.state.runs[UID].seats[1].node
+    bed.state.on_pod(removed(pod("p1", at="n2", index=1)))
+    bed.recovery.repairs.touched(UID)
+    assert UID in bed.recovery.repairs.under_way
+    bed.state.on_pod(added(pod("again", at=place, index=1)))
+    bed.recovery.repairs.touched(UID)
+    assert UID not in bed.recovery.repairs.under_way
+    assert [reason for reason, _ in bed.events] == ["Recovering", "Recovered"]
