@@ -76,12 +76,17 @@ async def bed(state):
         metrics=Metrics(),
         settings=Settings(recovery_gather_seconds=0.0),
     )
-    planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
+
+    def decided(lost):
+        if lost in planner.planned:
+            recovery.found(lost)
+
+    planner = Planner(state, {}, random.Random(1), means.metrics, decided)
     # Not started: what would be taken away is only noted.
     evictions = Evictions(means)
     recovery = Recovery(means, planner, evictions, seat=lambda *_: None)
     state.on_health = recovery.health
-    state.on_room = recovery.room
+    state.on_room = planner.pass_soon
     yield SimpleNamespace(
         client=means.client, state=state, planner=planner, recovery=recovery, evictions=evictions, events=means.events
     )

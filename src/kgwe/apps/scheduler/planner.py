@@ -65,7 +65,6 @@ class Planner:
         self.planned: dict[str, Plan] = {}  # owner -> decision, until it is seen in the API
         self.estimates: dict[str, Eta] = {}  # owner -> when it is thought to start
         self.remarks: dict[str, tuple[Reason, str]] = {}  # owner that had a place -> why it lost it
-        self.first: Callable[[], None] = lambda: None  # called before a pass: whoever has the first claim
         self.on_refused: Callable[[], None] = lambda: None
         self._claims: dict[str, bool] = {}  # owner -> whether the room that is kept for it is free
         self._state = state
@@ -186,7 +185,6 @@ class Planner:
         self._soon = None
         if self._running is not None:
             return  # its end starts the next one
-        self.first()
         self._sync()
         now_s = time.time()
         if self._passes.is_light:

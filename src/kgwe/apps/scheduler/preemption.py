@@ -34,6 +34,7 @@ from kgwe.placement.live import Holding
 from kgwe.placement.planning import Seat
 from kgwe.placement.preempt import PreemptionPlan, plan_preemption
 from kgwe.placement.refusals import Reason
+from kgwe.placement.running import Running
 from kgwe.placement.shadow import Shadow
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.planner import Planner
     from kgwe.kube.api import core
     from kgwe.placement.planning import Ask
-    from kgwe.placement.running import Running
 
 log = structlog.get_logger(__name__)
 
@@ -175,9 +175,14 @@ class Preemption:
 
     async def _look_for_victims(self) -> None:
         in_vain: set[tuple[Ask, int]] = set()
+        seen, running = (-1, -1), list[Running]()
+        budgets = Budgets(self._state.budgets)
         for ask in itertools.islice(self._candidates(), _MOST):
-            budgets = Budgets(self._state.budgets)
-            victims = [each for each in self._victims(budgets) if each.priority < ask.priority]
+            fleet = self._state.fleet
+            if seen != (fleet.generation, fleet.snapshot.version):
+                seen, budgets = (fleet.generation, fleet.snapshot.version), Budgets(self._state.budgets)
+                running = list(self._victims(budgets))
+            victims = [each for each in running if each.priority < ask.priority]
             shape = (ask.shape(), ask.priority)
             if not victims or shape in in_vain:
                 continue
@@ -194,7 +199,7 @@ class Preemption:
         """Work that waits, the most important first; each once per version of the fleet, and not too often."""
         planner = self._planner
         held = [(planner.waiting[owner], no) for owner, no in planner.held.items() if owner in planner.waiting]
-        lowest = min((each.priority for each in self._victims(Budgets({}))), default=None)
+        lowest = min(self._census.preemptible_priorities(), default=None)
         if lowest is None:
             return
         asks = [ask for ask, no in held if no.reason in _HELPS and no.possible and ask.priority > lowest]

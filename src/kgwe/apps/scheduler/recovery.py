@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kgwe.placement.running import Running
 
 # Events that could help work without a place (a pod ends, a node comes) become one look.
-_GATHER_S: Final = 0.05
+_GATHER_S: Final = 1.0
 # What could not be written is tried again after this long.
 _AGAIN_S: Final = 2.0
 
@@ -100,7 +100,7 @@ class Recovery:
             self._look_at(now)
 
     def room(self) -> None:
-        """Room may have come free."""
+        """Room may have come free: the planner gives it to those who lack it; whole gangs may have to move for it."""
         if self._lacking:
             self._look_at(self._clock() + _GATHER_S)
 
@@ -108,11 +108,6 @@ class Recovery:
         """The planner has kept room for what an owner lost: look again, at once."""
         self._planner.confirm(lost)
         self._look()
-
-    def first(self) -> None:
-        """Called before others are given room: whoever lost his has the first claim."""
-        if self._lacking:
-            self._look()
 
     def gone(self, owner: str) -> None:
         self.repairs.under_way.pop(owner, None)

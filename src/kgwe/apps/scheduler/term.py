@@ -61,7 +61,6 @@ class Term:
         self._evictions = Evictions(means)
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
         self._preemption = Preemption(means, self._planner, self._recovery.census)
-        self._planner.first = self._recovery.first
         self._reconciler.excuse = self._recovery.repairs.excuse
         self._planner.on_refused = self._preemption.refused
         self._workers: list[asyncio.Task[None]] = []
