@@ -12,9 +12,9 @@ oldest some day, whatever namespaces hold. On those nodes other work is placed o
 A backfilled work that stays on past its p95 has broken its word. Namespaces whose word is broken too often are not
 taken at it for a while; the p95 itself allows for one in twenty.
 
-Holds are memory only, few, and sticky: they move when another place would be earlier by more than is lost by moving. A
-start that cannot be known stops others for nobody knows how long, so such a hold is only for who has waited long, and
-takes turns with no hold.
+Holds are memory only, few, and sticky: they move when another place would be earlier by more than is lost by moving.
+Where the start cannot be known, others are stopped for nobody knows how long: such a hold is only for who has waited
+long, for one at a time, on the emptiest nodes, and only for as long as they become emptier.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Settings:
     """How old the outlook of a hold may be."""
     blind_after_s: float = 600.0
     """A hold without a known start is for who has waited this long, one at a time."""
-    blind_s: float = 43200.0
-    """It lasts this long, then there is none for as long."""
+    blind_s: float = 86400.0
+    """It ends when nothing has come free there for this long, and is not made again for as long."""
     likely: float = 0.7
     """The place is chosen by when this part of runs like those there is over: it takes only one that is late."""
     forgiven: int = 3
@@ -104,6 +104,9 @@ class _Kept:
     work: Work
     looked_s: float
     stale: bool = False
+    #: without a known start: cards that have come free, and since when no more have
+    free: int = 0
+    since_s: float = 0.0
 
 
 class Holds:
@@ -117,6 +120,8 @@ class Holds:
         self._kept: dict[str, _Kept] = {}
         # Who cannot have a hold, and when to look again.
         self._denied: dict[str, float] = {}
+        # Who has had one without a known start in vain, and when to try again.
+        self._blind_from: dict[str, float] = {}
         #: rises whenever a hold is made, moved or ended
         self.version = 0
 
@@ -142,8 +147,9 @@ class Holds:
     def begin(self, queue: Queue, now_s: float, *, is_other: bool) -> None:
         """At the start of a pass: holds of who waits no more end. `is_other`: nodes are not what they were."""
         self.trust.settle(self._roster, now_s)
-        if self._denied:
-            self._denied = {key: until_s for key, until_s in self._denied.items() if key in queue.entries}
+        for times in (self._denied, self._blind_from):
+            for key in [key for key in times if key not in queue.entries]:
+                del times[key]
         for key, kept in list(self._kept.items()):
             entry = queue.entries.get(key)
             if entry is None or entry.work != kept.work:
@@ -171,7 +177,7 @@ class Holds:
             return None
         if len(self._kept) >= self.settings.holds:
             self.end(max(self._kept, key=lambda key: self._kept[key].hold.rank))
-        kept = self._kept[work.key] = _Kept(_hold(work, prospect), work, now_s)
+        kept = self._kept[work.key] = _Kept(_hold(work, prospect), work, now_s, free=prospect.free, since_s=now_s)
         self.version += 1
         return kept.hold
 
@@ -200,12 +206,10 @@ class Holds:
         here_s = outlook.when(work.request, now_s, elsewhere, likely)
         if here_s is None or _is_worth_moving(here_s, outlook.when(work.request, now_s, others, likely), now_s):
             prospect = self._prospect(work, now_s)
-            if prospect is None:
+            if prospect is None or not self._drains(kept, prospect, now_s):
                 self.end(work.key)
                 return
-            # Without a known start no place is better than another.
-            if kept.stale or prospect.start_s is not None or hold.start_s is not None:
-                hold = _hold(work, prospect)
+            hold = _hold(work, prospect)
         else:
             hold = replace(hold, start_s=outlook.when(work.request, now_s, elsewhere))
         self.version += hold != kept.hold
@@ -213,6 +217,15 @@ class Holds:
             for other in self._kept.values():
                 other.stale |= not other.hold.nodes.isdisjoint(hold.nodes)
         kept.hold, kept.looked_s, kept.stale = hold, now_s, False
+
+    def _drains(self, kept: _Kept, prospect: Prospect, now_s: float) -> bool:
+        """Whether there is hope for a hold without a known start."""
+        if prospect.free != kept.free or prospect.start_s is not None:
+            kept.free, kept.since_s = prospect.free, now_s
+        if now_s - kept.since_s < self.settings.blind_s:
+            return True
+        self._blind_from[kept.work.key] = now_s + self.settings.blind_s
+        return False
 
     def _prospect(self, work: Work, now_s: float) -> Prospect | None:
         """The place to keep; when it can start there at the earliest, if all that runs there ends at its median."""
@@ -238,11 +251,10 @@ class Holds:
         )
 
     def _may_be_blind(self, work: Work, now_s: float) -> bool:
-        """For nobody knows how long nodes are kept for one at a time, and by turns for nobody."""
+        """For nobody knows how long, nodes are kept for one at a time."""
         if any(kept.hold.start_s is None for key, kept in self._kept.items() if key != work.key):
             return False
-        waited_s = now_s - work.since_s - self.settings.blind_after_s
-        return waited_s >= 0 and int(waited_s // self.settings.blind_s) % 2 == 0
+        return now_s >= self._blind_from.get(work.key, work.since_s + self.settings.blind_after_s)
 
     # --- others -----------------------------------------------------------------------------------------
 

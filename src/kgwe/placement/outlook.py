@@ -44,6 +44,8 @@ class Prospect:
     """None: not by anything that is known to end."""
     level: str
     domain: str
+    free: int = 0
+    """Cards free there, where the start is not known."""
 
 
 class Outlook:
@@ -165,7 +167,7 @@ def _node_of(shadow: Shadow, request: Request, start_s: float | None) -> Prospec
 
 
 def _least_lacking(shadow: Shadow, gang: GangRequest, missing: Missing, veil: frozenset[str]) -> Prospect | None:
-    """The nodes of the domain with most room that would hold the gang once they are empty, the emptiest first."""
+    """Of the domain with most room, the nodes that would hold the gang once they are empty, the emptiest first."""
     ladder = shadow.search.ladders.of(gang.named_levels)
     rung = ladder.rungs[ladder.index(missing.level)]
     if missing.domain not in rung.names:
@@ -177,10 +179,12 @@ def _least_lacking(shadow: Shadow, gang: GangRequest, missing: Missing, veil: fr
     each = cards // max(role.request.gpus.count, 1)
     each[shadow.fitter.when_empty(role.request)[nodes] != Verdict.FITS] = 0
     chosen: list[str] = []
-    needed = missing.needed
-    for place in np.argsort(-room, kind="stable").tolist():
+    needed, idle = missing.needed, 0
+    free = np.bitwise_count(shadow.snapshot.free[nodes])
+    for place in np.lexsort((-free.astype(np.int64), -room)).tolist():
         name = shadow.snapshot.nodes[int(nodes[place])].name
         if needed > 0 and each[place] and name not in veil:
             chosen.append(name)
             needed -= int(each[place])
-    return Prospect(frozenset(chosen), None, missing.level, missing.domain) if needed <= 0 else None
+            idle += int(free[place])
+    return Prospect(frozenset(chosen), None, missing.level, missing.domain, idle) if needed <= 0 else None

@@ -235,7 +235,7 @@ class TestUnknownEnds:
         assert hold.start_s is None
         assert "not known" in hold.words(70.0)
 
-    def test_but_not_for_ever(self):
+    def test_but_not_for_ever_if_nothing_comes_free(self):
         bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0)
         bed.put(work("other", 8, since_s=3.0))
         bed.run(70.0)
