@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -38,7 +39,7 @@ class Client:
         return job(seats=TWO)
 
 
-class Events(list):
+class Events(list[tuple[str, str]]):
     def record(self, event):
         self.append((event.reason, event.note))
 
@@ -68,7 +69,7 @@ def state():
 
 @pytest.fixture
 async def bed(state):
-    means = SimpleNamespace(
+    means: Any = SimpleNamespace(
         client=Client(),
         state=state,
         gangs=Gangs(state),
