@@ -57,6 +57,7 @@ crds: $(READY) ## Write deploy/crds and docs/reference from the types
 
 lock: $(READY) ## Pin the newest versions that fit into requirements/
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra controller -o requirements/controller.txt
+	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra agent -o requirements/agent.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra all -o requirements/all.txt
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --all-extras --group dev -o requirements/dev.txt
 
