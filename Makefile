@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test test-unit test-slow check format bench crds lock clean
+.PHONY: help run test test-unit test-slow check format bench crds proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench: $(READY) ## Benchmarks at a size for a laptop
 crds: $(READY) ## Write deploy/crds and docs/reference from the types
 	@$(BIN)/kgwe crds --output deploy/crds
 	@$(BIN)/kgwe crds --docs --output docs/reference
+
+proto: $(READY) ## Write the code of the protocols in src/kgwe/proto
+	@$(BIN)/python -m kgwe.proto.generate
 
 lock: $(READY) ## Pin the newest versions that fit into requirements/
 	@$(BIN)/uv pip compile --quiet --upgrade --no-header --no-annotate pyproject.toml --extra controller -o requirements/controller.txt

@@ -1,0 +1,1 @@
+"""Protocols: .proto files and the code made from them by `make proto`."""
