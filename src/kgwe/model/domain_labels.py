@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.model import domains
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from kgwe.model import domains
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,13 @@ class Labels:
     def names(self) -> tuple[str, ...]:
         return tuple(level.name for level in self.levels)
 
-    def place(self, node: str, labels: Mapping[str, str], gb_per_s: float = domains.UNKNOWN_GB_PER_S) -> domains.Place:
+    def place(self, node: str, labels: Mapping[str, str], gb_per_s: float | None = None) -> domains.Place:
         """Where the labels put the node; `gb_per_s` is what its network cards carry, one direction."""
+        from kgwe.model import domains  # noqa: PLC0415 - brings NumPy, which whoever only reads API types does without
+
         path = tuple(_first(labels, level.keys) for level in self.levels)
-        return domains.Place(node, path, _first(labels, self.nvlink), gb_per_s)
+        rate = domains.UNKNOWN_GB_PER_S if gb_per_s is None else gb_per_s
+        return domains.Place(node, path, _first(labels, self.nvlink), rate)
 
 
 def _first(labels: Mapping[str, str], keys: Iterable[str]) -> str:
