@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.kube import nodehealth, topology, translate
+from kgwe.kube import migcards, nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
 from kgwe.model import amounts, domain_labels, gpu, mig
 from kgwe.model.wiring import Slot, Wiring
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import GPUDevice, GPUNode
+    from kgwe.kube.api.gpunode import GPUDevice, GPUNode, MIGLayout
+    from kgwe.kube.api.migstrategy import MIGStrategy
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
     from kgwe.kube.api.topologydomain import TopologyDomain
     from kgwe.kube.nodehealth import Fault
@@ -58,6 +59,7 @@ class FleetReader:
         self._nodes: dict[str, core.Node] = {}
         self._gpu_nodes: dict[str, GPUNode] = {}
         self._domains: dict[str, TopologyDomain] = {}
+        self._strategies: dict[str, MIGStrategy] = {}
         self._config: SchedulerConfig | None = None
         self._built: dict[str, Node] = {}
         self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
@@ -84,7 +86,7 @@ class FleetReader:
             self._gpu_nodes.pop(name, None)
         else:
             self._gpu_nodes[name] = gpu_node
-        if before is not None and gpu_node is not None and before.status == gpu_node.status:
+        if before is not None and gpu_node is not None and _says_the_same(before, gpu_node):
             return False
         return self._rebuild(name)
 
@@ -95,6 +97,16 @@ class FleetReader:
         else:
             self._domains[name] = domain
         return before is None or domain is None or before.spec != domain.spec
+
+    def set_strategy(self, name: str, strategy: MIGStrategy | None) -> bool:
+        before = self._strategies.pop(name, None)
+        if strategy is not None:
+            self._strategies[name] = strategy
+        known = [each and (each.spec, each.status.observedGeneration > 0) for each in (before, strategy)]
+        if known[0] == known[1]:
+            return False
+        changed = [self._rebuild(node) for node in self._gpu_nodes]
+        return any(changed)
 
     def set_config(self, config: SchedulerConfig | None) -> bool:
         changed = (self._config.spec if self._config else None) != (config.spec if config else None)
@@ -161,8 +173,18 @@ class FleetReader:
         labels = node.metadata.labels
         devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
         shape = self._shape(offered, labels, gpu_node)
-        cut = _cut(devices, offered, shape)
-        healthy = sum(1 << card for card in range(shape.cards) if card not in devices or _is_healthy(devices[card]))
+        layouts = migcards.layouts(gpu_node)
+        cut = _cut(devices, offered, shape, layouts)
+        held_back = {
+            card
+            for card, device in devices.items()
+            if migcards.is_held_back(device, layouts.get(device.uuid), labels, self._strategies.values())
+        }
+        healthy = sum(
+            1 << card
+            for card in range(shape.cards)
+            if card not in devices or (_is_healthy(devices[card]) and card not in held_back)
+        )
         return Node(
             name=node.metadata.name,
             shape=shape,
@@ -213,6 +235,10 @@ def _same(old: core.Node, new: core.Node) -> bool:
     )
 
 
+def _says_the_same(old: GPUNode, new: GPUNode) -> bool:
+    return old.status == new.status and old.spec == new.spec
+
+
 def _is_healthy(device: GPUDevice) -> bool:
     return device.health.state != HealthState.UNHEALTHY
 
@@ -230,9 +256,9 @@ def _slice_cards(offered: Mapping[str, int]) -> int:
 
 
 def _cut(
-    devices: Mapping[int, GPUDevice], offered: Mapping[str, int], shape: Shape
+    devices: Mapping[int, GPUDevice], offered: Mapping[str, int], shape: Shape, layouts: Mapping[str, MIGLayout]
 ) -> dict[int, tuple[Placement, ...]]:
-    """Card -> its slices; of those only as many as the device plugin offers."""
+    """Card -> its slices; of those only as many as the device plugin offers, and none that is to go."""
     left = {name: count for name, count in offered.items() if name.startswith(amounts.MIG_PREFIX) and count}
     cut: dict[int, tuple[Placement, ...]] = {}
     for index, device in sorted(devices.items()):
@@ -241,7 +267,7 @@ def _cut(
         found: list[Placement] = []
         for instance in device.mig.instances:
             resource = mig.resource_of(instance.profile)
-            if left.get(resource, 0) > 0:
+            if left.get(resource, 0) > 0 and migcards.is_offered(device, instance, layouts.get(device.uuid)):
                 left[resource] -= 1
                 found.append(_placement(shape, instance.profile, instance.start, instance.size, instance.memoryMiB))
         cut[index] = tuple(found)

@@ -258,7 +258,7 @@ async def _bring_gpu_node(client: KubeClient, wanted: gpunode.GPUNode, old: gpun
     if old is not None and (
         old.metadata.ownerReferences != wanted.metadata.ownerReferences
         or old.metadata.labels != wanted.metadata.labels
-        or old.spec != wanted.spec
+        or old.spec.source != wanted.spec.source
     ):
         await client.patch(resources.GPU_NODE, name, {"metadata": manifest["metadata"], "spec": manifest["spec"]})
         wrote = True

@@ -283,8 +283,12 @@ def _feature_labels(node: FleetNode) -> Mapping[str, str]:
 
 def _mig_labels(node: FleetNode) -> dict[str, str]:
     profiles = [instance.placement.profile for card in node.cards for instance in card.instances]
+    if node.model.geometry is None:
+        return {}
+    # Nobody plays mig-manager; the other labels stay as the GPU operator leaves them.
+    managed = {"gpu.deploy.mig-manager": "false"}
     if not profiles:
-        return {"mig.config": "all-disabled", "mig.config.state": "success"} if node.model.geometry else {}
+        return {"mig.config": "all-disabled", "mig.config.state": "success", **managed}
     if node.pool.mig_strategy == "single":
         profile = profiles[0]
         return {
@@ -295,8 +299,9 @@ def _mig_labels(node: FleetNode) -> dict[str, str]:
             "gpu.slices.ci": str(profile.compute),
             "mig.config": f"all-{profile.name.replace('+', '.')}",
             "mig.config.state": "success",
+            **managed,
         }
-    out = {"mig.config": f"custom-{node.pool.name}", "mig.config.state": "success"}
+    out = {"mig.config": f"custom-{node.pool.name}", "mig.config.state": "success", **managed}
     for profile in {profile.name: profile for profile in profiles}.values():
         prefix = profile.resource.removeprefix("nvidia.com/")
         out[f"{prefix}.count"] = str(sum(other.name == profile.name for other in profiles))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kgwe.kube import resources
-from kgwe.kube.api.gpunode import Fabric
+from kgwe.kube import migcards, resources
+from kgwe.kube.api.gpunode import CardSpec, Fabric, MIGLayout
 from kgwe.kube.fleet import FleetReader
 from kgwe.local import gpunodes, models
 from kgwe.model import amounts, inventory
@@ -150,3 +150,133 @@ def test_a_node_that_goes_is_gone_from_the_network_too(reader):
     assert len(list(reader.nodes())) == 1
     assert reader.tree() is not None
     assert not reader.set_node(name, None)
+
+
+# --- cards that are to be cut ---------------------------------------------------------------------------
+
+
+def strategy(generation=1, **spec):
+    body = {
+        "metadata": {"name": "s"},
+        "spec": {"profileDistribution": {"1g.10gb": 1.0}, **spec},
+        "status": {"observedGeneration": generation} if generation else {},
+    }
+    return msgspec.convert(body, resources.MIG_STRATEGY.type)
+
+
+def cut_node():
+    return next(pair for pair in built("hgx-a100", 4) if pair[1].status.gpus[0].mig.enabled)
+
+
+def wishing(gpu_node, card, **mig):
+    """The GPUNode, with a layout asked of one card."""
+    uuid = gpu_node.status.gpus[card].uuid
+    spec = msgspec.structs.replace(gpu_node.spec, cards=(CardSpec(uuid, MIGLayout(**mig)),))
+    return msgspec.structs.replace(gpu_node, spec=spec)
+
+
+def relabelled(node, **labels):
+    kept = {key: value for key, value in node.metadata.labels.items() if key != migcards.DEPLOY_LABEL}
+    metadata = msgspec.structs.replace(node.metadata, labels=kept | labels)
+    return msgspec.structs.replace(node, metadata=metadata)
+
+
+def read(node, gpu_node, *strategies):
+    reader = FleetReader()
+    for each in strategies:
+        reader.set_strategy(each.metadata.name, each)
+    reader.set_node(node.metadata.name, node)
+    reader.set_gpu_node(node.metadata.name, gpu_node)
+    return reader
+
+
+def usable(reader):
+    (made,) = reader.nodes()
+    return made.usable
+
+
+def test_a_card_that_is_to_be_cut_is_not_given_whole():
+    (node, gpu_node), *_ = built()
+    reader = read(node, gpu_node)
+    assert reader.set_gpu_node(node.metadata.name, wishing(gpu_node, 3, enabled=True, instances=("7g.80gb@0",)))
+    (made,) = reader.nodes()
+    assert made.usable == 0xFF & ~(1 << 3)
+    assert reader.set_gpu_node(node.metadata.name, wishing(gpu_node, 3, enabled=False))
+    (made,) = reader.nodes()
+    assert made.usable == 0xFF
+
+
+def test_a_slice_that_is_to_go_is_not_given():
+    node, gpu_node = cut_node()
+    before = read(node, gpu_node)
+    (made,) = before.nodes()
+    card = next(card for card, cut in made.cut.items() if len(cut) > 1)
+    stays = made.cut[card][0]
+    wish = wishing(gpu_node, card, enabled=True, instances=(f"{stays.profile.name}@{stays.start}",))
+    (after,) = read(node, wish).nodes()
+    assert after.cut[card] == (stays,)
+    others = {other: cut for other, cut in made.cut.items() if other != card}
+    assert {other: cut for other, cut in after.cut.items() if other != card} == others
+    (after,) = read(node, wishing(gpu_node, card, enabled=False)).nodes()
+    assert after.cut[card] == ()
+    assert not after.usable >> card & 1
+
+
+def test_after_a_failed_cut_what_is_there_is_given():
+    node, gpu_node = cut_node()
+    (made,) = read(node, gpu_node).nodes()
+    card = next(card for card, cut in made.cut.items() if cut)
+    wish = wishing(gpu_node, card, enabled=True, instances=())
+    gpus = list(wish.status.gpus)
+    mig = msgspec.structs.replace(gpus[card].mig, phase="RolledBack")
+    gpus[card] = msgspec.structs.replace(gpus[card], mig=mig)
+    (after,) = read(
+        node, msgspec.structs.replace(wish, status=msgspec.structs.replace(wish.status, gpus=tuple(gpus)))
+    ).nodes()
+    assert after.cut[card] == made.cut[card]
+
+
+def test_a_new_card_that_a_strategy_means_waits_for_the_controllers_word():
+    (node, gpu_node), *_ = built()
+    assert not usable(read(node, gpu_node, strategy()))
+    reader = read(node, gpu_node, strategy())
+    assert reader.set_gpu_node(node.metadata.name, wishing(gpu_node, 0, enabled=False))
+    assert usable(reader) == 1, "decided: it stays whole"
+    assert reader.set_strategy("s", None)
+    assert usable(reader) == 0xFF
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        strategy(generation=0),
+        strategy(nodeSelector={"pool": "other"}),
+        strategy(gpuSelector={"model": "A100"}),
+        strategy(gpuSelector={"minMemoryGB": 90}),
+        strategy(gpuSelector={"architecture": "Ampere"}),
+    ],
+)
+def test_cards_that_no_strategy_means_are_given(other):
+    (node, gpu_node), *_ = built()
+    assert usable(read(node, gpu_node, other)) == 0xFF
+
+
+def test_beside_mig_manager_its_word_counts():
+    (node, gpu_node), *_ = built()
+    config, state = migcards.CONFIG_LABEL, migcards.STATE_LABEL
+    managed = relabelled(node)
+    assert "mig-manager" in migcards.left_alone(managed.metadata.labels)
+    assert not migcards.left_alone(node.metadata.labels)
+    assert usable(read(managed, gpu_node, strategy())) == 0xFF, "left alone, as it is"
+    pending = relabelled(node, **{config: "all-1g.10gb", state: "pending"})
+    assert not usable(read(pending, gpu_node)), "mig-manager is about to cut them"
+    done = relabelled(node, **{config: "all-1g.10gb", state: "failed"})
+    assert usable(read(done, gpu_node)) == 0xFF
+
+
+def test_nodes_that_offer_slices_as_gpus_are_left_alone():
+    (node, gpu_node), *_ = built()
+    labels = node.metadata.labels | {migcards.STRATEGY_LABEL: "single"}
+    single = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels=labels))
+    assert "single" in migcards.left_alone(labels)
+    assert usable(read(single, gpu_node, strategy())) == 0xFF

@@ -115,6 +115,7 @@ class Scheduler:
         pairs: list[tuple[Informer[Any], Callable[[Any], None]]] = [
             (Informer(client, resources.SCHEDULER_CONFIG), state.on_config),
             (Informer(client, resources.TOPOLOGY_DOMAIN), state.on_domain),
+            (Informer(client, resources.MIG_STRATEGY), state.on_strategy),
             (Informer(client, resources.NODE), state.on_node),
             (Informer(client, resources.GPU_NODE), state.on_gpunode),
             (Informer(client, resources.POD_DISRUPTION_BUDGET), state.on_budget),

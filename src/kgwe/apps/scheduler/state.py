@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import apps, core, policy
     from kgwe.kube.api.gpunode import GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.migstrategy import MIGStrategy
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
     from kgwe.kube.api.topologydomain import TopologyDomain
     from kgwe.kube.api.warp import WarpGPUWorkload
@@ -130,6 +131,9 @@ class ClusterState:
 
     def on_domain(self, change: Change[TopologyDomain]) -> None:
         self._nodes_changed(self.reader.set_domain(change.key, change.new))
+
+    def on_strategy(self, change: Change[MIGStrategy]) -> None:
+        self._nodes_changed(self.reader.set_strategy(change.key, change.new))
 
     def on_config(self, change: Change[SchedulerConfig]) -> None:
         self.config = change.new

@@ -7,7 +7,18 @@ so that unknown never looks like zero.
 import enum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
+from kgwe.kube.schema import (
+    AGE,
+    ApiStruct,
+    Column,
+    Conditions,
+    CustomObject,
+    Definition,
+    Rule,
+    Timestamp,
+    about,
+    matching,
+)
 from kgwe.model.gpu import Architecture
 
 # One writer writes these lists whole. Merging them by key would make the API server keep an owner per field of
@@ -30,10 +41,55 @@ class HealthState(enum.StrEnum):
     UNKNOWN = "Unknown"
 
 
+class MIGPhase(enum.StrEnum):
+    """How far a card is on its way to the layout the spec asks for; left out when it is there."""
+
+    CUTTING = "Cutting"
+    WAITING = "Waiting"
+    """Something in use stands in the way."""
+    ROLLED_BACK = "RolledBack"
+    FAILED = "Failed"
+
+
+_PLACE = matching("[1-9]g\\.[0-9]+gb([+-][a-z.]+)?@[0-9]+", "an instance is a profile and where it starts: 3g.40gb@4")
+
+
+class MIGLayout(ApiStruct, frozen=True):
+    """What a card is to be cut into."""
+
+    rules: ClassVar = (
+        Rule(
+            "self.enabled || !has(self.instances) || size(self.instances) == 0",
+            "instances need MIG mode: set enabled to true, or remove the instances",
+        ),
+    )
+
+    enabled: Annotated[bool, about("Whether MIG mode is to be on.")]
+    instances: Annotated[
+        tuple[Annotated[str, about("Profile and first memory slice, 3g.40gb@4.", max_length=32, rules=(_PLACE,))], ...],
+        about("All slices the card is to have.", max_items=16),
+    ] = ()
+
+
+class CardSpec(ApiStruct, frozen=True):
+    """What one GPU is to be."""
+
+    uuid: Annotated[str, about("Identity of the card, GPU-….", max_length=64)]
+    mig: Annotated[MIGLayout, about("How it is to be cut. Until it is, nothing of it that has to change is offered.")]
+
+
 class GPUNodeSpec(ApiStruct, frozen=True):
-    """How the node is observed."""
+    """How the node is observed, and what its cards are to be cut into."""
 
     source: Annotated[str, about("Who writes the status.", enum=Source)] = str(Source.AGENT)
+    cards: Annotated[
+        tuple[CardSpec, ...],
+        about(
+            "Cards that are cut by KGWE, written by the MIG controller; others are left as they are.",
+            max_items=64,
+            schema=_ATOMIC,
+        ),
+    ] = ()
 
 
 class PCIeLocation(ApiStruct, frozen=True):
@@ -83,6 +139,8 @@ class MIGState(ApiStruct, frozen=True):
     capable: Annotated[bool, about("Whether it can be cut.")] = False
     enabled: Annotated[bool, about("Whether MIG mode is on: then only slices can be used.")] = False
     instances: Annotated[tuple[MIGInstance, ...], about("The slices.", max_items=16)] = ()
+    phase: Annotated[str, about("How far it is from what spec.cards asks; left out when there.", enum=MIGPhase)] = ""
+    message: Annotated[str, about("What is being done, or stands in the way.", max_length=512)] = ""
 
 
 class GPUHealth(ApiStruct, frozen=True):
