@@ -203,6 +203,9 @@ class GPUNodeStatus(ApiStruct, frozen=True):
     cudaVersion: Annotated[str, about("Newest CUDA version the driver can run.", max_length=32)] = ""
     nics: Annotated[tuple[NetworkInterface, ...], about("Network cards.", max_items=64, schema=_ATOMIC)] = ()
     fabric: Annotated[Fabric | None, about("NVLink domain beyond the node; left out when there is none.")] = None
+    heartbeatTime: Annotated[
+        Timestamp | None, about("When the agent last said that it still watches; old: nobody does.")
+    ] = None
     conditions: Conditions = ()
 
 
@@ -223,6 +226,7 @@ class GPUNode(CustomObject, frozen=True):
             Column("Driver", ".status.driverVersion", priority=1),
             Column("Clique", ".status.fabric.clusterUUID", priority=1, description="NVLink domain beyond the node."),
             Column("Source", ".spec.source", priority=1),
+            Column("Heartbeat", ".status.heartbeatTime", "date", priority=1, description="Last sign of its agent."),
             AGE,
         ),
     )
