@@ -1,0 +1,106 @@
+"""Whatever drivers report, the parts of a card add up to the card."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgwe.model import attribution
+from kgwe.model.attribution import WHOLE, Load
+from kgwe.model.device import Process
+
+quick = settings(deadline=None, max_examples=150)
+
+PODS = ("", "a", "b", "c")
+utils = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.01, 0.25, 0.99, 1.0, 1.5, -0.1]))
+sizes = st.one_of(st.none(), st.integers(0, 90_000))
+loads = st.lists(st.builds(Load, pod=st.sampled_from(PODS), util=utils, memory_mib=sizes), max_size=8)
+
+
+def total(shares: attribution.Shares) -> int:
+    return sum(part for _, part in shares.pods) + shares.other + shares.idle + shares.unknown
+
+
+@st.composite
+def splits(draw):
+    return attribution.split(draw(utils), draw(loads), draw(st.sampled_from(PODS)))
+
+
+@quick
+@given(total=st.integers(0, 10**7), weights=st.lists(st.integers(0, 10**9), min_size=1, max_size=12))
+def test_what_is_apportioned_is_all_there_and_fair(total, weights):
+    parts = attribution.apportion(total, weights)
+    assert sum(parts) == total
+    whole = sum(weights)
+    for part, weight in zip(parts, weights, strict=True):
+        exact = total * weight / whole if whole else total / len(weights)
+        assert abs(part - exact) <= 1 + 1e-6 * exact
+
+
+@quick
+@given(busy=utils, on_it=loads, holder=st.sampled_from(PODS))
+def test_pods_and_idle_are_the_whole_card(busy, on_it, holder):
+    shares = attribution.split(busy, on_it, holder)
+    assert total(shares) == WHOLE
+    assert {load.pod for load in on_it if load.pod} <= dict(shares.pods).keys()
+    if busy is not None:
+        assert shares.unknown == 0
+        assert shares.busy == min(max(round(busy * WHOLE), 0), WHOLE)
+    if busy is None and all(load.util is None for load in on_it):
+        assert shares.unknown == WHOLE
+
+
+@quick
+@given(busy=st.floats(0, 1), on_it=loads)
+def test_nobody_is_given_more_than_was_measured_of_it_unless_the_rest_is_shared_out(busy, on_it):
+    shares = attribution.split(busy, on_it)
+    for pod, part in shares.pods:
+        mine = [load.util for load in on_it if load.pod == pod]
+        measured = [min(max(util, 0.0), 1.0) for util in mine if util is not None]
+        if len(measured) == len(mine):
+            assert part <= sum(round(util * WHOLE) for util in measured) + 1
+
+
+@quick
+@given(weights=st.lists(st.integers(1, 4), max_size=7), spare=st.integers(0, 5), data=st.data())
+def test_the_instances_of_a_card_and_its_uncut_rest_are_the_card(weights, spare, data):
+    parts = [(weight, data.draw(splits())) for weight in weights]
+    card = attribution.of_card(parts, sum(weights) + spare) if sum(weights) + spare else attribution.UNKNOWN
+    assert total(card) == WHOLE
+    if parts:
+        exact = sum(weight * shares.idle for weight, shares in parts) + spare * WHOLE
+        assert abs(card.idle - exact / (sum(weights) + spare)) <= 1
+
+
+@quick
+@given(pieces=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10)), of=st.integers(1, 16))
+def test_pieces_held_and_pieces_free_are_the_card(pieces, of):
+    shares = attribution.held(pieces, of)
+    assert total(shares) == WHOLE
+    for pod, count in pieces.items():
+        if sum(pieces.values()) <= of:
+            assert abs(shares.of(pod) - WHOLE * count / of) <= 1
+
+
+@quick
+@given(size=st.integers(0, 90_000), used=st.integers(0, 100_000), on_it=loads)
+def test_memory_of_pods_and_free_memory_are_the_card(size, used, on_it):
+    memory = attribution.split_memory(size, used, on_it)
+    assert memory is not None
+    assert memory.total == size
+    assert min([part for _, part in memory.pods] + [memory.other, memory.free]) >= 0
+
+
+@quick
+@given(
+    util=st.floats(0, 1),
+    clients=st.lists(st.integers(10, 20), max_size=5),
+    listed=st.lists(st.integers(10, 20), unique=True, max_size=5),
+    sizes=st.lists(st.integers(0, 1000), min_size=5, max_size=5),
+)
+def test_what_an_mps_server_did_is_handed_on_and_nothing_is_added(util, clients, listed, sizes):
+    processes = [Process(1, 100, util)] + [Process(pid, sizes[i]) for i, pid in enumerate(listed)]
+    pods = {pid: f"pod-{pid}" for pid in range(10, 21)}
+    told = attribution.loads(processes, pods, {1: clients})
+    assert abs(sum(load.util or 0.0 for load in told) - util) < 1e-5
+    assert {load.pod for load in told if load.pod} == {pods[pid] for pid in {*clients, *listed}}
