@@ -192,6 +192,18 @@ class Fabric(ApiStruct, frozen=True):
         return f"{self.clusterUUID}.{self.cliqueID}"
 
 
+class HeldDevices(ApiStruct, frozen=True):
+    """What one pod holds, as the kubelet says."""
+
+    pod: Annotated[str, about("Namespace and name of the pod.", max_length=320)]
+    uid: Annotated[str, about("Its uid; left out when the agent has not seen the pod itself.", max_length=64)] = ""
+    cards: Annotated[str, about("Whole cards, a hexadecimal mask of their numbers.", max_length=16)] = ""
+    slices: Annotated[tuple[str, ...], about("MIG slices, each card@start.", max_items=256)] = ()
+    replicas: Annotated[
+        int, about("How many of these are shares of a card that others may have too; left out when none is.", ge=0)
+    ] = 0
+
+
 class GPUNodeStatus(ApiStruct, frozen=True):
     """What was observed."""
 
@@ -203,6 +215,14 @@ class GPUNodeStatus(ApiStruct, frozen=True):
     cudaVersion: Annotated[str, about("Newest CUDA version the driver can run.", max_length=32)] = ""
     nics: Annotated[tuple[NetworkInterface, ...], about("Network cards.", max_items=64, schema=_ATOMIC)] = ()
     fabric: Annotated[Fabric | None, about("NVLink domain beyond the node; left out when there is none.")] = None
+    held: Annotated[
+        tuple[HeldDevices, ...],
+        about(
+            "Pods that hold cards or slices, as the kubelet says; nothing is known of pods that are not here.",
+            max_items=512,
+            schema=_ATOMIC,
+        ),
+    ] = ()
     heartbeatTime: Annotated[
         Timestamp | None, about("When the agent last said that it still watches; old: nobody does.")
     ] = None

@@ -1,0 +1,87 @@
+"""Cards and slices of one node, as a plan names them for a pod and as a pod holds them.
+
+Cards are numbered as the driver numbers them; a set of whole cards is a mask, a slice is (card, first memory slice).
+On objects they are text: cards as a hexadecimal mask, slices as `card@start,card@start`. Annotations can be edited by
+whoever may edit the object: what does not read as if we had written it is not believed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: cards planned for a pod, as a hexadecimal mask
+CARDS_ANNOTATION: Final = "kgwe.nvidia.io/cards"
+#: slices planned for a pod
+SLICES_ANNOTATION: Final = "kgwe.nvidia.io/slices"
+
+# Cards have 63 numbers at most, four to a digit.
+_MASK: Final = re.compile("[0-9a-f]{1,16}")
+_SLICE: Final = re.compile("([0-9]{1,3})@([0-9]{1,3})")
+_HEX: Final = 16
+
+Slices = tuple[tuple[int, int], ...]
+"""(card, start) of MIG slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Cards and slices of one node."""
+
+    cards: int = 0
+    slices: Slices = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.cards or self.slices)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The whole cards, lowest first."""
+        return tuple(card for card in range(self.cards.bit_length()) if self.cards >> card & 1)
+
+    def within(self, other: Places) -> bool:
+        return not self.cards & ~other.cards and set(self.slices) <= set(other.slices)
+
+    def __str__(self) -> str:
+        whole = [f"card {card}" for card in self.numbers]
+        return ", ".join([*whole, *(f"slice {text}" for text in slice_texts(self.slices))]) or "nothing"
+
+
+NOWHERE: Final = Places()
+
+
+def cards_text(mask: int) -> str:
+    return f"{mask:x}"
+
+
+def parse_cards(text: str) -> int:
+    """0 when it is not a mask."""
+    return int(text, _HEX) if _MASK.fullmatch(text) else 0
+
+
+def slice_texts(slices: Iterable[tuple[int, int]]) -> tuple[str, ...]:
+    return tuple(f"{card}@{start}" for card, start in slices)
+
+
+def parse_slices(texts: Iterable[str]) -> Slices:
+    """Empty when any of them is not a slice."""
+    parts = [_SLICE.fullmatch(text) for text in texts]
+    return tuple((int(part[1]), int(part[2])) for part in parts if part) if all(parts) else ()
+
+
+def as_annotations(places: Places) -> dict[str, str]:
+    """What is written on a pod for which these are planned."""
+    found = {CARDS_ANNOTATION: cards_text(places.cards)} if places.cards else {}
+    if places.slices:
+        found[SLICES_ANNOTATION] = ",".join(slice_texts(places.slices))
+    return found
+
+
+def planned(annotations: Mapping[str, str]) -> Places:
+    """What was planned for a pod; nothing when it does not say, or not readably."""
+    slices = annotations.get(SLICES_ANNOTATION, "")
+    return Places(parse_cards(annotations.get(CARDS_ANNOTATION, "")), parse_slices(slices.split(",")) if slices else ())

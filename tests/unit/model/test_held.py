@@ -1,0 +1,87 @@
+"""What pods hold, in numbers, and where it is not what was planned."""
+
+from __future__ import annotations
+
+from kgwe.model import held
+from kgwe.model.device import Device, Instance, Machine, MigState
+from kgwe.model.held import ClaimDevice, ContainerDevices, Names, PodDevices, Taken
+from kgwe.model.places import Places
+from kgwe.model.wiring import Slot
+
+NAMES = Names({"GPU-0": 0, "GPU-1": 1, "GPU-2": 2}, {"MIG-a": (2, 0), "MIG-b": (2, 4)})
+
+
+def pod(*ids: str, resource: str = "nvidia.com/gpu", claims: tuple[ClaimDevice, ...] = ()) -> PodDevices:
+    return PodDevices("team", "a", (ContainerDevices("main", ((resource, ids),), claims),))
+
+
+def test_names_are_those_of_the_driver():
+    cut = MigState(is_capable=True, is_enabled=True, instances=(Instance("MIG-a", 1, "3g.40gb", 4, 4, 40_000),))
+    half_made = MigState(is_capable=True, is_enabled=True, instances=(Instance("", 1, "3g.40gb", 0, 4, 40_000),))
+    machine = Machine(
+        "",
+        "",
+        (Device("GPU-0", 0, "H100", 80_000, Slot(""), mig=cut), Device("GPU-1", 1, "H100", 1, Slot(""), mig=half_made)),
+    )
+    assert Names.of(machine) == Names({"GPU-0": 0, "GPU-1": 1}, {"MIG-a": (0, 4)})
+
+
+class TestTaken:
+    def test_cards_and_slices_of_all_containers(self):
+        both = PodDevices(
+            "team",
+            "a",
+            (
+                ContainerDevices("main", (("nvidia.com/gpu", ("GPU-0",)), ("nvidia.com/mig-3g.40gb", ("MIG-b",)))),
+                ContainerDevices("side", (("nvidia.com/gpu", ("GPU-1",)),)),
+            ),
+        )
+        assert held.taken(both, NAMES) == Taken(Places(0b11, ((2, 4),)))
+
+    def test_replicas_are_shares(self):
+        assert held.taken(pod("GPU-1::3", "GPU-1::0"), NAMES) == Taken(Places(0b10), replicas=2)
+
+    def test_an_id_nobody_knows_is_said(self):
+        assert held.taken(pod("GPU-9", "GPU-0"), NAMES) == Taken(Places(0b1), strangers=("GPU-9",))
+
+    def test_devices_of_claims_by_their_cdi_name_or_by_what_the_driver_calls_them(self):
+        by_cdi = ClaimDevice("team/c", "gpu.nvidia.com", "n1", "gpu-0", ("k8s.gpu.nvidia.com/claim=GPU-2",))
+        by_name = ClaimDevice("team/c", "gpu.nvidia.com", "n1", "gpu-1", ("k8s.gpu.nvidia.com/claim=x-gpu-1",))
+        unknown = ClaimDevice("team/c", "nic.example", "n1", "nic-1")
+        claimed = pod(claims=(by_cdi, by_name, unknown))
+        assert held.taken(claimed, NAMES, {"gpu-1": "GPU-1"}) == Taken(Places(0b110))
+
+    def test_other_plugins_are_left_out(self):
+        mixed = PodDevices(
+            "t", "a", (ContainerDevices("m", (("rdma/hca", ("mlx5_0",)), ("nvidia.com/gpu", ("GPU-0",)))),)
+        )
+        (only,) = held.of_resources([mixed], ("nvidia.com/",))
+        assert held.taken(only, NAMES) == Taken(Places(0b1))
+
+
+class TestDifferences:
+    def test_none_where_pods_hold_what_was_planned(self):
+        plans = {"t/a": Places(0b11), "t/b": Places(slices=((2, 4),))}
+        truth = {"t/a": Taken(Places(0b11)), "t/b": Taken(Places(slices=((2, 4),))), "t/c": Taken(Places(0b100))}
+        assert held.differences(plans, truth) == ()
+
+    def test_a_pod_on_its_way_to_its_devices_does_not_differ(self):
+        assert held.differences({"t/a": Places(0b11)}, {"t/a": Taken(Places(0b10))}) == ()
+
+    def test_other_cards_than_planned(self):
+        (found,) = held.differences({"t/a": Places(0b11)}, {"t/a": Taken(Places(0b110))})
+        assert (found.pod, found.reason) == ("t/a", "OtherDevices")
+        assert found.message == "planned card 0, card 1, holds card 1, card 2"
+
+    def test_shares_are_not_compared(self):
+        truth = {"t/a": Taken(Places(0b10), replicas=1), "t/b": Taken(Places(0b10), replicas=1)}
+        assert held.differences({"t/a": Places(0b01)}, truth) == ()
+
+    def test_a_device_two_pods_have(self):
+        found = held.differences({}, {"t/a": Taken(Places(0b10)), "t/b": Taken(Places(0b11))})
+        assert [(each.pod, each.reason) for each in found] == [("t/a", "HeldTwice"), ("t/b", "HeldTwice")]
+        assert found[0].message == "card 1 is held by t/b too"
+
+    def test_ids_nobody_knows(self):
+        (found,) = held.differences({}, {"t/a": Taken(strangers=("GPU-9",))})
+        assert found.reason == "UnknownDevices"
