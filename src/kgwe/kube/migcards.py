@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube.api.gpunode import MIGPhase
 from kgwe.model import gpu
+from kgwe.sharing.lifecycle import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,6 +79,6 @@ def is_held_back(
 
 def is_offered(device: GPUDevice, instance: MIGInstance, layout: MIGLayout | None) -> bool:
     """Whether a slice that is there stays; after a failed cut what is there stays until the next attempt."""
-    if layout is None or device.mig.phase in (MIGPhase.ROLLED_BACK, MIGPhase.FAILED):
+    if layout is None or device.mig.phase in (Phase.ROLLED_BACK, Phase.FAILED):
         return True
     return f"{instance.profile}@{instance.start}" in layout.instances

@@ -20,6 +20,7 @@ from kgwe.kube.schema import (
     matching,
 )
 from kgwe.model.gpu import Architecture
+from kgwe.sharing.lifecycle import Phase
 
 # One writer writes these lists whole. Merging them by key would make the API server keep an owner per field of
 # every card: more text than the facts themselves, and most of the time of a write.
@@ -39,16 +40,6 @@ class HealthState(enum.StrEnum):
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
     UNKNOWN = "Unknown"
-
-
-class MIGPhase(enum.StrEnum):
-    """How far a card is on its way to the layout the spec asks for; left out when it is there."""
-
-    CUTTING = "Cutting"
-    WAITING = "Waiting"
-    """Something in use stands in the way."""
-    ROLLED_BACK = "RolledBack"
-    FAILED = "Failed"
 
 
 _PLACE = matching("[1-9]g\\.[0-9]+gb([+-][a-z.]+)?@[0-9]+", "an instance is a profile and where it starts: 3g.40gb@4")
@@ -139,7 +130,7 @@ class MIGState(ApiStruct, frozen=True):
     capable: Annotated[bool, about("Whether it can be cut.")] = False
     enabled: Annotated[bool, about("Whether MIG mode is on: then only slices can be used.")] = False
     instances: Annotated[tuple[MIGInstance, ...], about("The slices.", max_items=16)] = ()
-    phase: Annotated[str, about("How far it is from what spec.cards asks; left out when there.", enum=MIGPhase)] = ""
+    phase: Annotated[str, about("How far it is from what spec.cards asks; left out when there.", enum=Phase)] = ""
     message: Annotated[str, about("What is being done, or stands in the way.", max_length=512)] = ""
 
 

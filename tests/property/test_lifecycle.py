@@ -1,0 +1,124 @@
+"""However a card is cut, used, wished and interrupted: it stays legal, what is in use stays, and it gets there."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.mig_card import A30, A100, SOMEBODYS, Bench
+
+from kgwe.model import mig
+from kgwe.sharing import effort, lifecycle
+from kgwe.sharing.effort import Limits
+from kgwe.sharing.lifecycle import Life, Mode, Phase, Wish
+
+GEOMETRIES = (A30, A100, mig.GEOMETRIES["RTX-PRO-6000"])
+MOST_STEPS = 40
+
+
+@st.composite
+def layouts(draw: st.DrawFn, geometry: mig.Geometry) -> tuple[mig.Placement, ...]:
+    """A legal layout, grown from random places."""
+    every = [mig.Placement(profile, start) for profile in geometry.profiles.values() for start in profile.starts]
+    found: list[mig.Placement] = []
+    for place in draw(st.lists(st.sampled_from(every), max_size=10)):
+        if not mig.problems(geometry, [*found, place]):
+            found.append(place)
+    return tuple(sorted(found, key=lambda place: place.start))
+
+
+@st.composite
+def wishes(draw: st.DrawFn, geometry: mig.Geometry) -> Wish:
+    return Wish(is_enabled=True, layout=draw(layouts(geometry))) if draw(st.booleans()) else Wish(is_enabled=False)
+
+
+@st.composite
+def benches(draw: st.DrawFn) -> Bench:
+    geometry = draw(st.sampled_from(GEOMETRIES))
+    mode = draw(st.sampled_from(Mode))
+    layout = draw(layouts(geometry)) if mode is Mode.ON else ()
+    alive = [life for life in Life if life is not Life.ABSENT]
+    return Bench(
+        geometry,
+        mode,
+        {place: draw(st.sampled_from(alive)) for place in layout},
+        is_occupied=mode is not Mode.ON and draw(st.booleans()),
+        needs_reset=draw(st.booleans()) or mode in (Mode.ENABLING, Mode.DISABLING),
+    )
+
+
+def is_as(bench: Bench, wish: Wish) -> bool:
+    mode = Mode.ON if wish.is_enabled else Mode.OFF
+    return bench.mode is mode and tuple(sorted(bench.lives, key=lambda place: place.start)) == wish.layout
+
+
+@settings(max_examples=150)
+@given(st.data(), benches())
+def test_steps_end_and_a_kill_at_any_of_them_changes_nothing(data: st.DataObject, bench: Bench) -> None:
+    """`Bench.do` holds that every state is legal and that nothing in use is touched."""
+    wish = data.draw(wishes(bench.geometry))
+    kills = data.draw(st.sets(st.integers(0, MOST_STEPS // 2), max_size=8))
+    for number in range(MOST_STEPS):
+        left = lifecycle.plan(bench.geometry, bench.card(), wish)
+        if not left.steps:
+            break
+        bench.do(left.steps[0], dies=number in kills)
+    else:
+        raise AssertionError(bench.log)
+    if left.is_done:
+        assert is_as(bench, wish)
+    else:
+        assert bench.is_occupied or any(life in SOMEBODYS for life in bench.lives.values()), left.waits
+    # When everybody has ended, it gets there.
+    bench.is_occupied = False
+    bench.lives = {place: Life.FREE if life in SOMEBODYS else life for place, life in bench.lives.items()}
+    for _ in range(MOST_STEPS):
+        left = lifecycle.plan(bench.geometry, bench.card(), wish)
+        if left.is_done:
+            break
+        bench.do(left.steps[0])
+    assert is_as(bench, wish)
+
+
+@settings(max_examples=150)
+@given(st.data(), benches())
+def test_all_steps_of_a_plan_can_be_done_in_its_order(data: st.DataObject, bench: Bench) -> None:
+    wish = data.draw(wishes(bench.geometry))
+    bench.needs_reset = bench.mode in (Mode.ENABLING, Mode.DISABLING)
+    for step in lifecycle.plan(bench.geometry, bench.card(), wish).steps:
+        bench.do(step)
+
+
+@settings(max_examples=150)
+@given(st.data(), benches())
+def test_with_failures_it_rests_in_a_legal_layout_and_gets_there_later(data: st.DataObject, bench: Bench) -> None:
+    wish, limits = data.draw(wishes(bench.geometry)), Limits(most_s=30, tries=2, rest_s=100)
+    used = {place for place, life in bench.lives.items() if life in SOMEBODYS}
+    running, now, failing = effort.begin(bench.card(), wish, 0.0), 0.0, True
+    for _ in range(10 * MOST_STEPS):
+        now += data.draw(st.sampled_from((0.1, 7.0)))
+        decision = effort.decide(bench.geometry, running, bench.card(), now, limits)
+        running = decision.effort
+        if decision.step is None:
+            break
+        if failing and data.draw(st.integers(0, 2)) == 0:
+            running = effort.failed(running, decision.step, "broken", now, limits, is_final=data.draw(st.booleans()))
+        else:
+            bench.do(decision.step)
+            running = effort.done(running)
+    else:
+        raise AssertionError(bench.log)
+    assert used <= set(bench.lives)
+    if decision.phase == Phase.ROLLED_BACK:
+        assert not any(life is Life.HALFWAY for life in bench.lives.values())
+    if decision.phase in (Phase.FAILED, Phase.ROLLED_BACK):
+        bench.is_occupied = False
+        bench.lives = {place: Life.FREE if life in SOMEBODYS else life for place, life in bench.lives.items()}
+        now += 16 * limits.rest_s
+        for _ in range(MOST_STEPS):
+            decision = effort.decide(bench.geometry, running, bench.card(), now, limits)
+            running = decision.effort
+            if decision.step is None:
+                break
+            bench.do(decision.step)
+        assert decision.phase == ""
+        assert is_as(bench, wish)
