@@ -11,6 +11,7 @@ from tests import small_fleet
 from tests.plans import state
 
 from kgwe.model import amounts, domains
+from kgwe.model.places import Places
 from kgwe.placement.engine import Decision
 from kgwe.placement.ledger import Ledger, seat_key
 from kgwe.placement.live import Holding
@@ -95,8 +96,28 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(uid=PODS, node=NODES, cards=COUNTS, seat=st.none() | SEATS, known=MASKS)
     def pod_is_bound(self, uid: str, node: str, cards: int, seat: tuple[str, int] | None, known: int) -> None:
-        self.ledger.set_pod(uid, node, wants(cards), seat, cards=known)
+        self.ledger.set_pod(uid, node, wants(cards), seat, given=Places(known))
         self.model.set_pod(uid, node, cards, seat)
+
+    @rule(uid=PODS, node=NODES, cards=COUNTS, seat=st.none() | SEATS, truth=MASKS)
+    def kubelet_says_what_a_pod_has(
+        self, uid: str, node: str, cards: int, seat: tuple[str, int] | None, truth: int
+    ) -> None:
+        """It has those, as far as they are whole and no other pod is said to have them."""
+        fleet = self.ledger.fleet
+        self.ledger.set_pod(uid, node, wants(cards), seat, held=Places(truth))
+        self.model.set_pod(uid, node, cards, seat)
+        there = fleet.node(node)
+        if there is None or not truth:
+            return
+        others = [fleet.planned(key) for key in fleet.holders(node) if key != uid]
+        certain = [
+            fleet.grants(key)[0].cards for key in fleet.holders(node) if key != uid and fleet.planned(key).certain
+        ]
+        if not any(each.certain and each.cards & truth for each in others):
+            own = truth & there.usable & ~sum(certain)
+            had = fleet.grants(uid)[0].cards
+            assert (had & own).bit_count() == min(own.bit_count(), cards)
 
     @rule(uid=PODS, seat=SEATS)
     def pod_takes_its_seat_and_gives_it_back(self, uid: str, seat: tuple[str, int]) -> None:

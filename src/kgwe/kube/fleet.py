@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.kube import migcards, nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
-from kgwe.model import amounts, domain_labels, gpu, mig
+from kgwe.model import amounts, domain_labels, gpu, mig, places
+from kgwe.model.places import NOWHERE, Places
 from kgwe.model.wiring import Slot, Wiring
 from kgwe.placement.node import MOST_CARDS, Node, Shape
 from kgwe.placement.taints import Taint
@@ -40,6 +41,7 @@ _SPOT_LABELS: Final[Mapping[str, str]] = {
     "node.kubernetes.io/capacity-type": "spot",
     CHEAP_NODE_LABEL: "true",
 }
+_NOBODY: Final[Mapping[str, Places]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class FleetReader:
         self._domains: dict[str, TopologyDomain] = {}
         self._strategies: dict[str, MIGStrategy] = {}
         self._config: SchedulerConfig | None = None
+        self._held: dict[str, dict[str, Places]] = {}  # node -> pod -> what its kubelet says the pod has
         self._built: dict[str, Node] = {}
         self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
         self._shapes: dict[Shape, Shape] = {}
@@ -86,6 +89,8 @@ class FleetReader:
             self._gpu_nodes.pop(name, None)
         else:
             self._gpu_nodes[name] = gpu_node
+        if (held := _held(gpu_node)) != self.holders(name):
+            self._held[name] = held
         if before is not None and gpu_node is not None and _says_the_same(before, gpu_node):
             return False
         return self._rebuild(name)
@@ -130,6 +135,15 @@ class FleetReader:
                 for each in device.mig.instances
             },
         )
+
+    def holders(self, node: str) -> Mapping[str, Places]:
+        """Pod -> what the node's kubelet says it has; the same object for as long as that is so."""
+        return self._held.get(node, _NOBODY)
+
+    def held(self, node: str, pod: core.ObjectMeta) -> Places:
+        """What the node's kubelet says the pod has; nothing when it does not say."""
+        holders = self.holders(node)
+        return holders.get(pod.uid) or holders.get(pod.key) or NOWHERE
 
     def objects(self, node: str) -> tuple[core.Node, GPUNode | None]:
         """What a node was read from."""
@@ -221,6 +235,15 @@ class FleetReader:
             geometry=_geometry(model),
         )
         return self._shapes.setdefault(shape, shape)
+
+
+def _held(gpu_node: GPUNode | None) -> dict[str, Places]:
+    """By uid where the agent knows it. A share of a card is no card: those are left out."""
+    return {
+        each.uid or each.pod: Places(places.parse_cards(each.cards), places.parse_slices(each.slices))
+        for each in (gpu_node.status.held if gpu_node else ())
+        if not each.replicas
+    }
 
 
 def _same(old: core.Node, new: core.Node) -> bool:

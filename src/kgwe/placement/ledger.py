@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe import errors
+from kgwe.model.places import NOWHERE, Places
 from kgwe.placement.live import Fleet, Holding
 
 if TYPE_CHECKING:
@@ -42,20 +43,30 @@ class Ledger:
     # --- pods -------------------------------------------------------------------------------------------
 
     def set_pod(
-        self, uid: str, node: str, wanted: Mapping[str, int], seat: Seat | None = None, *, cards: int = 0
+        self,
+        uid: str,
+        node: str,
+        wanted: Mapping[str, int],
+        seat: Seat | None = None,
+        *,
+        given: Places = NOWHERE,
+        held: Places = NOWHERE,
     ) -> None:
         """A pod that has not ended is bound to `node`.
 
-        `seat` is the one it was made for, if any; `cards` those it is known to have, where its seat does not tell.
+        `seat` is the one it was made for, if any; `given` what it was given, where its seat does not tell;
+        `held` what its kubelet says it has, whatever was planned.
         """
         self._until.pop(uid, None)
         planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1]) if seat is not None else None
-        holding = Holding(node, wanted, cards)
+        said = held or given
+        holding = Holding(node, wanted, said.cards, said.slices, certain=bool(held))
         if planned is None or seat is None or planned.node != node or self._taken.get(seat, uid) != uid:
             self._leave(uid)
             self.fleet.hold(uid, holding)
             return
-        holding = replace(holding, cards=planned.cards or cards, slices=planned.slices)
+        if not held:
+            holding = replace(holding, cards=planned.cards or said.cards, slices=planned.slices or said.slices)
         if self._seat_of.get(uid) == seat:
             self.fleet.hold(uid, holding)
             return

@@ -10,10 +10,10 @@ shrink and cards die under their pods, and all of it has to be counted as it is.
     fleet.move("w/0", "pod-uid", holding)        the seat's pod is bound: it has the seat's cards
     fleet.drop("pod-uid")
 
-With the stock device plugin nobody outside the node knows which cards a pod got. What a plan or an agent says is
-believed; for other pods the cards are guessed, as the engine would choose, and the guess is kept until somebody is
-known to have one of those cards. A pod that holds more than its node has cards gets what there is, and the rest as
-soon as a card comes free.
+With the stock device plugin nobody outside the node chooses which cards a pod gets. What the node's kubelet says is
+certain, and plans and guesses give way to it; what a plan says is believed; for other pods the cards are guessed, as
+the engine would choose, and the guess is kept until somebody is known to have one of those cards. A pod that holds
+more than its node has cards gets what there is, and the rest as soon as a card comes free.
 """
 
 from __future__ import annotations
@@ -55,10 +55,13 @@ class Holding:
     cards: int = 0
     #: slices it is known, or planned, to have
     slices: Slices = ()
+    #: these are what its kubelet says, and no plan
+    certain: bool = False
 
     @property
-    def is_known(self) -> bool:
-        return bool(self.cards or self.slices)
+    def trust(self) -> int:
+        """A guess gives way to a plan, and both to what is certain."""
+        return (1 + self.certain) if self.cards or self.slices else 0
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ class Fleet:
         changed = [held for held in self._held.values() if held.holding.node not in kept]
         for held in changed:
             held.grants = ()
-        for held in sorted(changed, key=lambda each: not each.holding.is_known):
+        for held in sorted(changed, key=lambda each: -each.holding.trust):
             self._book(held)
 
     def node(self, name: str) -> Node | None:
@@ -205,17 +208,17 @@ class Fleet:
         number = self.snapshot.index.get(held.holding.node)
         if number is None:
             return
-        guessers = self._in_the_way(held, number)
-        for each in guessers:
+        others = self._in_the_way(held, number)
+        for each in others:
             self._give_back(each)
-        for each in (held, *guessers):
+        for each in (held, *sorted(others, key=lambda other: -other.holding.trust)):
             each.grants, each.short = self._grants_of(each, number)
             each.last = each.grants[0].cards
             for grant in each.grants:
                 self.snapshot.book(grant)
 
     def _in_the_way(self, held: _Held, number: int) -> list[_Held]:
-        """Holders who are only guessed to have a card or slice that this one is known to have."""
+        """Holders who have a card or slice that this one has with more certainty."""
         known = held.holding
         cards = known.cards & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
         free = {(card, each.start) for card, each in self._free_slices(number)} if known.slices else set()
@@ -227,7 +230,7 @@ class Fleet:
             other
             for other in others
             if other is not held
-            and not other.holding.is_known
+            and other.holding.trust < known.trust
             and any(
                 grant.cards & cards or any((card, each.start) in slices for card, each in grant.slices)
                 for grant in other.grants
@@ -291,7 +294,7 @@ class Fleet:
 def _is_no_news(held: _Held, new: Holding) -> bool:
     """Whether all that `new` says is so already; not knowing the cards is no news."""
     told = held.holding
-    if told.node != new.node or told.amounts != new.amounts:
+    if (told.node, told.amounts, told.certain) != (new.node, new.amounts, new.certain):
         return False
     if new.cards in (0, told.cards) and new.slices in ((), told.slices):
         return True

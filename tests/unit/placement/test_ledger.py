@@ -7,6 +7,7 @@ from tests import small_fleet
 
 from kgwe import errors
 from kgwe.model import amounts, domains
+from kgwe.model.places import Places
 from kgwe.placement.engine import Decision
 from kgwe.placement.ledger import Ledger, seat_key
 from kgwe.placement.live import Holding
@@ -121,8 +122,25 @@ def test_when_seats_are_released_pods_count_until_they_end(ledger):
 
 
 def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
-    ledger.set_pod("p", "n0", TWO, cards=0b1001)
+    ledger.set_pod("p", "n0", TWO, given=Places(0b1001))
     assert ledger.fleet.holding("p").cards == 0b1001
+
+
+def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0), held=Places(0b1100))
+    assert ledger.fleet.holding("p").cards == 0b1100
+    assert ledger.booked("w", 1).cards == 0b0011, "the other seat has what is left"
+    assert ledger.seat("w", 0).cards == 0b0011, "the plan is what it was"
+    ledger.remove_pod("p")
+    assert ledger.fleet.holding(seat_key("w", 0)).cards.bit_count() == 2
+
+
+def test_when_nobody_says_what_a_pod_has_any_more_its_seat_does(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO, 0b0011)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0), held=Places(0b1100))
+    ledger.set_pod("p", "n0", TWO, ("w", 0))
+    assert ledger.fleet.holding("p").cards == 0b0011
 
 
 def test_seats_that_the_node_cannot_give_any_more_are_told(ledger):

@@ -83,6 +83,37 @@ class TestHolding:
         assert made.holding("first").cards == 1
         assert made.grants("second")[0].cards not in (0, 1)
 
+    def test_a_plan_gives_way_to_what_the_kubelet_says(self):
+        made = fleet()
+        made.hold("seat", cards(2, known=0b0011))
+        made.hold("guess", cards(1))
+        made.hold("p", replace(cards(2, known=0b0011), certain=True))
+        assert made.holding("p").cards == 0b0011
+        assert {made.holding(key).cards.bit_count() for key in ("seat", "guess")} == {1}
+        assert not made.is_whole("seat") or not made.is_whole("guess"), "five cards of four"
+        made.hold("seat", replace(cards(2, known=0b0011), certain=True))
+        assert made.holding("p").cards == 0b0011, "of two that are certain the first keeps it"
+        made.drop("guess")
+        assert made.holding("seat").cards == 0b1100
+        check(made)
+
+    def test_two_pods_that_got_each_others_cards(self):
+        made = fleet()
+        made.hold("a", cards(2, known=0b0011))
+        made.hold("b", cards(2, known=0b1100))
+        assert made.hold("a", replace(cards(2, known=0b1100), certain=True))
+        assert made.hold("b", replace(cards(2, known=0b0011), certain=True))
+        assert (made.holding("a").cards, made.holding("b").cards) == (0b1100, 0b0011)
+        check(made)
+
+    def test_that_a_plan_came_true_is_remembered(self):
+        made = fleet()
+        made.hold("p", cards(2, known=0b0011))
+        assert made.hold("p", replace(cards(2, known=0b0011), certain=True))
+        made.hold("late", cards(2, known=0b0011))
+        assert made.holding("p").cards == 0b0011
+        assert made.holding("late").cards == 0b1100
+
     def test_more_than_there_is_is_counted_as_far_as_it_goes_and_filled_up_later(self):
         made = fleet()
         made.hold("a", cards(3))

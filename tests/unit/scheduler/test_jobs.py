@@ -16,7 +16,8 @@ from kgwe.apps.scheduler.workload import Details, from_kgwe, from_warp
 from kgwe.kube import resources
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
-from kgwe.model import amounts
+from kgwe.model import amounts, places
+from kgwe.model.places import Places
 from kgwe.placement.planning import Plan, Seat
 
 UID = "0f1e2d3c-aaaa-bbbb-cccc-0123456789ab"
@@ -301,6 +302,20 @@ class TestJob:
     def test_reasons_that_nobody_could_have_written_are_not_told(self, text):
         assert jobs.details({jobs.DETAILS_ANNOTATION: text}) is None
         assert jobs.details({}) is None
+
+
+class TestWhatAPodIsTold:
+    def test_a_single_pod_is_told_its_cards_and_slices(self):
+        made = planned(kgwe(TestInference.spec), "n1")
+        annotations = made["spec"]["template"]["metadata"]["annotations"]
+        seat = seating.decode(made["metadata"]["annotations"][seating.PLAN_ANNOTATION])[0]
+        assert places.planned(annotations) == Places(seat.cards, seat.slices)
+        assert seat.cards
+
+    def test_members_of_a_gang_are_told_when_they_are_seated(self):
+        made = planned(kgwe(TestInference.spec | {"gpusPerPod": 1}), "n1", "n2", per_pod=1)
+        annotations = made["spec"]["template"]["metadata"].get("annotations", {})
+        assert places.CARDS_ANNOTATION not in annotations
 
 
 class TestInference:

@@ -18,6 +18,7 @@ from kgwe.apps.scheduler import asking, policy, seating
 from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest, translate
+from kgwe.model import places
 from kgwe.placement.live import Holding
 
 if TYPE_CHECKING:
@@ -149,9 +150,9 @@ class Gangs:
         if number in group.awaited or number in group.seats.values():
             return
         group.seats[pod.metadata.uid] = number
-        cards = seating.cards_of(pod.metadata.annotations)
+        given = places.planned(pod.metadata.annotations)
         seats = dict(self._state.ledger.seats(owner))
-        seats[number] = Holding(node, translate.requested(pod.spec), cards)
+        seats[number] = Holding(node, translate.requested(pod.spec), given.cards, given.slices)
         self._state.ledger.reserve(owner, seats)
         if pod.spec.nodeName:
             self._state.book(pod)

@@ -50,7 +50,13 @@ _REASON_CHARS = 1024
 # Kubernetes' own default for pods that restart.
 _RESTARTS = 6
 # What we write on pods ourselves; a template that carries it would speak in our name.
-_OURS = (seating.SEAT_ANNOTATION, seating.CARDS_ANNOTATION, seating.SEATED_LABEL, RUN_LABEL)
+_OURS = (
+    seating.SEAT_ANNOTATION,
+    seating.CARDS_ANNOTATION,
+    seating.SLICES_ANNOTATION,
+    seating.SEATED_LABEL,
+    RUN_LABEL,
+)
 
 
 def job_name(workload: Workload) -> str:
@@ -227,6 +233,8 @@ def build(workload: Workload, template: dict[str, Any], plan: Plan, run_id: str 
         _give_gpus(spec["containers"][0], workload, plan.gpus_per_pod)
     if pods == 1:
         seating.pin(spec, plan.seats[0].node)
+        said = template.setdefault("metadata", {})
+        said["annotations"] = (said.get("annotations") or {}) | seating.given(plan.seats[0])
     else:
         spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": seating.GATE}]
     if pods > 1 and not workload.serves:

@@ -269,7 +269,7 @@ class Scheduler:
     async def _bind(self, args: BindArgs) -> str:
         """Bind the pod, and write the cards it was given on it in the same write."""
         holding = self.state.ledger.fleet.holding(args.PodUID)
-        annotations = {seating.CARDS_ANNOTATION: f"{holding.cards:x}"} if holding and holding.cards else {}
+        annotations = seating.given(holding) if holding else {}
         body = {
             "metadata": {"name": args.PodName, "uid": args.PodUID, "annotations": annotations},
             "target": {"kind": "Node", "name": args.Node},

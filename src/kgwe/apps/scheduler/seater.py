@@ -135,9 +135,7 @@ def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str
     One without a gate cannot be pinned any more: it is held to its seat by the extender, and the new label has
     kube-scheduler look at it again.
     """
-    annotations = {seating.SEAT_ANNOTATION: f"{owner}/{number}"}
-    if holding.cards:
-        annotations[seating.CARDS_ANNOTATION] = f"{holding.cards:x}"
+    annotations = {seating.SEAT_ANNOTATION: f"{owner}/{number}"} | seating.given(holding)
     meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
     if not seating.is_gated(pod):
         return {"metadata": meta | {"labels": {seating.SEATED_LABEL: "true"}}}

@@ -12,6 +12,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.kube.dialects.membership import PLAN_GATE
+from kgwe.model import places
+from kgwe.model.places import Places
 from kgwe.placement.node import MOST_CARDS
 from kgwe.placement.planning import Seat
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kgwe.kube.api import core
+    from kgwe.placement.live import Holding
 
 #: gate of pods that wait for their seat
 GATE: Final = PLAN_GATE
@@ -29,8 +32,8 @@ INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
 #: on pods that had no gate when they got their seat
 SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
-#: cards planned for a pod, as a hexadecimal mask
-CARDS_ANNOTATION: Final = "kgwe.nvidia.io/cards"
+CARDS_ANNOTATION: Final = places.CARDS_ANNOTATION
+SLICES_ANNOTATION: Final = places.SLICES_ANNOTATION
 _HEX: Final = 16
 # Four cards to a digit.
 _MASK: Final = f"[0-9a-f]{{1,{-(-MOST_CARDS // 4)}}}"
@@ -61,8 +64,12 @@ def _seat(part: re.Match[str]) -> Seat:
 
 def cards_of(annotations: Mapping[str, str]) -> int:
     """Mask of the cards a pod was given; 0 when it does not say, or not readably."""
-    text = annotations.get(CARDS_ANNOTATION, "")
-    return int(text, _HEX) if re.fullmatch(_MASK, text) else 0
+    return places.planned(annotations).cards
+
+
+def given(place: Holding | Seat) -> dict[str, str]:
+    """The annotations that tell a pod's node which cards and slices were planned for it."""
+    return places.as_annotations(Places(place.cards, place.slices))
 
 
 def pin(spec: dict[str, Any], node: str) -> None:

@@ -18,6 +18,7 @@ from kgwe.apps.scheduler.policy import domain_weights, node_weights
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
+from kgwe.model import places
 from kgwe.placement.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -115,12 +116,23 @@ class ClusterState:
         self.on_health(change.key)
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
+        before = self.reader.holders(change.key)
         try:
             self._nodes_changed(self.reader.set_gpu_node(change.key, change.new))
         except errors.Permanent as exc:
             log.warning("gpunode_unreadable", node=change.key, error=str(exc))
             self._nodes_changed(self.reader.set_gpu_node(change.key, None))
+        if self.reader.holders(change.key) is not before:
+            self._follow(change.key)
         self.on_health(change.key)
+
+    def _follow(self, node: str) -> None:
+        """Its pods have what their kubelet says, whatever was planned."""
+        for uid in self.ledger.fleet.holders(node):
+            pod = self.pods.get(uid)
+            if pod is not None and pod.spec.nodeName == node:
+                self.book(pod)
+        self.on_room()
 
     def on_budget(self, change: Change[policy.PodDisruptionBudget]) -> None:
         if change.new is None:
@@ -359,8 +371,8 @@ class ClusterState:
         meta = pod.metadata
         try:
             wanted = translate.requested(pod.spec)
-            cards = seating.cards_of(meta.annotations)
-            self.ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), cards=cards)
+            given, held = places.planned(meta.annotations), self.reader.held(pod.spec.nodeName, meta)
+            self.ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), given=given, held=held)
         except errors.Permanent as exc:
             # Never seen from a real API server. Guessing its size would be worse than saying so.
             log.warning("pod_request_unreadable", pod=pod.metadata.key, error=str(exc))
