@@ -264,6 +264,11 @@ def table(wiring: Wiring, preference: Preference = Preference.NONE, *, required:
     return _table(links(wiring), kind, required=required)
 
 
+def rings(wiring: Wiring) -> Rings:
+    """What holds for every set of cards of nodes wired like this."""
+    return _rings(links(wiring))
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _rings(known: Links) -> Rings:
     return Rings(known)

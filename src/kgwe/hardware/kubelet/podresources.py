@@ -1,0 +1,113 @@
+"""Which pod holds which devices: the kubelet's own answer, from its pod-resources socket.
+
+Assumptions about the other side: the answer is what the kubelet has in memory at that moment, a pod it is just
+admitting included, with no devices yet; devices of pods that have ended are not in it; init containers that end are
+left out. It does not tell the uid of a pod. It answers about a hundred questions a second and refuses more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kgwe.hardware.kubelet import sockets
+from kgwe.model.held import ClaimDevice, ContainerDevices, PodDevices
+from kgwe.proto import podresources_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import grpc.aio
+
+#: where the kubelet has it, below its folder
+SOCKET: Final = "pod-resources/kubelet.sock"
+_SERVICE: Final = "/v1.PodResourcesLister"
+_DEADLINE_S: Final = 5.0
+
+
+class PodResources:
+    """A client that outlives the kubelet it asks: it finds the next one by itself."""
+
+    def __init__(self, socket: Path, *, deadline_s: float = _DEADLINE_S) -> None:
+        self._socket = socket
+        self._deadline_s = deadline_s
+        self._channel: grpc.aio.Channel | None = None
+        self._identity: tuple[int, int, int] | None = None
+
+    async def list(self, *, deadline_s: float | None = None) -> tuple[PodDevices, ...]:
+        """Every pod the kubelet knows. Transient: it does not answer (it restarts, perhaps)."""
+        channel = await self._connected()
+        reply: pb.ListPodResourcesResponse = await sockets.call(
+            channel,
+            f"{_SERVICE}/List",
+            pb.ListPodResourcesRequest(),
+            pb.ListPodResourcesResponse,
+            deadline_s=deadline_s or self._deadline_s,
+        )
+        return tuple(_pod(each) for each in reply.pod_resources)
+
+    async def get(self, namespace: str, name: str) -> PodDevices:
+        """One pod; Permanent where the kubelet does not offer that (before 1.34), Transient also for a pod it does not
+        know: it tells no difference."""
+        channel = await self._connected()
+        reply: pb.GetPodResourcesResponse = await sockets.call(
+            channel,
+            f"{_SERVICE}/Get",
+            pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace),
+            pb.GetPodResourcesResponse,
+            deadline_s=self._deadline_s,
+        )
+        return _pod(reply.pod_resources)
+
+    async def allocatable(self) -> dict[str, tuple[str, ...]]:
+        """Resource -> ids of all healthy devices, used or not."""
+        channel = await self._connected()
+        reply: pb.AllocatableResourcesResponse = await sockets.call(
+            channel,
+            f"{_SERVICE}/GetAllocatableResources",
+            pb.AllocatableResourcesRequest(),
+            pb.AllocatableResourcesResponse,
+            deadline_s=self._deadline_s,
+        )
+        return dict(_merged(reply.devices))
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def _connected(self) -> grpc.aio.Channel:
+        """A new channel for a new socket: one to a socket that is gone would wait before it tries again."""
+        now = sockets.identity(self._socket)
+        if self._channel is not None and now != self._identity:
+            await self.close()
+        if self._channel is None:
+            self._channel, self._identity = sockets.channel(self._socket), now
+        return self._channel
+
+
+def _pod(pod: pb.PodResources) -> PodDevices:
+    return PodDevices(pod.namespace, pod.name, tuple(_container(each) for each in pod.containers))
+
+
+def _container(container: pb.ContainerResources) -> ContainerDevices:
+    claims = tuple(
+        ClaimDevice(
+            f"{claim.claim_namespace}/{claim.claim_name}",
+            each.driver_name,
+            each.pool_name,
+            each.device_name,
+            tuple(device.name for device in each.cdi_devices),
+        )
+        for claim in container.dynamic_resources
+        for each in claim.claim_resources
+    )
+    return ContainerDevices(container.name, _merged(container.devices), claims)
+
+
+def _merged(devices: Iterable[pb.ContainerDevices]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The kubelet lists a resource once per NUMA node, and a device that is near several of them several times."""
+    found: dict[str, dict[str, None]] = {}
+    for each in devices:
+        found.setdefault(each.resource_name, {}).update(dict.fromkeys(each.device_ids))
+    return tuple((name, tuple(ids)) for name, ids in found.items())
