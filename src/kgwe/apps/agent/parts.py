@@ -1,0 +1,70 @@
+"""The parts of the agent, each a task that may fail without taking the others down.
+
+A part that fails is started again after a while, ever longer while it keeps failing; what is wrong with it can be asked
+for. A part that returns has done what it had to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kgwe.model import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+# A part that ran so long has worked: what was wrong with it before no longer counts.
+_WELL_AFTER_S: Final = 30.0
+
+
+class Parts:
+    def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
+        self._first_pause_s = first_pause_s
+        self._runs: dict[str, Callable[[], Awaitable[None]]] = {}
+        #: part -> what is wrong with it
+        self.problems: dict[str, str] = {}
+
+    def add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._runs[name] = run
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._runs)
+
+    async def run(self) -> None:
+        """Run all of them until cancelled."""
+        tasks = [asyncio.create_task(self._keep(name, run), name=name) for name, run in self._runs.items()]
+        try:
+            await asyncio.gather(*tasks)
+            await asyncio.Event().wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            began = loop.time()
+            well = loop.call_later(_WELL_AFTER_S, self.problems.pop, name, None)
+            try:
+                await run()
+            except Exception as exc:  # whatever it is, the other parts go on
+                failures = 0 if loop.time() - began > _WELL_AFTER_S else failures + 1
+                self.problems[name] = f"{type(exc).__name__}: {exc}"
+                log.exception("part_failed", part=name, failures=failures)
+            else:
+                self.problems.pop(name, None)
+                return
+            finally:
+                well.cancel()
+            pause = backoff.delay_s(self._first_pause_s, max(failures - 1, 0), 0.5)
+            await asyncio.sleep(min(pause, _LONGEST_PAUSE_S))

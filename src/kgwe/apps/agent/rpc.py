@@ -1,0 +1,250 @@
+"""gRPC on :50052: topology, health, telemetry, orders to cut and share, and a ping.
+
+Reading is for everyone who may connect. Orders (ApplyMIG, ApplyMPS) need a certificate, of a named caller where the
+settings name some. Without certificates only this machine may connect, and may only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from kgwe import errors
+from kgwe.apps.agent import messages, stream, tls
+from kgwe.proto import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from google.protobuf.message import Message
+
+    from kgwe.apps.agent.keeper import DriverState
+    from kgwe.apps.agent.settings import Settings
+    from kgwe.kube.api.gpunode import GPUNodeStatus
+    from kgwe.model.device import Instance
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+SERVICE: Final = "kgwe.agent.v1.Agent"
+# Far more than any question needs.
+_LARGEST_MESSAGE: Final = 1 << 20
+# A caller that vanished without a word is noticed after this long, and its stream ended.
+_KEEPALIVE_MS: Final = 60_000
+_GRACE_S: Final = 1.0
+
+_CODES: Final = (
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.Conflict, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.Transient, grpc.StatusCode.UNAVAILABLE),
+    (errors.Permanent, grpc.StatusCode.INVALID_ARGUMENT),
+    (stream.TooManyWatchers, grpc.StatusCode.RESOURCE_EXHAUSTED),
+)
+
+
+class MigHandler(Protocol):
+    async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
+        """Cut the card so; returns its instances when done. Conflict: something in use stands in the way."""
+        ...
+
+
+class MpsHandler(Protocol):
+    async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
+        """Start, change or stop the daemon of a card or instance."""
+        ...
+
+
+class Knowledge(Protocol):
+    """What the agent can be asked."""
+
+    node: str
+    version: str
+    hub: stream.Hub
+    mig: MigHandler | None
+    mps: MpsHandler | None
+
+    @property
+    def driver(self) -> DriverState: ...
+
+    @property
+    def problems(self) -> Sequence[str]: ...
+
+    async def topology(self, *, fresh: bool) -> tuple[GPUNodeStatus, float, Sequence[Sequence[str]]]:
+        """(status, how old it is in seconds, matrix of paths); Transient when nothing is known yet."""
+        ...
+
+
+class AgentService:
+    """One method per call of the protocol."""
+
+    def __init__(self, known: Knowledge, *, may_order: Callable[[Any], bool]) -> None:
+        self._known = known
+        self._may_order = may_order
+        self._began = time.monotonic()
+
+    async def Ping(self, request: pb.PingRequest, context: Any) -> pb.PingReply:  # noqa: N802 - the protocol's name
+        del request, context
+        known = self._known
+        return pb.PingReply(
+            node=known.node,
+            version=known.version,
+            uptime_s=time.monotonic() - self._began,
+            driver_ready=known.driver.is_ready,
+            driver_reason=known.driver.reason,
+            driver_message=known.driver.message,
+            problems=list(known.problems),
+            unix_ms=int(time.time() * 1000),
+        )
+
+    async def GetTopology(self, request: pb.TopologyRequest, context: Any) -> pb.Topology:  # noqa: N802
+        status, age_s, matrix = await _answered(context, self._known.topology(fresh=request.fresh))
+        return messages.topology(self._known.node, status, age_s=age_s, matrix=matrix)
+
+    async def GetHealth(self, request: pb.HealthRequest, context: Any) -> pb.Health:  # noqa: N802
+        del request
+        status, _, _ = await _answered(context, self._known.topology(fresh=False))
+        return messages.health(self._known.node, status)
+
+    async def WatchTelemetry(self, request: pb.TelemetryRequest, context: Any) -> AsyncIterator[pb.Telemetry]:  # noqa: N802
+        wanted = frozenset(request.uuids)
+        try:
+            with self._known.hub.watching(request.interval_s) as watcher:
+                while True:
+                    sample, missed = await watcher.next()
+                    readings = [each for each in sample.readings if not wanted or each.uuid in wanted]
+                    yield messages.telemetry(self._known.node, sample.unix_ms, missed, readings)
+        except stream.TooManyWatchers as exc:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(exc))
+
+    async def ApplyMIG(self, request: pb.MigRequest, context: Any) -> pb.MigReply:  # noqa: N802
+        await self._check_order(context)
+        handler = await _present(context, self._known.mig, "this agent does not cut GPUs (enableMig)")
+        cut = await _answered(
+            context, handler.apply_layout(request.gpu_uuid, enabled=request.enabled, layout=list(request.layout))
+        )
+        log.info("cut_by_call", uuid=request.gpu_uuid, layout=list(request.layout), caller=_caller(context))
+        return pb.MigReply(instances=messages.instances(cut))
+
+    async def ApplyMPS(self, request: pb.MpsRequest, context: Any) -> pb.MpsReply:  # noqa: N802
+        await self._check_order(context)
+        handler = await _present(context, self._known.mps, "this agent runs no MPS daemons (enableMps)")
+        reply = await _answered(context, handler.apply_mps(request))
+        log.info("mps_by_call", uuid=request.gpu_uuid, enabled=request.enabled, caller=_caller(context))
+        return reply
+
+    async def _check_order(self, context: Any) -> None:
+        if not self._may_order(context):
+            who = ", ".join(sorted(_caller(context))) or "a caller without a certificate"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{who} may not give orders")
+
+
+def _caller(context: Any) -> frozenset[str]:
+    return tls.names(context.auth_context())
+
+
+async def _present(context: Any, handler: T | None, otherwise: str) -> T:
+    if handler is None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, otherwise)
+        raise errors.Permanent(otherwise)
+    return handler
+
+
+async def _answered(context: Any, answer: Awaitable[T]) -> T:
+    """The answer, or the call ended with what went wrong."""
+    try:
+        return await answer
+    except (errors.KgweError, stream.TooManyWatchers) as exc:
+        code = next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
+        await context.abort(code, str(exc))
+        raise
+
+
+_UNARY: Final[dict[str, tuple[type[Message], type[Message]]]] = {
+    "Ping": (pb.PingRequest, pb.PingReply),
+    "GetTopology": (pb.TopologyRequest, pb.Topology),
+    "GetHealth": (pb.HealthRequest, pb.Health),
+    "ApplyMIG": (pb.MigRequest, pb.MigReply),
+    "ApplyMPS": (pb.MpsRequest, pb.MpsReply),
+}
+
+
+def _handlers(service: AgentService) -> grpc.GenericRpcHandler:
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        name: grpc.unary_unary_rpc_method_handler(
+            getattr(service, name),
+            request_deserializer=request.FromString,
+            response_serializer=reply.SerializeToString,
+        )
+        for name, (request, reply) in _UNARY.items()
+    }
+    methods["WatchTelemetry"] = grpc.unary_stream_rpc_method_handler(
+        service.WatchTelemetry,
+        request_deserializer=pb.TelemetryRequest.FromString,
+        response_serializer=pb.Telemetry.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+def _policy(settings: Settings) -> Callable[[Any], bool]:
+    """Who may give orders."""
+    if settings.grpc_insecure:
+        return lambda _context: True
+    if not settings.tls_cert_file:
+        return lambda _context: False
+    writers = frozenset(settings.tls_writers)
+    return lambda context: not writers or bool(writers & _caller(context))
+
+
+@contextlib.asynccontextmanager
+async def serving(known: Knowledge, settings: Settings) -> AsyncIterator[int]:
+    """Serve while the context is open; yields the port."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 3),
+            ("grpc.so_reuseport", 0),
+        ],
+        maximum_concurrent_rpcs=settings.grpc_watchers * 2 + 16,
+    )
+    service = AgentService(known, may_order=_policy(settings))
+    server.add_generic_rpc_handlers((_handlers(service),))
+    port = _listen(server, settings)
+    await server.start()
+    log.info("grpc_serving", port=port, tls=bool(settings.tls_cert_file))
+    try:
+        yield port
+    finally:
+        # Streams never end by themselves.
+        await server.stop(_GRACE_S)
+
+
+def _listen(server: grpc.aio.Server, settings: Settings) -> int:
+    host, _, port = settings.grpc_bind_address.rpartition(":")
+    source = tls.files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    if source is None and not settings.grpc_insecure:
+        if host and not tls.is_loopback(host):
+            raise errors.Permanent(
+                f"gRPC on {settings.grpc_bind_address} needs certificates (tlsCertFile, tlsKeyFile, tlsCaFile); "
+                "without them only an address of this machine such as 127.0.0.1:50052 is served"
+            )
+        host = host or "127.0.0.1"
+    address = f"{host or '[::]'}:{port}"
+    try:
+        if source is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, tls.server_credentials(source))
+    except RuntimeError as exc:
+        raise errors.Permanent(f"cannot listen on {address}: {exc}") from exc
+
+
+async def serve(known: Knowledge, settings: Settings, on_port: Callable[[int], None] = lambda _: None) -> None:
+    """As a part of the agent: until cancelled."""
+    async with serving(known, settings) as port:
+        on_port(port)
+        await asyncio.Event().wait()

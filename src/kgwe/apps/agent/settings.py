@@ -1,0 +1,116 @@
+"""Settings of the agent: one file, one tree, unknown keys refused with their path.
+
+Order of precedence: flag, environment (KGWE_AGENT_<KEY>), file, default.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ENV_PREFIX = "KGWE_AGENT_"
+# The DaemonSet fills it in; so do other agents'.
+_NODE_NAME_ENV = "NODE_NAME"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    # The Node this agent speaks for; empty: $NODE_NAME, else the host's name.
+    node_name: str = ""
+    # Without an API server: hardware, gRPC and metrics only.
+    standalone: bool = False
+    # The driver's library; empty: $KGWE_NVML_LIBRARY, else the one the system finds.
+    nvml_library: str = ""
+    # Where the machine's /sys, /proc and the kubelet's files are seen; other than / inside a container.
+    host_root: str = "/"
+
+    # Where gRPC is served; port 0 takes a free one, empty: not at all.
+    grpc_bind_address: str = ":50052"
+    # PEM files: the agent's own, and the authority whose certificates callers must show. Read again when they change.
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_ca_file: str = ""
+    # Names (CN or DNS) of callers that may cut GPUs and start daemons; empty: everyone with a certificate.
+    tls_writers: tuple[str, ...] = ()
+    # Serve without TLS to other machines, and take orders without it. Never outside a test bed.
+    grpc_insecure: bool = False
+    # Callers that may watch telemetry at the same time.
+    grpc_watchers: int = 32
+
+    # Where metrics are served; empty: not at all. dcgm-exporter has the same port on the same host network.
+    exporter_bind_address: str = ":9400"
+    # Where dcgm-exporter is asked for what NVML does not tell, such as http://127.0.0.1:9401/metrics; empty: nowhere.
+    dcgm_url: str = ""
+
+    # Seconds between two readings of the instruments, and between two looks at what is built in and how it is cut.
+    telemetry_interval_seconds: float = 5.0
+    discovery_interval_seconds: float = 30.0
+    # Seconds between two signs of life in the GPUNode while nothing changes. A fleet writes this often all day long.
+    heartbeat_interval_seconds: float = 300.0
+    # Seconds until a driver that is not there is tried again: at first, and at most.
+    driver_retry_seconds: float = 15.0
+    driver_retry_max_seconds: float = 300.0
+
+    # Parts that can be left out.
+    enable_health: bool = True
+    enable_mig: bool = True
+    enable_mps: bool = False
+    enable_device_plugin: bool = False
+    enable_pod_resources: bool = True
+
+    # Take unhealthy cards' nodes out of service by a taint.
+    taint_unhealthy: bool = False
+    log_level: str = "info"
+
+    @property
+    def node(self) -> str:
+        return self.node_name or os.environ.get(_NODE_NAME_ENV, "") or socket.gethostname()
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read settings; Permanent with the path of the bad key when they do not make sense."""
+    tree: dict[str, Any] = _read(path) if path is not None else {}
+    for field in msgspec.structs.fields(Settings):
+        text = os.environ.get(ENV_PREFIX + field.name.upper())
+        if text is not None:
+            tree[field.encode_name] = text.split(",") if field.name == "tls_writers" else text
+        override = (overrides or {}).get(field.name)
+        if override is not None:
+            tree[field.encode_name] = override
+    try:
+        loaded = msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as exc:
+        raise errors.Permanent(f"settings{f' {path}' if path else ''}: {exc}") from exc
+    _check(loaded)
+    return loaded
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415 - most agents have no file
+
+    try:
+        tree = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as exc:
+        raise errors.Permanent(f"reading settings {path}: {exc}") from exc
+    if not isinstance(tree, dict):
+        raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")
+    return tree
+
+
+def _check(settings: Settings) -> None:
+    for field in msgspec.structs.fields(Settings):
+        if field.name.endswith("_seconds") and getattr(settings, field.name) <= 0:
+            raise errors.Permanent(f"settings: {field.encode_name} must be more than 0")
+    files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    if any(files) and not all(files):
+        raise errors.Permanent(
+            "settings: tlsCertFile, tlsKeyFile and tlsCaFile go together: both sides show certificates"
+        )
