@@ -100,7 +100,7 @@ async def answering(status: int, body: bytes, *, slow: bool = False) -> AsyncIte
         if scope["type"] != "http":
             return
         if slow:
-            await asyncio.sleep(30)
+            await asyncio.sleep(1)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
