@@ -18,6 +18,7 @@ from kgwe.local import exporter, faults, fleet, gpunodes, models, progress
 from kgwe.local.cluster import LocalCluster
 from kgwe.local.simulator import Simulator
 from kgwe.model import amounts, inventory
+from kgwe.model.health_xids import look_up
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _fault_words(broken: faults.NodeFaults) -> list[str]:
     words = ["node down"] if broken.down else []
     for card in broken.cards:
         if isinstance(card, gpunodes.Xid):
-            words.append(f"GPU {card.gpu}: XID {card.xid} ({gpunodes.XID_REASONS.get(card.xid, 'XIDError')})")
+            words.append(f"GPU {card.gpu}: XID {card.xid} ({look_up(card.xid).reason})")
         else:
             towards = "into the NVSwitch" if card.peer is None else f"to GPU {card.peer}"
             words.append(f"GPU {card.gpu}: {card.links} NVLink {towards} down")
@@ -177,7 +178,8 @@ def node_down(node: str, /, *, name: Name = "kgwe") -> int:
 def gpu_xid(node: str, gpu: int, xid: int, /, *, name: Name = "kgwe") -> int:
     """The driver reports an XID error on a card: 79 fell off the bus, 48 double-bit error, 74 NVLink error.
 
-    The card leaves service as with NVIDIA's device plugin, except for the XIDs an application causes (13, 31, 43, …).
+    The card leaves service for XIDs that only a reset ends, not for those that are contained (63, 92, 94) or that an
+    application causes (13, 31, 43, …).
     """
     health = _with_client(LocalCluster.attach(name), lambda client: faults.gpu_xid(client, node, gpu, xid))
     _say(f"GPU {gpu} of {node} is {health.state}: {health.reason} ({health.message}).")

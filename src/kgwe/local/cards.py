@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kgwe.hardware import dcgm
-from kgwe.kube.api import gpunode
-from kgwe.model import amounts, mig, use
+from kgwe.model import amounts, health, mig, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kgwe.kube.api import gpunode
     from kgwe.local.gpupods import GpuPod
 
 #: A card, or (card, GPU instance id).
@@ -49,7 +49,7 @@ def offers(obj: gpunode.GPUNode, node_resources: Iterable[str]) -> list[Offer]:
     known = set(node_resources)
     found = []
     for device in sorted(obj.status.gpus, key=lambda device: device.index):
-        healthy = device.health.state == gpunode.HealthState.HEALTHY
+        healthy = health.is_in_service(device.health.state)
         for instance in device.mig.instances:
             name = mig.resource_of(instance.profile)
             found.append(Offer((device.index, instance.instanceID), name if name in known else amounts.GPU, healthy))

@@ -1,7 +1,7 @@
 """Break simulated hardware on command, and mend it.
 
     node-down    the node stops answering: Ready becomes Unknown, kube-controller-manager taints it, its pods freeze
-    gpu-xid      the driver reports an XID on a card; unless an application caused it, the card leaves service
+    gpu-xid      the driver reports an XID on a card; one that only a reset ends takes the card out of service
     link-down    NVLinks of a card go down
     spot-notice  the cloud announces that it takes a spot node back; at the deadline the simulator deletes the node
 
@@ -22,7 +22,7 @@ from kgwe import errors
 from kgwe.kube import client as kube_client
 from kgwe.kube import informer, resources, timestamp
 from kgwe.local import fleet, gpunodes
-from kgwe.model import amounts, inventory, mig
+from kgwe.model import amounts, health, inventory, mig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -260,7 +260,7 @@ def devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str]) -> dict[str
     """What the device plugin offers of the healthy cards, in the resources the node has."""
     counts = dict.fromkeys((name for name in capacity if amounts.is_gpu(name)), 0)
     for device in status.gpus:
-        if device.health.state != "Healthy":
+        if not health.is_in_service(device.health.state):
             continue
         names = [mig.resource_of(instance.profile) for instance in device.mig.instances] or [amounts.GPU]
         for name in names:

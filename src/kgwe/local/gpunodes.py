@@ -16,7 +16,8 @@ import msgspec
 
 from kgwe.kube.api import gpunode
 from kgwe.kube.api.meta import ObjectMeta, OwnerReference
-from kgwe.model import gpu, inventory
+from kgwe.model import gpu, health, inventory
+from kgwe.model.health_xids import Action, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,32 +27,6 @@ if TYPE_CHECKING:
 FAULTS_ANNOTATION: Final = "kgwe.nvidia.io/simulated-faults"
 DIGEST_ANNOTATION: Final = "kgwe.nvidia.io/fleet-digest"
 KWOK_ANNOTATION: Final = "kwok.x-k8s.io/node"
-
-# XIDs an application causes by itself; the device plugin leaves the card in service for these.
-# https://github.com/NVIDIA/k8s-device-plugin: internal/rm/health.go
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-
-XID_REASONS: Final = {
-    13: "GraphicsEngineException",
-    31: "GPUMemoryPageFault",
-    43: "GPUStoppedProcessing",
-    45: "PreemptiveCleanup",
-    48: "DoubleBitECCError",
-    61: "InternalMicrocontrollerBreakpoint",
-    62: "InternalMicrocontrollerHalt",
-    63: "RowRemappingEvent",
-    64: "RowRemappingFailure",
-    68: "VideoProcessorException",
-    74: "NVLinkError",
-    79: "FallenOffTheBus",
-    92: "HighSingleBitECCErrorRate",
-    94: "ContainedMemoryError",
-    95: "UncontainedMemoryError",
-    109: "ContextSwitchTimeout",
-    119: "GSPTimeout",
-    120: "GSPError",
-    140: "UnrecoveredECCError",
-}
 
 
 class Xid(msgspec.Struct, frozen=True, tag_field="kind", tag="GpuXid"):
@@ -143,7 +118,8 @@ def digest(node: inventory.FleetNode) -> str:
 
 def unhealthy_cards(faults: Iterable[CardFault]) -> frozenset[int]:
     """Cards the device plugin takes out of service."""
-    return frozenset(fault.gpu for fault in faults if isinstance(fault, Xid) and fault.xid not in APPLICATION_XIDS)
+    xids = (fault for fault in faults if isinstance(fault, Xid))
+    return frozenset(each.gpu for each in xids if not health.is_in_service(_health(each).state))
 
 
 def gpu_node(node: inventory.FleetNode, node_uid: str, faults: Sequence[CardFault] = ()) -> gpunode.GPUNode:
@@ -285,14 +261,14 @@ def with_faults(built: gpunode.GPUNodeStatus, faults: Sequence[CardFault]) -> gp
 
 
 def _health(fault: Xid) -> gpunode.GPUHealth:
-    reason = XID_REASONS.get(fault.xid, "XIDError")
-    harmless = fault.xid in APPLICATION_XIDS
+    xid = look_up(fault.xid)
     return gpunode.GPUHealth(
-        state=gpunode.HealthState.HEALTHY if harmless else gpunode.HealthState.UNHEALTHY,
-        reason=reason,
-        message=f"XID {fault.xid}" + (": caused by the application, the card stays in service" if harmless else ""),
+        state=health.STATES[xid.xid_class],
+        reason=xid.reason,
+        message=f"XID {fault.xid}: {xid.words}",
         lastXID=fault.xid,
         lastTransitionTime=fault.since,
+        action="" if xid.action is Action.NONE else xid.action,
     )
 
 

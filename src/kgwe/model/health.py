@@ -16,7 +16,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.health_xids import Action
+from kgwe.model.health_xids import Action, XidClass
 from kgwe.model.reliability import CLEAN, Record
 
 if TYPE_CHECKING:
@@ -35,6 +35,14 @@ class HealthState(enum.StrEnum):
 #: the worse the later
 _BADNESS: Final = (HealthState.HEALTHY, HealthState.DEGRADED, HealthState.UNKNOWN, HealthState.UNHEALTHY)
 _DEMAND: Final = (Action.NONE, Action.RESTART_APPLICATION, Action.RESET, Action.RESTART_NODE, Action.REPLACE)
+
+#: what one error makes of a card that was well
+STATES: Final[Mapping[XidClass, HealthState]] = {
+    XidClass.FATAL: HealthState.UNHEALTHY,
+    XidClass.CONTAINED: HealthState.DEGRADED,
+    XidClass.APPLICATION: HealthState.HEALTHY,
+    XidClass.INFORMATIONAL: HealthState.HEALTHY,
+}
 
 #: reasons without a trouble
 NOT_READ: Final = "NotReadYet"

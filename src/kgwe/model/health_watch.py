@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.device import Throttle
-from kgwe.model.health import DEFAULTS, HealthState, Incident, LinkWatch, Policy, Trouble, Watch, state_of
+from kgwe.model.health import DEFAULTS, STATES, HealthState, Incident, LinkWatch, Policy, Trouble, Watch, state_of
 from kgwe.model.health_xids import Action, XidClass, look_up
 from kgwe.model.reliability import CLEAN, Weight
 
@@ -52,12 +52,12 @@ def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -
     watch = _last_xid(_advanced(watch, now_s, policy), xid)
     weight = _WEIGHTS[xid.xid_class]
     message = f"XID {number}: {xid.words}"
-    if xid.xid_class is XidClass.FATAL:
-        trouble = Trouble(xid.reason, message, HealthState.UNHEALTHY, xid.action, number, until_reset=True)
+    state = STATES[xid.xid_class]
+    if state is HealthState.UNHEALTHY:
+        trouble = Trouble(xid.reason, message, state, xid.action, number, until_reset=True)
         watch = _seen(watch, trouble, weight, policy)
-    elif xid.xid_class is XidClass.CONTAINED:
-        quiet_s = policy.contained_quiet_s
-        trouble = Trouble(xid.reason, message, HealthState.DEGRADED, xid.action, number, quiet_s=quiet_s)
+    elif state is HealthState.DEGRADED:
+        trouble = Trouble(xid.reason, message, state, xid.action, number, quiet_s=policy.contained_quiet_s)
         watch = _contained(_seen(watch, trouble, weight, policy), policy)
     else:
         watch = _told(watch, Incident(watch.wall_s, xid.reason, number), weight, policy)

@@ -99,12 +99,20 @@ def test_an_xid_takes_the_card_out_of_service():
     assert NODES["h100"].allocatable(gpunodes.unhealthy_cards([gpunodes.Xid(3, 79, NOW)]))["nvidia.com/gpu"] == "7"
 
 
-@pytest.mark.parametrize("xid", sorted(gpunodes.APPLICATION_XIDS))
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
 def test_an_xid_of_the_application_leaves_the_card_in_service(xid):
     broken = status("h100", gpunodes.Xid(3, xid, NOW))
     assert broken.healthyGPUs == 8
     assert broken.gpus[3].health.lastXID == xid
     assert gpunodes.unhealthy_cards([gpunodes.Xid(3, xid, NOW)]) == frozenset()
+
+
+def test_a_contained_error_degrades_the_card_and_leaves_it_in_service():
+    broken = status("h100", gpunodes.Xid(3, 94, NOW))
+    health = broken.gpus[3].health
+    assert (health.state, health.action) == ("Degraded", "RestartApplication")
+    assert gpunodes.unhealthy_cards([gpunodes.Xid(3, 94, NOW)]) == frozenset()
+    assert faults.devices(broken, NODES["h100"].capacity()) == {"nvidia.com/gpu": "8"}
 
 
 def test_a_broken_card_takes_its_slices_along():

@@ -19,7 +19,9 @@ from kgwe.kube.schema import (
     about,
     matching,
 )
+from kgwe.model import health
 from kgwe.model.gpu import Architecture
+from kgwe.model.health_xids import Action
 from kgwe.sharing.lifecycle import Phase
 
 # One writer writes these lists whole. Merging them by key would make the API server keep an owner per field of
@@ -34,12 +36,7 @@ class Source(enum.StrEnum):
     SIMULATED = "Simulated"
 
 
-class HealthState(enum.StrEnum):
-    """Whether a GPU may be given work."""
-
-    HEALTHY = "Healthy"
-    UNHEALTHY = "Unhealthy"
-    UNKNOWN = "Unknown"
+HealthState = health.HealthState
 
 
 _PLACE = matching("[1-9]g\\.[0-9]+gb([+-][a-z.]+)?@[0-9]+", "an instance is a profile and where it starts: 3g.40gb@4")
@@ -137,11 +134,49 @@ class MIGState(ApiStruct, frozen=True):
 class GPUHealth(ApiStruct, frozen=True):
     """Whether the GPU may be given work, and why not."""
 
-    state: Annotated[str, about("Healthy, Unhealthy or Unknown.", enum=HealthState)]
+    state: Annotated[
+        str,
+        about(
+            "Unhealthy is out of service; Degraded is in service, but not well; Unknown says nothing.", enum=HealthState
+        ),
+    ]
     reason: Annotated[str, about("Why, as one CamelCase word.", max_length=128)] = ""
     message: Annotated[str, about("Why, as a sentence.", max_length=1024)] = ""
     lastXID: Annotated[int | None, about("The last XID error of the driver.", ge=0)] = None
     lastTransitionTime: Annotated[Timestamp | None, about("When the state last changed.")] = None
+    action: Annotated[str, about("What should be done about it; left out when nothing should.", enum=Action)] = ""
+    resetBelowJoules: Annotated[
+        float | None,
+        about("While only a reset helps: an energy counter of the card below this shows that there was one.", ge=0),
+    ] = None
+
+
+class LinkReliability(ApiStruct, frozen=True):
+    """The past of one NVLink."""
+
+    link: Annotated[int, about("Number of the link.", ge=0)]
+    demerits: Annotated[float, about("Demerits of its incidents at that time.", ge=0)]
+    asOf: Annotated[Timestamp, about("When these were its demerits; they halve every week.")]
+
+
+class Reliability(ApiStruct, frozen=True):
+    """How far it can be relied on, from what went wrong before. Left out when nothing did."""
+
+    score: Annotated[float, about("1 when no trouble is known, towards 0 the more and the later it was.", ge=0, le=1)]
+    demerits: Annotated[float, about("Demerits of its own incidents at that time.", ge=0)] = 0.0
+    asOf: Annotated[Timestamp | None, about("When these were its demerits; they halve every week.")] = None
+    links: Annotated[tuple[LinkReliability, ...], about("NVLinks with a past.", max_items=64, schema=_ATOMIC)] = ()
+
+
+class HealthIncident(ApiStruct, frozen=True):
+    """Something that went wrong."""
+
+    time: Annotated[Timestamp, about("When.")]
+    reason: Annotated[str, about("What, as one CamelCase word.", max_length=128)]
+    gpu: Annotated[str, about("UUID of the card; left out when it is not known which.", max_length=64)] = ""
+    xid: Annotated[int | None, about("XID error of the driver, if it was one.", ge=0)] = None
+    link: Annotated[int | None, about("NVLink, if it was one.", ge=0)] = None
+    count: Annotated[int, about("How often in a row, rounded down to a power of two.", ge=1)] = 1
 
 
 class GPUDevice(ApiStruct, frozen=True):
@@ -159,6 +194,7 @@ class GPUDevice(ApiStruct, frozen=True):
     pcie: Annotated[PCIeLocation | None, about("Place in the PCIe tree; left out when not known.")] = None
     nvlink: Annotated[NVLinkState | None, about("Its NVLinks; left out when it has none.")] = None
     mig: Annotated[MIGState, about("Whether and how it is cut.")] = MIGState()
+    reliability: Annotated[Reliability | None, about("Its past, with that of its links; left out without one.")] = None
 
 
 class NetworkInterface(ApiStruct, frozen=True):
@@ -214,6 +250,12 @@ class GPUNodeStatus(ApiStruct, frozen=True):
             schema=_ATOMIC,
         ),
     ] = ()
+    reliability: Annotated[
+        Reliability | None, about("Score of the node with all its cards, and its own past; left out without one.")
+    ] = None
+    incidents: Annotated[
+        tuple[HealthIncident, ...], about("What went wrong of late, the latest last.", max_items=32, schema=_ATOMIC)
+    ] = ()
     heartbeatTime: Annotated[
         Timestamp | None, about("When the agent last said that it still watches; old: nobody does.")
     ] = None
@@ -236,6 +278,7 @@ class GPUNode(CustomObject, frozen=True):
             Column("Model", ".status.model"),
             Column("Driver", ".status.driverVersion", priority=1),
             Column("Clique", ".status.fabric.clusterUUID", priority=1, description="NVLink domain beyond the node."),
+            Column("Reliability", ".status.reliability.score", "number", priority=1, description="1 when left out."),
             Column("Source", ".spec.source", priority=1),
             Column("Heartbeat", ".status.heartbeatTime", "date", priority=1, description="Last sign of its agent."),
             AGE,
