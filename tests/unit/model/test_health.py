@@ -8,7 +8,7 @@ import pytest
 
 from kgwe.model import health_watch as watching
 from kgwe.model.device import Faults, Link, LinkErrors, Reading, Throttle
-from kgwe.model.health import DEFAULTS, HealthState, Verdict, Watch, verdict
+from kgwe.model.health import DEFAULTS, HealthState, Policy, Verdict, Watch, verdict
 from kgwe.model.health_xids import XIDS, Action, XidClass, look_up
 
 T0 = 1_800_000_000.0
@@ -250,6 +250,16 @@ def test_errors_of_a_link_count_by_their_rate_and_are_charged_to_the_link(card):
     assert (found.state, found.reason) == ("Degraded", "NVLinkErrors")
     assert card.watch.links[3].record.demerits > 0
     assert card.watch.record.demerits == 0
+
+
+def test_what_is_kept_of_a_flood_is_bounded(card):
+    policy = Policy(same_s=0.0)
+    for number in range(500):
+        card.now_s += 1
+        card.watch = watching.on_xid(card.watch, (63, 94, 1000 + number)[number % 3], card.now_s, policy)
+    assert len(card.watch.contained_s) <= policy.contained_most
+    assert len(card.watch.incidents) == policy.incidents_most
+    assert len(card.watch.troubles) == policy.troubles_most
 
 
 # --- clocks ---------------------------------------------------------------------------------------------
