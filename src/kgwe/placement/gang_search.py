@@ -14,6 +14,7 @@ none alone will do and the gang does not forbid it (`Hardware`).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from kgwe.placement import ring
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_climb import Climb
 from kgwe.placement.gang_plan import DomainWeights, GangPlan, Missing
-from kgwe.placement.gang_request import Hardware, Strategy
+from kgwe.placement.gang_request import NVLINK, Hardware, Strategy
 from kgwe.placement.ladder import Ladders
 from kgwe.placement.node import Gpus
 
@@ -57,6 +58,15 @@ class GangSearch:
 
     def find(self, gang: GangRequest) -> GangPlan | Missing:
         """The place of the gang, or why there is none."""
+        found = self._find(gang)
+        if isinstance(found, GangPlan) and not found.prefers and gang.preferred == NVLINK:
+            # Levels that NVLink domains cross were left out for a wish that could not be granted: they count again.
+            plain = self._find(dataclasses.replace(gang, preferred=""))
+            if isinstance(plain, GangPlan) and len(plain.seats) == len(found.seats):
+                return dataclasses.replace(plain, prefers=False)
+        return found
+
+    def _find(self, gang: GangRequest) -> GangPlan | Missing:
         models = self._models(gang)
         if not models:
             return Climb(self, gang).search()

@@ -96,6 +96,8 @@ async def test_a_pod_that_may_restart_runs_out_of_memory_again_and_again(client)
         name = await run_pod(client, "l40s-0000", restart="Always", profile="oom-after(1s)")
         key = f"default/{name}"
         pod = await until(
-            watch, key, lambda pod: pod is not None and pod.status.container_statuses[0].restart_count > 1
+            watch,
+            key,
+            lambda pod: pod is not None and any(each.restart_count > 1 for each in pod.status.container_statuses),
         )
         assert pod.status.phase == "Running"
