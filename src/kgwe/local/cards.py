@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kgwe.hardware import dcgm
+from kgwe.kube import migcards
+from kgwe.local import cutting
 from kgwe.model import amounts, health, mig, use
 
 if TYPE_CHECKING:
@@ -47,14 +49,17 @@ Grants = dict[str, tuple[Grant, ...]]
 def offers(obj: gpunode.GPUNode, node_resources: Iterable[str]) -> list[Offer]:
     """What a node has, lowest card first; `node_resources` tells whether slices are offered as plain GPUs."""
     known = set(node_resources)
+    layouts = migcards.layouts(obj)
     found = []
     for device in sorted(obj.status.gpus, key=lambda device: device.index):
         healthy = health.is_in_service(device.health.state)
         for instance in device.mig.instances:
             name = mig.resource_of(instance.profile)
-            found.append(Offer((device.index, instance.instanceID), name if name in known else amounts.GPU, healthy))
-        if not device.mig.instances:
-            found.append(Offer((device.index, None), amounts.GPU, healthy))
+            is_open = healthy and not cutting.is_withheld(device, instance, layouts.get(device.uuid))
+            found.append(Offer((device.index, instance.instanceID), name if name in known else amounts.GPU, is_open))
+        if not device.mig.enabled:
+            is_open = healthy and not cutting.is_withheld(device, None, layouts.get(device.uuid))
+            found.append(Offer((device.index, None), amounts.GPU, is_open))
     return found
 
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kgwe import errors
 from kgwe.kube import client as kube_client
 from kgwe.kube import crds, informer, resources, timestamp
+from kgwe.kube.api import gpunode
 from kgwe.local import gpunodes
 from kgwe.model import inventory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from kgwe.kube.api import core, gpunode
+    from kgwe.kube.api import core
     from kgwe.kube.client import KubeClient
     from kgwe.model.fleet import Fleet
 
@@ -194,12 +195,21 @@ async def _read(client: KubeClient) -> _There:
 
 
 async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There) -> Verdict:
-    """One node as the model says it, with the faults it has."""
+    """One node as the model says it, with the faults it has; one whose cards were cut since stays as it is."""
     old = there.gpu_nodes.get(node.name)
+    before = there.nodes.get(node.name)
+    if before is not None and old is not None and _has_own_mind(before, old, node):
+        return Verdict.UNCHANGED
     faults = gpunodes.read_faults(old) if old is not None else []
-    uid, verdict = await _bring_node(client, node, there.nodes.get(node.name), gpunodes.unhealthy_cards(faults))
+    uid, verdict = await _bring_node(client, node, before, gpunodes.unhealthy_cards(faults))
     wrote = await _bring_gpu_node(client, gpunodes.gpu_node(node, uid, faults), old)
     return Verdict.UPDATED if wrote and verdict is Verdict.UNCHANGED else verdict
+
+
+def _has_own_mind(before: core.Node, old: gpunode.GPUNode, node: inventory.FleetNode) -> bool:
+    """Whether somebody cuts or describes this node, and the model still says what it said."""
+    is_told = bool(old.spec.cards) or old.spec.source == gpunode.Source.AGENT
+    return is_told and before.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) == gpunodes.digest(node)
 
 
 async def _bring_node(

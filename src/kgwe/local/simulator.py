@@ -1,4 +1,4 @@
-"""What simulated nodes do by themselves: use their cards, run out of memory, be taken back.
+"""What simulated nodes do by themselves: use and cut their cards, run out of memory, be taken back.
 
 One process for the whole fleet. It watches nodes, GPUNodes and pods, deals the cards of each node to its pods,
 and acts when a time comes: a pod whose use profile says so fails for lack of memory, a spot node whose notice has
@@ -21,7 +21,8 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube import informer, resources
-from kgwe.local import cards, faults, fleet, gpupods
+from kgwe.kube.api import gpunode
+from kgwe.local import cards, cutting, faults, fleet, gpupods
 from kgwe.local.meter import NodeMeter
 from kgwe.model import inventory
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.hardware import dcgm
-    from kgwe.kube.api import core, gpunode
+    from kgwe.kube.api import core
     from kgwe.kube.client import KubeClient
 
 log = structlog.get_logger(__name__)
@@ -62,6 +63,7 @@ class Simulator:
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._due: dict[str, dict[str, float]] = {}  # node -> uid of a pod, or "" for the node itself -> time
+        self._unreported: set[str] = set()  # nodes whose cards may differ from what the API says of them
         self._unwritten = False
         self._warned: set[str] = set()
         self._nodes.on_change(self._see_node)
@@ -129,6 +131,8 @@ class Simulator:
             if meter := self._meters.get(name):
                 meter.hold(cards.holders(pods, given))
         self._unwritten = self._unwritten or given != before
+        if obj is not None and (obj.spec.cards or obj.spec.source == gpunode.Source.AGENT):
+            self._unreported.add(name)
         self._due.pop(name, None)
         if node is not None and (due := self._plan(node, pods)):
             self._due[name] = due
@@ -181,6 +185,8 @@ class Simulator:
         while True:
             self._wake.clear()
             self.settle()
+            for name in sorted(self._unreported):
+                await self._report(name)
             now = self._clock()
             for name, uid in [(name, uid) for name, due in self._due.items() for uid, at in due.items() if at <= now]:
                 await self._do(name, uid)
@@ -205,6 +211,29 @@ class Simulator:
         except (KeyError, errors.NotFound, errors.Conflict):
             pass  # gone meanwhile
         due.pop(uid, None)
+
+    async def _report(self, name: str) -> None:
+        """Cut what is to be cut, and let the Node offer what there is."""
+        self._unreported.discard(name)
+        node, obj = self._nodes.store.get(name), self._gpu_nodes.store.get(name)
+        if node is None or obj is None or faults.is_down(node):
+            return
+        try:
+            if obj.spec.source == gpunode.Source.SIMULATED:
+                taken, held = cutting.holds(obj, self._held.get(name, {}), self._pods_on.get(name, {}))
+                status = msgspec.structs.replace(await cutting.cut(obj, taken), held=held)
+                if status != obj.status:
+                    # With its version: a fault that was injected meanwhile is not written over.
+                    body = msgspec.structs.replace(obj, status=status).manifest()
+                    await self._client.replace(resources.GPU_NODE, name, body, subresource="status")
+                    return  # the Node follows when the watch shows it
+            if (devices := cutting.offer(node, obj)) is not None:
+                await fleet.patch_devices(self._client, name, node, *devices)
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, or changed: the watch tells
+        except errors.Transient as exc:
+            log.warning("cards_not_reported", node=name, error=str(exc))
+            self._touch(name)
 
     async def _take_back(self, node: core.Node) -> None:
         await faults.take_back(self._client, node)
