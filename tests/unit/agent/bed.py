@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from kgwe import errors
@@ -26,6 +27,7 @@ def fleet_nodes(count: int = 16) -> list[inventory.FleetNode]:
     return list(found.values())
 
 
+@functools.lru_cache
 def node(pool: str = "h100", model: str = "mixed") -> inventory.FleetNode:
     return next(each for each in inventory.expand(models.load(model), 32) if each.pool.name == pool)
 

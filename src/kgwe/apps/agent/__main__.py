@@ -1,0 +1,44 @@
+"""The agent as the DaemonSet runs it: `python -m kgwe.apps.agent`, settings from the environment.
+
+`kgwe agent` becomes this process: it parses flags and then is replaced by it, so that what runs for months on every
+node is as small as it can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import sys
+from pathlib import Path
+
+CONFIG_ENV = "KGWE_AGENT_CONFIG"
+
+# M_ARENA_MAX of mallopt(3): the few threads beside the event loop need no heaps of their own.
+_M_ARENA_MAX = -8
+
+
+def run() -> None:
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_ARENA_MAX, 1)
+    # structlog takes rich and its lexers along for colours on a terminal: a sixth of the whole process.
+    sys.modules["rich"] = None  # type: ignore[assignment] # "cannot be imported", as the import system spells it
+    from kgwe import errors  # noqa: PLC0415 - after rich is out of the way
+    from kgwe.apps.agent import main, settings  # noqa: PLC0415
+    from kgwe.telemetry import logs  # noqa: PLC0415
+
+    config = os.environ.get(CONFIG_ENV)
+    try:
+        loaded = settings.load(Path(config) if config else None)
+        logs.configure(level=loaded.log_level)
+        gc.freeze()
+        libc.malloc_trim(0)
+        asyncio.run(main.serve(loaded))
+    except errors.KgweError as exc:
+        sys.stderr.write(f"kgwe: {exc}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,271 @@
+"""`kgwe agent`: the process on every GPU node.
+
+    driver ──► keeper ──► machine (30 s) ──► report ──► publisher ──► GPUNode
+                 │                              ▲
+                 ├──► readings (5 s) ──► hub ───┼──► gRPC streams, metrics
+                 └──► events ──► health ────────┘
+
+Everything runs on one event loop; the driver has threads of its own. No part is needed by the others: without a driver
+the agent says so and waits for one, without an API server it keeps the newest report, and a part that breaks is started
+again while the rest goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.metadata
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.agent import extras, report, rpc
+from kgwe.apps.agent.keeper import Keeper
+from kgwe.apps.agent.parts import Parts
+from kgwe.apps.agent.publisher import DRIVER_READY, FIELD_MANAGER, Publisher
+from kgwe.apps.agent.stream import Hub, Sample
+from kgwe.kube.api import gpunode
+from kgwe.kube.api.meta import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from kgwe.apps.agent.keeper import DriverState
+    from kgwe.apps.agent.rpc import MigHandler, MpsHandler
+    from kgwe.apps.agent.settings import Settings
+    from kgwe.hardware.driver import GpuDriver
+    from kgwe.kube.client import KubeClient
+    from kgwe.kube.informer import Informer
+    from kgwe.model.device import Event, Machine, Reading
+
+log = structlog.get_logger(__name__)
+
+# How long one call waits for the driver's events; the driver decides when to look.
+_EVENTS_S = 5.0
+
+
+class Agent:
+    """One node's agent. Parts of others hang themselves into the lists below, and change what is reported."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_driver: Callable[[], Awaitable[GpuDriver]],
+        client: KubeClient | None = None,
+    ) -> None:
+        self.settings = settings
+        self.node = settings.node
+        self.version = importlib.metadata.version("kgwe")
+        self.client = client
+        self.keeper = Keeper(
+            open_driver, retry_s=settings.driver_retry_seconds, retry_max_s=settings.driver_retry_max_seconds
+        )
+        self.keeper.on_change = self.nudge
+        self.hub = Hub(settings.grpc_watchers)
+        self.parts = Parts()
+        self.mig: MigHandler | None = None
+        self.mps: MpsHandler | None = None
+        self.grpc_port = 0
+        #: the machine as last read, with what was known before
+        self.machine: Machine | None = None
+        self.status = gpunode.GPUNodeStatus()
+        self._looked_at = 0.0
+        self._looking = asyncio.Lock()
+        self._nudge = asyncio.Event()
+
+        #: health of a card; the health part puts its own here
+        self.health_of: report.HealthOf = report.basic_health
+        #: each may change what is reported
+        self.amend: list[Callable[[gpunode.GPUNodeStatus], gpunode.GPUNodeStatus]] = []
+        self.on_machine: list[Callable[[Machine], None]] = []
+        self.on_readings: list[Callable[[Sequence[Reading]], None]] = []
+        self.on_events: list[Callable[[Sequence[Event]], None]] = []
+
+        self.publisher: Publisher | None = None
+        self.informer: Informer[gpunode.GPUNode] | None = None
+        if client is not None:
+            self._connect(client)
+
+    def _connect(self, client: KubeClient) -> None:
+        from kgwe.kube import resources  # noqa: PLC0415 - not needed standalone
+        from kgwe.kube.informer import Informer  # noqa: PLC0415
+
+        self.publisher = Publisher(client, self.node, heartbeat_s=self.settings.heartbeat_interval_seconds)
+        self.informer = Informer(client, resources.GPU_NODE, field_selector=f"metadata.name={self.node}")
+        self.informer.on_change(self.publisher.on_change)
+
+    # --- what can be asked ------------------------------------------------------------------------------
+
+    @property
+    def driver(self) -> DriverState:
+        return self.keeper.state
+
+    @property
+    def problems(self) -> Sequence[str]:
+        found = [f"{name}: {why}" for name, why in self.parts.problems.items()]
+        if self.publisher is not None and self.publisher.problem:
+            found.append(f"publisher: {self.publisher.problem}")
+        return found
+
+    async def topology(self, *, fresh: bool) -> tuple[gpunode.GPUNodeStatus, float, Sequence[Sequence[str]]]:
+        """From memory while that is not older than the discovery interval; several callers cause one look."""
+        asked = time.monotonic()
+        oldest = asked if fresh else asked - self.settings.discovery_interval_seconds
+        if self.machine is None or self._looked_at < oldest:
+            try:
+                await self.look(oldest)
+            except errors.KgweError:
+                if fresh or self.machine is None:
+                    raise
+        if self.machine is None:
+            raise errors.Transient(f"nothing is known of the GPUs yet: {self.driver.message}")
+        matrix = report.wiring(self.machine, self.status).matrix()
+        return self.status, time.monotonic() - self._looked_at, matrix
+
+    # --- looking ----------------------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        """Something changed: look at the machine now rather than at the next interval."""
+        self._nudge.set()
+
+    async def look(self, oldest: float | None = None) -> None:
+        """Read the machine, unless somebody did so after `oldest` while we waited."""
+        async with self._looking:
+            if oldest is not None and self.machine is not None and self._looked_at >= oldest:
+                return
+            machine = await self.keeper.machine()
+            self.machine = report.with_memory(machine, self.machine)
+            self._looked_at = time.monotonic()
+        for listener in self.on_machine:
+            listener(self.machine)
+        self.tell()
+
+    def tell(self) -> None:
+        """Report what is known now; parts call it when something they add has changed."""
+        state = self.driver
+        if self.machine is not None:
+            status = report.status(self.machine, self.health_of)
+        elif self.publisher is not None and self.publisher.there is not None:
+            # From before a restart, as long as there is no driver that knows better.
+            status = self.publisher.there.status
+        else:
+            status = gpunode.GPUNodeStatus()
+        if not state.is_ready:
+            status = report.without_driver(status, state.message)
+        for amend in self.amend:
+            status = amend(status)
+        self.status = status
+        if self.publisher is not None:
+            condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
+            self.publisher.offer(status, (condition,))
+
+    async def _discover(self) -> None:
+        """The machine, every interval and whenever something is known to have changed."""
+        if self.informer is not None:
+            # What was published before tells what was known; without an API server that is nothing.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.informer.synced.wait(), self.settings.telemetry_interval_seconds)
+        while True:
+            self._nudge.clear()
+            try:
+                await self.look()
+            except errors.KgweError as exc:
+                log.debug("machine_not_read", error=str(exc))
+                self.tell()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nudge.wait(), self.settings.discovery_interval_seconds)
+
+    async def _measure(self) -> None:
+        """The instruments, every interval by the clock."""
+        loop = asyncio.get_running_loop()
+        step = self.settings.telemetry_interval_seconds
+        due = loop.time()
+        while True:
+            try:
+                readings = await self.keeper.readings()
+            except errors.KgweError as exc:
+                log.debug("instruments_not_read", error=str(exc))
+            else:
+                self.hub.publish(Sample(int(time.time() * 1000), readings))
+                for listener in self.on_readings:
+                    listener(readings)
+            # A reading that took longer than the interval skips those it overran.
+            due = max(due + step, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _listen(self) -> None:
+        """XID errors, as they happen."""
+        while True:
+            try:
+                events = await self.keeper.events(_EVENTS_S)
+            except errors.KgweError as exc:
+                log.debug("events_not_read", error=str(exc))
+                await asyncio.sleep(_EVENTS_S)
+                continue
+            if events:
+                for listener in self.on_events:
+                    listener(events)
+                self.nudge()
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set."""
+        parts = self.parts
+        parts.add("driver", self.keeper.run)
+        parts.add("discovery", self._discover)
+        parts.add("telemetry", self._measure)
+        parts.add("events", self._listen)
+        if self.informer is not None and self.publisher is not None:
+            parts.add("informer", self.informer.run)
+            parts.add("publisher", self._publish)
+        if self.settings.grpc_bind_address:
+            parts.add("grpc", lambda: rpc.serve(self, self.settings, self._on_port))
+        extras.add(self)
+        log.info("agent_started", node=self.node, version=self.version, parts=parts.names)
+        running = asyncio.create_task(parts.run())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (running, stopping):
+                task.cancel()
+            await asyncio.gather(running, stopping, return_exceptions=True)
+            log.info("agent_stopped", node=self.node)
+
+    def _on_port(self, port: int) -> None:
+        self.grpc_port = port
+
+    async def _publish(self) -> None:
+        if self.informer is None or self.publisher is None:
+            return
+        await self.informer.synced.wait()
+        await self.publisher.run()
+
+
+def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
+    async def opened() -> GpuDriver:
+        driver: GpuDriver = await importlib.import_module("kgwe.hardware.nvml").open_driver(settings.nvml_library)
+        return driver
+
+    return opened
+
+
+async def serve(settings: Settings, kubeconfig: Path | None = None) -> None:
+    """Run the agent until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if settings.standalone:
+        await Agent(settings, open_nvml(settings)).run(stop)
+        return
+    from kgwe.kube.client import KubeClient  # noqa: PLC0415 - not needed standalone
+
+    async with KubeClient.connect(kubeconfig, field_manager=FIELD_MANAGER) as client:
+        await Agent(settings, open_nvml(settings), client).run(stop)

@@ -1,0 +1,78 @@
+"""How far a GPUNode can be believed: by its agent's last sign of life."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe.kube import timestamp
+from kgwe.kube.api.gpunode import Source
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable
+
+    from kgwe.kube.api.gpunode import GPUNode
+
+#: three heartbeats of the default interval: one may be lost, and one late
+STALE_AFTER_S: Final = 900.0
+# Clocks of machines differ; a sign from further ahead than this was given by a clock that is wrong.
+_AHEAD_S: Final = 60.0
+_DRIVER_READY: Final = "DriverReady"
+
+
+class Freshness(enum.StrEnum):
+    FRESH = "Fresh"
+    STALE = "Stale"
+    """Its agent has not been heard of: what it says was true once."""
+    NO_DRIVER = "NoDriver"
+    """Its agent lives and cannot ask the driver."""
+    SILENT = "Silent"
+    """No agent has ever signed it."""
+    SIMULATED = "Simulated"
+    """Nobody observes it: it is as its model says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One GPUNode, and how far it can be believed."""
+
+    node: GPUNode
+    freshness: Freshness
+    age_s: float | None
+    """Since the last sign of life; None: there was none."""
+    reason: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return self.freshness in (Freshness.FRESH, Freshness.SIMULATED)
+
+
+def judge(node: GPUNode, now: dt.datetime, stale_after_s: float = STALE_AFTER_S) -> Seen:
+    if node.spec.source == Source.SIMULATED:
+        return Seen(node, Freshness.SIMULATED, None)
+    signed = node.status.heartbeatTime
+    if signed is None:
+        return Seen(node, Freshness.SILENT, None, "no agent has written it")
+    age_s = (now - timestamp.parse(signed)).total_seconds()
+    if age_s > stale_after_s:
+        return Seen(node, Freshness.STALE, age_s, f"its agent was last heard of {_ago(age_s)} ago")
+    if age_s < -_AHEAD_S:
+        return Seen(node, Freshness.STALE, age_s, f"the clock of its node is {_ago(-age_s)} ahead")
+    ready = next((each for each in node.status.conditions if each.type == _DRIVER_READY), None)
+    if ready is not None and ready.status != "True":
+        return Seen(node, Freshness.NO_DRIVER, age_s, ready.message or ready.reason)
+    return Seen(node, Freshness.FRESH, max(age_s, 0.0))
+
+
+def judge_all(nodes: Iterable[GPUNode], now: dt.datetime, stale_after_s: float = STALE_AFTER_S) -> list[Seen]:
+    return [judge(node, now, stale_after_s) for node in sorted(nodes, key=lambda each: each.metadata.name)]
+
+
+def _ago(age_s: float) -> str:
+    """`3m`, `2h`, `5d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if age_s >= size:
+            return f"{age_s / size:.0f}{unit}"
+    return f"{age_s:.0f}s"

@@ -1,0 +1,107 @@
+"""Many agents, asked for what is true now: a bounded number at a time, each with a deadline, answers kept for 30 s.
+
+An agent that does not answer costs its deadline once, not its whole fleet's patience: others are asked meanwhile, and
+the failure is kept as long as an answer would be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from kgwe import errors
+from kgwe.apps.agent import messages
+from kgwe.apps.discovery.client import Access, AgentClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kgwe.kube.api.gpunode import GPUNodeStatus
+
+CACHE_S: Final = 30.0
+_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent said, or why it did not."""
+
+    at_s: float
+    status: GPUNodeStatus | None
+    problem: str = ""
+
+
+class LiveFleet:
+    """Answers of agents by node. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        access: Access | None = None,
+        *,
+        cache_s: float = CACHE_S,
+        at_once: int = _AT_ONCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access or Access()
+        self._cache_s = cache_s
+        self._clock = clock
+        self._room = asyncio.Semaphore(at_once)
+        self._clients: dict[str, AgentClient] = {}
+        self._answers: dict[str, Answer] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[Answer]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        clients, self._clients = list(self._clients.values()), {}
+        await asyncio.gather(*(client.close() for client in clients))
+
+    async def ask(self, addresses: Mapping[str, str], *, fresh: bool = False) -> dict[str, Answer]:
+        """node -> its answer, for `addresses` of node -> host:port. Young answers are reused unless `fresh`."""
+        answers = await asyncio.gather(*(self._one(node, where, fresh=fresh) for node, where in addresses.items()))
+        return dict(zip(addresses, answers, strict=True))
+
+    async def _one(self, node: str, address: str, *, fresh: bool) -> Answer:
+        known = self._answers.get(node)
+        if known is not None and not fresh and self._clock() - known.at_s < self._cache_s:
+            return known
+        asking = self._asking.get((node, fresh))
+        if asking is None:
+            asking = self._asking[node, fresh] = asyncio.create_task(self._ask(node, address, fresh=fresh))
+            asking.add_done_callback(lambda _: self._asking.pop((node, fresh), None))
+        # Whoever gives up waiting does not take the answer away from the others.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, node: str, address: str, *, fresh: bool) -> Answer:
+        client = self._clients.get(node)
+        if client is None or client.address != address:
+            if client is not None:
+                await client.close()
+            client = self._clients[node] = AgentClient(address, self._access)
+        async with self._room:
+            try:
+                topology, health = await asyncio.gather(client.topology(fresh=fresh), client.health())
+                if topology.node != node:
+                    raise errors.Permanent(f"agent {address} speaks for {topology.node}, not for {node}")
+                answer = Answer(self._clock(), messages.status(topology, health))
+            except errors.KgweError as exc:
+                answer = Answer(self._clock(), None, str(exc))
+        self._answers[node] = answer
+        return answer
+
+    async def keep(self, still: Iterable[str]) -> None:
+        """Forget connections and answers of all other nodes: they are gone."""
+        gone = self._clients.keys() - set(still)
+        await asyncio.gather(*(self._clients.pop(node).close() for node in gone))
+        for node in self._answers.keys() - set(still):
+            del self._answers[node]

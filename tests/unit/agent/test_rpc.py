@@ -1,0 +1,307 @@
+"""The agent over gRPC: who may ask, who may order, and that nobody can make it grow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import itertools
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import msgspec
+import pytest
+from tests.unit.agent import bed
+
+from kgwe import errors
+from kgwe.apps.agent import report, rpc
+from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.settings import Settings
+from kgwe.apps.agent.stream import Sample
+from kgwe.apps.agent.tls import Files
+from kgwe.apps.discovery.client import Access, AgentClient
+from kgwe.local import certificates
+from kgwe.model.device import Instance, Reading
+from kgwe.proto import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+QUICK = Settings(
+    node_name="n1",
+    standalone=True,
+    grpc_bind_address="127.0.0.1:0",
+    exporter_bind_address="",
+    telemetry_interval_seconds=0.02,
+    discovery_interval_seconds=0.1,
+    driver_retry_seconds=0.01,
+    enable_health=False,
+    enable_mig=False,
+    enable_pod_resources=False,
+)
+
+
+class Knife:
+    """Takes orders to cut."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, bool, tuple[str, ...]]] = []
+
+    async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
+        if uuid == "busy":
+            raise errors.Conflict("a pod uses it")
+        self.orders.append((uuid, enabled, tuple(layout)))
+        return [Instance("MIG-1", 1, "3g.40gb", 4, 4, 40960)]
+
+
+@contextlib.asynccontextmanager
+async def running(settings: Settings = QUICK, driver: bed.MemoryDriver | None = None) -> AsyncIterator[Agent]:
+    memory = driver or bed.MemoryDriver(bed.machine(bed.node()))
+
+    async def opened() -> bed.MemoryDriver:
+        return memory
+
+    agent = Agent(settings, opened)
+    stop = asyncio.Event()
+    task = asyncio.create_task(agent.run(stop))
+    try:
+        async with asyncio.timeout(10):
+            while not agent.grpc_port or agent.machine is None:
+                assert not task.done()
+                await asyncio.sleep(0.005)
+        yield agent
+    finally:
+        stop.set()
+        await task
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> certificates.Certificates:
+    return certificates.ensure(tmp_path / "pki", dt.datetime.now(dt.UTC))
+
+
+def secure(pki: certificates.Certificates, **more: Any) -> Settings:
+    pair = pki.pair(certificates.SERVER)
+    files = {"tls_cert_file": pair.certificate, "tls_key_file": pair.key, "tls_ca_file": pki.authority}
+    return msgspec.structs.replace(QUICK, **{key: str(path) for key, path in files.items()}, **more)
+
+
+def access(pki: certificates.Certificates, identity: certificates.Identity = certificates.ADMIN) -> Access:
+    pair = pki.pair(identity)
+    return Access(Files(pair.certificate, pair.key, pki.authority), server_name="localhost")
+
+
+async def test_topology_health_and_ping_say_what_the_driver_says():
+    node = bed.node("v100")
+    machine = bed.machine(node)
+    async with (
+        running(driver=bed.MemoryDriver(machine)) as agent,
+        AgentClient(f"127.0.0.1:{agent.grpc_port}") as client,
+    ):
+        told = await client.topology()
+        assert (told.node, len(told.gpus)) == ("n1", 8)
+        assert [list(row.cells) for row in told.matrix] == node.machine.wiring.matrix()
+        assert {each.state for each in (await client.health()).gpus} == {"Healthy"}
+        pong = await client.ping()
+        assert (pong.driver_ready, list(pong.problems)) == (True, [])
+
+
+async def test_topology_is_read_again_only_when_asked_or_old():
+    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    settings = msgspec.structs.replace(QUICK, discovery_interval_seconds=3600.0)
+    async with running(settings, memory) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        looks = memory.machine_calls
+        for _ in range(5):
+            await client.topology()
+        assert memory.machine_calls == looks
+        memory.now = bed.link_down(memory.now, 0, 0)
+        assert (await client.topology()).gpus[0].nvlink.links == 18
+        assert (await client.topology(fresh=True)).gpus[0].nvlink.links == 17
+        assert memory.machine_calls == looks + 1
+
+
+async def test_many_callers_cause_one_look():
+    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    settings = msgspec.structs.replace(QUICK, discovery_interval_seconds=3600.0)
+    async with running(settings, memory) as agent:
+        looks = memory.machine_calls
+        slow = asyncio.Event()
+        machine = memory.machine
+
+        async def slowly() -> Any:
+            await slow.wait()
+            return await machine()
+
+        memory.machine = slowly  # type: ignore[method-assign] # a driver that takes its time
+        callers = [asyncio.create_task(agent.topology(fresh=True)) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        slow.set()
+        await asyncio.gather(*callers)
+        assert memory.machine_calls == looks + 1
+
+
+async def test_telemetry_streams_until_the_caller_has_enough():
+    async with running() as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        uuid = agent.status.gpus[2].uuid
+        got = []
+        async with contextlib.aclosing(client.telemetry(pb.TelemetryRequest(uuids=[uuid]))) as messages:
+            async for message in messages:
+                got.append(message)
+                if len(got) == 3:
+                    break
+        assert [[each.uuid for each in message.readings] for message in got] == [[uuid]] * 3
+        assert got[0].readings[0].util == 0.5
+        assert not got[0].readings[0].HasField("gpu_c")
+        async with asyncio.timeout(10):
+            while len(agent.hub):  # noqa: ASYNC110 - the server notices when it notices
+                await asyncio.sleep(0.01)
+
+
+async def test_a_caller_that_never_reads_costs_a_queue_and_no_more():
+    settings = msgspec.structs.replace(QUICK, telemetry_interval_seconds=3600.0)
+    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        stalled = client.telemetry()
+        first = await anext(stalled)
+        assert first.missed == 0
+        text = "x" * 2000
+        for number in itertools.count():
+            # What the transport buffers is bounded; once it is full, samples are dropped.
+            agent.hub.publish(Sample(number, [Reading(f"{text}-{card}", util=0.1) for card in range(64)]))
+            await asyncio.sleep(0)
+            watcher = next(iter(agent.hub._watchers))
+            if watcher._missed > 20:
+                break
+            assert number < 5000, "a stalled caller is fed for ever"
+        assert len(watcher._queue) == 4
+        await stalled.aclose()
+
+
+async def test_there_is_a_limit_to_watchers():
+    settings = msgspec.structs.replace(QUICK, grpc_watchers=1)
+    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        first = client.telemetry()
+        await anext(first)
+        with pytest.raises(errors.Transient, match="1 callers watch already"):
+            await anext(client.telemetry())
+        await first.aclose()
+
+
+async def test_without_certificates_orders_are_refused():
+    async with running() as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        agent.mig = knife = Knife()
+        with pytest.raises(errors.Permanent, match="may not give orders"):
+            await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
+        assert not knife.orders
+
+
+async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
+    async with running(secure(pki)) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}", access(pki)) as client:
+        with pytest.raises(errors.Permanent, match="does not cut GPUs"):
+            await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
+        agent.mig = knife = Knife()
+        reply = await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1", enabled=True, layout=["3g.40gb@4"]))
+        assert [each.uuid for each in reply.instances] == ["MIG-1"]
+        assert knife.orders == [("GPU-1", True, ("3g.40gb@4",))]
+        with pytest.raises(errors.Conflict, match="a pod uses it"):
+            await client.apply_mig(pb.MigRequest(gpu_uuid="busy"))
+
+
+async def test_where_writers_are_named_others_may_only_read(pki):
+    settings = secure(pki, tls_writers=("system:kube-scheduler",))
+    async with running(settings) as agent:
+        agent.mig = Knife()
+        address = f"127.0.0.1:{agent.grpc_port}"
+        async with AgentClient(address, access(pki)) as client:
+            assert (await client.ping()).node == "n1"
+            with pytest.raises(errors.Permanent, match="kgwe:admin may not give orders"):
+                await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
+        async with AgentClient(address, access(pki, certificates.SCHEDULER)) as client:
+            assert (await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))).instances
+
+
+async def test_callers_without_a_certificate_of_ours_are_turned_away(pki, tmp_path):
+    others = certificates.ensure(tmp_path / "others", dt.datetime.now(dt.UTC))
+    async with running(secure(pki)) as agent:
+        address = f"127.0.0.1:{agent.grpc_port}"
+        for stranger in (AgentClient(address, access(others)), AgentClient(address)):
+            async with stranger:
+                with pytest.raises(errors.Transient):
+                    await stranger.ping()
+        pair = others.pair(certificates.ADMIN)
+        mixed = Access(Files(pair.certificate, pair.key, pki.authority), server_name="localhost", deadline_s=2.0)
+        async with AgentClient(address, mixed) as stranger:
+            with pytest.raises(errors.Transient):
+                await stranger.ping()
+
+
+async def test_new_certificates_are_used_without_a_restart(pki, tmp_path):
+    others = certificates.ensure(tmp_path / "others", dt.datetime.now(dt.UTC))
+    async with running(secure(pki)) as agent:
+        address = f"127.0.0.1:{agent.grpc_port}"
+        async with AgentClient(address, access(pki)) as client:
+            assert (await client.ping()).node == "n1"
+            # Half of a renewal: the new key with the old certificate leaves the old pair in use.
+            shutil.copy(others.pair(certificates.SERVER).key, pki.pair(certificates.SERVER).key)
+            async with AgentClient(address, access(pki)) as another:
+                assert (await another.ping()).node == "n1"
+            shutil.copy(others.pair(certificates.SERVER).certificate, pki.pair(certificates.SERVER).certificate)
+            shutil.copy(others.authority, pki.authority)
+            async with AgentClient(address, access(others)) as renewed:
+                assert (await renewed.ping()).node == "n1"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "10.0.0.1:50052"])
+async def test_without_certificates_only_this_machine_is_served(address):
+    settings = msgspec.structs.replace(QUICK, grpc_bind_address=address)
+    with pytest.raises(errors.Permanent, match="needs certificates"):
+        async with rpc.serving(Agent(settings, _no_driver), settings):
+            pass
+
+
+async def test_a_port_without_a_host_means_this_machine_when_there_are_no_certificates():
+    settings = msgspec.structs.replace(QUICK, grpc_bind_address=":0")
+    async with rpc.serving(Agent(settings, _no_driver), settings) as port:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        await channel.channel_ready()
+        await channel.close()
+
+
+async def _no_driver() -> bed.MemoryDriver:
+    raise errors.Permanent("no libnvidia-ml.so.1")
+
+
+async def test_without_a_driver_the_agent_says_so():
+    agent = Agent(QUICK, _no_driver)
+    stop = asyncio.Event()
+    task = asyncio.create_task(agent.run(stop))
+    try:
+        async with asyncio.timeout(10):
+            while not agent.grpc_port or agent.driver.reason == "Starting":  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        async with AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+            pong = await client.ping()
+            assert (pong.driver_ready, pong.driver_message) == (False, "no libnvidia-ml.so.1")
+            with pytest.raises(errors.Transient, match=r"no libnvidia-ml\.so\.1"):
+                await client.topology()
+    finally:
+        stop.set()
+        await task
+
+
+async def test_a_driver_that_goes_leaves_what_was_known():
+    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    async with running(driver=memory) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        memory.failure = errors.Transient("did not answer")
+        async with asyncio.timeout(10):
+            while agent.driver.is_ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        agent.tell()
+        assert {each.state for each in (await client.health()).gpus} == {"Unknown"}
+        assert len((await client.topology()).gpus) == 8
+        memory.failure = None
+        async with asyncio.timeout(10):
+            while agent.status.healthyGPUs != 8:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert agent.status == report.status(memory.now)
