@@ -1,0 +1,208 @@
+"""NVIDIA's management library, opened privately, with its errors in our words.
+
+`pynvml` keeps the library it talks to in a global, so each `Library` has a copy of the module to itself: one process
+can then talk to several (one per simulated machine), and a test does not disturb another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import importlib.util
+import itertools
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = structlog.get_logger(__name__)
+
+DEFAULT: Final = "libnvidia-ml.so.1"
+
+
+class Absence(enum.StrEnum):
+    """Why there is no driver to talk to."""
+
+    NO_PACKAGE = "NoPythonPackage"
+    """nvidia-ml-py is not installed."""
+    NO_LIBRARY = "NoLibrary"
+    """No libnvidia-ml.so.1: the driver is not installed, or not mounted into the container."""
+    BROKEN_LIBRARY = "BrokenLibrary"
+    """There is a file, but it cannot be loaded or is not NVML."""
+    NO_DRIVER = "DriverNotLoaded"
+    """The library is there, the kernel module is not."""
+    VERSION_MISMATCH = "VersionMismatch"
+    """Library and kernel module are of different versions: the node needs a restart after a driver update."""
+    NO_PERMISSION = "NoPermission"
+
+
+class Unavailable(errors.Permanent):
+    """There is no driver, for one of the known reasons."""
+
+    def __init__(self, absence: Absence, message: str) -> None:
+        super().__init__(message)
+        self.absence = absence
+
+
+class CardLost(errors.Transient):
+    """The card has fallen off the bus: nothing can be asked of it until it is reset."""
+
+
+class Detached(errors.Transient):
+    """The driver no longer knows us, as after it was reloaded: initialise again."""
+
+
+class Code(enum.IntEnum):
+    """The answers of NVML that matter here."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    INSUFFICIENT_RESOURCES = 23
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    GPU_NOT_FOUND = 28
+    INVALID_STATE = 29
+
+
+_KINDS: Final[dict[int, type[errors.KgweError]]] = {
+    Code.NOT_FOUND: errors.NotFound,
+    Code.GPU_NOT_FOUND: errors.NotFound,
+    Code.IN_USE: errors.Conflict,
+    Code.INSUFFICIENT_RESOURCES: errors.Conflict,
+    Code.INVALID_STATE: errors.Conflict,
+    Code.RESET_REQUIRED: errors.Conflict,
+    Code.NOT_SUPPORTED: errors.Permanent,
+    Code.FUNCTION_NOT_FOUND: errors.Permanent,
+    Code.DEPRECATED: errors.Permanent,
+    Code.NO_PERMISSION: errors.Permanent,
+    Code.INVALID_ARGUMENT: errors.Permanent,
+    Code.ARGUMENT_VERSION_MISMATCH: errors.Permanent,
+    Code.GPU_IS_LOST: CardLost,
+    Code.UNINITIALIZED: Detached,
+}
+
+# A card or a driver that does not have something: nothing to tell anybody about.
+_ORDINARY: Final = frozenset({Code.SUCCESS, Code.NOT_SUPPORTED, Code.NOT_FOUND, Code.INVALID_ARGUMENT})
+
+_ABSENCES: Final = {
+    Code.DRIVER_NOT_LOADED: (Absence.NO_DRIVER, "the NVIDIA kernel module is not loaded, or the machine has no GPU"),
+    Code.LIB_RM_VERSION_MISMATCH: (
+        Absence.VERSION_MISMATCH,
+        "the NVIDIA library and the kernel module are of different versions; restart the machine",
+    ),
+    Code.NO_PERMISSION: (Absence.NO_PERMISSION, "no permission to talk to the NVIDIA driver (/dev/nvidiactl)"),
+}
+
+_copies = itertools.count()
+
+
+class Library:
+    """Calls of one library. Blocking: only for the threads of the driver."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.path = str(path or DEFAULT)
+        self.nvml = _private_pynvml()
+        self.nvml.nvmlLib = _load(self.path)
+        self._told: set[tuple[str, int]] = set()
+
+    def initialise(self) -> None:
+        """Attach to the driver; NVML wants that once per process."""
+        try:
+            self.nvml.nvmlInit()
+        except self.nvml.NVMLError as exc:
+            if exc.value in _ABSENCES:
+                absence, message = _ABSENCES[exc.value]
+                raise Unavailable(absence, f"{self.path}: {message}") from exc
+            if exc.value == Code.FUNCTION_NOT_FOUND:
+                raise Unavailable(
+                    Absence.BROKEN_LIBRARY, f"{self.path} has no nvmlInitWithFlags: it is not NVML"
+                ) from exc
+            raise errors.Transient(f"{self.path}: NVML does not initialise: {exc}") from exc
+
+    def shut_down(self) -> None:
+        self.attempt("nvmlShutdown")
+
+    def attempt(self, function: str, *arguments: Any) -> tuple[Any, int]:
+        """(answer, code); the answer is None unless the code is SUCCESS."""
+        try:
+            return getattr(self.nvml, function)(*arguments), Code.SUCCESS
+        except self.nvml.NVMLError as exc:
+            return None, int(exc.value)
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """The answer to a call that has to succeed."""
+        answer, code = self.attempt(function, *arguments)
+        if code != Code.SUCCESS:
+            raise self.error(code, function)
+        return answer
+
+    def known(self, function: str, *arguments: Any) -> Any:
+        """The answer, or None where the card or the driver cannot say; only a lost card is an error."""
+        answer, code = self.attempt(function, *arguments)
+        if code == Code.SUCCESS:
+            return answer
+        if code in {Code.GPU_IS_LOST, Code.UNINITIALIZED}:
+            raise self.error(code, function)
+        if code not in _ORDINARY and (function, code) not in self._told:
+            self._told.add((function, code))
+            log.info("nvml_cannot_say", function=function, reason=self.words(code), library=self.path)
+        return None
+
+    def first_known(self, calls: tuple[str, ...], *arguments: Any) -> Any:
+        """The answer of the first of several functions that has one: the newest is named first."""
+        for function in calls:
+            if (answer := self.known(function, *arguments)) is not None:
+                return answer
+        return None
+
+    def error(self, code: int, what: str) -> errors.KgweError:
+        """The exception for an answer."""
+        kind = _KINDS.get(code, errors.Transient)
+        return kind(f"{what}: {self.words(code)}")
+
+    def words(self, code: int) -> str:
+        return str(self.nvml.NVMLError(code))
+
+
+def _private_pynvml() -> Any:
+    found = importlib.util.find_spec("pynvml")
+    if found is None or found.origin is None:
+        raise Unavailable(Absence.NO_PACKAGE, "nvidia-ml-py is not installed: pip install 'kgwe[agent]'")
+    name = f"{__name__}_{next(_copies)}"
+    spec = importlib.util.spec_from_file_location(name, found.origin)
+    if spec is None or spec.loader is None:
+        raise Unavailable(Absence.NO_PACKAGE, f"{found.origin} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # it looks itself up by name while it is imported
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+def _load(path: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(path)
+    except OSError as exc:
+        if "cannot open shared object file" in str(exc):
+            raise Unavailable(
+                Absence.NO_LIBRARY, f"no NVIDIA driver library here ({exc}); KGWE_NVML_LIBRARY can name another"
+            ) from exc
+        raise Unavailable(Absence.BROKEN_LIBRARY, f"the NVIDIA driver library cannot be loaded: {exc}") from exc

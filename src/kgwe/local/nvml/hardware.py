@@ -1,0 +1,275 @@
+"""A simulated machine: a folder with a driver library, the state of the cards behind it, nvidia-smi and a sysfs tree.
+
+    hardware = Hardware.create(folder, node)          # a node of a fleet model
+    driver = NvmlDriver(library=hardware.library, smi=hardware.smi, sysfs=hardware.sysfs)
+    hardware.xid(3, 79)                               # something happens to card 3
+
+The state is a file that everybody maps: it outlives the processes that use it, and many can use it at once. Each
+folder has its own copy of the library, so that one process can hold many machines (a loader takes two links to one
+file for the same library).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import mmap
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.errors import InvariantBroken, NotFound, Permanent
+from kgwe.local.nvml import blueprint, build, state, sysfs_tree
+from kgwe.local.nvml.build import Generation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from kgwe.model.inventory import FleetNode
+
+STATE_FILE: Final = "nvml.state"
+SYSFS_FOLDER: Final = "sys"
+
+_XID_EVENT: Final = 0x8
+_FOR_EVER: Final = -1
+
+
+class Code(enum.IntEnum):
+    """What a call can be made to answer; numbers are NVML's."""
+
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    INSUFFICIENT_RESOURCES = 23
+    UNKNOWN = 999
+
+
+class Kind(enum.IntEnum):
+    """What a process does on a card."""
+
+    COMPUTE = 0
+    GRAPHICS = 1
+    MPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An instance as the hardware has it, not as a driver reports it."""
+
+    instance_id: int
+    profile: str
+    start: int
+    uuids: tuple[str, ...]
+    """Of its compute instances."""
+
+
+class Hardware:
+    """Plays the machine. Changes are made under the lock that the library takes for every call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.library = folder / build.LIBRARY
+        self.smi = folder / build.SMI
+        self.sysfs = folder / SYSFS_FOLDER
+        self._control = _control(self.library)
+        with (folder / STATE_FILE).open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), ctypes.sizeof(state.State))
+        self._state = state.State.from_buffer(self._memory)
+        if self._state.magic != state.MAGIC or self._state.size != ctypes.sizeof(state.State):
+            raise Permanent(f"{folder / STATE_FILE} is not the state of simulated GPUs of this version")
+
+    @classmethod
+    def create(cls, folder: Path, node: FleetNode, *, generation: Generation = Generation.NEW) -> Hardware:
+        """Build the machine in a folder, or find it there as it was left."""
+        built = build.ensure(generation)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (build.LIBRARY, build.SMI):
+            if not (folder / name).exists():
+                shutil.copy2(built / name, folder / name)
+        if not (folder / SYSFS_FOLDER).exists():
+            sysfs_tree.write(folder / SYSFS_FOLDER, node)
+        if not (folder / STATE_FILE).exists():
+            _write_state(folder, node)
+        return cls(folder)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process is told so that it finds this machine."""
+        return {
+            "KGWE_NVML_LIBRARY": str(self.library),
+            "KGWE_NVIDIA_SMI": str(self.smi),
+            "KGWE_SYSFS": str(self.sysfs),
+        }
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[state.State]:
+        """The state itself, for whatever has no method."""
+        self._control.kgweLock(ctypes.byref(self._state))
+        try:
+            yield self._state
+        finally:
+            self._control.kgweUnlock(ctypes.byref(self._state))
+
+    def close(self) -> None:
+        """Let go of the state; it stays on disk."""
+        del self._state
+        self._memory.close()
+
+    # --- what happens ---------------------------------------------------------------------------------------
+
+    def xid(self, card: int, number: int, *, instance_id: int | None = None) -> None:
+        """The driver reports an XID error."""
+        with self.locked() as now:
+            event = now.events[now.events_written % state.MAX_EVENTS]
+            event.type, event.data, event.gpu = _XID_EVENT, number, card
+            event.gpu_instance = _instance(instance_id)
+            event.compute_instance = _instance(None if instance_id is None else 0)
+            now.events_written += 1
+            self._control.kgweWake(ctypes.byref(now))
+
+    def lose(self, card: int, *, lost: bool = True) -> None:
+        """The card falls off the bus, or comes back."""
+        self.set(card, lost=lost)
+
+    def set(self, card: int, **values: int) -> None:
+        """Instruments and counters by the names of `state.Gpu`: util, memory_util (per cent), power_mw, gpu_c, …."""
+        with self.locked() as now:
+            for name, value in values.items():
+                if not hasattr(now.gpus[card], name):
+                    raise Permanent(f"a card has no {name!r}")
+                setattr(now.gpus[card], name, value)
+
+    def set_link(self, card: int, link: int, **values: int) -> None:
+        """`up`, `speed_mbps`, `tx_kib`, `rx_kib`, or the error counters `replays`, `recoveries`, `crc`."""
+        counters = {"replays": 0, "recoveries": 1, "crc": 2}
+        with self.locked() as now:
+            found = now.gpus[card].links[link]
+            if not found.present:
+                raise NotFound(f"card {card} has no link {link}")
+            for name, value in values.items():
+                if name in counters:
+                    found.errors[counters[name]] = value
+                else:
+                    setattr(found, name, value)
+
+    def set_retired_pages(self, card: int, *, single_bit: int = 0, double_bit: int = 0) -> None:
+        with self.locked() as now:
+            now.gpus[card].pages[0], now.gpus[card].pages[1] = single_bit, double_bit
+
+    # --- processes ------------------------------------------------------------------------------------------
+
+    def start_process(
+        self,
+        card: int,
+        pid: int,
+        *,
+        memory_mib: int = 0,
+        util: int = 0,
+        memory_util: int = 0,
+        instance_id: int | None = None,
+        kind: Kind = Kind.COMPUTE,
+    ) -> None:
+        """A process runs on a card or an instance, or uses now more or less of it; `util` in per cent."""
+        with self.locked() as now:
+            slots = list(now.gpus[card].processes)
+            mine = [
+                slot for slot in slots if slot.used and slot.pid == pid and slot.gpu_instance == _instance(instance_id)
+            ]
+            slot = next(iter([*mine, *(slot for slot in slots if not slot.used)]), None)
+            if slot is None:
+                raise Permanent(f"card {card} has {state.MAX_PROCESSES} processes, no more can be simulated")
+            slot.pid, slot.kind, slot.memory = pid, kind, memory_mib << 20
+            slot.sm_util, slot.memory_util = util, memory_util
+            slot.gpu_instance = _instance(instance_id)
+            slot.compute_instance = _instance(None if instance_id is None else 0)
+            slot.used = 1
+
+    def stop_process(self, card: int, pid: int) -> None:
+        with self.locked() as now:
+            for slot in now.gpus[card].processes:
+                if slot.used and slot.pid == pid:
+                    slot.used = 0
+
+    # --- faults on purpose ----------------------------------------------------------------------------------
+
+    def fail(self, function: str, code: Code, *, card: int | None = None, times: int | None = None) -> None:
+        """Calls of a function (of every one when it is empty) answer with an error."""
+        self._add_fault(function, card, times, code=code)
+
+    def slow(self, function: str, seconds: float, *, card: int | None = None, times: int | None = None) -> None:
+        """Calls of a function take long."""
+        self._add_fault(function, card, times, delay_ms=round(seconds * 1000))
+
+    def forget(self, *functions: str) -> None:
+        """The driver is older: it does not have these functions."""
+        for function in functions:
+            self.fail(function, Code.FUNCTION_NOT_FOUND)
+
+    def mend(self) -> None:
+        """No call is slow or fails any more."""
+        with self.locked() as now:
+            now.faulty = 0
+            for fault in now.faults:
+                fault.used = 0
+
+    def _add_fault(self, function: str, card: int | None, times: int | None, **effect: int) -> None:
+        with self.locked() as now:
+            slot = next((fault for fault in now.faults if not fault.used), None)
+            if slot is None:
+                raise Permanent(f"{state.MAX_FAULTS} faults at once, no more can be simulated")
+            slot.function, slot.gpu = function.encode(), -1 if card is None else card
+            slot.remaining = _FOR_EVER if times is None else times
+            slot.code, slot.delay_ms = effect.get("code", 0), effect.get("delay_ms", 0)
+            slot.used = now.faulty = 1
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    def cuts(self, card: int) -> tuple[Cut, ...]:
+        """The instances of a card, by where they start."""
+        with self.locked() as now:
+            found = [
+                Cut(
+                    instance.id,
+                    now.profiles[instance.profile].name.decode(),
+                    instance.start,
+                    tuple(compute.uuid.decode() for compute in instance.compute if compute.used),
+                )
+                for instance in now.gpus[card].instances
+                if instance.used
+            ]
+        return tuple(sorted(found, key=lambda cut: cut.start))
+
+
+def _instance(instance_id: int | None) -> int:
+    return state.NO_INSTANCE if instance_id is None else instance_id
+
+
+def _control(library: Path) -> Any:
+    """The functions of the library that are ours, not NVML's."""
+    control = ctypes.CDLL(str(library))
+    said = (control.kgweStateSize(), *(control.kgweOffset(i) for i in range(len(state.offsets()))))
+    if said != (ctypes.sizeof(state.State), *state.offsets()):
+        raise InvariantBroken(f"state.py and c/state.h differ: {said} is not {state.offsets()}")
+    return control
+
+
+def _write_state(folder: Path, node: FleetNode) -> None:
+    """Complete before it has its name: whoever finds the file can use it."""
+    control = _control(folder / build.LIBRARY)
+    made = state.State()
+    made.version, made.size = state.VERSION, ctypes.sizeof(state.State)
+    blueprint.draw(made, node)
+    control.kgweMakeLock(ctypes.byref(made))
+    made.magic = state.MAGIC
+    partial = folder / f".{STATE_FILE}.partial"
+    partial.write_bytes(bytes(made))
+    partial.replace(folder / STATE_FILE)
