@@ -210,6 +210,7 @@ class FleetReader:
             ready=translate.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
             healthy=_offered_cards(healthy, cut, offered.get(amounts.GPU, 0)),
             cut=cut,
+            reliability=_reliability(gpu_node),
             spot=any(labels.get(key) == value for key, value in _SPOT_LABELS.items()),
         )
 
@@ -264,6 +265,11 @@ def _says_the_same(old: GPUNode, new: GPUNode) -> bool:
 
 def _is_healthy(device: GPUDevice) -> bool:
     return device.health.state != HealthState.UNHEALTHY
+
+
+def _reliability(gpu_node: GPUNode | None) -> float:
+    told = gpu_node.status.reliability if gpu_node else None
+    return 1.0 if told is None else min(max(told.score, 0.0), 1.0)
 
 
 def _geometry(model: str) -> mig.Geometry | None:

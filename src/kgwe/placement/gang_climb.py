@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kgwe.placement.gang_seats import Seating
 
     Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
 # Domains of a level that are divided to the end and compared by their rings.
 _SHORTLIST: Final = 8
@@ -48,13 +49,13 @@ class _Found(NamedTuple):
 class Climb:
     """One gang's way up the ladder."""
 
-    def __init__(self, context: GangSearch, gang: GangRequest, model: str = "") -> None:
-        """`model`: the only GPU model that roles which name none may have; empty: any."""
+    def __init__(self, context: GangSearch, gang: GangRequest, model: str = "", avoid: Mask | None = None) -> None:
+        """`model`: the only GPU model that roles which name none may have; empty: any. `avoid`: nodes not to use."""
         self.context = context
         self.fitter = context.fitter
         self.gang = gang
         self.ladder = context.ladders.of(gang.named_levels)
-        self.room = GangRoom(self.fitter, self.ladder, gang, model)
+        self.room = GangRoom(self.fitter, self.ladder, gang, model, avoid)
         self.top = self.ladder.index(gang.required) if gang.required else self.ladder.top
         self.preferred = self.ladder.index(gang.preferred) if gang.preferred else self.ladder.top
         self.by_rate = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)

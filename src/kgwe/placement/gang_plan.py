@@ -111,6 +111,8 @@ class GangPlan:
     size: SizeClass
     looks: tuple[Look, ...]
     """Level by level, why it is not a lower one."""
+    caution: str = ""
+    """Unreliable nodes it was kept off, or has to use all the same."""
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -124,7 +126,8 @@ class GangPlan:
     def words(self) -> str:
         where = f"{self.level} {self.domain}" if self.domain != self.level else self.level
         found = f"{len(self.seats)} pods on {len(self.nodes)} nodes in {where}; ring {self.ring.words()}"
-        return "\n".join([found, *[look.words() for look in self.looks]])
+        cautions = [self.caution] if self.caution else []
+        return "\n".join([found, *cautions, *[look.words() for look in self.looks]])
 
 
 @dataclass(frozen=True, slots=True)

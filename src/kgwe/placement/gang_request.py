@@ -122,6 +122,8 @@ class GangRequest:
     """1 is anti-affinity by host name; 0: as many as fit."""
     priority: int = 0
     name: str = ""
+    exposed: bool = False
+    """Large or long enough that a failure is likely to hit it: kept off unreliable nodes where that costs nothing."""
 
     def __post_init__(self) -> None:
         if not self.roles or len({role.name for role in self.roles}) != len(self.roles):

@@ -28,8 +28,10 @@ _NO_GPUS: Final = Gpus()
 class GangRoom:
     """Capacities of the domains for the roles of one gang, as the snapshot is when they are first asked for."""
 
-    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest, model: str = "") -> None:
-        """`model`: the only GPU model that roles which name none may have; empty: any."""
+    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest, model: str = "",
+                 avoid: NDArray[np.bool_] | None = None) -> None:  # fmt: skip
+        """`model`: the only GPU model that roles which name none may have; empty: any. `avoid`: nodes without room."""
+        self._avoid = None if avoid is None else avoid[ladder.node]
         self._fitter = fitter
         self._ladder = ladder
         self._gang = gang
@@ -85,6 +87,8 @@ class GangRoom:
         room = self._fitter.room(request)[ladder.node].astype(np.int64)
         if not request.model and request.gpus != _NO_GPUS:
             room[~self._same_model] = 0
+        if self._avoid is not None:
+            room[self._avoid] = 0
         if gang.min_network_gb_per_s:
             room[ladder.reach_gb_per_s(rung) < gang.min_network_gb_per_s] = 0
         return self._limited(room, loads)

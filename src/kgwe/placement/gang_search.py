@@ -8,6 +8,8 @@ both failed says so (`Missing.proven`).
 An elastic gang gets as many pods as any domain of its required level holds, and then the lowest domain that
 holds that many: size first, then nearness.
 
+A gang that is exposed is kept off unreliable nodes where that costs it nothing (`kgwe.placement.caution`).
+
 A gang that talks is as fast as its slowest card. So each GPU model is tried by itself first; the models are mixed when
 none alone will do and the gang does not forbid it (`Hardware`).
 """
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement import ring
+from kgwe.placement import caution, ring
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_climb import Climb
 from kgwe.placement.gang_plan import DomainWeights, GangPlan, Missing
@@ -54,30 +56,38 @@ class GangSearch:
         self.ladders = Ladders(tree, fitter.snapshot)
         self.rings = ring.Rings(fitter.snapshot)
         self.weights = weights or DomainWeights()
-        self.history = history
+        self._is_all_well = bool((fitter.snapshot.reliability >= 1.0).all())
+        # Where nobody tells how work ended on the nodes, what went wrong with them does.
+        self.history = fitter.snapshot.reliability if history is None and not self._is_all_well else history
 
     def find(self, gang: GangRequest) -> GangPlan | Missing:
         """The place of the gang, or why there is none."""
-        found = self._find(gang)
+        found = self._wished(gang)
+        if self._is_all_well or not gang.exposed or isinstance(found, Missing):
+            return found
+        return caution.gang(self.fitter.snapshot, found, lambda avoid: self._wished(gang, avoid))
+
+    def _wished(self, gang: GangRequest, avoid: NDArray[np.bool_] | None = None) -> GangPlan | Missing:
+        found = self._find(gang, avoid)
         if isinstance(found, GangPlan) and not found.prefers and gang.preferred == NVLINK:
             # Levels that NVLink domains cross were left out for a wish that could not be granted: they count again.
-            plain = self._find(dataclasses.replace(gang, preferred=""))
+            plain = self._find(dataclasses.replace(gang, preferred=""), avoid)
             if isinstance(plain, GangPlan) and len(plain.seats) == len(found.seats):
                 return dataclasses.replace(plain, prefers=False)
         return found
 
-    def _find(self, gang: GangRequest) -> GangPlan | Missing:
+    def _find(self, gang: GangRequest, avoid: NDArray[np.bool_] | None = None) -> GangPlan | Missing:
         models = self._models(gang)
         if not models:
-            return Climb(self, gang).search()
-        found = [Climb(self, gang, model).search() for model in models]
+            return Climb(self, gang, avoid=avoid).search()
+        found = [Climb(self, gang, model, avoid).search() for model in models]
         plans = [each for each in found if isinstance(each, GangPlan)]
         if plans:
             ladder = self.ladders.of(gang.named_levels)
             return min(plans, key=lambda plan: (-len(plan.seats), ladder.index(plan.level), *_demerits(plan)))
         if gang.hardware is Hardware.SAME:
             return min((each for each in found if isinstance(each, Missing)), key=lambda miss: miss.needed - miss.room)
-        return Climb(self, gang).search()
+        return Climb(self, gang, avoid=avoid).search()
 
     def holds(self, gang: GangRequest) -> bool:
         """Whether there is a place; much faster than finding it for a gang of equal pods."""

@@ -70,6 +70,8 @@ class Node:
     cut: Mapping[int, tuple[Placement, ...]] = field(default_factory=dict)
     price_micro_per_hour: int | None = None
     spot: bool = False
+    #: 0..1; 1: no trouble is known (`kgwe.model.reliability`)
+    reliability: float = 1.0
 
     @property
     def usable(self) -> int:

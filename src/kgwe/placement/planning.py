@@ -19,6 +19,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model import amounts
+from kgwe.placement import caution
 from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
@@ -235,13 +236,14 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
         return unknown_strategy(ask, GANG_STRATEGIES, choosers)
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
-    found = place.engine.decide(ask.request, strategy=strategy, rng=generator)
+    best = place.engine.decide(ask.request, strategy=strategy, rng=generator)
+    found, words = caution.pod(place.engine, ask.request, strategy, best, ask.expected_s)
     if not isinstance(found, Decision):
         return refused(place.fitter, ask, found)
-    return _seated(ask, found)
+    return _seated(ask, found, words)
 
 
-def _seated(ask: Ask, found: Decision) -> Plan:
+def _seated(ask: Ask, found: Decision, words: str = "") -> Plan:
     score = found.score
     return Plan(
         ask=ask,
@@ -253,7 +255,7 @@ def _seated(ask: Ask, found: Decision) -> Plan:
         gb_per_s=found.gb_per_s,
         level="node",
         domain=found.name,
-        words=f"{found.name}, best of {found.fitting} nodes that fit",
+        words=f"{found.name}, best of {found.fitting} nodes that fit{words}",
     )
 
 
@@ -299,10 +301,8 @@ GANG_STRATEGIES: Mapping[str, GangStrategy] = {
 
 def gang_request(ask: Ask) -> GangRequest:
     """The ask as the gang planner takes it."""
-    if ask.gang is not None:
-        return ask.gang
     near = ask.nearness
-    return GangRequest.of(
+    gang = ask.gang or GangRequest.of(
         ask.request,
         ask.pods,
         segments=near.segments,
@@ -317,10 +317,12 @@ def gang_request(ask: Ask) -> GangRequest:
         priority=ask.priority,
         name=ask.name,
     )
+    return caution.careful(gang, ask.expected_s)
 
 
 def _gang(place: Place, ask: Ask, evictable: Evictable | None, *, explain: bool) -> Plan | Refusal:
-    if ask.first is not None and isinstance(liked := place.gangs.try_plan(ask.first), GangPlan):
+    first = ask.first and caution.careful(ask.first, ask.expected_s)
+    if first is not None and isinstance(liked := place.gangs.try_plan(first), GangPlan):
         return seated_gang(ask, liked)
     gang = gang_request(ask)
     if not explain:

@@ -76,6 +76,8 @@ class Snapshot:
     slices: dict[str, NDArray[np.int32]]
     #: (node, card) -> its free slices
     free_slices: dict[tuple[int, int], list[Placement]]
+    #: node -> how far it can be relied on, 0..1
+    reliability: NDArray[np.float64]
     version: int = 0
     changed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -118,6 +120,7 @@ class Snapshot:
             share_mib=share_mib,
             slices=slices,
             free_slices=free_slices,
+            reliability=np.array([node.reliability for node in listed], dtype=np.float64),
             changed=np.zeros(len(listed), dtype=np.int64),
         )
 

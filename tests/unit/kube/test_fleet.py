@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kgwe.kube import migcards, resources
-from kgwe.kube.api.gpunode import CardSpec, Fabric, MIGLayout
+from kgwe.kube.api.gpunode import CardSpec, Fabric, MIGLayout, Reliability
 from kgwe.kube.fleet import FleetReader
 from kgwe.local import gpunodes, models
 from kgwe.model import amounts, inventory
@@ -75,6 +75,15 @@ def test_a_sick_card_is_not_given(reader):
     assert reader.set_gpu_node(node.metadata.name, gpu_node)
     made = next(each for each in reader.nodes() if each.name == node.metadata.name)
     assert made.usable == 0xFF & ~(1 << 3)
+
+
+def test_a_node_is_as_reliable_as_its_agent_says_and_well_without_one(reader):
+    (node, gpu_node), *_ = built()
+    told = msgspec.structs.replace(gpu_node.status, reliability=Reliability(score=0.37))
+    assert reader.set_gpu_node(node.metadata.name, msgspec.structs.replace(gpu_node, status=told))
+    scores = {each.name: each.reliability for each in reader.nodes()}
+    assert scores.pop(node.metadata.name) == 0.37
+    assert set(scores.values()) == {1.0}
 
 
 def test_what_the_device_plugin_does_not_offer_is_not_free(reader):
