@@ -11,6 +11,7 @@ from tests.unit.agent import bed
 
 from kgwe import errors
 from kgwe.apps.agent.keeper import Keeper
+from kgwe.hardware.nvml import Absence, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -69,10 +70,9 @@ async def test_a_driver_that_is_not_there_is_waited_for():
 
 
 async def test_the_reason_is_the_drivers_own_where_it_has_one():
-    missing = errors.Permanent("no library")
-    missing.reason = "LibraryNotFound"  # type: ignore[attr-defined] # as drivers do
+    missing = Unavailable(Absence.NO_LIBRARY, "no library")
     async with kept(Opening(missing)) as keeper:
-        await until(lambda: keeper.state.reason == "LibraryNotFound")
+        await until(lambda: keeper.state.reason == "NoLibrary")
         assert keeper.state.message == "no library"
 
 

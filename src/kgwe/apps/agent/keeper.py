@@ -159,5 +159,5 @@ class Keeper:
 
 def reason_of(exc: errors.KgweError) -> str:
     """One CamelCase word: the driver's own where it has one."""
-    reason = getattr(exc, "reason", None)
+    reason = getattr(exc, "absence", None)
     return str(reason) if reason else _UNAVAILABLE

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import importlib.metadata
+import os
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -249,8 +249,21 @@ class Agent:
 
 
 def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
+    """Opens NVIDIA's driver; Permanent, with the reason, when there is none."""
+
     async def opened() -> GpuDriver:
-        driver: GpuDriver = await importlib.import_module("kgwe.hardware.nvml").open_driver(settings.nvml_library)
+        from kgwe.hardware import nvml  # noqa: PLC0415 - another driver can be given
+
+        environment = dict(os.environ)
+        environment.setdefault(nvml.SYSFS_VARIABLE, os.path.join(settings.host_root, "sys"))  # noqa: PTH118 - a text
+        if settings.nvml_library:
+            environment[nvml.LIBRARY_VARIABLE] = settings.nvml_library
+        driver = nvml.NvmlDriver.from_environment(environment)
+        try:
+            await driver.machine()
+        except errors.KgweError:
+            await driver.close()
+            raise
         return driver
 
     return opened

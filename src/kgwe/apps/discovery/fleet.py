@@ -1,0 +1,115 @@
+"""The GPU nodes of a cluster: what their GPUNodes say, how fresh that is, and where asked for what agents say now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgwe.apps.discovery import freshness
+from kgwe.kube import resources
+from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable
+
+    from kgwe.apps.discovery.client import Access
+    from kgwe.apps.discovery.freshness import Seen
+    from kgwe.apps.discovery.live import Answer
+    from kgwe.kube.api.gpunode import GPUNodeStatus
+    from kgwe.kube.client import KubeClient
+
+
+class Address(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    address: str
+
+
+class _Status(msgspec.Struct, frozen=True, gc=False):
+    addresses: tuple[Address, ...] = ()
+
+
+class AddressedNode(msgspec.Struct, frozen=True, gc=False):
+    """A Node, as far as where it is."""
+
+    metadata: ObjectMeta
+    status: _Status = _Status()
+
+
+ADDRESSED_NODE: Final = resources.Resource("", "v1", "nodes", "Node", namespaced=False, type=AddressedNode)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One node."""
+
+    seen: Seen
+    answer: Answer | None = None
+    """What its agent said just now; None: it was not asked."""
+
+    @property
+    def name(self) -> str:
+        return self.seen.node.metadata.name
+
+    @property
+    def status(self) -> GPUNodeStatus:
+        """The agent's own words before those it wrote."""
+        if self.answer is not None and self.answer.status is not None:
+            return self.answer.status
+        return self.seen.node.status
+
+    @property
+    def is_good(self) -> bool:
+        if self.answer is not None and self.seen.freshness is not freshness.Freshness.SIMULATED:
+            return self.answer.status is not None
+        return self.seen.is_good
+
+    @property
+    def freshness(self) -> str:
+        if self.answer is not None:
+            return "Live" if self.answer.status is not None else "NoAnswer"
+        return str(self.seen.freshness)
+
+    @property
+    def why(self) -> str:
+        return self.answer.problem if self.answer is not None else self.seen.reason
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "freshness": self.freshness,
+            "good": self.is_good,
+            "age_s": self.seen.age_s,
+            "why": self.why,
+            "gpus": self.status.gpuCount,
+            "healthy": self.status.healthyGPUs,
+            "model": self.status.model,
+        }
+
+
+async def rows(
+    client: KubeClient, now: dt.datetime, stale_after_s: float, *, access: Access | None = None, port: int = 50052
+) -> list[Row]:
+    """Every GPUNode; with `access` every agent is asked too."""
+    seen = freshness.judge_all(await client.list(resources.GPU_NODE), now, stale_after_s)
+    if access is None:
+        return [Row(each) for each in seen]
+    from kgwe.apps.discovery.live import LiveFleet  # noqa: PLC0415 - gRPC only where agents are asked
+
+    asked = {each.node.metadata.name for each in seen if each.freshness is not freshness.Freshness.SIMULATED}
+    where = addresses(await client.list(ADDRESSED_NODE), port)
+    async with LiveFleet(access) as live:
+        answers = await live.ask({name: address for name, address in where.items() if name in asked})
+    return [Row(each, answers.get(each.node.metadata.name)) for each in seen]
+
+
+def addresses(nodes: Iterable[AddressedNode], port: int) -> dict[str, str]:
+    """Where the agent of each node listens: the agent has the node's own address."""
+    found = {}
+    for node in nodes:
+        internal = next((each.address for each in node.status.addresses if each.type == "InternalIP"), "")
+        if internal:
+            found[node.metadata.name] = f"[{internal}]:{port}" if ":" in internal else f"{internal}:{port}"
+    return found

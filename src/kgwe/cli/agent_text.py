@@ -1,0 +1,126 @@
+"""What `kgwe agent` prints, for people."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from kgwe.apps.agent import report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kgwe.apps.discovery.fleet import Row
+    from kgwe.kube.api.gpunode import GPUDevice, GPUNodeStatus
+    from kgwe.model.device import Machine
+    from kgwe.proto import agent_pb2 as pb
+
+_UNKNOWN = "-"
+
+
+def columns(rows: Iterable[Sequence[str]]) -> str:
+    listed = list(rows)
+    widths = [max(len(row[i]) for row in listed) for i in range(len(listed[0]))]
+    lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in listed)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def machine(found: Machine, status: GPUNodeStatus) -> str:
+    """Cards, how they are joined, network cards."""
+    if not status.gpus:
+        return f"The driver ({status.driverVersion}) finds no GPUs."
+    parts = [f"{len(status.gpus)} GPUs, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
+    cards = [("GPU", "MODEL", "MEMORY", "BUS", "NUMA", "NVLINK", "MIG", "UUID"), *(_card(each) for each in status.gpus)]
+    parts.append(columns(cards))
+    matrix = report.wiring(found, status).matrix()
+    names = [f"GPU{card.index}" for card in found.devices]
+    parts.append(columns([("", *names), *((name, *row) for name, row in zip(names, matrix, strict=True))]))
+    if status.nics:
+        nics = [("NIC", "RATE", "NUMA")]
+        nics += [(nic.name, _known(nic.gbitPerSecond or None, " Gbit/s"), _known(nic.numaNode)) for nic in status.nics]
+        parts.append(columns(nics))
+    if status.fabric:
+        parts.append(f"NVLink domain {status.fabric.clique}")
+    return "\n\n".join(parts)
+
+
+def _card(card: GPUDevice) -> tuple[str, ...]:
+    nvlink = card.nvlink
+    links = _UNKNOWN if nvlink is None else f"v{nvlink.version} {nvlink.links}/{nvlink.maxLinks}"
+    return (
+        str(card.index),
+        card.model,
+        _known(card.memoryMiB or None, " MiB"),
+        (card.pcie.busID if card.pcie else "") or _UNKNOWN,
+        _known(card.numaNode),
+        links + (" switch" if nvlink and nvlink.nvSwitch else ""),
+        _cut(card),
+        card.uuid,
+    )
+
+
+def _cut(card: GPUDevice) -> str:
+    if not card.mig.capable:
+        return _UNKNOWN
+    if not card.mig.enabled:
+        return "off"
+    return ", ".join(f"{each.profile}@{each.start}" for each in card.mig.instances) or "on, not cut"
+
+
+def _known(value: object, unit: str = "") -> str:
+    return _UNKNOWN if value is None else f"{value}{unit}"
+
+
+def pong(reply: pb.PingReply) -> str:
+    driver = "ready" if reply.driver_ready else f"not ready: {reply.driver_message or reply.driver_reason}"
+    lines = [f"{reply.node}: kgwe {reply.version}, up {reply.uptime_s:.0f} s, driver {driver}"]
+    lines += [f"  {problem}" for problem in reply.problems]
+    return "\n".join(lines)
+
+
+def telemetry(message: pb.Telemetry) -> str:
+    """One sample: a line per card."""
+    at = dt.datetime.fromtimestamp(message.unix_ms / 1000, dt.UTC)
+    head = f"{message.node} {at:%H:%M:%S}" + (f" ({message.missed} missed)" if message.missed else "")
+    rows: list[tuple[str, ...]] = [(head, "UTIL", "MEMORY", "POWER", "TEMP", "PROCESSES")]
+    rows += [_instruments(each) for each in message.readings]
+    return columns(rows)
+
+
+def _instruments(reading: pb.Reading) -> tuple[str, ...]:
+    return (
+        reading.uuid + (" LOST" if reading.lost else ""),
+        f"{reading.util:.0%}" if reading.HasField("util") else _UNKNOWN,
+        _memory(reading),
+        f"{reading.power_w:.0f} W" if reading.HasField("power_w") else _UNKNOWN,
+        f"{reading.gpu_c} C" if reading.HasField("gpu_c") else _UNKNOWN,
+        str(len(reading.processes)),
+    )
+
+
+def _memory(reading: pb.Reading) -> str:
+    if not reading.HasField("memory_used_mib"):
+        return _UNKNOWN
+    total = f"/{reading.memory_total_mib}" if reading.HasField("memory_total_mib") else ""
+    return f"{reading.memory_used_mib}{total} MiB"
+
+
+def rows(found: Sequence[Row]) -> str:
+    if not found:
+        return "There are no GPUNodes.\nNext: deploy/agent.yaml, or `kgwe local fleet apply mixed --nodes 16`."
+    table: list[tuple[str, ...]] = [("NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "HEARD", "WHY")]
+    for row in found:
+        status = row.status
+        age = row.seen.age_s
+        table.append(
+            (
+                row.name,
+                str(status.gpuCount),
+                str(status.healthyGPUs),
+                status.model or _UNKNOWN,
+                row.freshness,
+                _UNKNOWN if age is None else f"{max(age, 0):.0f} s ago",
+                row.why,
+            )
+        )
+    return columns(table)
