@@ -1,0 +1,46 @@
+"""The device plugins as a process of their own, to be killed: `plugin_process.py FOLDER`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from kgwe.apps.agent.deviceplugin import DevicePlugins
+from kgwe.apps.agent.handouts import Desk
+from kgwe.hardware.kubelet.podresources import PodResources
+from kgwe.kube.api import core
+from kgwe.model import offer
+from kgwe.model.device import Device, Machine
+from kgwe.model.wiring import Slot
+
+MACHINE = Machine("", "", tuple(Device(f"GPU-{i}", i, "H100", 80_000, Slot("")) for i in range(8)))
+
+
+class FilePods:
+    """Pods as the test last wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pods(self) -> list[core.Pod]:
+        return msgspec.json.decode(self._path.read_bytes(), type=list[core.Pod])
+
+    async def find(self, namespace: str, name: str) -> core.Pod | None:
+        key = f"{namespace}/{name}"
+        return next((pod for pod in self.pods() if pod.metadata.key == key), None)
+
+
+async def main(folder: Path) -> None:
+    desk = Desk(FilePods(folder / "pods.json"), PodResources(folder / "pod-resources" / "kubelet.sock"))
+    plugins = DevicePlugins(folder / "device-plugins", desk, look_s=0.05)
+    offers = offer.offers(MACHINE)
+    desk.stock(offers, None)
+    plugins.offer(offers)
+    await plugins.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,98 @@
+"""The plugin's process is killed at any moment; no card ever has two holders, and pods still get their plans."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from tests import kubelet as bed
+from tests.kubelet import Kubelet, Refused, pod, until
+
+from kgwe.model.places import Places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.kube.api import core
+
+SCRIPT = Path(__file__).with_name("plugin_process.py")
+ROUNDS = 5
+
+
+async def start(root: Path) -> asyncio.subprocess.Process:
+    log = (root / "plugin.log").open("ab")
+    with log:
+        return await asyncio.create_subprocess_exec(sys.executable, SCRIPT, root, stdout=log, stderr=log)
+
+
+def write(root: Path, pods: Sequence[core.Pod]) -> None:
+    scratch = root / "pods.new"
+    scratch.write_bytes(msgspec.json.encode(pods))
+    scratch.rename(root / "pods.json")
+
+
+async def test_kill_at_any_moment():
+    rng = random.Random(3)
+    with bed.folder() as root:
+        kubelet = Kubelet(root)
+        await kubelet.start()
+        alive: dict[str, core.Pod] = {}
+        write(root, [])
+        process = await start(root)
+        served = 0
+        try:
+            for turn in range(ROUNDS):
+                await _registered(kubelet, turn + 1)
+                served += await _admit_some(kubelet, root, alive, rng, turn, process)
+                await process.wait()
+                process = await start(root)
+                assert len(kubelet.in_use()) == len(set(kubelet.in_use()))
+            await _registered(kubelet, ROUNDS + 1)
+            for old in alive.values():
+                kubelet.end(old)
+            assert served >= ROUNDS
+            last = pod("last", 3, plan=Places(0b1010_1000))
+            write(root, [last])
+            await kubelet.admit(last)
+            assert kubelet.held("team/last") == {"GPU-3", "GPU-5", "GPU-7"}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            await kubelet.stop()
+
+
+async def _registered(kubelet, times):
+    await until(lambda: len(kubelet.registrations) == times and len(kubelet.healthy()) == 8, 30)
+
+
+async def _admit_some(kubelet, root, alive, rng, turn, process):
+    """Pods come, each planned on free cards, until the plugin is killed amid them; returns how many got theirs."""
+    served = 0
+    doomed = rng.randint(1, 12)
+    for number in range(40):
+        if served == doomed:
+            asyncio.get_running_loop().call_later(rng.uniform(0.0, 0.005), process.kill)
+            doomed = -1
+        free = sorted({f"GPU-{i}" for i in range(8)} - set(kubelet.in_use()))
+        if len(free) < 2:
+            kubelet.end(alive.pop(rng.choice(sorted(alive))))
+            continue
+        want = set(rng.sample(free, 2))
+        made = pod(f"p{turn}-{number}", 2, plan=Places(sum(1 << int(each[4:]) for each in want)))
+        write(root, [*alive.values(), made])
+        try:
+            await kubelet.admit(made)
+        except Refused:
+            break
+        alive[made.metadata.key] = made
+        served += 1
+        assert kubelet.held(made.metadata.key) == want
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    return served
