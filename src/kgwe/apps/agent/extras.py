@@ -10,4 +10,8 @@ if TYPE_CHECKING:
 
 def add(agent: Agent) -> None:
     """All that the settings ask for."""
-    del agent
+    settings = agent.settings
+    if settings.enable_pod_resources or settings.enable_device_plugin:
+        from kgwe.apps.agent import devices  # noqa: PLC0415 - a node without a kubelet needs none of it
+
+        devices.add(agent)

@@ -82,6 +82,8 @@ class Agent:
         self.health_of: report.HealthOf = report.basic_health
         #: each may change what is reported
         self.amend: list[Callable[[gpunode.GPUNodeStatus], gpunode.GPUNodeStatus]] = []
+        #: each adds a condition to what is reported
+        self.conditions: list[Callable[[], Condition]] = []
         self.on_machine: list[Callable[[Machine], None]] = []
         self.on_readings: list[Callable[[Sequence[Reading]], None]] = []
         self.on_events: list[Callable[[Sequence[Event]], None]] = []
@@ -162,7 +164,7 @@ class Agent:
         self.status = status
         if self.publisher is not None:
             condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
-            self.publisher.offer(status, (condition,))
+            self.publisher.offer(status, (condition, *(each() for each in self.conditions)))
 
     async def _discover(self) -> None:
         """The machine, every interval and whenever something is known to have changed."""

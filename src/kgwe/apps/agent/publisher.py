@@ -205,8 +205,9 @@ def _own(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
 
 
 DRIVER_READY: Final = "DriverReady"
+DEVICES_AS_PLANNED: Final = "DevicesAsPlanned"
 #: conditions the agent writes
-OWN_CONDITIONS: Final = frozenset({DRIVER_READY})
+OWN_CONDITIONS: Final = frozenset({DRIVER_READY, DEVICES_AS_PLANNED})
 
 
 def _version(obj: gpunode.GPUNode) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -66,6 +66,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enable_device_plugin: bool = False
     enable_pod_resources: bool = True
 
+    # Where the kubelet keeps its sockets, below the host's root.
+    kubelet_folder: str = "/var/lib/kubelet"
+    # Vendor part of the resources our device plugin offers; another than nvidia.com runs beside NVIDIA's plugin.
+    device_plugin_prefix: str = "nvidia.com"
+    # How containers are told of their devices: any of env, cdi, nodes.
+    device_plugin_means: tuple[Literal["env", "cdi", "nodes"], ...] = ("env",)
+    # Kind of the CDI names; as the node's CDI description calls them.
+    cdi_kind: str = "nvidia.com/gpu"
+
     # Take unhealthy cards' nodes out of service by a taint.
     taint_unhealthy: bool = False
     log_level: str = "info"
@@ -81,7 +90,7 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     for field in msgspec.structs.fields(Settings):
         text = os.environ.get(ENV_PREFIX + field.name.upper())
         if text is not None:
-            tree[field.encode_name] = text.split(",") if field.name == "tls_writers" else text
+            tree[field.encode_name] = text.split(",") if isinstance(field.default, tuple) else text
         override = (overrides or {}).get(field.name)
         if override is not None:
             tree[field.encode_name] = override

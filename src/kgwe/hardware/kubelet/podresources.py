@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kgwe import errors
 from kgwe.hardware.kubelet import sockets
 from kgwe.model.held import ClaimDevice, ContainerDevices, PodDevices
 from kgwe.proto import podresources_pb2 as pb
@@ -79,6 +80,8 @@ class PodResources:
     async def _connected(self) -> grpc.aio.Channel:
         """A new channel for a new socket: one to a socket that is gone would wait before it tries again."""
         now = sockets.identity(self._socket)
+        if now is None:
+            raise errors.Transient(f"{self._socket} is not there: no kubelet runs, or its folder is another")
         if self._channel is not None and now != self._identity:
             await self.close()
         if self._channel is None:
