@@ -1,0 +1,118 @@
+"""Processes that outlive the agent, recognised again by a mark in their environment.
+
+A pid written down means nothing after a restart: another process may have it. What we start carries a mark in its
+environment, which its children inherit; whoever carries it is ours, whether or not anybody wrote the pid down.
+Signals go through a descriptor opened before the mark is read, so the process that was recognised gets them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PROC: Final = Path("/proc")
+# Of /proc/PID/stat, after the command's closing bracket.
+_PARENT: Final = 1
+_STARTED: Final = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    pid: int
+    parent: int
+    started: int
+    """Ticks since boot: the same pid with another start is another process."""
+    mark: str
+
+
+def find(name: str, prefix: str) -> list[Marked]:
+    """Every running process whose environment has `name` with a value that begins with the prefix."""
+    return [found for pid in _pids() if (found := read(pid, name)) is not None and found.mark.startswith(prefix)]
+
+
+def read(pid: int, name: str) -> Marked | None:
+    """A process if it runs and carries a mark."""
+    fields = _stat(pid)
+    mark = _environment(pid, name)
+    # A zombie has ended; it only waits for its parent to look.
+    if fields is None or mark is None or fields[0] in {"Z", "X"}:
+        return None
+    return Marked(pid, int(fields[_PARENT]), int(fields[_STARTED]), mark)
+
+
+def is_alive(process: Marked, name: str) -> bool:
+    """Whether this very process runs; an orphan is given another parent, and is still the same process."""
+    now = read(process.pid, name)
+    return now is not None and (now.started, now.mark) == (process.started, process.mark)
+
+
+def end(processes: Sequence[Marked], name: str, *, grace_s: float) -> None:
+    """SIGTERM, and SIGKILL for those still there after the grace. Blocks until they are gone, or twice the grace."""
+    with _opened(processes, name) as descriptors:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for fd in descriptors:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, number)
+            if _all_gone(descriptors, grace_s):
+                return
+
+
+@contextlib.contextmanager
+def _opened(processes: Sequence[Marked], name: str) -> Iterator[list[int]]:
+    descriptors: list[int] = []
+    try:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                fd = os.pidfd_open(process.pid)
+                if is_alive(process, name):
+                    descriptors.append(fd)
+                else:
+                    os.close(fd)
+        yield descriptors
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+
+
+def _all_gone(descriptors: Sequence[int], grace_s: float) -> bool:
+    deadline = time.monotonic() + grace_s
+    for fd in descriptors:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+            return False
+    return True
+
+
+def _pids() -> Iterator[int]:
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The command may contain spaces and brackets; everything after the last bracket is plain.
+    return text.rpartition(")")[2].split()
+
+
+def _environment(pid: int, name: str) -> str | None:
+    try:
+        data = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None  # gone, or somebody else's
+    prefix = f"{name}=".encode()
+    found = next((entry for entry in data.split(b"\0") if entry.startswith(prefix)), None)
+    return None if found is None else found[len(prefix) :].decode(errors="surrogateescape")

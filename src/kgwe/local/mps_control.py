@@ -1,0 +1,235 @@
+"""A stand-in for `nvidia-cuda-mps-control`: the same commands, files and habits, without a GPU.
+
+    nvidia-cuda-mps-control -d            daemon in the background; returns when it listens
+    nvidia-cuda-mps-control -f            in the foreground
+    echo COMMAND | nvidia-cuda-mps-control    one command per line
+
+The daemon lives in CUDA_MPS_PIPE_DIRECTORY and logs to CUDA_MPS_LOG_DIRECTORY. It starts a server process for the first
+client and refuses a second daemon in the same directory. Killing it leaves its files behind, and a socket that was left
+keeps the next from starting. A *client* is a connection that says `client PID`.
+
+`install` puts an executable of the real name into a directory. A file beside it, `NAME.fault`, makes it misbehave:
+`start` (does not come up), `mute` (comes up and never answers), `slow` (takes a second to come up).
+Only the standard library is imported: it is started for every command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+NAME = "nvidia-cuda-mps-control"
+_FAULT = "KGWE_MPS_FAULT"
+_SLOW_S = 1.0
+_TIMEOUT_S = 30.0
+_MAX_LINE = 4096
+
+
+def install(directory: Path) -> Path:
+    """An executable of the real name; the path of it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / NAME
+    path.write_text(
+        f'#!/bin/sh\n{_FAULT}="$(cat "$0.fault" 2>/dev/null)" exec {sys.executable} -S -E {Path(__file__)} "$@"\n'
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def misbehave(binary: Path, fault: str) -> None:
+    """`start`, `mute`, `slow`, or nothing to behave again; of daemons started from now on."""
+    Path(f"{binary}.fault").write_text(fault)
+
+
+def connect(pipe_directory: Path, pid: int) -> socket.socket:
+    """A client: connected for as long as the socket is open."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(_TIMEOUT_S)
+    client.connect(str(pipe_directory / "control"))
+    client.sendall(f"client {pid}\n".encode())
+    if client.recv(16) != b"ok\n":
+        client.close()
+        raise ConnectionRefusedError("the daemon did not take the client")
+    return client
+
+
+# --- the daemon -----------------------------------------------------------------------------------------
+
+
+class _Daemon:
+    def __init__(self, pipe: Path, log: Path) -> None:
+        self._pipe, self._log = pipe, log
+        self._threads = 100.0
+        self._memory: dict[str, str] = {}
+        self._server: int | None = None
+        self._clients: dict[socket.socket, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def listen(self) -> None:
+        self._listener.bind(str(self._pipe / "control"))
+        self._listener.listen(64)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        (self._pipe / f"{NAME}.pid").write_text(f"{os.getpid()}\n")
+        self._say(f"Starting control daemon using socket {self._pipe / 'control'}")
+
+    def serve(self) -> NoReturn:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    session, _ = self._listener.accept()
+                    self._selector.register(session, selectors.EVENT_READ)
+                elif isinstance(key.fileobj, socket.socket):
+                    self._hear(key.fileobj)
+
+    def _hear(self, session: socket.socket) -> None:
+        try:
+            heard = session.recv(_MAX_LINE).decode(errors="replace")
+        except OSError:
+            heard = ""
+        if not heard or session in self._clients:
+            self._forget(session)
+            return
+        if os.environ.get(_FAULT) == "mute":
+            return
+        for line in heard.splitlines():
+            word, *rest = line.split() or [""]
+            if word == "client":
+                self._take(session, int(rest[0]))
+                return
+            with contextlib.suppress(OSError):
+                session.sendall(self._answer(word, rest).encode())
+        self._forget(session)
+
+    def _forget(self, session: socket.socket) -> None:
+        self._clients.pop(session, None)
+        self._selector.unregister(session)
+        session.close()
+
+    def _take(self, session: socket.socket, pid: int) -> None:
+        if self._server is None:
+            self._server = self._start_server()
+        self._clients[session] = pid
+        self._say(f"NEW CLIENT {pid}")
+        with contextlib.suppress(OSError):
+            session.sendall(b"ok\n")
+
+    def _start_server(self) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._listener.close()
+            # A server ends with its daemon.
+            while os.getppid() == parent:
+                time.sleep(0.05)
+            os._exit(0)
+        self._say(f"Starting new server {pid}")
+        return pid
+
+    def _answer(self, word: str, rest: list[str]) -> str:
+        match word, rest:
+            case "get_server_list", []:
+                return f"{self._server}\n" if self._server else ""
+            case "get_client_list", [server]:
+                return "".join(f"{pid}\n" for pid in self._clients.values()) if server == str(self._server) else ""
+            case "get_default_active_thread_percentage", []:
+                return f"{self._threads}\n"
+            case "set_default_active_thread_percentage", [share]:
+                self._threads = float(share)
+                return f"{self._threads}\n"
+            case "set_default_device_pinned_mem_limit", [device, limit]:
+                self._memory[device] = limit
+                return ""
+            case "get_default_device_pinned_mem_limit", [device]:
+                return f"{self._memory.get(device, 'none')}\n"
+            case "quit", _:
+                self._quit()
+        return "Unknown command\n"
+
+    def _quit(self) -> NoReturn:
+        if self._server is not None:
+            os.kill(self._server, signal.SIGKILL)
+            os.waitpid(self._server, 0)
+        self._say("Exit")
+        for name in ("control", f"{NAME}.pid"):
+            (self._pipe / name).unlink(missing_ok=True)
+        os._exit(0)
+
+    def _say(self, text: str) -> None:
+        with (self._log / "control.log").open("a") as file:
+            file.write(f"[Control {os.getpid():5}] {text}\n")
+
+
+def _daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
+    pipe, log = (Path(os.environ[f"CUDA_MPS_{name}_DIRECTORY"]) for name in ("PIPE", "LOG"))
+    if os.environ.get(_FAULT) == "start":
+        sys.stderr.write("Cannot access the device\n")
+        return 1
+    if _command("get_server_list") is not None:
+        sys.stderr.write("An instance of this daemon is already running\n")
+        return 1
+    ready, told = os.pipe()
+    if background and os.fork():
+        os.close(told)
+        return 0 if os.read(ready, 1) else 1
+    if background:
+        os.setsid()
+    if os.environ.get(_FAULT) == "slow":
+        time.sleep(_SLOW_S)
+    daemon = _Daemon(pipe, log)
+    try:
+        daemon.listen()
+    except OSError as exc:
+        sys.stderr.write(f"Failed to bind to socket: {exc.strerror}\n")
+        os._exit(1)
+    # Everything that was inherited goes, so that nobody waits for the daemon's end by accident.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    os.write(told, b"x")
+    os.close(told)
+    daemon.serve()
+
+
+# --- a command ------------------------------------------------------------------------------------------
+
+
+def _command(line: str) -> str | None:
+    """What the daemon answers; None: there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as session:
+        session.settimeout(_TIMEOUT_S)
+        try:
+            session.connect(str(Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]) / "control"))
+            session.sendall(f"{line}\n".encode())
+            answer = b""
+            while piece := session.recv(_MAX_LINE):
+                answer += piece
+        except ConnectionResetError:
+            return ""
+        except OSError:
+            return None
+    return answer.decode()
+
+
+def main(arguments: list[str]) -> int:
+    if arguments in (["-d"], ["-f"]):
+        return _daemon(background=arguments == ["-d"])
+    for line in sys.stdin:
+        answer = _command(line.strip())
+        if answer is None:
+            sys.stderr.write("Cannot find MPS control daemon process\n")
+            return 1
+        sys.stdout.write(answer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
