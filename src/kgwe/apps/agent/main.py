@@ -32,9 +32,10 @@ from kgwe.kube.api import gpunode
 from kgwe.kube.api.meta import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kgwe.apps.agent.devices import Devices
     from kgwe.apps.agent.keeper import DriverState
     from kgwe.apps.agent.rpc import MigHandler, MpsHandler
     from kgwe.apps.agent.settings import Settings
@@ -70,7 +71,10 @@ class Agent:
         self.parts = Parts()
         self.mig: MigHandler | None = None
         self.mps: MpsHandler | None = None
+        self.mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict
+        self.devices: Devices | None = None
         self.grpc_port = 0
+        self.exporter_port = 0
         #: the machine as last read, with what was known before
         self.machine: Machine | None = None
         self.status = gpunode.GPUNodeStatus()
@@ -84,6 +88,9 @@ class Agent:
         self.amend: list[Callable[[gpunode.GPUNodeStatus], gpunode.GPUNodeStatus]] = []
         #: each adds a condition to what is reported
         self.conditions: list[Callable[[], Condition]] = []
+        self.on_status: list[Callable[[gpunode.GPUNodeStatus], None]] = []
+        #: each adds lines to the metrics
+        self.renderers: list[Callable[[], bytes]] = []
         self.on_machine: list[Callable[[Machine], None]] = []
         self.on_readings: list[Callable[[Sequence[Reading]], None]] = []
         self.on_events: list[Callable[[Sequence[Event]], None]] = []
@@ -162,6 +169,8 @@ class Agent:
         for amend in self.amend:
             status = amend(status)
         self.status = status
+        for listener in self.on_status:
+            listener(status)
         if self.publisher is not None:
             condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
             self.publisher.offer(status, (condition, *(each() for each in self.conditions)))

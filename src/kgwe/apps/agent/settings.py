@@ -66,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enable_device_plugin: bool = False
     enable_pod_resources: bool = True
 
+    # Where pipes and logs of MPS daemons are.
+    mps_directory: str = "/run/kgwe/mps"
     # Where the kubelet keeps its sockets, below the host's root.
     kubelet_folder: str = "/var/lib/kubelet"
     # Vendor part of the resources our device plugin offers; another than nvidia.com runs beside NVIDIA's plugin.
