@@ -116,7 +116,7 @@ def loads(
     """The processes of a unit as loads of pods; `pods` is pid -> pod, `mps` the clients of each MPS server by pid.
 
     All clients of an MPS server run in the server's one context. Where the driver books their work on the server, it is
-    handed on to those clients that have no figure of their own, by memory; a client the driver does not list is
+    handed on to those clients that have no figure of their own, or 0, by memory; a client the driver does not list is
     added. The server itself keeps only what no client can have done.
     """
     found = {process.pid: process for process in processes}
@@ -132,9 +132,9 @@ def loads(
 def _hand_on(given: dict[int, Load], server: int, clients: Sequence[int], pods: Mapping[int, str]) -> None:
     for pid in clients:
         given.setdefault(pid, Load(pods.get(pid, NOBODY)))
-    silent = [pid for pid in dict.fromkeys(clients) if pid != server and given[pid].util is None]
+    silent = [pid for pid in dict.fromkeys(clients) if pid != server and not given[pid].util]
     util = given[server].util
-    if not silent or util is None:
+    if not silent or not util:
         return
     parts = apportion(_parts(util), [given[pid].memory_mib or 0 for pid in silent])
     for pid, part in zip(silent, parts, strict=True):

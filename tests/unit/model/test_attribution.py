@@ -65,8 +65,9 @@ def test_processes_without_a_figure_share_the_rest_by_memory_and_that_is_an_esti
     assert not attribution.split(1.0, [Load("a", 0.4), Load("b", None, 3000)]).is_estimate
 
 
-def test_clients_of_an_mps_server_are_given_what_the_server_did():
-    processes = [Process(1, 30, 0.8), Process(11, 3000), Process(12, 1000)]
+@pytest.mark.parametrize("own", [None, 0.0])
+def test_clients_of_an_mps_server_are_given_what_the_server_did(own):
+    processes = [Process(1, 30, 0.8), Process(11, 3000, own), Process(12, 1000, own)]
     told = attribution.loads(processes, {11: "a", 12: "b"}, {1: [11, 12]})
     shares = attribution.split(0.8, told)
     assert dict(shares.pods) == {"a": 600_000, "b": 200_000}
