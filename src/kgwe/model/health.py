@@ -47,6 +47,8 @@ STATES: Final[Mapping[XidClass, HealthState]] = {
 #: reasons without a trouble
 NOT_READ: Final = "NotReadYet"
 SILENT: Final = "DriverSilent"
+#: contained errors that repeat until the card is condemned
+REPEATED_CONTAINED: Final = "RepeatedContainedErrors"
 
 
 def is_in_service(state: str) -> bool:

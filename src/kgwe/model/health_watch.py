@@ -22,7 +22,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.device import Throttle
-from kgwe.model.health import DEFAULTS, STATES, HealthState, Incident, LinkWatch, Policy, Trouble, Watch, state_of
+from kgwe.model.health import (
+    DEFAULTS,
+    REPEATED_CONTAINED,
+    STATES,
+    HealthState,
+    Incident,
+    LinkWatch,
+    Policy,
+    Trouble,
+    Watch,
+    state_of,
+)
 from kgwe.model.health_xids import Action, XidClass, look_up
 from kgwe.model.reliability import CLEAN, Weight
 
@@ -32,7 +43,8 @@ if TYPE_CHECKING:
     from kgwe.model.device import Faults, Link, LinkErrors, Reading
     from kgwe.model.health_xids import Xid
 
-_WEIGHTS: Final = {
+#: demerits by class
+WEIGHTS: Final = {
     XidClass.FATAL: Weight.FATAL,
     XidClass.CONTAINED: Weight.CONTAINED,
     XidClass.APPLICATION: Weight.APPLICATION,
@@ -50,7 +62,7 @@ def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -
     """The driver reported an XID error on the card."""
     xid = look_up(number)
     watch = _last_xid(_advanced(watch, now_s, policy), xid)
-    weight = _WEIGHTS[xid.xid_class]
+    weight = WEIGHTS[xid.xid_class]
     message = f"XID {number}: {xid.words}"
     state = STATES[xid.xid_class]
     if state is HealthState.UNHEALTHY:
@@ -180,7 +192,7 @@ def _contained(watch: Watch, policy: Policy) -> Watch:
     if len(times) < policy.contained_most:
         return watch
     message = f"{len(times)} contained errors within {policy.window_s / 3600:g} h"
-    trouble = Trouble("RepeatedContainedErrors", message, HealthState.UNHEALTHY, Action.RESET, until_reset=True)
+    trouble = Trouble(REPEATED_CONTAINED, message, HealthState.UNHEALTHY, Action.RESET, until_reset=True)
     return _seen(watch, trouble, Weight.FATAL, policy)
 
 
