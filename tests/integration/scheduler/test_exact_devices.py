@@ -1,0 +1,161 @@
+"""From a plan to the cards in a container: scheduler, agent, device plugin, and a kubelet that speaks the protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests import kubelet as stand_in
+from tests.integration.scheduler.bed import kgwe
+from tests.kubelet import GPU, Kubelet
+from tests.unit.agent import bed as gpus
+
+from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.settings import Settings
+from kgwe.kube import resources
+from kgwe.kube.informer import Informer
+from kgwe.model import places
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from tests.integration.scheduler.bed import Bed
+
+    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.informer import Change
+
+NODE = "n1"
+
+
+class OneNode:
+    """A node with an agent of ours and a kubelet that admits whatever is bound to it, one pod after another."""
+
+    def __init__(self, bed: Bed, root: Path) -> None:
+        self.bed = bed
+        self.kubelet = Kubelet(root)
+        self.driver = gpus.MemoryDriver(gpus.machine(gpus.node("h100")))
+        self.uuids = [each.uuid for each in self.driver.now.devices]
+        self.gpunodes: Informer[GPUNode] = Informer(bed.client, resources.GPU_NODE)
+        self._bound: asyncio.Queue[Any] = asyncio.Queue()
+        settings = Settings(
+            node_name=NODE,
+            host_root=str(root),
+            kubelet_folder="/",
+            grpc_bind_address="",
+            exporter_bind_address="",
+            enable_device_plugin=True,
+            enable_mig=False,
+        )
+        self.agent = Agent(settings, self._open, bed.client)
+
+    async def _open(self) -> gpus.MemoryDriver:
+        return self.driver
+
+    def on_pod(self, change: Change[Any]) -> None:
+        if change.new is None:
+            if change.old is not None:
+                self.kubelet.end(change.old)
+        elif change.new.spec.nodeName == NODE and (change.old is None or not change.old.spec.nodeName):
+            self._bound.put_nowait(change.new)
+
+    async def admit(self) -> None:
+        while True:
+            await self.kubelet.admit(await self._bound.get())
+
+    def planned(self, pod: Any) -> set[str]:
+        return {self.uuids[card] for card in places.planned(pod.metadata.annotations).numbers}
+
+    def pods(self) -> list[Any]:
+        return [each for each in self.bed.pods.store.values() if each.spec.nodeName == NODE]
+
+    def verdict(self) -> tuple[str, str]:
+        """What the GPUNode says of plan and truth; nothing while it is not there."""
+        found = self.gpunodes.store.get(NODE)
+        said = [each for each in found.status.conditions if each.type == "DevicesAsPlanned"] if found else []
+        return (said[0].status, said[0].reason) if said else ("", "")
+
+    def holders(self) -> dict[str, set[str]]:
+        """Pod -> its cards, as the GPUNode says."""
+        return {
+            each.pod: {self.uuids[card] for card in places.Places(places.parse_cards(each.cards)).numbers}
+            for each in (self.gpunodes.store[NODE].status.held if NODE in self.gpunodes.store else ())
+        }
+
+
+@pytest.fixture
+async def node(bed: Bed) -> AsyncIterator[OneNode]:
+    await bed.node(NODE)
+    with stand_in.folder() as root:
+        made = OneNode(bed, root)
+        await made.kubelet.start()
+        stop = asyncio.Event()
+        jobs: list[Awaitable[None]] = [made.agent.run(stop), made.admit(), made.gpunodes.run()]
+        tasks = [asyncio.ensure_future(each) for each in jobs]
+        bed.pods.on_change(made.on_pod)
+        await made.gpunodes.synced.wait()
+        await stand_in.until(lambda: len(made.kubelet.healthy()) == 8 and NODE in made.gpunodes.store, 30)
+        try:
+            yield made
+        finally:
+            stop.set()
+            await asyncio.wait([tasks[0]], timeout=10)
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+            bed.pods._handlers.remove(made.on_pod)
+            await made.kubelet.stop()
+
+
+async def run(bed: Bed, name: str, count: int) -> Any:
+    workload = await bed.submit(kgwe(name, count))
+    return await bed.until_phase(workload, "Running")
+
+
+async def eventually(true: Callable[[], Any]) -> None:
+    await stand_in.until(true, 30)
+
+
+async def test_every_pod_gets_the_cards_of_its_plan_and_the_node_says_so(bed: Bed, node: OneNode):
+    await bed.controller()
+    for name, count in (("a", 3), ("b", 1), ("c", 2), ("d", 2)):
+        await run(bed, name, count)
+    await eventually(lambda: len(node.kubelet.in_use(GPU)) == 8)
+
+    assert len(set(node.kubelet.in_use())) == 8
+    for pod in node.pods():
+        assert node.planned(pod), "every pod is told its cards"
+        assert node.kubelet.held(pod.metadata.key) == node.planned(pod)
+    node.agent.tell()
+    await eventually(lambda: len(node.holders()) == 4)
+    assert node.holders() == {pod.metadata.key: node.planned(pod) for pod in node.pods()}
+    assert node.verdict() == ("True", "AsPlanned")
+
+
+async def test_where_the_kubelet_does_otherwise_it_is_told_and_the_next_plan_follows_the_truth(bed: Bed, node: OneNode):
+    await bed.controller()
+    node.kubelet.stubborn = True
+    first = await run(bed, "first", 3)
+    await eventually(lambda: len(node.kubelet.in_use()) == 3)
+    (pod,) = node.pods()
+    really = node.kubelet.held(pod.metadata.key)
+    assert really != node.planned(pod)
+
+    await eventually(lambda: node.holders() == {pod.metadata.key: really})
+    await eventually(lambda: node.verdict() == ("False", "OtherDevices"))
+    listed = await bed.client.list(resources.EVENT, "default")
+    assert any(b"OtherDevices" in bytes(each) for each in listed)
+
+    node.kubelet.stubborn = False
+    await run(bed, "second", 5)
+    await eventually(lambda: len(node.kubelet.in_use()) == 8)
+    second = next(each for each in node.pods() if each.metadata.uid != pod.metadata.uid)
+    assert node.planned(second) == set(node.uuids) - really, "planned on what is really free"
+    assert node.kubelet.held(second.metadata.key) == node.planned(second)
+
+    await bed.delete(first)
+    await eventually(lambda: len(node.kubelet.in_use()) == 5)
+    await eventually(lambda: node.verdict() == ("True", "AsPlanned"))
