@@ -10,7 +10,6 @@ from kgwe.apps.agent import report
 from kgwe.apps.agent.deviceplugin import FOLDER, DevicePlugins
 from kgwe.apps.agent.exporter import labels
 from kgwe.apps.agent.exporter_families import counter, gauge
-from kgwe.apps.agent.handouts import Desk, Means, Wording
 from kgwe.apps.agent.holdings import Holdings
 from kgwe.apps.agent.nodepods import NodePods
 from kgwe.hardware.kubelet.podresources import SOCKET, PodResources
@@ -22,7 +21,7 @@ from kgwe.model import offer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.apps.agent.handouts import Outcome
+    from kgwe.apps.agent.handouts import Desk, Outcome
     from kgwe.apps.agent.main import Agent
     from kgwe.apps.agent.nodepods import PodSource
     from kgwe.kube.api import core
@@ -86,6 +85,8 @@ class Devices:
     # --- device plugins ---------------------------------------------------------------------------------
 
     def _add_plugins(self, folder: Path) -> None:
+        from kgwe.apps.agent.handouts import Desk, Means, Wording  # noqa: PLC0415 - brings NumPy: a fifth of the agent
+
         settings = self._agent.settings
         wording = Wording(tuple(Means(each) for each in settings.device_plugin_means), settings.cdi_kind)
         pods: PodSource = self.pods

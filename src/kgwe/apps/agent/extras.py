@@ -112,7 +112,7 @@ def _exporter(agent: Agent) -> None:
 
 def _devices(agent: Agent) -> None:
     settings = agent.settings
-    if settings.enable_pod_resources or settings.enable_device_plugin:
+    if agent.client is not None and (settings.enable_pod_resources or settings.enable_device_plugin):
         from kgwe.apps.agent import devices  # noqa: PLC0415 - a node without a kubelet needs none of it
 
         agent.devices = devices.add(agent)

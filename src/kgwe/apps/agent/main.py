@@ -81,6 +81,7 @@ class Agent:
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
         self._nudge = asyncio.Event()
+        self._measured = asyncio.Event()
 
         #: health of a card; the health part puts its own here
         self.health_of: report.HealthOf = report.basic_health
@@ -181,6 +182,7 @@ class Agent:
             # What was published before tells what was known; without an API server that is nothing.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.informer.synced.wait(), self.settings.telemetry_interval_seconds)
+        await self._opened(self.settings.telemetry_interval_seconds)
         while True:
             self._nudge.clear()
             try:
@@ -195,6 +197,7 @@ class Agent:
         """The instruments, every interval by the clock."""
         loop = asyncio.get_running_loop()
         step = self.settings.telemetry_interval_seconds
+        await self._opened(step)
         due = loop.time()
         while True:
             try:
@@ -205,6 +208,7 @@ class Agent:
                 self.hub.publish(Sample(int(time.time() * 1000), readings))
                 for listener in self.on_readings:
                     listener(readings)
+                self._measured.set()
             # A reading that took longer than the interval skips those it overran.
             due = max(due + step, loop.time())
             await asyncio.sleep(due - loop.time())
@@ -256,7 +260,17 @@ class Agent:
         if self.informer is None or self.publisher is None:
             return
         await self.informer.synced.wait()
+        if await self._opened(self.settings.telemetry_interval_seconds):
+            # The first report says how the cards are, not that it is not known yet.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._measured.wait(), self.settings.telemetry_interval_seconds)
         await self.publisher.run()
+
+    async def _opened(self, timeout_s: float) -> bool:
+        """Whether there is a driver, after giving it a moment to come."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.keeper.opened.wait(), timeout_s)
+        return self.keeper.opened.is_set()
 
 
 def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kgwe import errors
-from kgwe.kube import resources, translate
+from kgwe.kube import resources
 from kgwe.kube.informer import Informer
 
 if TYPE_CHECKING:
@@ -80,4 +80,6 @@ def passing(pod: core.Pod) -> frozenset[str]:
 
 
 def is_over(pod: core.Pod) -> bool:
+    from kgwe.kube import translate  # noqa: PLC0415 - brings NumPy, which only the device plugin needs
+
     return translate.is_terminal(pod)
