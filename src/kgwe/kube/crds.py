@@ -114,7 +114,7 @@ async def _established(client: KubeClient, name: str) -> None:
     conditions: dict[str, dict[str, Any]] = {}
     for _ in range(_ESTABLISH_POLLS):
         stored = await client.get(resources.CRD, name)
-        conditions = {each["type"]: each for each in stored.get("status", {}).get("conditions", [])}
+        conditions = {each["type"]: each for each in (stored.get("status") or {}).get("conditions") or []}
         if problem := conditions.get("NonStructuralSchema"):
             raise errors.Permanent(f"installing {name}: {problem.get('message')}")
         if conditions.get("Established", {}).get("status") == "True":
