@@ -39,6 +39,7 @@ _FOR_EVER: Final = -1
 class Code(enum.IntEnum):
     """What a call can be made to answer; numbers are NVML's."""
 
+    UNINITIALIZED = 1
     NOT_SUPPORTED = 3
     NO_PERMISSION = 4
     NOT_FOUND = 6
