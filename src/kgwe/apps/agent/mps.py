@@ -7,48 +7,68 @@ from typing import TYPE_CHECKING
 from kgwe import errors
 from kgwe.hardware.mps import MpsDaemons, State, Wish
 from kgwe.proto import agent_pb2 as pb
+from kgwe.sharing import mps
+from kgwe.sharing.mps import Limits
 
 if TYPE_CHECKING:
-    from kgwe.apps.agent.main import Agent
+    from typing import Protocol
+
     from kgwe.hardware.mps import Status
+    from kgwe.model.device import Machine
+    from kgwe.sharing.mps import Target
+
+    class Knows(Protocol):
+        """Who knows the machine."""
+
+        @property
+        def machine(self) -> Machine | None: ...
 
 
 class Handler:
-    """Gives them to the daemons, after a look whether there is such a card."""
+    """Gives them to the daemons, after a look whether there is such a card and MPS is legal there."""
 
-    def __init__(self, daemons: MpsDaemons, agent: Agent) -> None:
+    def __init__(self, daemons: MpsDaemons, agent: Knows, *, is_exclusive: bool = False) -> None:
+        """`is_exclusive`: whole cards that are shared take no work but through their daemon."""
         self._daemons = daemons
         self._agent = agent
+        self._is_exclusive = is_exclusive
 
     async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
         uuid = request.instance_uuid or request.gpu_uuid
         if not request.enabled:
             left = await self._daemons.drop(uuid)
             return pb.MpsReply(running=False) if left is None else _reply(left)
-        self._check(request)
-        default = Wish(uuid)
+        target = self._target(request)
+        limits = Limits(
+            thread_percentage=_given(request, "active_thread_percentage", mps.THREAD_PERCENTAGE),
+            memory_mib=request.pinned_memory_limit_mib if request.HasField("pinned_memory_limit_mib") else None,
+            max_clients=_given(request, "max_clients", mps.MAX_CLIENTS),
+            is_exclusive=self._is_exclusive and not target.is_instance,
+        )
+        if wrong := mps.problems(target, limits):
+            raise errors.Permanent("; ".join(wrong))
         wish = Wish(
             uuid,
-            thread_percentage=_given(request, "active_thread_percentage", default.thread_percentage),
-            memory_mib=request.pinned_memory_limit_mib if request.HasField("pinned_memory_limit_mib") else None,
-            max_clients=_given(request, "max_clients", default.max_clients),
+            thread_percentage=limits.thread_percentage,
+            memory_mib=mps.memory_limit_mib(target, limits),
+            max_clients=limits.max_clients,
+            is_exclusive=limits.is_exclusive,
         )
         status = await self._daemons.put(wish)
         if status.state is State.FAILED:
             raise errors.Transient(f"the MPS daemon of {uuid} does not run yet: {status.problem}")
         return _reply(status)
 
-    def _check(self, request: pb.MpsRequest) -> None:
-        """A whole card that is cut has no MPS daemon of its own; its instances have."""
+    def _target(self, request: pb.MpsRequest) -> Target:
         machine = self._agent.machine
-        card = next((each for each in machine.devices if each.uuid == request.gpu_uuid), None) if machine else None
+        if machine is None:
+            raise errors.Transient("nothing is known of the GPUs yet")
+        card = next((each for each in machine.devices if each.uuid == request.gpu_uuid), None)
         if card is None:
             raise errors.NotFound(f"there is no card {request.gpu_uuid} here")
-        if request.instance_uuid:
-            if request.instance_uuid not in {each.uuid for each in card.mig.instances}:
-                raise errors.NotFound(f"{card.uuid} has no instance {request.instance_uuid}")
-        elif card.mig.is_enabled:
-            raise errors.Conflict(f"{card.uuid} is cut: name one of its instances")
+        if request.instance_uuid and request.instance_uuid not in {each.uuid for each in card.mig.instances}:
+            raise errors.NotFound(f"{card.uuid} has no instance {request.instance_uuid}")
+        return mps.targets(machine)[request.instance_uuid or request.gpu_uuid]
 
 
 def _given(request: pb.MpsRequest, name: str, default: int) -> int:
