@@ -33,6 +33,7 @@ COMMANDS = (
     Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),
     Command("scheduler", "kgwe.cli.scheduler:app", "Place GPU work: workloads, gangs and plain pods."),
     Command("controller", "kgwe.cli.controller:app", "Run GPUWorkloads alone, without the extender."),
+    Command("mig", "kgwe.cli.mig:app", "Cut GPUs into MIG slices by strategy and demand."),
     Command("agent", "kgwe.cli.agent:app", "Publish, cut and share the GPUs of a node."),
     Command("crds", "kgwe.cli.crds:app", "Print, write or check the definitions of KGWE's kinds."),
     Command("simulate", "kgwe.cli.simulate:app", "Try placement policies on a simulated fleet and workload."),

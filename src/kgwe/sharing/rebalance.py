@@ -66,6 +66,11 @@ class Ask:
     name: str
     profile: str
     count: int = 1
+    nodes: frozenset[str] | None = None
+    """Where it may go; None: anywhere."""
+
+    def may_go(self, node: str) -> bool:
+        return self.nodes is None or node in self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,24 @@ def decide(group: Group, asks: Sequence[Ask], gate: Gate) -> Decision:
     return Decision(cards, work.gate, frozenset(changed), tuple(waiting), short)
 
 
+def served_by(groups: Sequence[Sequence[CutCard]], asks: Iterable[Ask]) -> dict[str, int]:
+    """Request -> the first of several groups that has spare instances for it, or will have; the others are left out."""
+    spare: dict[tuple[str, int, str], int] = {}
+    for number, cards in enumerate(groups):
+        for card in cards:
+            for place in card.spare:
+                key = place.profile.name, number, card.node
+                spare[key] = spare.get(key, 0) + 1
+    found = {}
+    for ask in asks:
+        for (profile, number, node), count in spare.items():
+            if profile == ask.profile and count >= ask.count and ask.may_go(node):
+                spare[profile, number, node] -= ask.count
+                found[ask.name] = number
+                break
+    return found
+
+
 def _shape(card: CutCard) -> tuple[tuple[mig.Placement, ...], bool]:
     return card.layout, card.is_whole
 
@@ -182,7 +205,11 @@ class _Work:
                     spare.setdefault((place.profile.name, node), []).append((number, place))
         left = []
         for ask in asks:
-            enough = (found for key, found in spare.items() if key[0] == ask.profile and len(found) >= ask.count)
+            enough = (
+                found
+                for (profile, node), found in spare.items()
+                if profile == ask.profile and len(found) >= ask.count and ask.may_go(node)
+            )
             places = next(enough, None)
             if places is None:
                 left.append(ask)
@@ -285,7 +312,7 @@ class _Work:
         whole = sum(card.is_whole for card in self._cards) - self._least_whole
         numbers = []
         for number, card in enumerate(self._cards):
-            if not card.is_open or not self.gate.lets(card.node) or not card.is_decided:
+            if not (card.is_open and card.is_decided and self.gate.lets(card.node) and ask.may_go(card.node)):
                 continue
             if card.is_whole:
                 if whole <= 0 or card.is_taken:

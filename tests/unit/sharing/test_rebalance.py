@@ -89,6 +89,13 @@ def test_slices_of_one_pod_are_on_one_node() -> None:
     assert decide(group(*cards), [Ask("pod", "3g.40gb", 4)], OPEN).waiting
 
 
+def test_a_pod_that_may_not_go_there_is_not_cut_for_there() -> None:
+    cards = [cut(0, spare="3g.40gb@0", node="n0"), cut(1, spare="2g.20gb@0", node="n1")]
+    elsewhere = Ask("pod", "3g.40gb", nodes=frozenset({"n1"}))
+    assert names(decide(group(*cards), [elsewhere], OPEN)) == ["3g.40gb@0", "2g.20gb@0 3g.40gb@4"]
+    assert decide(group(*cards), [replace(elsewhere, nodes=frozenset())], OPEN).waiting
+
+
 def test_cards_the_distribution_leaves_whole_stay_whole() -> None:
     cards = [cut(0, "7g.80gb@0"), whole(1), whole(2)]
     shares = {"7g.80gb": 0.66}

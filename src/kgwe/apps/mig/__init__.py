@@ -1,0 +1,1 @@
+"""The MIG controller: what the cards that MIGStrategies select are to be cut into."""

@@ -1,0 +1,320 @@
+"""One round of the controller: from what the informers show to layouts in GPUNodes and the status of strategies.
+
+Strategies are taken by priority, then by name; a card belongs to the first that selects it. Each decides on its cards
+of one geometry together (`kgwe.sharing.rebalance`); the gate is shared, so that no more nodes are cut at a time than
+allowed. Everything decided is in the GPUNodes' specs: what is remembered here only makes decisions calmer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.mig import census, demand
+from kgwe.apps.mig.status import Outcome, status_of
+from kgwe.kube import migcards, resources, timestamp
+from kgwe.kube.api.gpunode import CardSpec, MIGLayout
+from kgwe.model import mig, quantity
+from kgwe.sharing import rebalance
+from kgwe.sharing.lifecycle import name_of
+from kgwe.sharing.rebalance import Gate, Group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kgwe.apps.mig.census import SeenCard
+    from kgwe.apps.mig.settings import Settings
+    from kgwe.kube.api import core
+    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.migstrategy import MIGStrategy
+    from kgwe.kube.client import KubeClient
+    from kgwe.sharing.rebalance import Ask, CutCard
+
+log = structlog.get_logger(__name__)
+
+FIELD_MANAGER: Final = "kgwe-mig"
+# More than can be cut for in one go; the rest has its turn in the next.
+_MOST_ASKS: Final = 256
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What the informers know, by key."""
+
+    strategies: Mapping[str, MIGStrategy]
+    nodes: Mapping[str, core.Node]
+    gpu_nodes: Mapping[str, GPUNode]
+    pods: Mapping[str, core.Pod]
+    workloads: Mapping[str, GPUWorkload]
+
+
+@dataclass
+class _Memory:
+    """Of one strategy."""
+
+    busy: demand.Busy = field(default_factory=demand.Busy)
+    due_at_s: float = 0.0
+    is_due: bool = False
+
+
+@dataclass
+class _Round:
+    """What is found and decided in one go."""
+
+    now_s: float
+    gate: Gate
+    asks: list[Ask]
+    taken: dict[str, census.Held]
+    served_by: dict[str, int] = field(default_factory=dict)  # request -> group that has a place for it
+    layouts: dict[str, dict[str, MIGLayout]] = field(default_factory=dict)  # node -> card -> layout
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+
+class Controller:
+    """Call `round` whenever something changed. `clock` is monotonic, `wall` counts from 1970."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: Settings,
+        stores: Stores,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._stores = stores
+        self._clock = clock
+        self._wall = wall
+        self._mix = demand.Mix(settings.forecast_half_life_seconds)
+        self._memories: dict[str, _Memory] = {}
+        self._asked_at: dict[str, float] = {}  # card -> when it was last asked to change
+        self._written: dict[str, GPUNode] = {}  # newer than the watch has shown
+        #: cards asked to change so far, and requests that no card can be cut for now
+        self.recuts = 0
+        self.waiting = 0
+        #: phase -> selected cards in it
+        self.phases: dict[str, int] = {}
+
+    async def round(self) -> None:
+        """Decide on every selected card and write what changed."""
+        decided = self._decide()
+        for node in sorted(decided.layouts.keys() | self._owned()):
+            await self._write_node(node, decided.layouts.get(node, {}))
+        for name, outcome in decided.outcomes.items():
+            await self._write_status(name, outcome)
+
+    # --- deciding ---------------------------------------------------------------------------------------
+
+    def _gpu_nodes(self) -> Mapping[str, GPUNode]:
+        shown = self._stores.gpu_nodes
+        self._written = {
+            name: obj for name, obj in self._written.items() if name in shown and _is_newer(obj, shown[name])
+        }
+        return {**shown, **self._written}
+
+    def _decide(self) -> _Round:
+        stores, now_s = self._stores, self._clock()
+        gpu_nodes = self._gpu_nodes()
+        self._count_requests()
+        nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
+        asks = demand.asks(stores.pods.values(), stores.workloads.values(), nodes)[:_MOST_ASKS]
+        found = _Round(now_s, Gate(0), asks, self._taken(gpu_nodes))
+        cards = self._select(gpu_nodes, found)
+        moving = {each.card.node for group in cards.values() for each in group if each.is_moving}
+        moving = {node for node in moving if self._is_patient(gpu_nodes[node], now_s)}
+        found.gate = Gate(max(self._settings.max_concurrent_nodes - len(moving), 0), frozenset(moving))
+        groups = [
+            (name, [seen for seen in mine if seen.geometry is geometry])
+            for name, mine in cards.items()
+            for geometry in {seen.geometry.name: seen.geometry for seen in mine}.values()
+        ]
+        # Whoever is served by what is there, or soon will be, is no reason for another strategy to cut.
+        found.served_by = rebalance.served_by([[seen.card for seen in mine] for _, mine in groups], asks)
+        for name in cards:
+            found.outcomes[name].seen = tuple(cards[name])
+            self._remember(self._stores.strategies[name], cards[name], found)
+        for number, (name, mine) in enumerate(groups):
+            self._decide_group(number, self._stores.strategies[name], mine, found)
+        self.waiting = sum(len(outcome.waiting) for outcome in found.outcomes.values())
+        self.phases = {}
+        for each in (each for group in cards.values() for each in group):
+            phase = each.phase or ("Ready" if each.is_settled else "Pending")
+            self.phases[phase] = self.phases.get(phase, 0) + 1
+        return found
+
+    def _count_requests(self) -> None:
+        wall_s = self._wall()
+        for pod in self._stores.pods.values():
+            meta = pod.metadata
+            if (wanted := demand.slices(pod.spec)) is not None:
+                self._mix.count(meta.uid, *wanted, meta.creationTimestamp, wall_s)
+
+    def forget(self, uid: str) -> None:
+        """A pod is gone."""
+        self._mix.forget(uid)
+
+    def _taken(self, gpu_nodes: Mapping[str, GPUNode]) -> dict[str, census.Held]:
+        on: dict[str, list[core.Pod]] = {}
+        for pod in self._stores.pods.values():
+            if pod.spec.nodeName:
+                on.setdefault(pod.spec.nodeName, []).append(pod)
+        planned = demand.planned(self._stores.workloads.values())
+        return {name: census.held(obj, on.get(name, ()), planned) for name, obj in gpu_nodes.items()}
+
+    def _select(self, gpu_nodes: Mapping[str, GPUNode], found: _Round) -> dict[str, list[SeenCard]]:
+        """Strategy -> its cards, in the order in which strategies decide."""
+        order = sorted(self._stores.strategies.values(), key=lambda each: (-each.spec.priority, each.metadata.name))
+        cards: dict[str, list[SeenCard]] = {each.metadata.name: [] for each in order}
+        clocks = census.Clocks(self._asked_at, self._settings.cooldown_seconds, self._settings.patience_seconds)
+        for name in cards:
+            found.outcomes[name] = Outcome()
+        for node_name, obj in sorted(gpu_nodes.items()):
+            node = self._stores.nodes.get(node_name)
+            if node is None:
+                continue
+            labels = node.metadata.labels
+            why = migcards.left_alone(labels)
+            for device in obj.status.gpus:
+                chosen = next((each for each in order if migcards.selects(each, labels, device)), None)
+                if chosen is None:
+                    continue
+                outcome = found.outcomes[chosen.metadata.name]
+                seen = census.see(obj, device, found.taken[node_name], clocks, found.now_s)
+                if why or seen is None:
+                    outcome.left_alone[node_name] = why or "its cards are cut in a way that is not known"
+                else:
+                    self._asked_at.setdefault(device.uuid, found.now_s - clocks.cooldown_s)
+                    cards[chosen.metadata.name].append(seen)
+        return cards
+
+    def _is_patient(self, obj: GPUNode, now_s: float) -> bool:
+        """Whether the node's agent may still be expected to do what it was asked."""
+        asked = [self._asked_at.get(card.uuid, now_s) for card in obj.spec.cards]
+        return bool(asked) and now_s - max(asked) <= self._settings.patience_seconds
+
+    def _remember(self, strategy: MIGStrategy, cards: Sequence[SeenCard], found: _Round) -> None:
+        """How busy its slices are, and whether a rebalance is due."""
+        name, interval_s = strategy.metadata.name, quantity.parse_duration(strategy.spec.rebalanceInterval)
+        memory = self._memories.setdefault(name, _Memory(due_at_s=found.now_s))
+        memory.is_due = found.now_s >= memory.due_at_s
+        if memory.is_due:
+            memory.due_at_s = found.now_s + interval_s
+        used = {
+            each.uuid: place in seen.card.used
+            for seen in cards
+            for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
+        }
+        memory.busy.look(used, found.now_s, interval_s)
+
+    def _decide_group(self, number: int, strategy: MIGStrategy, cards: Sequence[SeenCard], found: _Round) -> None:
+        name, spec, settings = strategy.metadata.name, strategy.spec, self._settings
+        memory, outcome, geometry = self._memories[name], found.outcomes[name], cards[0].geometry
+        is_dynamic = spec.allowDynamicReconfig and settings.enable_auto_rebalancing
+        group = Group(
+            geometry,
+            spec.profileDistribution,
+            tuple(self._with_warm(seen, memory, spec.minUtilizationThreshold) for seen in cards),
+            is_dynamic=is_dynamic,
+            is_due=is_dynamic and memory.is_due,
+            mix=self._mix.weights(self._wall()),
+            preferred=settings.preferred_profiles if settings.enable_prewarming else (),
+        )
+        asks = [ask for ask in found.asks if found.served_by.get(ask.name, number) == number]
+        decision = rebalance.decide(group, asks, found.gate)
+        found.gate = decision.gate
+        self._keep(cards, decision, found, outcome)
+        if not rebalance.known(geometry, spec.profileDistribution):
+            outcome.strange.append(geometry.name)
+        left = {text.partition(":")[0] for text in decision.waiting}
+        for ask in asks:
+            if ask.profile in geometry.profiles and ask.name not in left:
+                found.served_by[ask.name] = number
+
+    @staticmethod
+    def _with_warm(seen: SeenCard, memory: _Memory, threshold: float) -> CutCard:
+        warm = {
+            place
+            for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
+            if memory.busy.share(each.uuid) >= threshold and place in seen.card.spare
+        }
+        return replace(seen.card, warm=frozenset(warm))
+
+    def _keep(self, cards: Sequence[SeenCard], decision: rebalance.Decision, found: _Round, outcome: Outcome) -> None:
+        for seen, new in zip(cards, decision.cards, strict=True):
+            layouts = found.layouts.setdefault(new.node, {})
+            if new.uuid in decision.changed or (new.is_decided and seen.layout is None):
+                layout = MIGLayout(not new.is_whole, tuple(name_of(place) for place in new.layout))
+                layouts[new.uuid] = layout
+                if new.uuid in decision.changed:
+                    self._asked_at[new.uuid] = found.now_s
+                    outcome.changed.add(new.uuid)
+                    log.info("card_to_cut", node=new.node, uuid=new.uuid, layout=layout.instances or "whole")
+            elif seen.layout is not None:
+                layouts[new.uuid] = seen.layout
+        self.recuts += len(decision.changed)
+        outcome.waiting += decision.waiting
+        for profile, count in decision.short.items():
+            outcome.short[profile] = outcome.short.get(profile, 0) + count
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def _owned(self) -> set[str]:
+        """Nodes that a decision was written to."""
+        return {name for name, obj in self._gpu_nodes().items() if obj.spec.cards}
+
+    async def _write_node(self, node: str, layouts: Mapping[str, MIGLayout]) -> None:
+        obj = self._gpu_nodes()[node]
+        wanted = tuple(
+            CardSpec(device.uuid, layouts[device.uuid]) for device in obj.status.gpus if device.uuid in layouts
+        )
+        if wanted == obj.spec.cards:
+            return
+        # The uid keeps a node that is gone from coming back as an empty one.
+        body: dict[str, Any] = {"metadata": {"name": node, "uid": obj.metadata.uid}, "spec": {}}
+        if wanted:
+            body["spec"]["cards"] = [_manifest(card) for card in wanted]
+        try:
+            self._written[node] = await self._client.apply(resources.GPU_NODE, body)
+        except (errors.NotFound, errors.Conflict) as exc:
+            log.info("gpunode_gone", node=node, error=str(exc))
+
+    async def _write_status(self, name: str, outcome: Outcome) -> None:
+        strategy = self._stores.strategies.get(name)
+        if strategy is None:
+            return
+        status = status_of(strategy, outcome, timestamp.of(self._wall()))
+        if status is None:
+            return
+        body = {"metadata": {"resourceVersion": strategy.metadata.resourceVersion}, "status": status}
+        try:
+            await self._client.patch(resources.MIG_STRATEGY, name, body, subresource="status")
+        except (errors.NotFound, errors.Conflict) as exc:
+            log.info("strategy_changed", strategy=name, error=str(exc))
+
+
+def _places(seen: SeenCard) -> list[mig.Placement]:
+    """Of the slices that are there, in their order."""
+    return [mig.Placement(seen.geometry.profiles[each.profile], each.start) for each in seen.device.mig.instances]
+
+
+def _manifest(card: CardSpec) -> dict[str, Any]:
+    layout: dict[str, Any] = {"enabled": card.mig.enabled}
+    if card.mig.instances:
+        layout["instances"] = list(card.mig.instances)
+    return {"uuid": card.uuid, "mig": layout}
+
+
+def _is_newer(mine: GPUNode, shown: GPUNode) -> bool:
+    versions = mine.metadata.resourceVersion, shown.metadata.resourceVersion
+    return (
+        mine.metadata.uid == shown.metadata.uid
+        and all(map(str.isdigit, versions))
+        and (int(versions[0]) > int(versions[1]))
+    )

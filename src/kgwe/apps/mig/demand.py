@@ -1,0 +1,186 @@
+"""What is asked for: the slices that pods and workloads wait for now, and the mix of what was asked of late."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kgwe.apps.scheduler import jobs
+from kgwe.kube import timestamp, translate
+from kgwe.kube.api import core
+from kgwe.kube.api.gpuworkload import Phase
+from kgwe.kube.api.mig import PROFILES
+from kgwe.kube.dialects.membership import PLAN_GATE
+from kgwe.model import gpu, mig
+from kgwe.placement.constraints import any_term_matches
+from kgwe.placement.taints import Taint
+from kgwe.sharing.rebalance import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.gpuworkload import GPUWorkload
+
+_PROFILE_OF: Final = {mig.resource_of(name): name for name in PROFILES}
+_BARRING: Final = ("NoSchedule", "NoExecute")
+_ENDED: Final = ("Succeeded", "Failed")
+# What weighs less is forgotten: a millionth of a request.
+_LEAST: Final = 1e-6
+
+
+class Nodes:
+    """Nodes that take pods, and which of them a pod may go to."""
+
+    def __init__(self, nodes: Iterable[core.Node], gpu_nodes: Mapping[str, GPUNode]) -> None:
+        self._open = [
+            node
+            for node in nodes
+            if translate.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None
+        ]
+        self._gpu_nodes = gpu_nodes
+        self._known: dict[tuple[bytes, str, str], frozenset[str]] = {}
+
+    def for_pod(self, spec: core.PodSpec, model: str = "", architecture: str = "") -> frozenset[str]:
+        """By selector, required affinity, taints and kind of GPU; CPU and memory are the scheduler's to judge."""
+        bare = core.PodSpec(nodeSelector=spec.nodeSelector, affinity=spec.affinity, tolerations=spec.tolerations)
+        # Pods of one template share the answer.
+        key = msgspec.json.encode(bare), model, architecture
+        if key not in self._known:
+            self._known[key] = self._find(bare, model, architecture)
+        return self._known[key]
+
+    def _find(self, bare: core.PodSpec, model: str, architecture: str) -> frozenset[str]:
+        tolerations = translate.tolerations(bare)
+        try:
+            affinity = translate.required_affinity(bare.affinity)
+        except ValueError:
+            return frozenset()
+        found = set()
+        for node in self._open:
+            name, labels = node.metadata.name, node.metadata.labels
+            barred = [
+                taint
+                for each in node.spec.taints
+                if (taint := Taint(each.key, each.value, each.effect)).effect in _BARRING
+                and not any(toleration.tolerates(taint) for toleration in tolerations)
+            ]
+            if (
+                not barred
+                and all(labels.get(key) == value for key, value in bare.nodeSelector.items())
+                and (not affinity or any_term_matches(affinity, name, labels))
+                and self._is_kind(name, model, architecture)
+            ):
+                found.add(name)
+        return frozenset(found)
+
+    def _is_kind(self, name: str, model: str, architecture: str) -> bool:
+        gpus = self._gpu_nodes[name].status.gpus if name in self._gpu_nodes else ()
+        return bool(gpus) and gpu.name_matches(model, gpus[0].model) and architecture in ("", gpus[0].architecture)
+
+
+def slices(spec: core.PodSpec) -> tuple[str, int] | None:
+    """(profile, how many) of a pod that asks for slices of one kind."""
+    wanted = [(name, n) for name, n in translate.requested(spec).items() if name in _PROFILE_OF and n]
+    return (_PROFILE_OF[wanted[0][0]], wanted[0][1]) if len(wanted) == 1 else None
+
+
+def asks(pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], nodes: Nodes) -> list[Ask]:
+    """Who waits for slices, oldest first. A workload's pods come with its plan, so only the workload itself waits."""
+    found: list[tuple[str, Ask]] = []
+    for pod in pods:
+        meta = pod.metadata
+        wanted = slices(pod.spec) if jobs.UID_LABEL not in meta.labels and is_waiting_pod(pod) else None
+        if wanted is not None:
+            found.append((meta.creationTimestamp or "", Ask(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec))))
+    for workload in workloads:
+        meta, wants = workload.metadata, workload.spec.gpuRequirements
+        if wants.mig is None or not is_waiting_workload(workload):
+            continue
+        allowed = nodes.for_pod(_template(workload), wants.gpuModel, wants.architecture)
+        ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed)
+        found.append((meta.creationTimestamp or "", ask))
+    return [ask for _, ask in sorted(found, key=lambda each: (each[0], each[1].name))]
+
+
+def is_waiting_pod(pod: core.Pod) -> bool:
+    """A scheduler has looked for a place and found none; before that there may well be one."""
+    if pod.spec.nodeName or pod.metadata.deletionTimestamp is not None or pod.status.phase in _ENDED:
+        return False
+    gates = [gate.name for gate in pod.spec.schedulingGates]
+    if gates:
+        return gates == [PLAN_GATE]
+    return any(each.type == "PodScheduled" and each.reason == "Unschedulable" for each in pod.status.conditions)
+
+
+def is_waiting_workload(workload: GPUWorkload) -> bool:
+    return workload.metadata.deletionTimestamp is None and workload.status.phase == Phase.PENDING
+
+
+def planned(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
+    """UUIDs of slices that are planned for pods which may not be on their node yet."""
+    on_the_way = (Phase.SCHEDULING, Phase.SCHEDULED)
+    return frozenset(
+        each.instanceUUID
+        for workload in workloads
+        if workload.status.phase in on_the_way
+        for each in workload.status.migInstances
+    )
+
+
+def _template(workload: GPUWorkload) -> core.PodSpec:
+    try:
+        return msgspec.convert(workload.spec.podTemplate.get("spec", {}), core.PodSpec, strict=False)
+    except (msgspec.ValidationError, AttributeError):
+        return core.PodSpec()
+
+
+class Mix:
+    """Requests of late, each weighing half after the half-life. Seconds are those since 1970."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._rate = math.log(2) / half_life_s
+        self._weights: dict[str, float] = {}
+        self._at_s = 0.0
+        self._counted: set[str] = set()
+
+    def count(self, uid: str, profile: str, count: int, created: str | None, now_s: float) -> None:
+        """Somebody asks; only the first time he is seen counts, at the time he came."""
+        if uid in self._counted:
+            return
+        self._counted.add(uid)
+        age_s = max(now_s - timestamp.parse(created).timestamp(), 0.0) if created else 0.0
+        self._fade(now_s)
+        self._weights[profile] = self._weights.get(profile, 0.0) + count * math.exp(-self._rate * age_s)
+
+    def forget(self, uid: str) -> None:
+        """He is gone: his name, not his weight."""
+        self._counted.discard(uid)
+
+    def weights(self, now_s: float) -> dict[str, float]:
+        self._fade(now_s)
+        return dict(self._weights)
+
+    def _fade(self, now_s: float) -> None:
+        factor = math.exp(-self._rate * max(now_s - self._at_s, 0.0))
+        self._at_s = max(now_s, self._at_s)
+        self._weights = {name: left for name, w in self._weights.items() if (left := w * factor) >= _LEAST}
+
+
+class Busy:
+    """How much of the time each slice was in use of late, by its UUID."""
+
+    def __init__(self) -> None:
+        self._share: dict[str, float] = {}
+        self._at_s: float | None = None
+
+    def look(self, used: Mapping[str, bool], now_s: float, over_s: float) -> None:
+        """Slice -> whether somebody has it now; `over_s`: what is longer ago than that hardly counts."""
+        kept = 0.0 if self._at_s is None else math.exp(-max(now_s - self._at_s, 0.0) / over_s)
+        self._at_s = now_s
+        self._share = {uuid: self._share.get(uuid, 0.0) * kept + is_used * (1 - kept) for uuid, is_used in used.items()}
+
+    def share(self, uuid: str) -> float:
+        return self._share.get(uuid, 0.0)

@@ -1,0 +1,202 @@
+"""`kgwe mig`: the process. Every replica watches; the leader decides.
+
+A process of its own, not a part of the scheduler: it cuts cards in its own time, and neither holds up the other. They
+meet in the API alone: the scheduler sees what is to be cut and gives out nothing that has to change, and a race they
+may still run is settled by the agent, which takes nothing away from a pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from kgwe import errors
+from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
+from kgwe.kube import resources
+from kgwe.kube.client import KubeClient
+from kgwe.kube.informer import Informer, wait_synced
+from kgwe.kube.lease import LeaderElector, LeaseTimes
+from kgwe.telemetry import http, logs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from prometheus_client import Metric
+
+    from kgwe.apps.mig.settings import Settings
+    from kgwe.kube.api import core
+    from kgwe.kube.informer import Change
+
+log = structlog.get_logger(__name__)
+
+_RESYNC_S = 60.0
+
+
+class MigController:
+    """One replica."""
+
+    def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
+        self.settings = settings
+        self.client = client
+        self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
+        self.elector = LeaderElector(
+            client,
+            name=settings.lease_name,
+            namespace=settings.lease_namespace,
+            identity=self.identity,
+            times=LeaseTimes(
+                settings.lease_duration_seconds, settings.renew_deadline_seconds, settings.retry_period_seconds
+            ),
+        )
+        strategies = Informer(client, resources.MIG_STRATEGY)
+        nodes = Informer(client, resources.NODE)
+        gpu_nodes = Informer(client, resources.GPU_NODE)
+        pods = Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed")
+        workloads = Informer(client, resources.GPU_WORKLOAD)
+        self.informers: list[Informer[Any]] = [strategies, nodes, gpu_nodes, pods, workloads]
+        self.controller = Controller(
+            client.guarded(self.guard),
+            settings,
+            Stores(strategies.store, nodes.store, gpu_nodes.store, pods.store, workloads.store),
+        )
+        self._wake = asyncio.Event()
+        for informer in self.informers:
+            informer.on_change(lambda _: self._wake.set())
+        pods.on_change(self._on_pod)
+        self._acting = False
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self.registry.register(_Gauges(self.controller))
+
+    def _on_pod(self, change: Change[core.Pod]) -> None:
+        if change.new is None and change.old is not None:
+            self.controller.forget(change.old.metadata.uid)
+
+    def may_act(self) -> bool:
+        return not self.settings.leader_elect or self.elector.is_leader()
+
+    def guard(self) -> None:
+        """Called before every write: refuse it when the Lease may be somebody else's by now."""
+        if not self.may_act():
+            raise errors.Transient("no longer the leader")
+
+    def problem(self) -> str | None:
+        """Why this replica is not ready: it stands by, or does not know the cluster yet."""
+        behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
+        if behind:
+            return f"waiting for first list of {', '.join(behind)}"
+        return None if self._acting else "standby: another replica acts"
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Act whenever this replica leads, until `stop` is set."""
+        app = http.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
+        async with (
+            http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
+            self._background(),
+        ):
+            log.info("mig_controller_started", id=self.identity, port=port)
+            acting = asyncio.create_task(self._act())
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await asyncio.wait((acting, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if acting.done():
+                    acting.result()
+            finally:
+                for task in (acting, stopping):
+                    task.cancel()
+                await asyncio.gather(acting, stopping, return_exceptions=True)
+        log.info("mig_controller_stopped", id=self.identity)
+
+    @contextlib.asynccontextmanager
+    async def _background(self) -> AsyncIterator[None]:
+        """Informers and the campaign for the Lease; if one breaks, so does the process."""
+        owner = asyncio.current_task()
+        tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
+        if self.settings.leader_elect:
+            tasks.append(asyncio.create_task(self.elector.run()))
+
+        def broke(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None and owner is not None:
+                owner.cancel(f"background task failed: {task.exception()!r}")
+
+        for task in tasks:
+            task.add_done_callback(broke)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception):
+                    raise result
+
+    async def _act(self) -> None:
+        await wait_synced(*self.informers)
+        while True:
+            if self.settings.leader_elect:
+                await self.elector.wait_leading()
+            # The leader before us may have written what our watches have not shown yet.
+            async with asyncio.timeout(_RESYNC_S):
+                await asyncio.gather(*(informer.resync() for informer in self.informers))
+            self._acting = True
+            try:
+                while self.may_act():
+                    await self._round()
+            finally:
+                self._acting = False
+
+    async def _round(self) -> None:
+        self._wake.clear()
+        try:
+            await self.controller.round()
+        except errors.KgweError as exc:
+            log.warning("round_failed", error=str(exc))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), self.settings.interval_seconds)
+        # What comes together is decided on together.
+        await asyncio.sleep(self.settings.gather_seconds)
+
+
+class _Gauges(Collector):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[Metric]:
+        controller = self._controller
+        recuts = CounterMetricFamily("kgwe_mig_recuts", "Cards asked to be cut anew")
+        recuts.add_metric([], controller.recuts)
+        yield recuts
+        waiting = GaugeMetricFamily("kgwe_mig_waiting", "Requests for slices that no card can be cut for now")
+        waiting.add_metric([], controller.waiting)
+        yield waiting
+        cards = GaugeMetricFamily(
+            "kgwe_mig_cards", "Cards that strategies select, by how far they are", labels=["phase"]
+        )
+        for phase, count in sorted(controller.phases.items()):
+            cards.add_metric([phase], count)
+        yield cards
+
+
+async def serve(settings: Settings, kubeconfig: Path | None) -> None:
+    """Run one replica until SIGTERM or SIGINT."""
+    logs.configure(level=settings.log_level)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with KubeClient.connect(kubeconfig, field_manager=FIELD_MANAGER) as client:
+        await MigController(settings, client).run(stop)

@@ -1,0 +1,73 @@
+"""Settings of the MIG controller: one file, one tree, unknown keys refused with their path.
+
+Order of precedence: flag, environment (KGWE_MIG_<KEY>), file, default.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ENV_PREFIX = "KGWE_MIG_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    # Whether strategies with allowDynamicReconfig follow demand; off, every distribution is fixed.
+    enable_auto_rebalancing: bool = True
+    # Whether such strategies keep one spare slice of each of these profiles ready, where free units allow it.
+    enable_prewarming: bool = True
+    preferred_profiles: tuple[str, ...] = ("1g.10gb", "2g.20gb", "3g.40gb")
+    # Seconds in which changes are gathered before cards are decided on.
+    gather_seconds: float = 1.0
+    # Seconds after which cards are looked at again though nothing seems to have changed.
+    interval_seconds: float = 10.0
+    # Seconds a card is left as it is after it was asked to change.
+    cooldown_seconds: float = 30.0
+    # Nodes on which cards are being cut at the same time.
+    max_concurrent_nodes: int = 8
+    # Seconds an agent has to do what it was asked; then its node is no longer waited for.
+    patience_seconds: float = 180.0
+    # Seconds after which what was asked counts half in the forecast.
+    forecast_half_life_seconds: float = 3600.0
+    # Address of /metrics, /healthz and /readyz.
+    metrics_bind_address: str = ":8080"
+    leader_elect: bool = True
+    lease_name: str = "kgwe-mig"
+    lease_namespace: str = "kgwe-system"
+    lease_duration_seconds: int = 15
+    renew_deadline_seconds: float = 10.0
+    retry_period_seconds: float = 2.0
+    log_level: str = "info"
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read settings; Permanent with the path of the bad key when they do not make sense."""
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = yaml.safe_load(path.read_text()) or {}
+        except (OSError, yaml.YAMLError) as exc:
+            raise errors.Permanent(f"reading settings {path}: {exc}") from exc
+        if not isinstance(tree, dict):
+            raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")
+    for field in msgspec.structs.fields(Settings):
+        text = os.environ.get(ENV_PREFIX + field.name.upper())
+        if text is not None:
+            is_list = field.name == "preferred_profiles"
+            tree[field.encode_name] = [each for each in text.split(",") if each] if is_list else text
+        override = (overrides or {}).get(field.name)
+        if override is not None:
+            tree[field.encode_name] = override
+    try:
+        return msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as exc:
+        raise errors.Permanent(f"settings{f' {path}' if path else ''}: {exc}") from exc

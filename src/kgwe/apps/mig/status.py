@@ -1,0 +1,101 @@
+"""What a strategy's status says: written only when it says something new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgwe.apps.mig import census
+from kgwe.kube.api.meta import Condition
+from kgwe.sharing.lifecycle import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgwe.apps.mig.census import SeenCard
+    from kgwe.kube.api.migstrategy import MIGStrategy
+
+READY: Final = "Ready"
+_MOST_NAMED: Final = 5
+_MOST_MESSAGE: Final = 1024
+
+
+@dataclass
+class Outcome:
+    """What became of one strategy in one round."""
+
+    seen: tuple[SeenCard, ...] = ()
+    changed: set[str] = field(default_factory=set)
+    """Cards asked to change."""
+    waiting: tuple[str, ...] = ()
+    short: dict[str, int] = field(default_factory=dict)
+    left_alone: dict[str, str] = field(default_factory=dict)
+    """Node -> why its cards are not cut."""
+    strange: list[str] = field(default_factory=list)
+    """Kinds of card that know none of the profiles."""
+
+
+def status_of(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, Any] | None:
+    """The new status as a merge patch; None when nothing would change."""
+    old = strategy.status
+    pending = {each.card.node for each in outcome.seen if not each.is_settled or each.card.uuid in outcome.changed}
+    applied = sorted({each.card.node for each in outcome.seen} - pending)
+    shares = census.shares(outcome.seen)
+    condition = _ready(outcome, len(pending))
+    before = next((each for each in old.conditions if each.type == READY), None)
+    since = before.lastTransitionTime if before and before.status == condition.status else None
+    timed = msgspec.structs.replace(
+        condition, lastTransitionTime=since or now, observedGeneration=strategy.metadata.generation
+    )
+    status: dict[str, Any] = {
+        "appliedNodes": applied,
+        # A merge keeps what is not said.
+        "currentDistribution": {**dict.fromkeys(old.currentDistribution), **shares},
+        "observedGeneration": strategy.metadata.generation,
+        "conditions": [msgspec.to_builtins(each) for each in (*_others(old.conditions), timed)],
+    }
+    is_same = (
+        tuple(applied) == old.appliedNodes
+        and shares == old.currentDistribution
+        and strategy.metadata.generation == old.observedGeneration
+        and timed == before
+    )
+    if outcome.changed:
+        status["lastRebalanceTime"] = now
+    elif is_same:
+        return None
+    return status
+
+
+def _others(conditions: Iterable[Condition]) -> list[Condition]:
+    return [each for each in conditions if each.type != READY]
+
+
+def _ready(outcome: Outcome, pending: int) -> Condition:
+    failed = [each for each in outcome.seen if each.phase in (Phase.FAILED, Phase.ROLLED_BACK)]
+    waits = [each for each in outcome.seen if each.phase == Phase.WAITING]
+    said = [
+        *(f"{each.card.node} {each.device.index}: {each.device.mig.message}" for each in (*failed, *waits)),
+        *(f"{node} is left alone: {why}" for node, why in outcome.left_alone.items()),
+        *(f"a {kind} has none of the profiles" for kind in outcome.strange),
+        *(f"short of {count} x {profile}, which no layout has room for" for profile, count in outcome.short.items()),
+        *(f"waits, {text}" for text in outcome.waiting),
+    ]
+    if failed:
+        status, reason = "False", "Failed"
+    elif not outcome.seen:
+        status, reason = "False", "NoCards"
+        said = said or ["no card is selected"]
+    elif outcome.strange:
+        status, reason = "False", "NoSuchProfile"
+    elif waits:
+        status, reason = "False", "InUse"
+    elif pending:
+        status, reason = "False", "Cutting"
+        said = [f"{pending} nodes are not yet cut", *said]
+    else:
+        status, reason = "True", "Applied"
+    more = [f"and {len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
+    return Condition(READY, status, reason, "; ".join([*said[:_MOST_NAMED], *more])[:_MOST_MESSAGE])

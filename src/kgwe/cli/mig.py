@@ -1,0 +1,100 @@
+"""`kgwe mig`: the MIG controller, and what it has done."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from kgwe.apps.mig import main as process
+from kgwe.apps.mig import settings
+from kgwe.kube import resources
+from kgwe.kube.client import KubeClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgwe.kube.api.gpunode import GPUNode
+
+app = App(
+    name="mig",
+    help="""Cut GPUs into MIG slices as MIGStrategies say, and as work waits for slices.
+
+Runs until SIGTERM or Ctrl-C. Several replicas may run at once: one acts, the others stand by. The agents do the
+cutting; what is in use is never touched, and nodes that NVIDIA's mig-manager cuts are left alone.""",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe mig                                                  in a cluster, as its service account
+  kgwe mig --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
+  kgwe mig cards                                            what every card is cut into, and is to be""",
+)
+
+Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
+
+
+@app.default
+def mig(
+    *,
+    kubeconfig: Kubeconfig = None,
+    config: Path | None = None,
+    metrics_bind_address: str | None = None,
+    leader_elect: bool | None = None,
+    log_level: str | None = None,
+) -> None:
+    """Run the controller.
+
+    Parameters
+    ----------
+    kubeconfig
+        How to reach the API server; inside a cluster the service account is used.
+    config
+        Settings file (YAML); every key can also be given as KGWE_MIG_<KEY>.
+    metrics_bind_address
+        Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one.
+    leader_elect
+        Hold a Lease while acting, so that only one of several replicas does.
+    log_level
+        debug, info, warning or error.
+    """
+    overrides = {"metrics_bind_address": metrics_bind_address, "leader_elect": leader_elect, "log_level": log_level}
+    asyncio.run(process.serve(settings.load(config, overrides), kubeconfig))
+
+
+@app.command
+def cards(*nodes: str, kubeconfig: Kubeconfig = None) -> None:
+    """List the cards that can be cut: what they are, what they are to be, and how far that is.
+
+    Parameters
+    ----------
+    nodes
+        Only these nodes.
+    kubeconfig
+        How to reach the API server.
+    """
+    rows = [("NODE", "GPU", "CUT INTO", "TO BE", "PHASE"), *asyncio.run(_rows(kubeconfig, frozenset(nodes)))]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        line = "  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]])
+        print(line.rstrip())  # noqa: T201 - the output of the command
+
+
+async def _rows(kubeconfig: Path | None, wanted: frozenset[str]) -> list[tuple[str, str, str, str, str]]:
+    async with KubeClient.connect(kubeconfig) as client:
+        found = await client.list(resources.GPU_NODE)
+    shown = [each for each in found if not wanted or each.metadata.name in wanted]
+    return [row for each in sorted(shown, key=lambda each: each.metadata.name) for row in _of(each)]
+
+
+def _of(obj: GPUNode) -> Iterator[tuple[str, str, str, str, str]]:
+    asked = {card.uuid: card.mig for card in obj.spec.cards}
+    for device in obj.status.gpus:
+        if not device.mig.capable:
+            continue
+        there = " ".join(f"{each.profile}@{each.start}" for each in device.mig.instances)
+        now = (there or "nothing") if device.mig.enabled else "whole"
+        layout = asked.get(device.uuid)
+        goal = "-" if layout is None else " ".join(layout.instances) or ("nothing" if layout.enabled else "whole")
+        phase = f"{device.mig.phase}: {device.mig.message}" if device.mig.phase else ""
+        yield obj.metadata.name, str(device.index), now, "" if goal == now else goal, phase
