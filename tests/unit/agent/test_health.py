@@ -15,8 +15,9 @@ from tests.unit.agent import bed
 
 from kgwe.apps.agent import report
 from kgwe.apps.agent.health import Change, Health
-from kgwe.apps.agent.health_node import CONDITION, TAINT, NodeHealth, wanted
+from kgwe.apps.agent.health_node import CONDITION, RESET_ANNOTATION, TAINT, NodeHealth, wanted
 from kgwe.kube.api import gpunode
+from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.client import KubeClient
 from kgwe.model.device import Event, Faults, LinkErrors, Machine, Reading
 from kgwe.model.health import DEFAULTS
@@ -36,13 +37,14 @@ class Bed:
         self.uuids = [each.uuid for each in self.machine.devices]
         self.changes: list[Change] = []
         self.energy_j = 1e6
+        self.boot_id = "boot-1"
         self.health = self.start()
 
     def start(self) -> Health:
         def heard(changes: Sequence[Change]) -> None:
             self.changes.extend(changes)
 
-        self.health = Health(on_change=heard, wall=lambda: self.now_s)
+        self.health = Health(on_change=heard, wall=lambda: self.now_s, boot_id=self.boot_id)
         return self.health
 
     def restart(self, after_s: float = 0.0) -> gpunode.GPUNodeStatus:
@@ -151,6 +153,16 @@ def test_a_reset_while_no_agent_ran_is_seen_by_the_next(there):
     assert there.state(0) == "Healthy"
 
 
+def test_a_machine_that_was_started_again_has_no_condemned_cards_until_they_fail_again(there):
+    there.health.on_events([Event(there.uuids[0], 79)])
+    there.boot_id = "boot-2"
+    there.restart()
+    assert there.state(0) == "Unknown", "it has to speak first"
+    there.listen()
+    assert there.state(0) == "Healthy"
+    assert there.status.reliability is not None, "the past is kept"
+
+
 def test_a_restart_forgives_nothing(there):
     there.health.on_events([Event(there.uuids[0], 94)])
     for _ in range(5):
@@ -217,6 +229,20 @@ def test_an_error_before_the_past_is_known_counts_as_well(there):
     late.on_events([Event(there.uuids[1], 79)])
     late.restore(stored)
     assert (there.state(0), there.state(1)) == ("Degraded", "Unhealthy")
+
+
+def test_an_operator_can_tell_of_a_reset(there):
+    told = NodeHealth(Api().client(), "n1", there.health)
+    for number in (0, 1):
+        there.health.on_events([Event(there.uuids[number], 79)])
+    meta = ObjectMeta(name="n1", annotations={RESET_ANNOTATION: f"{there.uuids[0]}, GPU-unknown"})
+    told.on_gpunode(gpunode.GPUNode(metadata=meta))
+    there.listen()
+    assert (there.state(0), there.state(1)) == ("Healthy", "Unhealthy")
+    there.health.on_events([Event(there.uuids[0], 79)])
+    told.on_gpunode(gpunode.GPUNode(metadata=meta))
+    there.listen()
+    assert there.state(0) == "Unhealthy", "it was heard once"
 
 
 # --- the Node -------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -57,10 +58,13 @@ class Health:
         on_change: Callable[[Sequence[Change]], None] = lambda _: None,
         policy: Policy = DEFAULTS,
         wall: Callable[[], float] = time.time,
+        boot_id: str = "",
     ) -> None:
+        """`boot_id`: of the machine; another than what was written down means that every card was reset since."""
         self._listeners = [on_change]
         self._policy = policy
         self._wall = wall
+        self._boot_id = boot_id
         self.watches: dict[str, Watch] = {}
         self._listed_s: dict[str, float] = {}
         self._own = reliability.CLEAN
@@ -86,6 +90,8 @@ class Health:
             self._told[""] = status.reliability.score
         for device in status.gpus:
             watch = health_status.watch_of(device, status.incidents, now_s, self._policy)
+            if self._boot_id and status.bootID not in ("", self._boot_id):
+                watch = watching.on_reset(watch, now_s, self._policy)
             seen = self.watches.get(device.uuid)
             for each in seen.incidents if seen else ():
                 if each.xid is not None:
@@ -186,7 +192,9 @@ class Health:
         told = health_status.node_past(listed.values(), self._own, self._wall(), self._told.get("", 1.0))
         self._told[""] = told.score if told else 1.0
         found = {uuid: watch.incidents for uuid, watch in listed.items()} | {"": self._own_incidents}
-        return msgspec.structs.replace(status, gpus=gpus, reliability=told, incidents=health_status.incidents(found))
+        return msgspec.structs.replace(
+            status, gpus=gpus, bootID=self._boot_id, reliability=told, incidents=health_status.incidents(found)
+        )
 
     def _past(self, uuid: str) -> gpunode.Reliability | None:
         watch = self.watches.get(uuid)
@@ -197,12 +205,13 @@ class Health:
 
 def add(agent: Agent) -> Health:
     """Hang it into the agent."""
-    health = Health(on_change=lambda _: agent.tell())
+    health = Health(on_change=lambda _: agent.tell(), boot_id=_boot_id(agent.settings.host_root))
     agent.health_of = health.health_of
     agent.amend.append(health.amend)
     agent.on_machine.append(health.on_machine)
     agent.on_readings.append(health.on_readings)
     agent.on_events.append(health.on_events)
+    agent.keeper.on_reset = health.on_reset
     agent.parts.add("health", lambda: health.run(agent.settings.telemetry_interval_seconds))
     if agent.informer is not None and agent.client is not None:
         _connect(agent, health)
@@ -215,14 +224,23 @@ def _connect(agent: Agent, health: Health) -> None:
     if agent.informer is None or agent.client is None:
         return
 
-    def restored(seen: Seen[gpunode.GPUNode]) -> None:
-        # Before anything is published: the publisher waits until the API was read.
+    node = NodeHealth(agent.client, agent.node, health, taint=agent.settings.taint_unhealthy)
+
+    def on_gpunode(seen: Seen[gpunode.GPUNode]) -> None:
+        # Called before anything is published: the publisher waits until the API was read.
         if seen.new is not None:
             health.restore(seen.new.status)
             if agent.machine is not None:
                 agent.tell()
+            node.on_gpunode(seen.new)
 
-    agent.informer.on_change(restored)
-    node = NodeHealth(agent.client, agent.node, health, taint=agent.settings.taint_unhealthy)
+    agent.informer.on_change(on_gpunode)
     health.listen(node.on_change)
     agent.parts.add("node-health", node.run)
+
+
+def _boot_id(host_root: str) -> str:
+    try:
+        return Path(host_root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

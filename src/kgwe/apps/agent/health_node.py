@@ -4,6 +4,9 @@
                  False     some are out of service; the message names them
                  Unknown   nothing is known of any card
 
+An operator who knows that a card was reset, where the card itself cannot show it, says so on the GPUNode with the
+annotation `kgwe.nvidia.io/gpu-reset`: UUIDs, or `all`. It is taken away when it was heard.
+
 Only changes are written. The taint keeps new pods off the whole node, so it is for operators who want that.
 """
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgwe.apps.agent.health import Change, Health
+    from kgwe.kube.api import gpunode
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.client import KubeClient
 
@@ -35,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 CONDITION: Final = "GPUHealthy"
 TAINT: Final = "kgwe.nvidia.io/gpu-unhealthy"
+RESET_ANNOTATION: Final = "kgwe.nvidia.io/gpu-reset"
+_ALL: Final = "all"
 CONTROLLER: Final = "kgwe-agent"
 _RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 60.0
@@ -84,6 +90,7 @@ class NodeHealth:
         self._wake.set()
         self._written: Wanted | None = None
         self._is_tainted = False
+        self._heard = ""
         self._about: ObjectMeta | None = None
         self._unsaid: list[tuple[Literal["Normal", "Warning"], str, str]] = []
 
@@ -91,6 +98,18 @@ class NodeHealth:
         for change in changes:
             self._say(change)
         self._wake.set()
+
+    def on_gpunode(self, obj: gpunode.GPUNode) -> None:
+        """What the watch shows of the node's GPUNode."""
+        asked = obj.metadata.annotations.get(RESET_ANNOTATION, "")
+        if asked and asked != self._heard:
+            named = list(self._health.watches) if asked == _ALL else asked.replace(",", " ").split()
+            log.info("reset_told", node=self._node, gpus=named)
+            for uuid in named:
+                if uuid in self._health.watches:
+                    self._health.on_reset(uuid)
+            self._wake.set()
+        self._heard = asked
 
     def _say(self, change: Change) -> None:
         before, now = change.before, change.now
@@ -136,6 +155,10 @@ class NodeHealth:
         while self._unsaid and self._about is not None:
             kind, reason, note = self._unsaid.pop(0)
             self._events.record(Event(resources.NODE, self._about, kind, reason, note, "Watch"))
+        if self._heard:
+            await self._client.patch(
+                resources.GPU_NODE, self._node, {"metadata": {"annotations": {RESET_ANNOTATION: None}}}
+            )
         now = wanted(self._health)
         if now != self._written:
             await self._client.apply(resources.NODE, self._condition(now), subresource="status")

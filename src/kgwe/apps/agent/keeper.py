@@ -56,6 +56,8 @@ class Keeper:
         self.state = STARTING
         #: called when the state changes
         self.on_change: Callable[[], None] = lambda: None
+        #: called with a card that was reset
+        self.on_reset: Callable[[str], None] = lambda _uuid: None
         #: set while there is a driver
         self.opened = asyncio.Event()
 
@@ -146,6 +148,7 @@ class Keeper:
 
     async def reset(self, uuid: str) -> None:
         await self._present.reset(uuid)
+        self.on_reset(uuid)
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
         return await self._present.create_instance(uuid, profile, start)

@@ -250,6 +250,9 @@ class GPUNodeStatus(ApiStruct, frozen=True):
             schema=_ATOMIC,
         ),
     ] = ()
+    bootID: Annotated[
+        str, about("Boot of the machine that was observed; another one means that every card was reset.", max_length=64)
+    ] = ""
     reliability: Annotated[
         Reliability | None, about("Score of the node with all its cards, and its own past; left out without one.")
     ] = None

@@ -39,7 +39,7 @@ EXPORT nvmlReturn_t kgweReset(const char *uuid) {
         /* Instances do not survive the end of MIG mode, nor a reset. */
         for (int i = 0; i < MAX_GPU_INSTANCES; i++) gpu->instances[i].used = 0;
         gpu->mig_mode = gpu->mig_pending;
-        gpu->ecc_corrected = gpu->ecc_uncorrected = 0;
+        gpu->ecc_corrected = gpu->ecc_uncorrected = gpu->energy_mj = 0;
         gpu->rows_pending = gpu->pages_pending = 0;
         for (int i = 0; i < MAX_LINKS; i++) memset(gpu->links[i].errors, 0, sizeof gpu->links[i].errors);
         gpu->lost = 0;
