@@ -48,6 +48,7 @@ class OneNode:
             exporter_bind_address="",
             enable_device_plugin=True,
             enable_mig=False,
+            discovery_interval_seconds=2.0,
         )
         self.agent = Agent(settings, self._open, bed.client)
 
@@ -129,7 +130,6 @@ async def test_every_pod_gets_the_cards_of_its_plan_and_the_node_says_so(bed: Be
     for pod in node.pods():
         assert node.planned(pod), "every pod is told its cards"
         assert node.kubelet.held(pod.metadata.key) == node.planned(pod)
-    node.agent.tell()
     await eventually(lambda: len(node.holders()) == 4)
     assert node.holders() == {pod.metadata.key: node.planned(pod) for pod in node.pods()}
     assert node.verdict() == ("True", "AsPlanned")
