@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,3 +83,13 @@ class Sample:
     at_s: float
     """Of the clock that measures intervals."""
     cards: tuple[CardSample, ...] = ()
+
+
+class Series(NamedTuple):
+    """What a value in a window is about."""
+
+    uuid: str
+    """Of the card, or of the MIG instance."""
+    name: str
+    pod: str = ""
+    """Empty: the device as a whole."""

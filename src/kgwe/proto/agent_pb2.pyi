@@ -203,24 +203,50 @@ class GpuHealth(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., last_xid: _Optional[int] = ..., since: _Optional[str] = ...) -> None: ...
 
 class TelemetryRequest(_message.Message):
-    __slots__ = ("interval_s", "uuids")
+    __slots__ = ("interval_s", "uuids", "aggregates")
     INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     UUIDS_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATES_FIELD_NUMBER: _ClassVar[int]
     interval_s: float
     uuids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, interval_s: _Optional[float] = ..., uuids: _Optional[_Iterable[str]] = ...) -> None: ...
+    aggregates: bool
+    def __init__(self, interval_s: _Optional[float] = ..., uuids: _Optional[_Iterable[str]] = ..., aggregates: _Optional[bool] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("node", "unix_ms", "missed", "readings")
+    __slots__ = ("node", "unix_ms", "missed", "readings", "aggregates")
     NODE_FIELD_NUMBER: _ClassVar[int]
     UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATES_FIELD_NUMBER: _ClassVar[int]
     node: str
     unix_ms: int
     missed: int
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
-    def __init__(self, node: _Optional[str] = ..., unix_ms: _Optional[int] = ..., missed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ...) -> None: ...
+    aggregates: _containers.RepeatedCompositeFieldContainer[Aggregate]
+    def __init__(self, node: _Optional[str] = ..., unix_ms: _Optional[int] = ..., missed: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., aggregates: _Optional[_Iterable[_Union[Aggregate, _Mapping]]] = ...) -> None: ...
+
+class Aggregate(_message.Message):
+    __slots__ = ("uuid", "name", "pod", "samples", "gaps", "mean", "maximum", "p95", "last")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    P95_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    name: str
+    pod: str
+    samples: int
+    gaps: int
+    mean: float
+    maximum: float
+    p95: float
+    last: float
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., pod: _Optional[str] = ..., samples: _Optional[int] = ..., gaps: _Optional[int] = ..., mean: _Optional[float] = ..., maximum: _Optional[float] = ..., p95: _Optional[float] = ..., last: _Optional[float] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("uuid", "util", "memory_util", "memory_used_mib", "memory_total_mib", "power_w", "power_limit_w", "energy_j", "gpu_c", "memory_c", "sm_mhz", "memory_mhz", "throttle", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_tx_bytes", "nvlink_rx_bytes", "processes", "instances", "ecc_corrected", "ecc_uncorrected", "lost")

@@ -8,11 +8,11 @@ import pytest
 from tests.samples import A100, card, cut_into, machine, reading, to_card, to_switch
 
 from kgwe.apps.agent import sampler
-from kgwe.apps.agent.sampler import Sampler, Series, Surroundings
+from kgwe.apps.agent.sampler import Sampler, Surroundings
 from kgwe.model import window
 from kgwe.model.attribution import WHOLE, Shares
 from kgwe.model.device import Process
-from kgwe.model.sample import Activity, Sample, Traffic
+from kgwe.model.sample import Activity, Sample, Series, Traffic
 
 GB = 10**9
 

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgwe.apps.agent.stream import Hub, Sample, TooManyWatchers
+from kgwe.model import window
+from kgwe.model.sample import Series
 
 
 def sample(at_ms: int) -> Sample:
@@ -90,3 +92,26 @@ def test_whatever_the_pace_samples_come_in_order_and_none_is_unaccounted_for(ste
             assert taken + missed + len(watcher._queue) + watcher._missed == published
 
     asyncio.run(play())
+
+
+async def test_a_watcher_that_asks_is_told_what_was_measured_since_the_message_before():
+    util = Series("GPU-a", "util")
+    hub = Hub(limit=2)
+    with hub.watching(interval_s=15, aggregates=True) as watcher, hub.watching(interval_s=15) as plain:
+        for number, value in enumerate((0.1, 0.3, None, 0.5, 0.7)):
+            hub.publish(Sample(number * 5000, (), {util: value}))
+        first, second = [(await watcher.next())[0].aggregates for _ in range(2)]
+        assert (await plain.next())[0].aggregates == {}
+    assert first == {util: window.Aggregate(1, 0, 0.1, 0.1, 0.1, 0.1)}
+    assert second == {util: window.Aggregate(2, 1, 0.4, 0.5, 0.5, 0.5)}
+
+
+async def test_a_window_that_is_longer_than_anyone_needs_begins_anew():
+    hub = Hub(limit=1)
+    with hub.watching(interval_s=10**6, aggregates=True) as watcher:
+        for number in range(window.MAX_SAMPLES + 10):
+            hub.publish(Sample(number, (), {Series("GPU-a", "util"): 0.5}))
+        hub.publish(Sample(10**10, (), {Series("GPU-a", "util"): 0.5}))
+        await watcher.next()
+        [told] = (await watcher.next())[0].aggregates.values()
+    assert 0 < told.samples <= window.MAX_SAMPLES

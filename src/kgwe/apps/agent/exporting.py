@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kgwe.apps.agent import sampler
 from kgwe.apps.agent.around import Around
 from kgwe.apps.agent.exporter import Exporter, ExporterApp, labels
 from kgwe.apps.agent.exporter_families import counter, gauge
 from kgwe.apps.agent.sampler import Sampler
 from kgwe.model import health
+from kgwe.model.sample import Sample
 from kgwe.telemetry import small_http
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kgwe.apps.agent.main import Agent
     from kgwe.kube.api.gpunode import GPUNodeStatus
     from kgwe.model.device import Reading
+    from kgwe.model.sample import Series
 
 DRIVER_READY: Final = gauge("kgwe_agent_driver_ready", "Whether the driver answers.")
 PROBLEMS: Final = gauge("kgwe_agent_problems", "Parts of the agent that do not work now.")
@@ -38,6 +41,8 @@ class Exporting:
         step = settings.telemetry_interval_seconds
         self.exporter = Exporter(agent.node, stale_after_s=max(30.0, step * _STALE_INTERVALS))
         self._sampler = Sampler()
+        self._sample = Sample(0.0)
+        agent.series = self._series
         self.around = Around(Path(settings.host_root) / "proc", dcgm_url=settings.dcgm_url)
         self.around.machine = lambda: agent.machine
         self.around.mps = agent.mps_servers
@@ -58,7 +63,11 @@ class Exporting:
         machine = self._agent.machine
         if machine is not None:
             around = self.around.now(readings)
-            self.exporter.set_sample(self._sampler.take(machine, readings, time.monotonic(), around))
+            self._sample = self._sampler.take(machine, readings, time.monotonic(), around)
+            self.exporter.set_sample(self._sample)
+
+    def _series(self) -> dict[Series, float | None]:
+        return sampler.series(self._sample)
 
     def _on_status(self, status: GPUNodeStatus) -> None:
         known = {each.uuid: each.health.state for each in status.gpus}

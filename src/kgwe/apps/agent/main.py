@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client import KubeClient
     from kgwe.kube.informer import Informer
     from kgwe.model.device import Event, Machine, Reading
+    from kgwe.model.sample import Series
 
 log = structlog.get_logger(__name__)
 
@@ -70,8 +71,12 @@ class Agent:
         self.hub = Hub(settings.grpc_watchers)
         self.parts = Parts()
         self.mig: MigHandler | None = None
+        #: cards and slices that are about to change: nobody is given one
+        self.withheld: Callable[[], frozenset[str]] = frozenset
         self.mps: MpsHandler | None = None
         self.mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict
+        #: what of the newest readings is worth keeping over time; the exporter puts its own here
+        self.series: Callable[[], Mapping[Series, float | None]] = dict
         self.devices: Devices | None = None
         self.grpc_port = 0
         self.exporter_port = 0
@@ -205,9 +210,9 @@ class Agent:
             except errors.KgweError as exc:
                 log.debug("instruments_not_read", error=str(exc))
             else:
-                self.hub.publish(Sample(int(time.time() * 1000), readings))
                 for listener in self.on_readings:
                     listener(readings)
+                self.hub.publish(Sample(int(time.time() * 1000), readings, self.series()))
                 self._measured.set()
             # A reading that took longer than the interval skips those it overran.
             due = max(due + step, loop.time())

@@ -11,7 +11,10 @@ from kgwe.proto import agent_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kgwe.apps.agent.stream import Sample
     from kgwe.model.device import Instance, Reading
+    from kgwe.model.sample import Series
+    from kgwe.model.window import Aggregate
 
 # --- topology -------------------------------------------------------------------------------------------
 
@@ -112,8 +115,33 @@ def health(node: str, status: gpunode.GPUNodeStatus) -> pb.Health:
 # --- telemetry ------------------------------------------------------------------------------------------
 
 
-def telemetry(node: str, unix_ms: int, missed: int, readings: Iterable[Reading]) -> pb.Telemetry:
-    return pb.Telemetry(node=node, unix_ms=unix_ms, missed=missed, readings=[_reading(each) for each in readings])
+def telemetry(node: str, sample: Sample, missed: int, wanted: frozenset[str]) -> pb.Telemetry:
+    """Of these devices; of all when none is named."""
+    return pb.Telemetry(
+        node=node,
+        unix_ms=sample.unix_ms,
+        missed=missed,
+        readings=[_reading(each) for each in sample.readings if not wanted or each.uuid in wanted],
+        aggregates=[
+            _aggregate(series, each)
+            for series, each in sample.aggregates.items()
+            if not wanted or series.uuid in wanted
+        ],
+    )
+
+
+def _aggregate(series: Series, told: Aggregate) -> pb.Aggregate:
+    return pb.Aggregate(
+        uuid=series.uuid,
+        name=series.name,
+        pod=series.pod,
+        samples=told.samples,
+        gaps=told.gaps,
+        mean=told.mean,
+        maximum=told.maximum,
+        p95=told.p95,
+        last=told.last,
+    )
 
 
 def _reading(reading: Reading) -> pb.Reading:

@@ -113,11 +113,10 @@ class AgentService:
     async def WatchTelemetry(self, request: pb.TelemetryRequest, context: Any) -> AsyncIterator[pb.Telemetry]:  # noqa: N802
         wanted = frozenset(request.uuids)
         try:
-            with self._known.hub.watching(request.interval_s) as watcher:
+            with self._known.hub.watching(request.interval_s, aggregates=request.aggregates) as watcher:
                 while True:
                     sample, missed = await watcher.next()
-                    readings = [each for each in sample.readings if not wanted or each.uuid in wanted]
-                    yield messages.telemetry(self._known.node, sample.unix_ms, missed, readings)
+                    yield messages.telemetry(self._known.node, sample, missed, wanted)
         except stream.TooManyWatchers as exc:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(exc))
 

@@ -11,7 +11,7 @@ from kgwe import errors
 from kgwe.model import attribution, gpu, mig
 from kgwe.model.device import Remote
 from kgwe.model.rates import Rates
-from kgwe.model.sample import Activity, CardSample, InstanceSample, Sample, Traffic
+from kgwe.model.sample import Activity, CardSample, InstanceSample, Sample, Series, Traffic
 from kgwe.sharing import share
 
 if TYPE_CHECKING:
@@ -243,16 +243,6 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 
 
 # --- windows --------------------------------------------------------------------------------------------
-
-
-class Series(NamedTuple):
-    """What a value in a window is about."""
-
-    uuid: str
-    """Of the card, or of the MIG instance."""
-    name: str
-    pod: str = ""
-    """Empty: the device as a whole."""
 
 
 def series(sample: Sample) -> dict[Series, float | None]:

@@ -1,7 +1,8 @@
 """Telemetry to whoever watches, without ever waiting for them.
 
 Every watcher has a short queue. One that reads too slowly loses the oldest of it and is told how many; the agent's
-memory does not depend on how slow its callers are, nor (up to a limit) on how many.
+memory does not depend on how slow its callers are, nor (up to a limit) on how many. One that asks for aggregates is
+told with every message what was measured since the one before, however seldom it wants one.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from kgwe.model import window
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kgwe.model.device import Reading
+    from kgwe.model.sample import Series
+    from kgwe.model.window import Aggregate
 
 _DEPTH: Final = 4
 
@@ -26,6 +31,10 @@ class Sample:
 
     unix_ms: int
     readings: Sequence[Reading]
+    series: Mapping[Series, float | None] = field(default_factory=dict)
+    """What is worth keeping over time; None where it was not measured."""
+    aggregates: Mapping[Series, Aggregate] = field(default_factory=dict)
+    """Of the samples since the one before that this watcher got; where it asked for them."""
 
 
 class TooManyWatchers(Exception):
@@ -35,7 +44,8 @@ class TooManyWatchers(Exception):
 class Watcher:
     """One caller's queue."""
 
-    def __init__(self, interval_s: float, depth: int = _DEPTH) -> None:
+    def __init__(self, interval_s: float, depth: int = _DEPTH, *, aggregates: bool = False) -> None:
+        self._window: window.Window[Series] | None = window.Window() if aggregates else None
         self._interval_ms = interval_s * 1000
         self._queue: collections.deque[Sample] = collections.deque(maxlen=depth)
         self._last_ms: float | None = None
@@ -43,6 +53,10 @@ class Watcher:
         self._filled = asyncio.Event()
 
     def put(self, sample: Sample) -> None:
+        if self._window is not None:
+            if self._window.ticks >= window.MAX_SAMPLES:
+                self._window.close()
+            self._window.tick(sample.series)
         # Half an interval of grace: the clock of readings is not exact to the millisecond.
         if self._last_ms is not None and self._interval_ms:
             since = sample.unix_ms - self._last_ms
@@ -51,6 +65,8 @@ class Watcher:
         self._last_ms = sample.unix_ms
         if len(self._queue) == self._queue.maxlen:
             self._missed += 1
+        if self._window is not None:
+            sample = replace(sample, aggregates=self._window.close())
         self._queue.append(sample)
         self._filled.set()
 
@@ -80,11 +96,11 @@ class Hub:
             watcher.put(sample)
 
     @contextlib.contextmanager
-    def watching(self, interval_s: float = 0.0) -> Iterator[Watcher]:
+    def watching(self, interval_s: float = 0.0, *, aggregates: bool = False) -> Iterator[Watcher]:
         """A queue that begins with the newest sample there is."""
         if len(self._watchers) >= self._limit:
             raise TooManyWatchers(f"{self._limit} callers watch already")
-        watcher = Watcher(interval_s)
+        watcher = Watcher(interval_s, aggregates=aggregates)
         if self.newest is not None:
             watcher.put(self.newest)
         self._watchers.add(watcher)
