@@ -82,7 +82,8 @@ async def _no_hook(_: frozenset[str]) -> None:
 
 
 class Cutter:
-    """One machine's. `users`: None where processes alone tell who uses a card, as without a kubelet."""
+    """One machine's. `users`: None where processes alone tell who uses a card, as without a kubelet. `grace_s`: how
+    long it may take until `users` shows what was given out before it was withheld."""
 
     def __init__(
         self,
@@ -91,12 +92,14 @@ class Cutter:
         users: Users | None = None,
         limits: Limits | None = None,
         retry_s: float = 1.0,
+        grace_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
         self._users = users
         self._limits = limits or effort.Limits()
         self._retry_s = retry_s
+        self._grace_s = grace_s
         self._clock = clock
         self._spec: dict[str, MIGLayout] = {}
         self._work: dict[str, _Work] = {}
@@ -214,8 +217,9 @@ class Cutter:
             decisions = self._decide(seen)
             withheld = self._has_to_change(seen, decisions)
             if withheld - self.withheld:
-                # Somebody may have been given one of them until now: look again.
+                # Somebody may have been given one of them until now, and it takes a moment to show: look again.
                 await self._keep_back(withheld | self.withheld)
+                await asyncio.sleep(self._grace_s)
                 return True
             worked = [await self._do(seen[uuid], decision) for uuid, decision in decisions.items() if decision.step]
             if withheld != self.withheld and not worked:

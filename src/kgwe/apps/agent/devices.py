@@ -101,7 +101,8 @@ class Devices:
         """Offer what the report says is fit. While the driver is away what was offered stands: running work goes on."""
         machine = self._agent.machine
         if machine is not None and self._desk is not None and self.plugins is not None and self._agent.driver.is_ready:
-            offers = offer.offers(machine, out_of_service=out_of_service(status.gpus), prefix=self._prefix)
+            closed = out_of_service(status.gpus) | self._agent.withheld()
+            offers = offer.offers(machine, out_of_service=closed, prefix=self._prefix)
             self._desk.stock(offers, report.wiring(machine, status))
             self.plugins.offer(offers)
         return status
@@ -131,8 +132,8 @@ class Devices:
 
 
 def out_of_service(gpus: Iterable[GPUDevice]) -> frozenset[str]:
-    """Cards that may not be given work: unhealthy, or being cut."""
-    return frozenset(each.uuid for each in gpus if each.health.state == HealthState.UNHEALTHY or each.mig.phase)
+    """Cards that may not be given work."""
+    return frozenset(each.uuid for each in gpus if each.health.state == HealthState.UNHEALTHY)
 
 
 def add(agent: Agent) -> Devices | None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# How long a kubelet may take to tell of what it gave a pod.
+_GRACE_S = 1.0
 # How often the MPS daemons are looked after.
 _TEND_S = 5.0
 
@@ -71,12 +73,13 @@ def _mig(agent: Agent) -> None:
         return
     from kgwe.apps.agent.cutter import Cutter  # noqa: PLC0415
 
-    cutter = Cutter(agent.keeper, users=_users(agent))
+    cutter = Cutter(agent.keeper, users=_users(agent), grace_s=_GRACE_S)
 
     async def withhold(_devices: frozenset[str]) -> None:
         agent.tell()
 
     cutter.withhold = withhold
+    agent.withheld = lambda: cutter.withheld
     cutter.on_change = agent.nudge
     agent.mig = cutter
     agent.amend.append(cutter.overlay)
@@ -86,9 +89,17 @@ def _mig(agent: Agent) -> None:
 
 
 def _users(agent: Agent) -> Users | None:
-    """Who has what, as the kubelet says; where no kubelet is asked, processes alone tell."""
-    if agent.client is None or not agent.settings.enable_pod_resources:
+    """Who has what, as the kubelet says; where it is not asked, the pods of the node tell, and without an API server
+    processes alone."""
+    if agent.client is None:
         return None
+    if not agent.settings.enable_pod_resources:
+        from kgwe.apps.agent.claims import ClaimedDevices  # noqa: PLC0415
+        from kgwe.apps.agent.nodepods import NodePods  # noqa: PLC0415
+
+        pods = NodePods(agent.client, agent.node)
+        agent.parts.add("pods that may have slices", pods.run)
+        return ClaimedDevices(agent.keeper, pods.informer)
 
     async def held() -> frozenset[str] | None:
         if agent.devices is None:
