@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.nodepods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
+    from kgwe.kube.api import core
     from kgwe.model.device import Machine, Reading
     from kgwe.model.held import PodDevices
     from kgwe.model.sample import Activity, Unit
 
 log = structlog.get_logger(__name__)
+
+_STATIC_UID: Final = "kubernetes.io/config.hash"
 
 
 class Around:
@@ -62,7 +65,7 @@ class Around:
                 await asyncio.gather(self._ask_dcgm(scraper), self._ask_kubelet())
                 pods = self.pods()
                 if pods is not None:
-                    self._names = {pod.metadata.uid: pod.metadata.key for pod in pods.pods()}
+                    self._names = {uid: pod.metadata.key for pod in pods.pods() for uid in _uids(pod)}
                 await asyncio.sleep(every_s)
 
     async def _ask_dcgm(self, scraper: Scraper | None) -> None:
@@ -83,6 +86,12 @@ class Around:
         except errors.KgweError as exc:
             log.debug("pod_resources_not_read", error=str(exc))
             self._holders = None
+
+
+def _uids(pod: core.Pod) -> tuple[str, ...]:
+    """A static pod has another uid on its node than in the API: the hash of its file."""
+    static = pod.metadata.annotations.get(_STATIC_UID)
+    return (pod.metadata.uid, static) if static else (pod.metadata.uid,)
 
 
 def holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
