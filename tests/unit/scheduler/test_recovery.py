@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
+from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, make, node, pod, removed, workload
 
 from kgwe import errors
 from kgwe.apps.scheduler import asking, seating, strays
@@ -20,6 +20,7 @@ from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.recovery import Recovery
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import resources
 from kgwe.kube.api.core import Condition
 
 
@@ -118,6 +119,38 @@ async def test_the_new_plan_is_reserved_at_once_and_stored_before_the_old_pod_is
     await until(lambda: "uid-p1" in bed.evictions)
     assert "uid-p0" not in bed.evictions
     assert bed.state.runs[UID].seats == seats
+
+
+def with_truth(state, sick, cards):
+    """p0 was planned on the upper four cards of n1, and its kubelet gave it `cards`."""
+    gpus = [
+        {
+            "uuid": f"GPU-{card}",
+            "index": card,
+            "model": "H100",
+            "memoryMiB": 80_000,
+            "health": {"state": "Unhealthy" if card == sick else "Healthy"},
+        }
+        for card in range(8)
+    ]
+    held = [{"pod": "team/p0", "uid": "uid-p0", "cards": cards}]
+    body = {"metadata": {"name": "n1"}, "status": {"gpus": gpus, "held": held}}
+    old = pod("p0", at="n1", index=0)
+    state.on_pod(changed(old, pod("p0", at="n1", index=0, notes={seating.CARDS_ANNOTATION: "f0"})))
+    state.on_gpunode(added(make(resources.GPU_NODE.type, body)))
+
+
+async def test_a_card_that_fails_hits_the_pod_that_really_has_it(bed):
+    with_truth(bed.state, sick=1, cards="f")
+    await until(lambda: bed.client.patches)
+    assert bed.client.patches[0][strays.NOTE_ANNOTATION].startswith("GPU 1 of node n1 failed")
+    await until(lambda: "uid-p0" in bed.evictions)
+
+
+async def test_a_card_of_its_plan_that_it_never_got_does_not(bed):
+    with_truth(bed.state, sick=5, cards="f")
+    await asyncio.sleep(0.1)
+    assert (bed.client.patches, bed.events) == ([], [])
 
 
 async def test_a_plan_that_cannot_be_stored_is_taken_back_and_made_again(bed):

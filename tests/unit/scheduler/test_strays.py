@@ -16,7 +16,10 @@ from kgwe.placement.planning import Seat
 
 
 def names(run, *pods, sick=None):
-    return [each.metadata.name for each in strays.of(run, pods, lambda node: (sick or {}).get(node, 0))]
+    def cards(pod):
+        return seating.cards_of(pod.metadata.annotations)
+
+    return [each.metadata.name for each in strays.of(run, pods, lambda node: (sick or {}).get(node, 0), cards)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, passes
+from kgwe.apps.scheduler import jobs, passes, truth
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest
 from kgwe.kube.api.gpuworkload import RecoveryPolicy
@@ -144,7 +144,7 @@ class Census:
         if ask is None:
             return None
         ledger = self._state.ledger
-        places = ledger.places(owner)
+        places = truth.seats(self._state, owner)
         members = tuple(
             Member(
                 str(number),
@@ -219,6 +219,8 @@ class Census:
         real = group.members[uid][0]
         number = group.seats.get(uid)
         place = self._state.ledger.seat(owner, number) if number is not None else None
+        if place is not None and number is not None:
+            place = truth.of(self._state, owner, number, place)
         if place is None and real.spec.nodeName:
             place = Holding(real.spec.nodeName)
         grant = None

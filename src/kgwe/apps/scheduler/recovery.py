@@ -18,7 +18,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from kgwe.apps.scheduler import asking
+from kgwe.apps.scheduler import asking, truth
 from kgwe.apps.scheduler.census import Census
 from kgwe.apps.scheduler.damping import Damping, Patience
 from kgwe.apps.scheduler.losses import Losses, move_words
@@ -145,7 +145,7 @@ class Recovery:
             self._plan(hit, losses)
 
     def _places(self, owner: str) -> Sequence[Holding]:
-        return tuple(self._state.ledger.places(owner).values())
+        return tuple(truth.seats(self._state, owner).values())
 
     def _plan(self, hit: Sequence[str], losses: Losses) -> None:
         """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""

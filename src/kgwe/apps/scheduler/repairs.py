@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating, strays
+from kgwe.apps.scheduler import seating, strays, truth
 from kgwe.apps.scheduler.asking import OWNER_PREFIX
 from kgwe.apps.scheduler.losses import Losses
 from kgwe.kube import resources
@@ -287,7 +288,8 @@ class Repairs:
 
     def _strays(self, run: Run) -> list[str]:
         pods = self._state.pods_of(run).values()
-        return [pod.metadata.uid for pod in strays.of(run, pods, self._state.reader.sick)]
+        cards = functools.partial(truth.cards, self._state)
+        return [pod.metadata.uid for pod in strays.of(run, pods, self._state.reader.sick, cards)]
 
     def _is_whole(self, owner: str, repairing: Repairing) -> bool:
         run = self._state.runs.get(owner)

@@ -54,22 +54,25 @@ async def store(client: KubeClient, run: Run, before: tuple[Seat, ...], annotati
     return False
 
 
-def of(run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int]) -> Iterator[core.Pod]:
-    """`sick`: node -> mask of its sick cards. A single pod is held by its Job and cannot stray."""
+def of(
+    run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int], cards: Callable[[core.Pod], int]
+) -> Iterator[core.Pod]:
+    """`sick`: node -> mask of its sick cards; `cards`: those a pod has. A single pod is held by its Job and cannot
+    stray."""
     if len(run.seats) <= 1:
         return
     for pod in pods:
         number = run.seat_of(pod)
-        if 0 <= number < len(run.seats) and _is_stray(run, number, pod, sick):
+        if 0 <= number < len(run.seats) and _is_stray(run, number, pod, sick, cards(pod)):
             yield pod
 
 
-def _is_stray(run: Run, number: int, pod: core.Pod, sick: Callable[[str], int]) -> bool:
+def _is_stray(run: Run, number: int, pod: core.Pod, sick: Callable[[str], int], cards: int) -> bool:
     node = pod.spec.nodeName or seating.pinned_to(pod.spec)
     if seating.is_gated(pod) or not node:
         return False  # it has not been given its place yet
     seat = run.seats[number]
     if node != seat.node or round_of(pod.metadata.annotations) < round_of(run.meta.annotations):
         return True
-    failed = seating.cards_of(pod.metadata.annotations) & sick(node)
+    failed = cards & sick(node)
     return bool(failed and not failed & seat.cards)
