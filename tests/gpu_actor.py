@@ -1,4 +1,4 @@
-"""A process that cuts and uncuts one card at random until it is killed. Started by tests, several times a second."""
+"""Processes that cut and uncut a card, for tests that kill them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,18 @@ if TYPE_CHECKING:
     import ctypes
 
 
+def create(folder: str, uuid: str, profile: str, start: int) -> None:
+    """Cut one instance."""
+    asyncio.run(gpus.driver(Hardware(Path(folder))).create_instance(uuid, profile, start))
+
+
+def destroy(folder: str, uuid: str, instance_id: int) -> None:
+    """Remove one instance."""
+    asyncio.run(gpus.driver(Hardware(Path(folder))).destroy_instance(uuid, instance_id))
+
+
 def act(folder: str, geometry: str, seed: int, steps: ctypes.c_uint64) -> None:
-    """Count every step that was begun in `steps`."""
+    """At random, until killed; every step that was begun is counted in `steps`."""
     asyncio.run(_act(Path(folder), mig.GEOMETRIES[geometry], random.Random(seed), steps))
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kgwe import errors
-from kgwe.hardware import nvml_machine
 from kgwe.hardware.nvml_events import Tap
 from kgwe.hardware.nvml_library import Absence, CardLost, Detached, Library, Unavailable
+from kgwe.hardware.nvml_machine import Memory, Surveyor
 from kgwe.hardware.nvml_mig import Mig
 from kgwe.hardware.nvml_reading import Reader
 from kgwe.hardware.nvml_worker import Worker
@@ -69,6 +69,7 @@ class NvmlDriver:
         self._sysfs = sysfs
         self._deadlines = deadlines or Deadlines()
         self._taken: deque[Event] = deque()
+        self._memory = Memory()
         self._pid = 0
         self._is_closed = False
         self._begin()
@@ -91,7 +92,7 @@ class NvmlDriver:
     # --- GpuDriver ------------------------------------------------------------------------------------------
 
     async def machine(self) -> Machine:
-        return await self._run("reading the GPUs", lambda s: s.machine(self._sysfs), self._deadlines.read)
+        return await self._run("reading the GPUs", lambda s: s.surveyor.read(), self._deadlines.read)
 
     async def readings(self) -> Sequence[Reading]:
         return await self._run("reading the instruments", lambda s: s.reader.read(), self._deadlines.read)
@@ -176,7 +177,7 @@ class NvmlDriver:
     def _opened(self) -> _Session:
         with self._opening:
             if self._session is None:
-                self._session = _Session(self._library_path, self._taken)
+                self._session = _Session(self._library_path, self._sysfs, self._memory, self._taken)
             return self._session
 
     def _end(self) -> None:
@@ -226,12 +227,13 @@ class NvmlDriver:
 class _Session:
     """NVML, initialised, and what was learnt through it."""
 
-    def __init__(self, path: Path | str | None, taken: deque[Event]) -> None:
+    def __init__(self, path: Path | str | None, sysfs: Path, memory: Memory, taken: deque[Event]) -> None:
         self._library = Library(path)
         self._taken = taken
         self.mig = Mig(self._library)
-        self.memory = nvml_machine.Memory(self.mig)
-        self.reader = Reader(self._library, self.mig, self.memory)
+        self._memory = memory
+        self.surveyor = Surveyor(self._library, self.mig, sysfs, memory)
+        self.reader = Reader(self._library, self.mig, memory)
         self._open()
 
     def _open(self) -> None:
@@ -243,15 +245,12 @@ class _Session:
             self._library.shut_down()
             raise
 
-    def machine(self, sysfs: Path) -> Machine:
-        return nvml_machine.read(self._library, sysfs, self.memory)
-
     def card(self, uuid: str) -> Any:
         """The handle of a card."""
         return self._library.ask("nvmlDeviceGetHandleByUUID", uuid.encode())
 
     def knows(self, uuid: str) -> bool:
-        if any(device.uuid == uuid for device in self.memory.devices.values()):
+        if any(device.uuid == uuid for device in self._memory.devices.values()):
             return True
         return self._library.known("nvmlDeviceGetHandleByUUID", uuid.encode()) is not None
 

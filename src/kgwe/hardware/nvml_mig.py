@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
-from kgwe.hardware import nvml_machine, nvml_processes
+from kgwe.hardware import nvml_processes, nvml_values
 from kgwe.hardware.nvml_library import Code
 from kgwe.model.device import Instance, MigState
 
@@ -113,9 +113,9 @@ class Mig:
             info = self._library.known(function, handle, number)
             if info is None and (info := self._library.known(function, handle, number, _FIRST_VERSION)) is None:
                 continue
-            name = _NAME.search(_text(getattr(info, "name", "")))
+            name = _NAME.search(nvml_values.text(getattr(info, "name", "")))
             if name is None and total is None:
-                total, _ = nvml_machine.memory_info(self._library, handle)
+                total, _ = nvml_values.memory_info(self._library, handle)
             yield Profile(
                 name=name[0] if name else profile_name(key, info.sliceCount, int(info.memorySizeMB), total or 1),
                 id=info.id,
@@ -286,7 +286,3 @@ def profile_name(constant: str, slices: int, memory_mib: int, total_mib: int) ->
     size = math.floor(eighths * -(-total_mib // _MIB_PER_GIB) + 0.5)
     suffix = next((found for ending, found in _SUFFIXES.items() if constant.endswith(ending)), "")
     return f"{slices}g.{size}gb{suffix}"
-
-
-def _text(raw: Any) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)

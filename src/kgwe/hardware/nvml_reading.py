@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kgwe.hardware import nvml_machine, nvml_processes
+from kgwe.hardware import nvml_processes, nvml_values
 from kgwe.hardware.nvml_library import CardLost
 from kgwe.model.device import Faults, LinkErrors, Reading, Throttle
 
@@ -65,8 +65,8 @@ class Reader:
     def _reading(self, card: str, handle: Any) -> Reading:
         ask = self._library.known
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
-        total, used = nvml_machine.memory_info(self._library, handle)
-        (memory_c,) = nvml_machine.fields(self._library, handle, [(_MEMORY_TEMPERATURE, 0)])
+        total, used = nvml_values.memory_info(self._library, handle)
+        (memory_c,) = nvml_values.fields(self._library, handle, [(_MEMORY_TEMPERATURE, 0)])
         sent, received = self._traffic(card, handle)
         is_cut = bool((ask("nvmlDeviceGetMigMode", handle) or (0,))[0])
         processes = nvml_processes.read(
@@ -107,20 +107,20 @@ class Reader:
     def _instance_memory(self, handle: Any) -> tuple[tuple[int, int], ...]:
         found: dict[int, int] = {}
         for instance_id, _, device in self._mig.devices(handle):
-            used = nvml_machine.memory_info(self._library, device)[1]
+            used = nvml_values.memory_info(self._library, device)[1]
             if used is not None:
                 found[instance_id] = used
         return tuple(sorted(found.items()))
 
     def _link_count(self, card: str, handle: Any) -> int:
         if card not in self._links:
-            self._links[card] = nvml_machine.link_count(self._library, handle)
+            self._links[card] = nvml_values.link_count(self._library, handle)
         return self._links[card]
 
     def _traffic(self, card: str, handle: Any) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Bytes sent and received per link; the driver counts KiB."""
         links = range(self._link_count(card, handle))
-        values = nvml_machine.fields(
+        values = nvml_values.fields(
             self._library, handle, [(field, link) for field in (_DATA_SENT, _DATA_RECEIVED) for link in links]
         )
         halves = values[: len(links)], values[len(links) :]

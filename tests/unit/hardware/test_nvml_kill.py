@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
-import multiprocessing.sharedctypes
 import random
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests import gpu_actor, gpus
 
+from kgwe import errors
 from kgwe.model import mig
 
 if TYPE_CHECKING:
@@ -52,9 +54,14 @@ def run_until_killed(context: Any, machine: Hardware, dice: random.Random, steps
     assert steps.value >= target
 
 
-async def survive(tmp_path: Path, at_least: int) -> None:
+def forkserver() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.gpu_actor"])
+    return context
+
+
+async def survive(tmp_path: Path, at_least: int) -> None:
+    context = forkserver()
     machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
     driver = gpus.driver(machine)
     card = await gpus.card(driver)
@@ -82,3 +89,54 @@ async def test_500_random_steps_with_kills(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_10000_random_steps_with_kills(tmp_path: Path) -> None:
     await survive(tmp_path, 10_000)
+
+
+# --- at a certain step ----------------------------------------------------------------------------------
+
+CREATING = ("nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance")
+DESTROYING = ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy")
+
+
+def run_and_die(work: Any, *arguments: Any) -> None:
+    process = forkserver().Process(target=work, args=arguments)
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("function", CREATING)
+async def test_a_process_killed_at_a_step_of_creating(tmp_path: Path, function: str, *, after: bool) -> None:
+    """With `after` it dies with the lock of the hardware in its hands."""
+    machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
+    driver = gpus.driver(machine)
+    uuid = (await gpus.card(driver)).uuid
+    await driver.set_mig_mode(uuid, enabled=True)
+    machine.kill(function, after=after)
+    run_and_die(gpu_actor.create, str(machine.folder), uuid, "3g.40gb", 4)
+    done = CREATING.index(function) + after
+    assert len(machine.cuts(0)) == min(done, 1)
+    assert check(machine) == (done == 1)
+    made = await driver.create_instance(uuid, "3g.40gb", 4)
+    assert [cut.uuids for cut in machine.cuts(0)] == [(made.uuid,)]
+    await driver.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("function", DESTROYING)
+async def test_a_process_killed_at_a_step_of_destroying(tmp_path: Path, function: str, *, after: bool) -> None:
+    machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
+    driver = gpus.driver(machine)
+    uuid = (await gpus.card(driver)).uuid
+    await driver.set_mig_mode(uuid, enabled=True)
+    made = await driver.create_instance(uuid, "3g.40gb", 4)
+    machine.kill(function, after=after)
+    run_and_die(gpu_actor.destroy, str(machine.folder), uuid, made.instance_id)
+    done = DESTROYING.index(function) + after
+    assert len(machine.cuts(0)) == (done < 2)
+    assert check(machine) == (done == 1)
+    with contextlib.suppress(errors.NotFound):
+        await driver.destroy_instance(uuid, made.instance_id)
+    assert machine.cuts(0) == ()
+    await driver.close()

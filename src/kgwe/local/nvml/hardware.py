@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.errors import InvariantBroken, NotFound, Permanent
+from kgwe.local.lock import Lock
 from kgwe.local.nvml import blueprint, build, state, sysfs_tree
 from kgwe.local.nvml.build import Generation
 
@@ -33,7 +34,9 @@ STATE_FILE: Final = "nvml.state"
 SYSFS_FOLDER: Final = "sys"
 
 _XID_EVENT: Final = 0x8
+_LOCK_TIMEOUT_S: Final = 60.0
 _FOR_EVER: Final = -1
+_DIE_BEFORE, _DIE_AFTER = -1, -2
 
 
 class Code(enum.IntEnum):
@@ -93,13 +96,10 @@ class Hardware:
         """Build the machine in a folder, or find it there as it was left."""
         built = build.ensure(generation)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (build.LIBRARY, build.SMI):
-            if not (folder / name).exists():
-                shutil.copy2(built / name, folder / name)
-        if not (folder / SYSFS_FOLDER).exists():
-            sysfs_tree.write(folder / SYSFS_FOLDER, node)
-        if not (folder / STATE_FILE).exists():
-            _write_state(folder, node)
+        with Lock(folder / "lock", purpose="building a simulated machine").held(timeout_s=_LOCK_TIMEOUT_S):
+            # The state is written last and says that all is there.
+            if not (folder / STATE_FILE).exists():
+                _assemble(folder, built, node)
         return cls(folder)
 
     @property
@@ -210,6 +210,11 @@ class Hardware:
         """Calls of a function take long."""
         self._add_fault(function, card, times, delay_ms=round(seconds * 1000))
 
+    def kill(self, function: str, *, after: bool = False, skip: int = 0) -> None:
+        """The process that calls the function dies by SIGKILL: before the call, or after it was done and before it is
+        told so. `skip` calls go well first. Only for processes other than the one that asks for it."""
+        self._add_fault(function, None, 1, code=_DIE_AFTER if after else _DIE_BEFORE, skip=skip)
+
     def forget(self, *functions: str) -> None:
         """The driver is older: it does not have these functions."""
         for function in functions:
@@ -230,6 +235,7 @@ class Hardware:
             slot.function, slot.gpu = function.encode(), -1 if card is None else card
             slot.remaining = _FOR_EVER if times is None else times
             slot.code, slot.delay_ms = effect.get("code", 0), effect.get("delay_ms", 0)
+            slot.skip = effect.get("skip", 0)
             slot.used = now.faulty = 1
 
     # --- looking --------------------------------------------------------------------------------------------
@@ -261,6 +267,14 @@ def _control(library: Path) -> Any:
     if said != (ctypes.sizeof(state.State), *state.offsets()):
         raise InvariantBroken(f"state.py and c/state.h differ: {said} is not {state.offsets()}")
     return control
+
+
+def _assemble(folder: Path, built: Path, node: FleetNode) -> None:
+    for name in (build.LIBRARY, build.SMI):
+        shutil.copy2(built / name, folder / name)
+    shutil.rmtree(folder / SYSFS_FOLDER, ignore_errors=True)
+    sysfs_tree.write(folder / SYSFS_FOLDER, node)
+    _write_state(folder, node)
 
 
 def _write_state(folder: Path, node: FleetNode) -> None:

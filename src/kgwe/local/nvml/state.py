@@ -125,6 +125,7 @@ class Fault(c.Structure):
         ("gpu", c.c_int32),
         ("code", c.c_int32),
         ("delay_ms", c.c_uint32),
+        ("skip", c.c_uint32),
         ("remaining", c.c_int32),
         ("function", c.c_char * 64),
     )

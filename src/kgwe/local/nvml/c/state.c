@@ -60,6 +60,7 @@ void lock_state(struct state *state) {
 void unlock_state(struct state *state) { pthread_mutex_unlock(&state->lock); }
 
 void finish(struct call *call) {
+    if (call->dies && call->state) raise(SIGKILL);
     if (call->state) unlock_state(call->state);
 }
 
@@ -171,13 +172,14 @@ static nvmlReturn_t suffer(struct state *state, const char *function, int gpu) {
     for (struct fault *fault = state->faults; fault < state->faults + MAX_FAULTS; fault++) {
         if (!fault->used || (fault->gpu >= 0 && fault->gpu != gpu)) continue;
         if (fault->function[0] && strcmp(fault->function, function)) continue;
-        if (!fault->remaining) continue;
+        if (!fault->remaining || (fault->skip && fault->skip--)) continue;
         if (fault->remaining > 0) fault->remaining--;
         delay += fault->delay_ms;
         if (fault->code) result = fault->code;
     }
     unlock_state(state);
     if (delay) sleep_ms(delay);
+    if (result == DIE_BEFORE) raise(SIGKILL);
     return result;
 }
 
@@ -185,9 +187,10 @@ static nvmlReturn_t begin(struct call *call, const char *function, int gpu) {
     struct state *state = the_state;
     if (!state || attached_by != getpid()) return NVML_ERROR_UNINITIALIZED;
     nvmlReturn_t refused = suffer(state, function, gpu);
-    if (refused) return refused;
+    if (refused > 0) return refused;
     lock_state(state);
     call->state = state;
+    call->dies = refused == DIE_AFTER;
     return NVML_SUCCESS;
 }
 

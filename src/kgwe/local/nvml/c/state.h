@@ -92,10 +92,14 @@ struct event {
 struct fault {
     uint32_t used;
     int32_t gpu, code;
-    uint32_t delay_ms;
-    int32_t remaining; /* how many more calls; negative: all */
+    uint32_t delay_ms, skip; /* calls that go well first */
+    int32_t remaining;       /* how many more calls; negative: all */
     char function[64];
 };
+
+/* Codes that are no answers: the calling process is killed, before the call or when its work is done and nobody was told
+ * (with the lock in its hands). */
+enum { DIE_BEFORE = -1, DIE_AFTER = -2 };
 
 struct state {
     uint64_t magic;
@@ -125,6 +129,7 @@ struct call {
     struct gpu *gpu;
     struct gpu_instance *instance;
     struct compute_instance *compute;
+    int dies;
 };
 
 nvmlReturn_t begin_system(struct call *call, const char *function);
