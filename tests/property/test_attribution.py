@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.samples import A100, card, cut_into, machine, reading
 
+from kgwe.apps.agent.sampler import Sampler, Surroundings
 from kgwe.model import attribution
 from kgwe.model.attribution import WHOLE, Load
 from kgwe.model.device import Process
+from kgwe.model.sample import Activity
+from kgwe.sharing import layouts
 
 quick = settings(deadline=None, max_examples=150)
 
 PODS = ("", "a", "b", "c")
+assert A100.geometry is not None
+ATLAS = layouts.atlas(A100.geometry, layouts.plain_profiles(A100.geometry))
 utils = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.01, 0.25, 0.99, 1.0, 1.5, -0.1]))
 sizes = st.one_of(st.none(), st.integers(0, 90_000))
 loads = st.lists(st.builds(Load, pod=st.sampled_from(PODS), util=utils, memory_mib=sizes), max_size=8)
@@ -104,3 +110,21 @@ def test_what_an_mps_server_did_is_handed_on_and_nothing_is_added(util, clients,
     told = attribution.loads(processes, pods, {1: clients})
     assert abs(sum(load.util or 0.0 for load in told) - util) < 1e-5
     assert {load.pod for load in told if load.pod} == {pods[pid] for pid in {*clients, *listed}}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    layout=st.integers(0, len(ATLAS) - 1),
+    active=st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=7, max_size=7),
+)
+def test_every_legal_cut_of_a_card_adds_up(layout, active):
+    texts = [f"{each.profile.name}@{each.start}" for each in ATLAS.layout(layout)]
+    on = machine(card(0, A100, cut=cut_into(*texts)))
+    around = Surroundings(
+        activities={("GPU-0", number + 1): Activity(engine=share) for number, share in enumerate(active)},
+        holders={f"MIG-0-{number}": [f"team/{number}"] for number in range(0, 7, 2)},
+    )
+    shares = Sampler().take(on, [reading(0)], 0.0, around).cards[0].shares
+    assert total(shares) == WHOLE
+    measured = all(share is not None for share in active[: len(texts)])
+    assert (shares.unknown == 0) == measured

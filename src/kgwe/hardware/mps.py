@@ -362,13 +362,21 @@ class MpsDaemons:
             return await self._status(uuid)
 
     async def _status(self, uuid: str) -> Status:
-        unit, wish = self._units[uuid], self._wanted.get(uuid)
-        problem = unit.problem
-        if unit.daemon is not None or wish is None:
+        unit = self._units[uuid]
+        problem = ""
+        if unit.daemon is not None or uuid not in self._wanted:
             try:
                 unit.servers = await unit.control.clients()
             except errors.Transient as exc:
-                unit.servers, problem = {}, problem or str(exc)
+                unit.servers, problem = {}, str(exc)
+        return self._told(uuid, problem)
+
+    def last_status(self) -> tuple[Status, ...]:
+        """As `status`, with clients as last told: costs nothing."""
+        return tuple(self._told(uuid) for uuid in sorted(self._units))
+
+    def _told(self, uuid: str, problem: str = "") -> Status:
+        unit, wish = self._units[uuid], self._wanted.get(uuid)
         clients = tuple(pid for pids in unit.servers.values() for pid in pids)
         running = State.RUNNING if unit.daemon is not None else State.FAILED
         return Status(
@@ -381,7 +389,7 @@ class MpsDaemons:
             clients=clients,
             is_crowded=wish is not None and len(clients) > wish.max_clients,
             restarts=unit.restarts,
-            problem=problem,
+            problem=unit.problem or problem,
         )
 
     def servers(self) -> dict[int, tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -79,3 +80,16 @@ async def test_what_is_not_legal_is_refused(daemons, request_, error, word):
 async def test_without_a_machine_it_is_to_be_asked_again(daemons):
     with pytest.raises(errors.Transient):
         await Handler(daemons, SimpleNamespace(machine=None)).apply_mps(pb.MpsRequest(gpu_uuid="GPU-0", enabled=True))
+
+
+async def test_daemons_and_their_clients_are_metrics(daemons):
+    orders = handler(daemons)
+    assert orders.render("node-1") == b""
+    reply = await orders.apply_mps(pb.MpsRequest(gpu_uuid="GPU-0", enabled=True))
+    with fake.connect(Path(reply.pipe_directory), 41), fake.connect(Path(reply.pipe_directory), 42):
+        await daemons.status()
+        text = orders.render("node-1").decode()
+    labels = '{uuid="GPU-0",node="node-1"}'
+    assert f"kgwe_mps_daemon_up{labels} 1\n" in text
+    assert f"kgwe_mps_clients{labels} 2\n" in text
+    assert f"kgwe_mps_daemon_restarts_total{labels} 0\n" in text

@@ -1,10 +1,12 @@
-"""Orders for MPS daemons over gRPC."""
+"""MPS daemons in the agent: orders over gRPC, and metrics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
+from kgwe.apps.agent.exporter import labels
+from kgwe.apps.agent.exporter_families import counter, gauge
 from kgwe.hardware.mps import MpsDaemons, State, Wish
 from kgwe.proto import agent_pb2 as pb
 from kgwe.sharing import mps
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
         @property
         def machine(self) -> Machine | None: ...
+
+
+UP: Final = gauge(
+    "kgwe_mps_daemon_up", "1 if the MPS daemon of the GPU or MIG instance runs, 0 if it should and does not."
+)
+CLIENTS: Final = gauge("kgwe_mps_clients", "Processes that share the GPU or MIG instance through its MPS daemon.")
+RESTARTS: Final = counter("kgwe_mps_daemon_restarts_total", "Times the daemon ended without being asked to.")
 
 
 class Handler:
@@ -58,6 +67,22 @@ class Handler:
         if status.state is State.FAILED:
             raise errors.Transient(f"the MPS daemon of {uuid} does not run yet: {status.problem}")
         return _reply(status)
+
+    def render(self, node: str) -> bytes:
+        """For whoever scrapes the agent."""
+        told = self._daemons.last_status()
+        text = []
+        for family, values in (
+            (UP, [int(each.state is not State.FAILED) for each in told]),
+            (CLIENTS, [len(each.clients) for each in told]),
+            (RESTARTS, [each.restarts for each in told]),
+        ):
+            lines = [
+                f"{family.name}{labels(('uuid', each.uuid), ('node', node))}{value}\n"
+                for each, value in zip(told, values, strict=True)
+            ]
+            text += [family.header, *lines] if lines else []
+        return "".join(text).encode()
 
     def _target(self, request: pb.MpsRequest) -> Target:
         machine = self._agent.machine
