@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from tests import gpus
 from kgwe.apps.agent.around import Around
 from kgwe.apps.agent.exporter import Exporter
 from kgwe.apps.agent.sampler import Sampler
+from kgwe.hardware import dcgm_scrape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,3 +76,51 @@ async def test_a_process_of_the_host_and_one_that_is_gone_are_nobodys(hardware, 
     assert values(text, "kgwe_gpu_pod_share_percent") == {uid: 30}
     assert values(text, "kgwe_gpu_unattributed_percent") == {"": 20}
     assert values(text, "kgwe_gpu_idle_percent") == {"": 50}
+
+
+async def test_a_busy_instance_is_its_pods_and_what_nobody_measures_is_not_idle(tmp_path):
+    hardware = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
+    driver = gpus.driver(hardware)
+    uuid = (await gpus.card(driver)).uuid
+    if not await driver.set_mig_mode(uuid, enabled=True):
+        await driver.reset(uuid)
+    first = await driver.create_instance(uuid, "3g.40gb", 0)
+    await driver.create_instance(uuid, "3g.40gb", 4)
+    pod = in_pod(tmp_path, 1000, 1)
+    hardware.start_process(0, 1000, memory_mib=2000, instance_id=first.instance_id)
+    machine, readings = await driver.machine(), await driver.readings()
+    await driver.close()
+    labels = f'{{gpu="0",UUID="{uuid}",GPU_I_PROFILE="3g.40gb",GPU_I_ID="{first.instance_id}"}}'
+    activities = dcgm_scrape.Reader().read(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{labels} 0.5\n")
+    around = replace(Around(tmp_path).now(readings), activities=activities)
+    out = Exporter("node-1", clock=lambda: 0.0)
+    out.set_machine(machine)
+    out.set_sample(Sampler().take(machine, readings, 0.0, around))
+    text = out.render().decode()
+    assert values(text, "kgwe_gpu_utilization_percent") == {}
+    assert values(text, "kgwe_mig_instance_utilization_percent") == {"": 50}
+    # A process NVML has no figure for, alone on its instance: all of the instance's work is its own.
+    assert values(text, "kgwe_gpu_pod_share_percent") == {pod: 25}
+    assert values(text, "kgwe_gpu_idle_percent") == {"": 25}
+    assert values(text, "kgwe_gpu_unmeasured_percent") == {"": 50}
+    assert values(text, "kgwe_gpu_pod_memory_bytes") == {pod: 2000 * 1024 * 1024}
+
+
+async def test_traffic_is_what_the_links_counted_between_two_readings(tmp_path):
+    hardware = gpus.hardware(tmp_path, gpus.node_of("v100-cube"))
+    driver = gpus.driver(hardware)
+    machine = await driver.machine()
+    keeps = Sampler()
+    keeps.take(machine, await driver.readings(), 0.0)
+    kib = 1 << 20
+    peers = {link.remote_bus.lower() for link in machine.devices[0].links}
+    for link in machine.devices[0].links:
+        hardware.set_link(0, link.index, tx_kib=kib * 5)
+    told = keeps.take(machine, await driver.readings(), 5.0).cards[0]
+    await driver.close()
+    links = len(machine.devices[0].links)
+    assert links > 0
+    assert told.nvlink.tx == pytest.approx(links * kib * 1024)
+    by_uuid = {device.uuid: device.slot.bus.lower() for device in machine.devices}
+    assert {by_uuid[uuid] for uuid in told.peers} == peers
+    assert sum(traffic.tx or 0.0 for traffic in told.peers.values()) == pytest.approx(told.nvlink.tx)

@@ -7,6 +7,7 @@ which offer what the report says is fit.
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,11 +51,18 @@ def _mps(agent: Agent) -> None:
     if not agent.settings.enable_mps:
         return
     from kgwe.apps.agent import mps  # noqa: PLC0415
+    from kgwe.hardware import compute_mode  # noqa: PLC0415
     from kgwe.hardware.mps import MpsDaemons  # noqa: PLC0415
+    from kgwe.hardware.nvml import SMI_VARIABLE  # noqa: PLC0415
 
-    daemons = MpsDaemons(Path(agent.settings.mps_directory))
-    agent.mps = mps.Handler(daemons, agent)
+    settings = agent.settings
+    # Also where it is not asked for now: another setting may have been in force before.
+    exclusive = compute_mode.through(os.environ.get(SMI_VARIABLE) or "nvidia-smi")
+    daemons = MpsDaemons(Path(settings.mps_directory), set_exclusive=exclusive)
+    handler = mps.Handler(daemons, agent, is_exclusive=settings.mps_exclusive)
+    agent.mps = handler
     agent.mps_servers = daemons.servers
+    agent.renderers.append(lambda: handler.render(agent.node))
     agent.parts.add("mps", lambda: _tend(daemons))
 
 

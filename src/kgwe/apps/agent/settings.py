@@ -68,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     # Where pipes and logs of MPS daemons are.
     mps_directory: str = "/run/kgwe/mps"
+    # Put whole cards that are shared by MPS into compute mode exclusive-process: no work gets past the daemon.
+    mps_exclusive: bool = False
     # Where the kubelet keeps its sockets, below the host's root.
     kubelet_folder: str = "/var/lib/kubelet"
     # Vendor part of the resources our device plugin offers; another than nvidia.com runs beside NVIDIA's plugin.
