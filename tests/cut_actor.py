@@ -1,0 +1,34 @@
+"""A process that cuts one card as asked and ends, unless it is killed on the way. Started by tests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests import gpus
+
+from kgwe.apps.agent.cutter import Cutter
+from kgwe.kube.api.gpunode import MIGLayout
+from kgwe.local.nvml.hardware import Hardware
+
+
+def cut(folder: str, uuid: str, layout: tuple[str, ...], held: tuple[str, ...]) -> None:
+    """`held`: UUIDs that pods have."""
+    asyncio.run(go(Hardware(Path(folder)), {uuid: MIGLayout(enabled=True, instances=layout)}, held))
+
+
+async def go(machine: Hardware, layouts: dict[str, MIGLayout], held: tuple[str, ...] = ()) -> Cutter:
+    driver = gpus.driver(machine)
+
+    async def users() -> frozenset[str]:
+        return frozenset(held)
+
+    cutter = Cutter(driver, users=users)
+    cutter.want(layouts)
+    try:
+        for _ in range(60):
+            if not await cutter.step():
+                return cutter
+    finally:
+        await driver.close()
+    raise AssertionError("no end")
