@@ -109,6 +109,15 @@ _ABSENCES: Final = {
     Code.NO_PERMISSION: (Absence.NO_PERMISSION, "no permission to talk to the NVIDIA driver (/dev/nvidiactl)"),
 }
 
+# What a function was called before it had a number, where the old one can be called in the same way.
+_FORMER_NAMES: Final = {
+    "nvmlInitWithFlags": ("nvmlInit_v2", "nvmlInit"),
+    "nvmlDeviceGetCount_v2": ("nvmlDeviceGetCount",),
+    "nvmlDeviceGetHandleByIndex_v2": ("nvmlDeviceGetHandleByIndex",),
+    "nvmlDeviceGetPciInfo_v3": ("nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"),
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": ("nvmlDeviceGetNvLinkRemotePciInfo",),
+}
+
 _copies = itertools.count()
 
 
@@ -118,7 +127,7 @@ class Library:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = str(path or DEFAULT)
         self.nvml = _private_pynvml()
-        self.nvml.nvmlLib = _load(self.path)
+        self.nvml.nvmlLib = _Symbols(_load(self.path))
         self._told: set[tuple[str, int]] = set()
 
     def initialise(self) -> None:
@@ -178,6 +187,21 @@ class Library:
 
     def words(self, code: int) -> str:
         return str(self.nvml.NVMLError(code))
+
+
+class _Symbols:
+    """The functions of a library, under their former names where the newer are missing."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        for known in (name, *_FORMER_NAMES.get(name, ())):
+            try:
+                return getattr(self._library, known)
+            except AttributeError:
+                continue
+        raise AttributeError(name)
 
 
 def _private_pynvml() -> Any:

@@ -132,7 +132,12 @@ class Mig:
         for profile in self.profiles(handle):
             room = (self._library.nvml.c_nvmlGpuInstance_t * max(profile.limit, 1))()
             count = ctypes.c_uint(len(room))
-            self._library.ask("nvmlDeviceGetGpuInstances", handle, profile.id, room, ctypes.byref(count))
+            function = "nvmlDeviceGetGpuInstances"
+            _, code = self._library.attempt(function, handle, profile.id, room, ctypes.byref(count))
+            if code in {Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND}:
+                return
+            if code != Code.SUCCESS:  # an instance that is overlooked would be cut over
+                raise self._library.error(code, function)
             for i in range(count.value):
                 yield profile, room[i]
 

@@ -17,8 +17,9 @@ _LINK_COUNT: Final = 91
 
 
 def bus_id(pci: Any) -> str:
-    """The long form, `00000000:1B:00.0`."""
-    return text(pci.busId).upper()
+    """The long form, `00000000:1B:00.0`; the oldest drivers fill in only the short one."""
+    domain, colon, rest = (text(pci.busId) or text(pci.busIdLegacy)).upper().partition(":")
+    return f"{domain:0>8}{colon}{rest}" if colon else ""
 
 
 def text(raw: Any) -> str:

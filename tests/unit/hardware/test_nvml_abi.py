@@ -12,10 +12,13 @@ import pytest
 from tests import gpus
 
 from kgwe import hardware
+from kgwe.hardware import nvml_library
+from kgwe.hardware.nvml import NvmlDriver
 from kgwe.local import nvml
 from kgwe.local.nvml import build, state
 from kgwe.local.nvml.build import Generation
 from kgwe.model import gpu
+from kgwe.model.device import MigState
 
 SOURCE = Path(next(iter(nvml.__path__))) / "c"
 
@@ -93,9 +96,9 @@ def test_every_function_that_the_driver_calls_is_there() -> None:
     called = {name for text in sources for name in re.findall(r'"(nvml[A-Z]\w+)"', text)}
     assert len(called) > 40
     exported = functions(Generation.NEW)
-    missing = {
-        name for name in called if not {name, f"{name}_v2", f"{name}_v3", f"{name}V"} & exported and name != "nvmlInit"
-    }
+    former = {name for names in nvml_library._FORMER_NAMES.values() for name in names}
+    versions = ("", "_v2", "_v3", "V")
+    missing = {name for name in called - former if not {f"{name}{version}" for version in versions} & exported}
     assert missing == set()
 
 
@@ -105,3 +108,38 @@ async def test_every_card_of_the_catalogue_can_be_simulated(tmp_path: Path, name
     device = await gpus.card(driver)
     await driver.close()
     assert device.product == gpu.CATALOGUE[name].product
+
+
+FOREIGN = """
+#include <stdio.h>
+#include <string.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount(unsigned *count) { *count = 1; return 0; }
+int nvmlDeviceGetHandleByIndex(unsigned index, void **device) { static int card; *device = &card; return (int)index; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned size) { snprintf(uuid, size, "GPU-%d", 7); return !device; }
+int nvmlDeviceGetName(void *device, char *name, unsigned size) { snprintf(name, size, "Old card"); return !device; }
+int nvmlDeviceGetPciInfo_v2(void *device, char *pci) { strcpy(pci, "0000:1b:00.0"); return !device; }
+int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) { *now = *pending = 1; return !device; }
+int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *c) { *c = 41 + sensor; return !device; }
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    (tmp_path / "foreign.c").write_text(FOREIGN)
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "foreign.c"], check=True)
+    return library
+
+
+async def test_a_library_that_is_not_ours_and_has_few_functions_is_read(foreign: Path, tmp_path: Path) -> None:
+    driver = NvmlDriver(library=foreign, sysfs=tmp_path)
+    (device,) = (await driver.machine()).devices
+    (reading,) = await driver.readings()
+    assert (device.uuid, device.product, device.slot.bus) == ("GPU-7", "Old card", "00000000:1B:00.0")
+    assert device.mig == MigState(is_capable=True, is_enabled=True)
+    assert (device.memory_mib, device.links, device.architecture) == (None, (), None)
+    assert (reading.uuid, reading.gpu_c, reading.power_w) == ("GPU-7", 41, None)
+    assert list(await driver.events(0.0)) == []
+    await driver.close()

@@ -299,6 +299,20 @@ async def test_a_driver_without_events_is_waited_for_in_vain(machine: Hardware, 
     assert list(await driver.events(0.05)) == []
 
 
+async def test_a_wait_that_ends_with_a_lost_card_goes_on_for_the_others(machine: Hardware, driver: NvmlDriver) -> None:
+    devices = (await driver.machine()).devices
+    machine.xid(1, 79)
+    machine.lose(1)
+    machine.fail("nvmlEventSetWait_v2", Code.GPU_IS_LOST, times=1)
+    seen: list[Event] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not seen:
+            seen += await driver.events(0.1)
+    machine.xid(2, 31)
+    seen += await driver.events(PATIENCE_S)
+    assert seen == [Event(devices[1].uuid, 79), Event(devices[2].uuid, 31)]
+
+
 async def test_events_survive_a_reset(machine: Hardware, driver: NvmlDriver) -> None:
     uuid = (await gpus.card(driver, 1)).uuid
     machine.xid(0, 13)
