@@ -123,11 +123,13 @@ class Publisher:
             log.warning("publishing_failed", node=self._node, error=str(exc))
         self.problem = str(exc)
         self._wake.set()
-        pause = min(backoff.delay_s(_RETRY_S, self._failures, random.random()), _LONGEST_RETRY_S)  # noqa: S311 - spreads load
+        # A refusal may pass too: an API server that has just started does not know everybody's rights yet.
+        longest = _LONGEST_RETRY_S if isinstance(exc, errors.Transient) else _REFUSED_RETRY_S
+        pause = min(backoff.delay_s(_RETRY_S, self._failures, random.random()), longest)  # noqa: S311 - spreads load
         self._failures += 1
         if isinstance(exc, errors.Transient) and exc.retry_after_s:
-            return max(pause, min(exc.retry_after_s, _REFUSED_RETRY_S))
-        return _REFUSED_RETRY_S if isinstance(exc, errors.Permanent) else pause
+            return max(pause, min(exc.retry_after_s, _LONGEST_RETRY_S))
+        return pause
 
     async def _publish(self) -> None:
         wanted = self._wanted

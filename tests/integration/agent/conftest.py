@@ -1,0 +1,84 @@
+"""A cluster of its own with a few nodes of the mixed fleet, and machines whose agents are real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kgwe.kube import resources
+from kgwe.kube.client import KubeClient
+from kgwe.local import agents, fleet, models
+from kgwe.local.agents import AgentMachine
+from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.model import inventory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from kgwe.kube.api.gpunode import GPUNode
+
+MIXED = models.load("mixed")
+NODES = 16
+QUICK = {"telemetry_interval_seconds": "0.5", "discovery_interval_seconds": "1", "driver_retry_seconds": "1"}
+
+
+class AgentBed:
+    """What the tests ask of it."""
+
+    def __init__(self, cluster: LocalCluster, client: KubeClient, kubeconfig: Path, folder: Path) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.kubeconfig = kubeconfig
+        self.machines: list[AgentMachine] = []
+        self._folder = folder
+
+    def machine(self, pool: str, number: int = 0) -> AgentMachine:
+        """A node of the fleet, as hardware; its agent is not started."""
+        name = f"{pool}-{number:04}"
+        node = next(each for each in inventory.expand(MIXED, NODES) if each.name == name)
+        self.machines.append(AgentMachine(node, self._folder / name))
+        return self.machines[-1]
+
+    async def get(self, machine: AgentMachine) -> GPUNode:
+        return await self.client.get(resources.GPU_NODE, machine.node.name)
+
+    async def until(self, machine: AgentMachine, holds: Callable[[GPUNode], bool], timeout_s: float = 60) -> GPUNode:
+        """The GPUNode once it is so."""
+        seen = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while seen is None or not holds(seen):
+                    assert machine.is_running(), machine.log.read_text()[-3000:]
+                    await asyncio.sleep(0.05)
+                    seen = await self.get(machine)
+        except TimeoutError:
+            pytest.fail(f"never became so: {seen}\n{machine.log.read_text()[-3000:]}")
+        return seen
+
+
+@pytest.fixture(scope="module")
+def agent_cluster(cluster_root: Path) -> Iterator[LocalCluster]:
+    """A cluster that the tests of a module may break."""
+    name = f"test-{os.getpid()}-agent"
+    started = LocalCluster(name, state_root=cluster_root)
+    try:
+        yield LocalCluster.start(ClusterOptions(name, state_root=cluster_root))
+    finally:
+        started.stop(grace_s=2.0)
+
+
+@pytest.fixture
+async def bed(agent_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[AgentBed]:
+    async with KubeClient.connect(agent_cluster.kubeconfig) as client:
+        await agents.install(client)
+        await fleet.apply_fleet(client, MIXED, NODES)
+        made = AgentBed(agent_cluster, client, agents.kubeconfig(agent_cluster), tmp_path)
+        try:
+            yield made
+        finally:
+            for machine in made.machines:
+                machine.__exit__()
