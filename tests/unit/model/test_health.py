@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from kgwe.model.device import Faults, Link, LinkErrors, Reading, Throttle
 from kgwe.model.health import DEFAULTS, HealthState, Policy, Verdict, Watch, verdict
 from kgwe.model.health_xids import XIDS, Action, XidClass, look_up
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "health.md"
 T0 = 1_800_000_000.0
 EVERY_S = 5.0
 CALM = Reading("GPU-1", gpu_c=50, slowdown_c=90, energy_j=1000.0, faults=Faults(ecc_corrected=0, ecc_uncorrected=0))
@@ -86,6 +89,16 @@ def test_reasons_are_words_for_a_condition():
         assert found.words
 
 
+def test_the_documentation_lists_every_number_as_it_is():
+    rows = re.findall(r"^\| ([\d, -]+) \| (\w+) \| `(\w+)` \| (.+) \| (\w+) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    told: dict[int, list[str]] = {}
+    for numbers, *meaning in rows:
+        for span in numbers.split(", "):
+            first, _, last = span.partition("-")
+            told |= dict.fromkeys(range(int(first), int(last or first) + 1), meaning)
+    assert told == {number: [xid.xid_class, xid.reason, xid.words, xid.action] for number, xid in XIDS.items()}
+
+
 # --- states ---------------------------------------------------------------------------------------------
 
 
@@ -102,7 +115,7 @@ def test_a_fatal_error_condemns_at_once_and_until_a_reset(card):
     found = card.xid(79)
     assert (found.state, found.reason, found.action) == ("Unhealthy", "FallenOffTheBus", Action.RESTART_NODE)
     assert (found.since_s, found.last_xid) == (card.now_s, 79)
-    assert card.listen(86_400).state == "Unhealthy"
+    assert card.listen(7200).state == "Unhealthy"
     card.watch = watching.on_reset(card.watch, card.now_s)
     assert card.verdict.state == "Unknown", "after a reset it has to speak first"
     assert card.listen(5, energy_j=0.0).state == "Healthy"
@@ -141,7 +154,7 @@ def test_contained_errors_that_repeat_condemn(card):
         card.listen(600)
     found = card.xid(94)
     assert (found.state, found.reason, found.action) == ("Unhealthy", "RepeatedContainedErrors", Action.RESET)
-    assert card.listen(86_400).state == "Unhealthy"
+    assert card.listen(7200).state == "Unhealthy"
 
 
 def test_uncorrected_memory_degrades(card):
