@@ -31,8 +31,6 @@ _MIB_PER_GIB: Final = 1024
 
 # What the constant of a profile says beyond its slices.
 _SUFFIXES: Final = {"SLICE_REV1": "+me", "SLICE_GFX": "+gfx", "SLICE_NO_ME": "-me", "SLICE_ALL_ME": "+me.all"}
-_PREFIX: Final = "NVML_GPU_INSTANCE_PROFILE_"
-_COMPUTE_PREFIX: Final = "NVML_COMPUTE_INSTANCE_PROFILE_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,8 @@ class Mig:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._profiles: dict[str, tuple[Profile, ...]] = {}
+        self._profile_numbers = _constants(library, "NVML_GPU_INSTANCE_PROFILE_")
+        self._compute_numbers = [number for _, number in _constants(library, "NVML_COMPUTE_INSTANCE_PROFILE_")]
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Mig:
 
     def _read_profiles(self, handle: Any) -> Iterator[Profile]:
         function, total = "nvmlDeviceGetGpuInstanceProfileInfo", None
-        for key, number in self._constants(_PREFIX):
+        for key, number in self._profile_numbers:
             info = self._library.known(function, handle, number)
             if info is None and (info := self._library.known(function, handle, number, _FIRST_VERSION)) is None:
                 continue
@@ -123,10 +123,6 @@ class Mig:
                 limit=info.instanceCount,
                 memory_mib=int(info.memorySizeMB),
             )
-
-    def _constants(self, prefix: str) -> list[tuple[str, int]]:
-        found = {key: number for key, number in vars(self._library.nvml).items() if key.startswith(prefix)}
-        return sorted(((k, n) for k, n in found.items() if not k.endswith("_COUNT")), key=lambda each: each[1])
 
     def _gpu_instances(self, handle: Any) -> Iterator[tuple[Profile, Any]]:
         for profile in self.profiles(handle):
@@ -164,9 +160,10 @@ class Mig:
 
     # --- cutting --------------------------------------------------------------------------------------------
 
-    def create(self, handle: Any, profile_name: str, start: int) -> Instance:
-        wanted = self._profile(handle, profile_name)
-        if not self.state(handle).is_enabled:
+    def create(self, handle: Any, name: str, start: int) -> Instance:
+        wanted = self._profile(handle, name)
+        current, _ = self._library.ask("nvmlDeviceGetMigMode", handle)
+        if current != _ENABLED:
             raise errors.Conflict("MIG mode is not on")
         gpu_instance = self._at(handle, wanted, start)
         is_new = gpu_instance is None
@@ -178,7 +175,7 @@ class Mig:
         for instance in self.instances(handle):
             if instance.instance_id == info.id:
                 return instance
-        raise errors.Transient(f"{profile_name}@{start} was cut and is gone again")
+        raise errors.Transient(f"{name}@{start} was cut and is gone again")
 
     def _profile(self, handle: Any, name: str) -> Profile:
         offered = self.profiles(handle)
@@ -247,19 +244,19 @@ class Mig:
 
     def _filling_profile(self, gpu_instance: Any, profile: Profile) -> int:
         """The compute-instance profile with all the slices of the GPU instance."""
-        for _, info in self._compute_profiles(gpu_instance):
+        for info in self._compute_profiles(gpu_instance):
             if info.sliceCount == profile.slices:
                 return int(info.id)
         raise errors.Permanent(f"the driver offers no compute instance that fills a {profile.name}")
 
-    def _compute_profiles(self, gpu_instance: Any) -> Iterator[tuple[int, Any]]:
+    def _compute_profiles(self, gpu_instance: Any) -> Iterator[Any]:
         function = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
-        for _, number in self._constants(_COMPUTE_PREFIX):
+        for number in self._compute_numbers:
             info = self._library.known(function, gpu_instance, number, _SHARED_ENGINES)
             if info is None:
                 info = self._library.known(function, gpu_instance, number, _SHARED_ENGINES, _FIRST_VERSION)
             if info is not None:
-                yield number, info
+                yield info
 
     # --- undoing --------------------------------------------------------------------------------------------
 
@@ -277,12 +274,18 @@ class Mig:
         self._library.ask("nvmlGpuInstanceDestroy", gpu_instance)
 
     def _compute_instances(self, gpu_instance: Any) -> Iterator[Any]:
-        for _, info in self._compute_profiles(gpu_instance):
+        for info in self._compute_profiles(gpu_instance):
             room = (self._library.nvml.c_nvmlComputeInstance_t * max(info.instanceCount, 1))()
             count = ctypes.c_uint(len(room))
             function = "nvmlGpuInstanceGetComputeInstances"
             if self._library.known(function, gpu_instance, info.id, room, ctypes.byref(count)) is not None:
                 yield from room[: count.value]
+
+
+def _constants(library: Library, prefix: str) -> list[tuple[str, int]]:
+    """(name, number) of an enumeration of NVML, by number."""
+    found = [(key, number) for key, number in vars(library.nvml).items() if key.startswith(prefix)]
+    return sorted((each for each in found if not each[0].endswith("_COUNT")), key=lambda each: each[1])
 
 
 def profile_name(constant: str, slices: int, memory_mib: int, total_mib: int) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pynvml  # type: ignore[import-untyped] # it has no stubs
 import pytest
 from tests import gpus
 
 from kgwe import errors
+from kgwe.hardware import nvml_mig
 from kgwe.local.nvml import blueprint, state
 from kgwe.local.nvml.build import Generation
 from kgwe.local.nvml.hardware import Code
-from kgwe.model import mig
+from kgwe.model import gpu, mig
 from kgwe.sharing import layouts
 
 if TYPE_CHECKING:
@@ -317,6 +319,17 @@ async def test_media_engines_go_to_one_instance(cut: Bench) -> None:
         await cut.create("1g.10gb+me@1")
     await cut.create("1g.10gb@1")
     assert await cut.places() == ["1g.10gb+me@0", "1g.10gb@1"]
+
+
+@pytest.mark.parametrize("model", [model for model in gpu.CATALOGUE.values() if model.geometry], ids=lambda m: m.name)
+def test_names_of_profiles_follow_from_their_sizes(model: gpu.GpuModel) -> None:
+    """As they must where an old driver does not say the name."""
+    numbers = {number: name for name, number in vars(pynvml).items() if name.startswith("NVML_GPU_INSTANCE_PROFILE_")}
+    assert model.geometry is not None
+    for profile in model.geometry.profiles.values():
+        constant = numbers[blueprint.profile_number(model.geometry, profile)]
+        made = nvml_mig.profile_name(constant, profile.compute, profile.memory_mib, model.memory_mib)
+        assert made == profile.name
 
 
 def test_the_c_library_has_every_profile_of_every_geometry() -> None:
