@@ -9,7 +9,7 @@ so scores multiply where demerits add, as chances of independent mishaps do:
 
     card     its own demerits and those of its links
     node     its own demerits and those of its cards: work that fills the node needs all of them
-    domain   the mean over its nodes, so that a large domain is not worse for being large
+    domain   the mean over its nodes, so that a large domain is not worse for being large (`kgwe.placement.gang_score`)
 
 A card nobody has watched before scores 1.0: new hardware is not suspected, and a fleet without any agent is as it was.
 One number and its time hold the whole past, so it survives a restart in a few bytes.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 #: a week: hardware that failed is likeliest to fail again soon
 HALF_LIFE_S: Final = 7 * 86_400.0
@@ -81,19 +81,9 @@ def score(demerits: float) -> float:
     return math.exp(-demerits)
 
 
-def demerits(score: float) -> float:
-    """The other way round; a score of 0 or below is the worst there is."""
-    return min(-math.log(score), MOST) if score > 0 else MOST
-
-
 def of_all(records: Iterable[Record], now_s: float) -> float:
     """The score of what needs every one of them."""
     return score(sum(record.demerits_at(now_s) for record in records))
-
-
-def of_domain(scores: Sequence[float]) -> float:
-    """The score of a domain from those of its nodes; 1.0 for one without nodes."""
-    return score(sum(map(demerits, scores)) / len(scores)) if scores else 1.0
 
 
 def told(score: float, before: float) -> float:

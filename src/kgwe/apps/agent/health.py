@@ -104,7 +104,7 @@ class Health:
     def on_machine(self, machine: Machine) -> None:
         now_s = self._wall()
         steps: dict[str, Callable[[Watch], Watch]] = {}
-        for device in machine.devices:
+        for device in (each for each in machine.devices if each.uuid):
             self._listed_s[device.uuid] = now_s
             steps[device.uuid] = self._looked_at(device, now_s)
         self._step(steps)
@@ -120,7 +120,8 @@ class Health:
 
     def on_readings(self, readings: Sequence[Reading]) -> None:
         now_s = self._wall()
-        self._step({each.uuid: self._read(each, now_s) for each in readings})
+        # A card that was lost before anybody read its name has none.
+        self._step({each.uuid: self._read(each, now_s) for each in readings if each.uuid})
 
     def _read(self, reading: Reading, now_s: float) -> Callable[[Watch], Watch]:
         return lambda watch: watching.on_reading(watch, reading, now_s, self._policy)
@@ -181,9 +182,6 @@ class Health:
     def health_of(self, device: Device) -> gpunode.GPUHealth:
         watch = self.watches.get(device.uuid)
         return health_status.health(watch or Watch.new(self._wall()))
-
-    def states(self) -> dict[str, HealthState]:
-        return {uuid: watch.state for uuid, watch in self.watches.items()}
 
     def amend(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
         """With what went wrong before, and what that says."""
