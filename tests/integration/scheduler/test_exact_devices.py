@@ -17,6 +17,7 @@ from kgwe.apps.agent.settings import Settings
 from kgwe.kube import resources
 from kgwe.kube.informer import Informer
 from kgwe.model import places
+from kgwe.model.device import Event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -159,3 +160,16 @@ async def test_where_the_kubelet_does_otherwise_it_is_told_and_the_next_plan_fol
     await bed.delete(first)
     await eventually(lambda: len(node.kubelet.in_use()) == 5)
     await eventually(lambda: node.verdict() == ("True", "AsPlanned"))
+
+
+async def test_a_card_that_fails_is_taken_from_the_kubelet_and_nobody_is_planned_on_it(bed: Bed, node: OneNode):
+    await bed.controller()
+    broken = node.uuids[2]
+    node.driver.happened.put_nowait(Event(broken, 79))
+    await eventually(lambda: node.kubelet.healthy() == set(node.uuids) - {broken})
+    assert node.kubelet.devices[GPU][broken] == "Unhealthy"
+    await eventually(lambda: NODE in node.gpunodes.store and node.gpunodes.store[NODE].status.healthyGPUs == 7)
+    await run(bed, "rest", 7)
+    await eventually(lambda: len(node.kubelet.in_use()) == 7)
+    (pod,) = node.pods()
+    assert node.kubelet.held(pod.metadata.key) == node.planned(pod) == set(node.uuids) - {broken}
