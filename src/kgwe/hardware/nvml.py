@@ -190,19 +190,22 @@ class NvmlDriver:
         end = time.monotonic() + timeout_s
         self._opened()
         while not self._taken and not self._is_closed:
-            left = max(end - time.monotonic(), 0.0)
-            useful = self._listen_once(min(left, _LISTEN_S))
-            if not left:
+            begun = time.monotonic()
+            turn = min(max(end - begun, 0.0), _LISTEN_S)
+            self._listen_once(turn)
+            if not turn:
                 return
-            if not useful:
-                time.sleep(min(left, _PAUSE_S if self._is_quiet.is_set() else _LISTEN_S))
+            # A driver that cannot wait answers at once: the rest of the turn is spent here.
+            rest = begun + turn - time.monotonic()
+            if rest > 0 and not self._taken:
+                time.sleep(min(rest, _PAUSE_S) if self._is_quiet.is_set() else rest)
 
-    def _listen_once(self, timeout_s: float) -> bool:
+    def _listen_once(self, timeout_s: float) -> None:
         if self._is_quiet.is_set():
-            return False
+            return
         with self._gate:
-            session = self._session
-            return session is not None and session.tap.wait(round(timeout_s * 1000))
+            if self._session is not None:
+                self._session.tap.wait(round(timeout_s * 1000))
 
     # --- reset ----------------------------------------------------------------------------------------------
 
@@ -217,7 +220,7 @@ class NvmlDriver:
                 session.close()
                 self._session = None
                 try:
-                    _run_smi(self._smi, uuid, self._deadlines.reset)
+                    _run_smi(self._smi, uuid, 0.9 * self._deadlines.reset)
                 finally:
                     self._session = session.reopened()
         finally:
@@ -279,5 +282,12 @@ def _run_smi(smi: str, uuid: str, timeout_s: float) -> None:
         raise errors.Transient(f"nvidia-smi has not reset {uuid} within {timeout_s:g} s") from exc
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
-        kind = errors.Conflict if "in use" in said.lower() else errors.Transient
-        raise kind(f"{uuid} was not reset: {said}")
+        raise _refusal(said)(f"{uuid} was not reset: {said}")
+
+
+def _refusal(said: str) -> type[errors.KgweError]:
+    """Of what kind a refusal of nvidia-smi is; it has no codes for them."""
+    words = said.lower()
+    if "in use" in words:
+        return errors.Conflict
+    return errors.Permanent if "not supported" in words or "permission" in words else errors.Transient

@@ -44,46 +44,36 @@ class Tap:
             self._cards[_address(handle)] = self._library.attempt("nvmlDeviceGetUUID", handle)[0] or ""
             self._library.attempt("nvmlDeviceRegisterEvents", handle, _XID, self._set)
 
-    def wait(self, timeout_ms: int) -> bool:
-        """Take what there is, waiting for the first; False: the driver cannot say, so waiting is no use."""
-        if self._set is None:
-            return False
-        for _ in range(_AT_ONCE):
-            data, code = self._library.attempt("nvmlEventSetWait_v2", self._set, timeout_ms)
-            if code == Code.TIMEOUT:
-                return True
-            if code == Code.GPU_IS_LOST:
-                return self._renew()
-            if code != Code.SUCCESS:
-                return False
-            if data.eventType & _XID:
-                self._taken.append(self._event(data))
-            timeout_ms = 0
-        return True
+    def wait(self, timeout_ms: int) -> None:
+        """Take what there is, waiting for the first. It may return at once where the driver has no events."""
+        if self._set is not None and self._drain(self._set, timeout_ms) == Code.GPU_IS_LOST:
+            self._renew()
 
     def close(self) -> None:
         """Take what is left and give the set back."""
         if self._set is not None:
             old, self._set = self._set, None
-            self._drain(old)
+            self._drain(old, 0)
             self._library.attempt("nvmlEventSetFree", old)
 
-    def _renew(self) -> bool:
+    def _renew(self) -> None:
         """A card fell off the bus: a set with the others, opened before the old one is given up."""
-        old, cards = self._set, self._cards
-        self._cards = dict(cards)
+        old = self._set
         self.open()
-        self._drain(old)
+        self._drain(old, 0)
         self._library.attempt("nvmlEventSetFree", old)
-        return False
 
-    def _drain(self, event_set: Any) -> None:
+    def _drain(self, event_set: Any, timeout_ms: int) -> int:
+        """Take all there is, waiting for the first; why it ended."""
+        code = int(Code.SUCCESS)
         for _ in range(_AT_ONCE):
-            data, code = self._library.attempt("nvmlEventSetWait_v2", event_set, 0)
+            data, code = self._library.attempt("nvmlEventSetWait_v2", event_set, timeout_ms)
             if code != Code.SUCCESS:
-                return
+                break
             if data.eventType & _XID:
                 self._taken.append(self._event(data))
+            timeout_ms = 0
+        return code
 
     def _event(self, data: Any) -> Event:
         card = self._cards.get(_address(data.device))

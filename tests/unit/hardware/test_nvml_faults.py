@@ -349,6 +349,14 @@ async def test_two_machines_live_in_one_process(tmp_path: Path) -> None:
         await driver.close()
 
 
+def test_the_hardware_can_be_let_go_of(machine: Hardware) -> None:
+    machine.set(0, util=5)
+    machine.close()
+    again = Hardware(machine.folder)
+    with again.locked() as now:
+        assert now.gpus[0].util == 5
+
+
 async def test_a_machine_is_found_as_it_was_left(tmp_path: Path) -> None:
     node = gpus.box("H100-SXM5-80GB")
     first = gpus.driver(Hardware.create(tmp_path, node))
