@@ -110,7 +110,7 @@ class FleetReader:
         known = [each and (each.spec, each.status.observedGeneration > 0) for each in (before, strategy)]
         if known[0] == known[1]:
             return False
-        changed = [self._rebuild(node) for node in self._gpu_nodes]
+        changed = [self._rebuild(node) for node in self._nodes]
         return any(changed)
 
     def set_config(self, config: SchedulerConfig | None) -> bool:
@@ -194,10 +194,12 @@ class FleetReader:
             for card, device in devices.items()
             if migcards.is_held_back(device, layouts.get(device.uuid), labels, self._strategies.values())
         }
+        if not devices and migcards.is_unknown(labels, self._strategies.values()):
+            held_back = set(range(shape.cards))
         healthy = sum(
             1 << card
             for card in range(shape.cards)
-            if card not in devices or (_is_healthy(devices[card]) and card not in held_back)
+            if card not in held_back and (card not in devices or _is_healthy(devices[card]))
         )
         return Node(
             name=node.metadata.name,

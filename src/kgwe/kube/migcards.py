@@ -25,6 +25,10 @@ DEPLOY_LABEL: Final = "nvidia.com/gpu.deploy.mig-manager"
 #: how the device plugin offers slices: single means as plain GPUs, all alike
 STRATEGY_LABEL: Final = "nvidia.com/mig.strategy"
 
+#: set by GPU feature discovery
+CAPABLE_LABEL: Final = "nvidia.com/mig.capable"
+_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+
 _UNCUT: Final = "all-disabled"
 _UNDER_WAY: Final = ("", "pending", "rebooting")
 # As a product of 80 GB is sold: 81,559 MiB and up.
@@ -74,6 +78,21 @@ def is_held_back(
     # A strategy without a status is one that no controller has seen: there may be none.
     return not left_alone(labels) and any(
         strategy.status.observedGeneration and selects(strategy, labels, device) for strategy in strategies
+    )
+
+
+def is_unknown(labels: Mapping[str, str], strategies: Iterable[MIGStrategy]) -> bool:
+    """Whether the cards of a node that nobody has described yet may be meant by a strategy: its agent comes later than
+    its device plugin."""
+    if labels.get(CAPABLE_LABEL) != "true" or left_alone(labels):
+        return False
+    return any(strategy.status.observedGeneration and _may_select(strategy, labels) for strategy in strategies)
+
+
+def _may_select(strategy: MIGStrategy, labels: Mapping[str, str]) -> bool:
+    model, product = strategy.spec.gpuSelector.model, labels.get(_PRODUCT_LABEL)
+    return all(labels.get(key) == value for key, value in strategy.spec.nodeSelector.items()) and (
+        not model or product is None or gpu.name_matches(model, product)
     )
 
 

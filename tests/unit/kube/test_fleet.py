@@ -255,6 +255,21 @@ def test_a_new_card_that_a_strategy_means_waits_for_the_controllers_word():
     assert usable(reader) == 0xFF
 
 
+def test_a_new_node_that_nobody_has_described_waits_too():
+    (node, _), *_ = built()
+    reader = FleetReader()
+    reader.set_node(node.metadata.name, node)
+    assert usable(reader) == 0xFF
+    assert reader.set_strategy("s", strategy())
+    assert usable(reader) == 0
+    assert reader.set_strategy("s", strategy(gpuSelector={"model": "A100"}))
+    assert usable(reader) == 0xFF
+    reader.set_strategy("s", strategy())
+    incapable = relabelled(node, **{migcards.DEPLOY_LABEL: "false", migcards.CAPABLE_LABEL: "false"})
+    assert reader.set_node(node.metadata.name, incapable)
+    assert usable(reader) == 0xFF
+
+
 @pytest.mark.parametrize(
     "other",
     [

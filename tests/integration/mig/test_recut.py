@@ -1,0 +1,69 @@
+"""Cards are cut anew for work that waits, end to end: controller, agent on the driver library, kubelet, scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.integration.mig.conftest import FLEET, QUICK_AGENT
+
+from kgwe.kube import resources
+from kgwe.local import agents, fleet
+
+if TYPE_CHECKING:
+    from tests.integration.mig.conftest import MigBed
+
+AS_BUILT = "3g.40gb@0 2g.20gb@4 1g.10gb@6"
+BUILT = {"3g.40gb": 0.5, "2g.20gb": 0.25, "1g.10gb": 0.13}
+CUT = "a100-mig-0000"
+ON_CUT = {"gpu-autoscaler.io/node-pool": "a100-mig"}
+
+
+async def test_a_real_agent_cuts_for_work_that_waits_and_neighbours_keep_running(bed: MigBed) -> None:
+    await fleet.apply_fleet(bed.client, FLEET, 4)
+    machine = bed.agent(CUT)
+    await bed.until(lambda: CUT in bed.gpu_nodes.store and bed.gpu_nodes.store[CUT].spec.source == "Agent")
+    await bed.strategy("pool", nodeSelector=ON_CUT, profileDistribution=BUILT, allowDynamicReconfig=True)
+    await bed.until(lambda: bed.ready("pool") == "Applied")
+    assert bed.cuts(CUT) == [AS_BUILT] * 8, "it is what the distribution says: nothing is cut"
+    # Neighbours on every 3g there is; one more workload has no place until a card is cut anew.
+    for number in range(8):
+        await bed.workload(f"neighbour-{number}", {"mig": {"profile": "3g.40gb", "count": 1}})
+    await bed.until(lambda: len(bed.running()) == 8)
+    neighbours = bed.running()
+    instances = {cut.uuids for card in range(8) for cut in machine.hardware.cuts(card) if cut.profile == "3g.40gb"}
+    waiting = await bed.workload("wide", {"mig": {"profile": "3g.40gb", "count": 1}})
+    await bed.until(lambda: bed.phase(waiting) == "Running")
+    assert sorted(bed.cuts(CUT)).count("3g.40gb@0 3g.40gb@4") == 1
+    assert bed.cuts(CUT).count(AS_BUILT) == 7, "the least was cut"
+    now = bed.running()
+    assert {uid: now.get(uid) for uid in neighbours} == neighbours
+    kept = {cut.uuids for card in range(8) for cut in machine.hardware.cuts(card) if cut.profile == "3g.40gb"}
+    assert instances < kept, "what the neighbours have is what it was"
+    node = bed.nodes.store[CUT]
+    assert node.status.allocatable["nvidia.com/mig-3g.40gb"] == "9"
+    # A plain pod, placed by kube-scheduler, is cut for as well, though the agent is killed when it hears of it.
+    await bed.pod("small", "1g.20gb")
+    await bed.until(lambda: any("1g.20gb" in place for place in bed.wished(CUT)))
+    machine.kill()
+    machine.start(agents.kubeconfig(bed.cluster), **QUICK_AGENT)
+    await bed.until(lambda: bed.is_running("small"))
+    assert {uid: bed.running().get(uid) for uid in neighbours} == neighbours
+
+
+async def test_a_new_node_that_is_to_be_cut_is_given_to_nobody_whole(bed: MigBed) -> None:
+    await bed.strategy("all", profileDistribution={"7g.80gb": 1.0})
+    await bed.until(lambda: bed.ready("all") == "NoCards")
+    whole = await bed.workload("whole", {"count": 1})
+    slices = await bed.workload("slices", {"mig": {"profile": "7g.80gb", "count": 2}})
+    await bed.until(lambda: bed.phase(whole) == "Pending" and bed.phase(slices) == "Pending")
+    held: list[str] = []
+    bed.pods.on_change(lambda change: held.append(change.key) if change.new and "whole" in change.key else None)
+    await fleet.apply_fleet(bed.client, FLEET, 2)
+    await bed.until(lambda: bed.phase(slices) == "Running")
+    await bed.until(lambda: bed.ready("all") == "Applied")
+    assert {cut for node in bed.gpu_nodes.store for cut in bed.cuts(node)} == {"7g.80gb@0"}
+    assert held == [], "the whole cards were there for a moment, and nobody got one"
+    assert bed.phase(whole) == "Pending"
+    # Given back, they are given out.
+    await bed.client.delete(resources.MIG_STRATEGY, "all")
+    await bed.until(lambda: all(not obj.spec.cards for obj in bed.gpu_nodes.store.values()))
