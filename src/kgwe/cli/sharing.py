@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 from cyclopts import App, Parameter
 
 from kgwe import errors
+from kgwe.hardware import mps_control
 from kgwe.model import amounts
 from kgwe.sharing import timeslicing
+from kgwe.sharing.mps import Client, client_environment
 from kgwe.sharing.timeslicing import Method, Sharing
 
 app = App(
     name="sharing",
-    help="Print or check the sharing configuration of NVIDIA's device plugin; changes nothing.",
+    help="Print or check what GPUs shared by time-slicing or MPS need; changes nothing.",
     help_epilogue="""\
 Examples:
 
@@ -25,6 +27,7 @@ Examples:
   kgwe sharing timeslicing nvidia.com/gpu=4 nvidia.com/mig-1g.10gb=2 --rename
   kgwe sharing mps 8 --config-map gpu-sharing -n gpu-operator | kubectl apply -f -
   kgwe sharing check config.yaml                             what the plugin would make of it
+  kgwe sharing client GPU-… --threads 10                     what a pod needs that the agent's MPS serves
 """,
     help_format="plaintext",
 )
@@ -106,6 +109,50 @@ def mps(
 
 
 @app.command
+def client(
+    uuid: str,
+    *,
+    threads: int | None = None,
+    memory: int | None = None,
+    directory: Path = Path("/run/kgwe/mps"),
+    output: Output = "yaml",
+) -> None:
+    """What a pod needs to run on a GPU or MIG instance that the agent shares by MPS, as part of its manifest.
+
+    Parameters
+    ----------
+    uuid
+        Of the GPU or the MIG instance.
+    threads
+        Active thread percentage, if less than the daemon's.
+    memory
+        Memory limit in MiB, if less than the daemon's.
+    directory
+        Where the agent has its MPS daemons (mpsDirectory).
+    output
+        yaml or json.
+    """
+    mps_control.check_unit(directory, uuid)
+    pipe = str(mps_control.Places(directory, uuid).pipe)
+    environment = client_environment(uuid, pipe, Client("", threads, memory))
+    part = {
+        "spec": {
+            # The server and its clients meet in the host's shared memory.
+            "hostIPC": True,
+            "containers": [
+                {
+                    "name": "main",
+                    "env": [{"name": name, "value": value} for name, value in environment.items()],
+                    "volumeMounts": [{"name": "mps", "mountPath": pipe}],
+                }
+            ],
+            "volumes": [{"name": "mps", "hostPath": {"path": pipe, "type": "Directory"}}],
+        }
+    }
+    _write(part, output)
+
+
+@app.command
 def check(file: Path) -> None:
     """Say what the plugin would make of a configuration, or everything that is wrong with it.
 
@@ -139,6 +186,10 @@ def _print(sharing: Sharing, config_map: str, key: str, namespace: str, output: 
     made = timeslicing.document(sharing)
     if config_map:
         made = timeslicing.config_map({key: sharing}, name=config_map, namespace=namespace)
+    _write(made, output)
+
+
+def _write(made: dict[str, Any], output: str) -> None:
     if output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
     else:

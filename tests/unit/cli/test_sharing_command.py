@@ -47,3 +47,19 @@ def test_a_configuration_is_checked(capsys, tmp_path):
     file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n")
     told = run(capsys, "check", str(file))
     assert told == "timeSlicing: every nvidia.com/gpu is offered as 4 nvidia.com/gpu; a pod may ask for several\n"
+
+
+def test_a_pod_is_told_how_to_find_its_mps_daemon(capsys):
+    made = yaml.safe_load(run(capsys, "client", "GPU-aaaa", "--threads", "10", "--memory", "4096"))
+    [container] = made["spec"]["containers"]
+    pipe = "/run/kgwe/mps/GPU-aaaa/pipe"
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "CUDA_MPS_PIPE_DIRECTORY": pipe,
+        "NVIDIA_VISIBLE_DEVICES": "GPU-aaaa",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
+    }
+    assert container["volumeMounts"][0]["mountPath"] == made["spec"]["volumes"][0]["hostPath"]["path"] == pipe
+    with pytest.raises(SystemExit):
+        main(["sharing", "client", "../etc"])
+    assert "not the uuid" in capsys.readouterr().err

@@ -302,6 +302,16 @@ async def test_daemons_survive_the_agent_and_are_adopted(bed):
     await daemons.close()
 
 
+async def something_is_wanted(bed: Bed, process: subprocess.Popen[str]) -> None:
+    """Until the agent begins to act: it writes down what is wanted first."""
+    path = bed.root / "wanted.json"
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.stat().st_mtime_ns > before) and time.monotonic() < deadline:
+        assert process.poll() is None
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("fault", ["", "slow"])
 async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_behind(bed, fault):
     fake.misbehave(bed.binary, fault)
@@ -310,7 +320,8 @@ async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_be
     for _ in range(6):
         process = agent(bed, *dice.sample(units, 2))
         with process:
-            await asyncio.sleep(dice.uniform(0.2, 1.2))
+            await something_is_wanted(bed, process)
+            await asyncio.sleep(dice.uniform(0.0, 0.8))
             process.kill()
     fake.misbehave(bed.binary, "")
     daemons = bed.daemons()
