@@ -32,9 +32,14 @@ def run() -> None:
     try:
         loaded = settings.load(Path(config) if config else None)
         logs.configure(level=loaded.log_level)
-        gc.freeze()
-        libc.malloc_trim(0)
-        asyncio.run(main.serve(loaded))
+
+        def give_back() -> None:
+            """Starting takes memory that running does not."""
+            gc.collect()
+            gc.freeze()
+            libc.malloc_trim(0)
+
+        asyncio.run(main.serve(loaded, settled=give_back))
     except errors.KgweError as exc:
         sys.stderr.write(f"kgwe: {exc}\n")
         sys.exit(1)

@@ -49,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 # How long one call waits for the driver's events; the driver decides when to look.
 _EVENTS_S = 5.0
+_SETTLED_S = 10.0
 
 
 class Agent:
@@ -177,7 +178,9 @@ class Agent:
         self.status = status
         for listener in self.on_status:
             listener(status)
-        if self.publisher is not None:
+        # Before the API was read, an agent that has not seen its machine would write over what is known of it.
+        has_read = self.informer is None or self.informer.synced.is_set()
+        if self.publisher is not None and (has_read or self.machine is not None):
             condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
             self.publisher.offer(status, (condition, *(each() for each in self.conditions)))
 
@@ -299,10 +302,13 @@ def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
     return opened
 
 
-async def serve(settings: Settings, kubeconfig: Path | None = None) -> None:
-    """Run the agent until SIGTERM or SIGINT."""
+async def serve(
+    settings: Settings, kubeconfig: Path | None = None, *, settled: Callable[[], object] = lambda: None
+) -> None:
+    """Run the agent until SIGTERM or SIGINT; `settled` is called when all that comes with a start is over."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.call_later(_SETTLED_S, settled)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if settings.standalone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from kgwe.cli.bench import cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue
+from kgwe.cli.bench import agent, cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue
 
 app = App(
     name="bench",
@@ -20,5 +20,5 @@ Close other programs first: the machine is part of every number.""",
     help_format="plaintext",
 )
 
-for each in (cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue):
+for each in (agent, cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue):
     app.command(each.app)
