@@ -18,22 +18,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import fcntl
 import math
-import os
 import random
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
 from kgwe import errors
 from kgwe.hardware import marked, mps_control
 from kgwe.hardware.mps_control import MARK, Control, Places
+from kgwe.hardware.mps_wishes import Wish, Wishes
 from kgwe.model import backoff
-from kgwe.sharing.mps import MAX_CLIENTS, THREAD_PERCENTAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,27 +40,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_WANTED_FILE: Final = "wanted.json"
-_LOCK_FILE: Final = "lock"
 _FIRST_PAUSE_S: Final = 1.0
 # A daemon that ran so long has worked: failures before it no longer count.
 _WELL_AFTER_S: Final = 60.0
 _SILENT_ROUNDS: Final = 3
 # Asking a daemon means to start a process; whether it lives is seen for nothing.
 _ASK_EVERY_S: Final = 30.0
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """A daemon that is wanted."""
-
-    uuid: str
-    """Of the GPU or the MIG instance."""
-    thread_percentage: int = THREAD_PERCENTAGE
-    memory_mib: int | None = None
-    """Of each client; None: no limit is set."""
-    max_clients: int = MAX_CLIENTS
-    is_exclusive: bool = False
-    """Compute mode exclusive-process while the daemon is wanted; of whole cards only."""
 
 
 class State(enum.StrEnum):
@@ -128,53 +110,20 @@ class MpsDaemons:
         self._wanted: dict[str, Wish] = {}
         self._units: dict[str, _Unit] = {}
         self._busy = asyncio.Lock()
-        self._lock_fd: int | None = None
+        self._wishes = Wishes(root)
 
     # --- opening ----------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Take the root, and see to what an agent before us left; Conflict when another agent has it."""
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o755)
-        fd = os.open(self._root / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._wanted = self._read()
-        except BlockingIOError as exc:
-            os.close(fd)
-            raise errors.Conflict(f"another agent looks after the MPS daemons in {self._root}") from exc
-        except BaseException:
-            os.close(fd)
-            raise
-        self._lock_fd = fd
         async with self._busy:
+            self._wanted = self._wishes.open()
             await self._see_to_all()
 
     async def close(self) -> None:
         """Let go of the root. Daemons and their clients go on."""
         async with self._busy:
-            if self._lock_fd is not None:
-                os.close(self._lock_fd)
-                self._lock_fd = None
-
-    def _read(self) -> dict[str, Wish]:
-        try:
-            wishes = msgspec.json.decode((self._root / _WANTED_FILE).read_bytes(), type=list[Wish])
-        except FileNotFoundError:
-            return {}
-        except msgspec.DecodeError as exc:
-            # Guessing that nothing is wanted would end daemons that somebody uses.
-            raise errors.Permanent(f"{self._root / _WANTED_FILE} cannot be read: {exc}") from exc
-        return {wish.uuid: wish for wish in wishes}
-
-    def _write(self, wanted: dict[str, Wish]) -> None:
-        path = self._root / _WANTED_FILE
-        fresh = path.with_suffix(".new")
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.encode(list(wanted.values())))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        self._wanted = wanted
+            self._wishes.close()
 
     # --- orders -----------------------------------------------------------------------------------------
 
@@ -201,7 +150,8 @@ class MpsDaemons:
         self._check_open()
         for uuid in wanted:
             mps_control.check_unit(self._root, uuid)
-        self._write(wanted)
+        self._wishes.write(wanted)
+        self._wanted = wanted
         await self._see_to_all()
 
     async def tend(self) -> None:
@@ -211,7 +161,7 @@ class MpsDaemons:
             await self._tend()
 
     def _check_open(self) -> None:
-        if self._lock_fd is None:
+        if not self._wishes.is_open:
             raise errors.Permanent("the MPS daemons are not open")
 
     # --- looking after them -----------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from tests.samples import A100, card, cut_into, machine
 from kgwe import errors
 from kgwe.apps.agent.mps import Handler
 from kgwe.hardware import marked, mps_control
-from kgwe.hardware.mps import MpsDaemons, Wish
+from kgwe.hardware.mps import MpsDaemons
+from kgwe.hardware.mps_wishes import Wish
 from kgwe.local import mps_control as fake
 from kgwe.proto import agent_pb2 as pb
 

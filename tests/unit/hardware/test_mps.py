@@ -17,7 +17,8 @@ import pytest_asyncio
 
 from kgwe import errors
 from kgwe.hardware import marked, mps_control
-from kgwe.hardware.mps import MpsDaemons, State, Wish
+from kgwe.hardware.mps import MpsDaemons, State
+from kgwe.hardware.mps_wishes import Wish
 from kgwe.local import mps_control as fake
 
 if TYPE_CHECKING:

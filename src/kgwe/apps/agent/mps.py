@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.apps.agent.exporter import labels
 from kgwe.apps.agent.exporter_families import counter, gauge
-from kgwe.hardware.mps import MpsDaemons, State, Wish
+from kgwe.hardware.mps import MpsDaemons, State
+from kgwe.hardware.mps_wishes import Wish
 from kgwe.proto import agent_pb2 as pb
 from kgwe.sharing import mps
 from kgwe.sharing.mps import Limits

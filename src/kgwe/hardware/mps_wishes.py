@@ -1,0 +1,86 @@
+"""Which MPS daemons are wanted, kept in a file that one process at a time may change."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.sharing.mps import MAX_CLIENTS, THREAD_PERCENTAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_WANTED_FILE: Final = "wanted.json"
+_LOCK_FILE: Final = "lock"
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A daemon that is wanted."""
+
+    uuid: str
+    """Of the GPU or the MIG instance."""
+    thread_percentage: int = THREAD_PERCENTAGE
+    memory_mib: int | None = None
+    """Of each client; None: no limit is set."""
+    max_clients: int = MAX_CLIENTS
+    is_exclusive: bool = False
+    """Compute mode exclusive-process while the daemon is wanted; of whole cards only."""
+
+
+class Wishes:
+    """The file. Whoever was killed with it open leaves it whole, and open to the next."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._fd: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd is not None
+
+    def open(self) -> dict[str, Wish]:
+        """What is wanted, by uuid; Conflict when another process has it open."""
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o755)
+        # Closed in every process we start: a daemon that outlives us must not keep the lock.
+        fd = os.open(self._root / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            wanted = self._read()
+        except BlockingIOError as exc:
+            os.close(fd)
+            raise errors.Conflict(f"another agent looks after the MPS daemons in {self._root}") from exc
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return wanted
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _read(self) -> dict[str, Wish]:
+        try:
+            wishes = msgspec.json.decode((self._root / _WANTED_FILE).read_bytes(), type=list[Wish])
+        except FileNotFoundError:
+            return {}
+        except msgspec.DecodeError as exc:
+            # Guessing that nothing is wanted would end daemons that somebody uses.
+            raise errors.Permanent(f"{self._root / _WANTED_FILE} cannot be read: {exc}") from exc
+        return {wish.uuid: wish for wish in wishes}
+
+    def write(self, wanted: Mapping[str, Wish]) -> None:
+        """All or nothing, also if the machine loses power."""
+        path = self._root / _WANTED_FILE
+        fresh = path.with_suffix(".new")
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.encode(list(wanted.values())))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
