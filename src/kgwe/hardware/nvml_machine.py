@@ -109,6 +109,7 @@ class Surveyor:
     def _device(self, index: int, handle: Any) -> Device:
         ask = self._library.known
         card = self._library.ask("nvmlDeviceGetUUID", handle)
+        architecture = _ARCHITECTURES.get(ask("nvmlDeviceGetArchitecture", handle))
         return Device(
             uuid=card,
             index=index,
@@ -116,9 +117,9 @@ class Surveyor:
             memory_mib=nvml_values.memory_info(self._library, handle)[0],
             slot=self._slot(handle),
             minor=ask("nvmlDeviceGetMinorNumber", handle),
-            architecture=_ARCHITECTURES.get(ask("nvmlDeviceGetArchitecture", handle)),
+            architecture=architecture,
             compute_capability=ask("nvmlDeviceGetCudaComputeCapability", handle),
-            links=tuple(self._links(card, handle)),
+            links=tuple(self._links(card, handle, architecture)),
             mig=self._mig.state(handle),
             fabric=self._fabric(handle),
         )
@@ -150,7 +151,7 @@ class Surveyor:
 
     # --- its links ------------------------------------------------------------------------------------------
 
-    def _links(self, card: str, handle: Any) -> Iterator[Link]:
+    def _links(self, card: str, handle: Any, architecture: Architecture | None) -> Iterator[Link]:
         count = nvml_values.link_count(self._library, handle)
         wanted = [(_LINK_SPEED, link) for link in range(count)]
         *speeds, common = nvml_values.fields(self._library, handle, [*wanted, (_LINK_SPEED_OF_ALL, 0)])
@@ -159,14 +160,15 @@ class Surveyor:
             if active is None:
                 continue  # not wired on this board
             remote, bus = self._far_end(card, handle, link)
-            mbps = speed or common
+            number = self._library.known("nvmlDeviceGetNvLinkVersion", handle, link)
+            generation = nvml_values.nvlink_generation(number, architecture)
             yield Link(
                 index=link,
                 is_up=bool(active),
-                version=self._library.known("nvmlDeviceGetNvLinkVersion", handle, link),
+                version=generation,
                 remote=remote,
                 remote_bus=bus,
-                gb_per_s=mbps / 1000 if mbps else None,
+                gb_per_s=nvml_values.link_gb_per_s(speed or common, generation),
             )
 
     def _far_end(self, card: str, handle: Any, link: int) -> tuple[Remote, str]:

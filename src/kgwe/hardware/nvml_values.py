@@ -6,6 +6,8 @@ import ctypes
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe.model.gpu import NVLINK_GB_PER_S, Architecture
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -19,7 +21,9 @@ _LINK_COUNT: Final = 91
 def bus_id(pci: Any) -> str:
     """The long form, `00000000:1B:00.0`; the oldest drivers fill in only the short one."""
     domain, colon, rest = (text(pci.busId) or text(pci.busIdLegacy)).upper().partition(":")
-    return f"{domain:0>8}{colon}{rest}" if colon else ""
+    if not colon or set(domain) == {"F"}:  # a device of another machine
+        return ""
+    return f"{domain:0>8}{colon}{rest}"
 
 
 def text(raw: Any) -> str:
@@ -63,6 +67,41 @@ def link_count(library: Library, handle: Any) -> int:
         if library.known("nvmlDeviceGetNvLinkState", handle, link) is None:
             return link
     return MAX_LINKS
+
+
+# NVML numbers the versions that ever were: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0.
+_GENERATIONS: Final = (0, 1, 2, 2, 3, 3, 4, 5, 6)
+_OF_ARCHITECTURE: Final = {
+    Architecture.VOLTA: 2,
+    Architecture.TURING: 2,
+    Architecture.AMPERE: 3,
+    Architecture.HOPPER: 4,
+    Architecture.BLACKWELL: 5,
+}
+
+
+def nvlink_generation(number: int | None, architecture: Architecture | None) -> int | None:
+    """The generation of an NVLink. Some libraries answer with it instead of NVML's number for it; where the card tells
+    which of the two it must be, it is believed."""
+    if number is None:
+        return None
+    usual = _OF_ARCHITECTURE.get(architecture) if architecture else None
+    if number == usual:
+        return number
+    return _GENERATIONS[number] or None if number < len(_GENERATIONS) else None
+
+
+def link_gb_per_s(mbps: int | None, generation: int | None) -> float | None:
+    """One direction of a link. Drivers count what goes over the wire, 26.6 for an NVLink 4, data sheets and we what of
+    it is data, 25."""
+    if not mbps:
+        return None
+    rate, usual = mbps / 1000, NVLINK_GB_PER_S.get(generation or 0)
+    return float(usual) if usual and usual < rate < usual * _MOST_CODING else rate
+
+
+# 17 symbols for 16 since NVLink 4, 33 for 32 before.
+_MOST_CODING: Final = 1.1
 
 
 def bits(words: Iterable[int]) -> list[int]:

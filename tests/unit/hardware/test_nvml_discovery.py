@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests import gpus
 
+from kgwe.hardware import nvml_values
 from kgwe.hardware.nvml import NvmlDriver
 from kgwe.local import models
 from kgwe.local.nvml.build import Generation
 from kgwe.model import inventory
 from kgwe.model.device import Device, Machine, Remote
+from kgwe.model.gpu import Architecture
 from kgwe.model.wiring import Relation, Wiring
 
 if TYPE_CHECKING:
@@ -179,3 +181,32 @@ async def test_a_link_that_goes_down_is_remembered_by_its_far_end(tmp_path: Path
     await driver.close()
     assert (before.is_up, after.is_up) == (True, False)
     assert (after.remote, after.remote_bus) == (before.remote, before.remote_bus)
+
+
+@pytest.mark.parametrize(
+    ("number", "architecture", "expected"),
+    [
+        (2, Architecture.VOLTA, 2),
+        (3, Architecture.TURING, 2),
+        (4, Architecture.AMPERE, 3),
+        (6, Architecture.HOPPER, 4),
+        (7, Architecture.BLACKWELL, 5),
+        (3, Architecture.AMPERE, 3),
+        (4, Architecture.HOPPER, 4),
+        (5, Architecture.BLACKWELL, 5),
+        (6, None, 4),
+        (0, Architecture.HOPPER, None),
+        (99, Architecture.HOPPER, None),
+        (None, Architecture.HOPPER, None),
+    ],
+)
+def test_the_generation_of_a_link(number: int | None, architecture: Architecture | None, expected: int | None) -> None:
+    assert nvml_values.nvlink_generation(number, architecture) == expected
+
+
+@pytest.mark.parametrize(
+    ("mbps", "generation", "expected"),
+    [(25_781, 3, 25.0), (26_562, 4, 25.0), (53_125, 5, 50.0), (12_500, 4, 12.5), (40_000, 4, 40.0), (None, 4, None)],
+)
+def test_the_speed_of_a_link_is_that_of_its_data(mbps: int | None, generation: int, expected: float | None) -> None:
+    assert nvml_values.link_gb_per_s(mbps, generation) == expected

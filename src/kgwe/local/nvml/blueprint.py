@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.gpu import NVLINK_GB_PER_S, Architecture
+from kgwe.model.gpu import Architecture
 from kgwe.model.wiring import Relation
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ _ANCESTORS: Final = {
 }
 _PEERS_OK, _PEERS_NOT_SUPPORTED = 0, 5
 _LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
+# By generation: NVML's number, and MB/s over the wire (25 and 50 GB/s of data).
+_LINK_VERSIONS: Final = {2: 2, 3: 4, 4: 6, 5: 7}
+_LINK_MBPS: Final = {2: 25_781, 3: 25_781, 4: 26_562, 5: 53_125}
+_NO_BUS: Final = "FFFFFFFF:FFFF:FF.0"
 _FABRIC_NOT_SUPPORTED, _FABRIC_COMPLETED = 0, 3
 _IDLE: Final = 1
 
@@ -155,15 +159,15 @@ def _draw_fabric(gpu: state.Gpu, clique: str) -> None:
 
 def _draw_links(gpu: state.Gpu, node: FleetNode, card: int) -> None:
     wires = node.machine.wiring
-    switches = nvswitches(node) or [""]
+    switches = nvswitches(node) or [_NO_BUS]
     ends = [(_LINK_TO_SWITCH, switches[i % len(switches)]) for i in range(wires.switch_links)]
     for peer, count in wires.peers(card).items():
         ends += [(_LINK_TO_GPU, wires.slots[peer].bus)] * count
     for link, (kind, bus) in zip(gpu.links, ends, strict=False):
         link.present = link.up = 1
-        link.version = wires.nvlink_version
+        link.version = _LINK_VERSIONS[wires.nvlink_version]
         link.remote_type, link.remote_bus = kind, bus.encode()
-        link.speed_mbps = NVLINK_GB_PER_S[wires.nvlink_version] * 1000
+        link.speed_mbps = _LINK_MBPS[wires.nvlink_version]
 
 
 def _draw_instance(out: state.State, card: Card, placement: mig.Placement, instance_id: int, name: str) -> None:
