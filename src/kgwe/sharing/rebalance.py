@@ -177,6 +177,8 @@ class _Work:
         self.gate = gate
         self._cards = list(group.cards)
         self._put_aside: dict[int, list[mig.Placement]] = {number: [] for number in range(len(group.cards))}
+        self._seen: dict[tuple[int, bool], Card] = {}
+        self._kinds: dict[tuple[int, bool], tuple[frozenset[str], frozenset[str], bool]] = {}
         self._on: dict[str, list[int]] = {}
         for number, card in enumerate(group.cards):
             self._on.setdefault(card.node, []).append(number)
@@ -299,7 +301,8 @@ class _Work:
         """Cut anew for one pod; the reason when there is no way."""
         stuck: str | None = None
         for and_warm in (True, False):
-            for numbers in self._candidates(ask):
+            for candidates in self._candidates(ask):
+                numbers = self._unlike(candidates, and_warm=and_warm) if ask.count == 1 else candidates
                 plan = self._plan(numbers, ask, and_warm=and_warm)
                 if isinstance(plan, Recut):
                     self._apply(numbers, plan)
@@ -329,12 +332,36 @@ class _Work:
         yield from nodes.values()
 
     def _plan(self, numbers: Sequence[int], ask: Ask, *, and_warm: bool) -> Recut | Stuck:
-        cards = []
-        for number in numbers:
-            held = self._held(number, and_warm=and_warm)
-            cards.append(Card(held, tuple(place for place in self._cards[number].spare if place not in held)))
+        cards = [self._as_asked(number, and_warm=and_warm) for number in numbers]
         names = {ask.profile, *(place.profile.name for card in cards for place in (*card.used, *card.spare))}
         return recut.plan(_table(self._group, frozenset(names)), cards, ask.profile, ask.count)
+
+    def _as_asked(self, number: int, *, and_warm: bool) -> Card:
+        """As `recut` sees it; remembered, because most cards stay as they are from one request to the next."""
+        key = number, and_warm
+        if key not in self._seen:
+            held = self._held(number, and_warm=and_warm)
+            self._seen[key] = Card(held, tuple(place for place in self._cards[number].spare if place not in held))
+        return self._seen[key]
+
+    def _unlike(self, numbers: Sequence[int], *, and_warm: bool) -> list[int]:
+        """One card of each kind: for a single slice more of a kind are of no use."""
+        kinds: dict[tuple[frozenset[str], frozenset[str], bool], int] = {}
+        for number in numbers:
+            key = number, and_warm
+            if key not in self._kinds:
+                card = self._as_asked(number, and_warm=and_warm)
+                names = [
+                    frozenset(f"{each.profile.name}@{each.start}" for each in part) for part in (card.used, card.spare)
+                ]
+                self._kinds[key] = names[0], names[1], self._cards[number].is_whole
+            kinds.setdefault(self._kinds[key], number)
+        return list(kinds.values())
+
+    def _touch(self, number: int) -> None:
+        for and_warm in (True, False):
+            self._seen.pop((number, and_warm), None)
+            self._kinds.pop((number, and_warm), None)
 
     def _apply(self, numbers: Sequence[int], plan: Recut) -> None:
         for change in plan.changes:
@@ -345,6 +372,7 @@ class _Work:
             kept = [place for place in card.spare if place not in change.destroy]
             self._cards[number] = replace(card, spare=(*kept, *change.create), is_whole=False)
             self._put_aside[number] += change.serve
+            self._touch(number)
 
     # --- 4. ahead of demand -----------------------------------------------------------------------------
 
@@ -355,7 +383,7 @@ class _Work:
             return
         ask = Ask("", profile)
         for numbers in self._candidates(ask):
-            cut = [number for number in numbers if not self._cards[number].is_whole]
+            cut = self._unlike([n for n in numbers if not self._cards[n].is_whole], and_warm=True)
             plan = self._plan(cut, ask, and_warm=True) if cut else None
             if isinstance(plan, Recut) and not plan.destroyed:
                 self._apply(cut, plan)

@@ -6,6 +6,7 @@ node asks for a profile, every slice of that profile there counts as its own; wh
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -141,22 +142,28 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
 
 def _placements(geometry: mig.Geometry, device: GPUDevice) -> tuple[mig.Placement, ...] | None:
     """None where the card is cut in a way we do not know: it is left alone."""
-    if any(each.profile not in geometry.profiles for each in device.mig.instances):
-        return None
-    return tuple(mig.Placement(geometry.profiles[each.profile], each.start) for each in device.mig.instances)
+    return _parsed(geometry.name, tuple(f"{each.profile}@{each.start}" for each in device.mig.instances))
 
 
 def _wished(geometry: mig.Geometry, layout: MIGLayout | None) -> tuple[mig.Placement, ...]:
+    return (_parsed(geometry.name, layout.instances) or ()) if layout else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(geometry: str, layout: tuple[str, ...]) -> tuple[mig.Placement, ...] | None:
+    """Thousands of cards have few layouts."""
     try:
-        return tuple(mig.parse_placement(geometry, text) for text in layout.instances) if layout else ()
+        return tuple(mig.parse_placement(mig.GEOMETRIES[geometry], text) for text in layout)
     except errors.Permanent:
-        return ()
+        return None
 
 
 def _beside(
     geometry: mig.Geometry, used: tuple[mig.Placement, ...], wished: tuple[mig.Placement, ...]
 ) -> tuple[mig.Placement, ...]:
     """What was asked, as far as it goes beside what came into use since."""
+    if all(place in wished for place in used):
+        return wished
     kept = list(used)
     for place in wished:
         if place not in kept and not mig.problems(geometry, [*kept, place]):

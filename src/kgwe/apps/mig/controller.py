@@ -7,6 +7,7 @@ allowed. Everything decided is in the GPUNodes' specs: what is remembered here o
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -104,7 +105,12 @@ class Controller:
 
     async def round(self) -> None:
         """Decide on every selected card and write what changed."""
-        decided = self._decide()
+        shown = self._stores
+        # A copy, for a thread: what is decided for thousands of cards must not hold up the Lease.
+        copy = Stores(
+            dict(shown.strategies), dict(shown.nodes), dict(self._gpu_nodes()), dict(shown.pods), dict(shown.workloads)
+        )
+        decided = await asyncio.to_thread(self._decide, copy)
         for node in sorted(decided.layouts.keys() | self._owned()):
             await self._write_node(node, decided.layouts.get(node, {}))
         for name, outcome in decided.outcomes.items():
@@ -119,14 +125,13 @@ class Controller:
         }
         return {**shown, **self._written}
 
-    def _decide(self) -> _Round:
-        stores, now_s = self._stores, self._clock()
-        gpu_nodes = self._gpu_nodes()
-        self._count_requests()
+    def _decide(self, stores: Stores) -> _Round:
+        now_s, gpu_nodes = self._clock(), stores.gpu_nodes
+        self._count_requests(stores)
         nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
         asks = demand.asks(stores.pods.values(), stores.workloads.values(), nodes)[:_MOST_ASKS]
-        found = _Round(now_s, Gate(0), asks, self._taken(gpu_nodes))
-        cards = self._select(gpu_nodes, found)
+        found = _Round(now_s, Gate(0), asks, self._taken(stores))
+        cards = self._select(stores, found)
         moving = {each.card.node for group in cards.values() for each in group if each.is_moving}
         moving = {node for node in moving if self._is_patient(gpu_nodes[node], now_s)}
         found.gate = Gate(max(self._settings.max_concurrent_nodes - len(moving), 0), frozenset(moving))
@@ -139,9 +144,9 @@ class Controller:
         found.served_by = rebalance.served_by([[seen.card for seen in mine] for _, mine in groups], asks)
         for name in cards:
             found.outcomes[name].seen = tuple(cards[name])
-            self._remember(self._stores.strategies[name], cards[name], found)
+            self._remember(stores.strategies[name], cards[name], found)
         for number, (name, mine) in enumerate(groups):
-            self._decide_group(number, self._stores.strategies[name], mine, found)
+            self._decide_group(number, stores.strategies[name], mine, found)
         self.waiting = sum(len(outcome.waiting) for outcome in found.outcomes.values())
         self.phases = {}
         for each in (each for group in cards.values() for each in group):
@@ -149,9 +154,9 @@ class Controller:
             self.phases[phase] = self.phases.get(phase, 0) + 1
         return found
 
-    def _count_requests(self) -> None:
+    def _count_requests(self, stores: Stores) -> None:
         wall_s = self._wall()
-        for pod in self._stores.pods.values():
+        for pod in stores.pods.values():
             meta = pod.metadata
             if (wanted := demand.slices(pod.spec)) is not None:
                 self._mix.count(meta.uid, *wanted, meta.creationTimestamp, wall_s)
@@ -160,23 +165,24 @@ class Controller:
         """A pod is gone."""
         self._mix.forget(uid)
 
-    def _taken(self, gpu_nodes: Mapping[str, GPUNode]) -> dict[str, census.Held]:
+    @staticmethod
+    def _taken(stores: Stores) -> dict[str, census.Held]:
         on: dict[str, list[core.Pod]] = {}
-        for pod in self._stores.pods.values():
+        for pod in stores.pods.values():
             if pod.spec.nodeName:
                 on.setdefault(pod.spec.nodeName, []).append(pod)
-        planned = demand.planned(self._stores.workloads.values())
-        return {name: census.held(obj, on.get(name, ()), planned) for name, obj in gpu_nodes.items()}
+        planned = demand.planned(stores.workloads.values())
+        return {name: census.held(obj, on.get(name, ()), planned) for name, obj in stores.gpu_nodes.items()}
 
-    def _select(self, gpu_nodes: Mapping[str, GPUNode], found: _Round) -> dict[str, list[SeenCard]]:
+    def _select(self, stores: Stores, found: _Round) -> dict[str, list[SeenCard]]:
         """Strategy -> its cards, in the order in which strategies decide."""
-        order = sorted(self._stores.strategies.values(), key=lambda each: (-each.spec.priority, each.metadata.name))
+        order = sorted(stores.strategies.values(), key=lambda each: (-each.spec.priority, each.metadata.name))
         cards: dict[str, list[SeenCard]] = {each.metadata.name: [] for each in order}
         clocks = census.Clocks(self._asked_at, self._settings.cooldown_seconds, self._settings.patience_seconds)
         for name in cards:
             found.outcomes[name] = Outcome()
-        for node_name, obj in sorted(gpu_nodes.items()):
-            node = self._stores.nodes.get(node_name)
+        for node_name, obj in sorted(stores.gpu_nodes.items()):
+            node = stores.nodes.get(node_name)
             if node is None:
                 continue
             labels = node.metadata.labels
