@@ -13,10 +13,46 @@ def test_the_agent_does_without_what_is_large():
     modules = ", ".join(f"kgwe.apps.agent.{name}" for name in _PARTS.split())
     code = f"""
 import sys
-sys.modules["rich"] = None
+from kgwe.apps.agent import __main__ as process
+process.leave_out()
 import {modules}, kgwe.kube.client, kgwe.hardware.nvml, kgwe.telemetry.logs
-large = {{"numpy", "uvicorn", "prometheus_client", "cyclopts", "pygments"}} & set(sys.modules)
+names = {{"numpy", "uvicorn", "prometheus_client", "cyclopts", "pygments", "lightkube.models.core_v1"}}
+large = names & set(sys.modules)
 sys.exit(f"loaded: {{large}}" if large else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_left_out_is_not_missed(tmp_path):
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(
+        """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+"""
+    )
+    code = f"""
+import asyncio
+from kgwe.apps.agent import __main__ as process
+process.leave_out()
+from kgwe import errors
+from kgwe.kube.client import KubeClient
+async def connect(path):
+    async with KubeClient.connect(path) as client:
+        await client.request("GET", "/version")
+for path, error in (({str(kubeconfig)!r}, errors.Transient), ("/nowhere", errors.Permanent)):
+    try:
+        asyncio.run(connect(path))
+    except error as exc:
+        print(exc)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    refused, missing = done.stdout.splitlines()
+    assert "GET /version" in refused
+    assert "reading kubeconfig" in missing

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import importlib.util
 import os
 import sys
+import types
 from pathlib import Path
 
 CONFIG_ENV = "KGWE_AGENT_CONFIG"
@@ -19,12 +21,31 @@ CONFIG_ENV = "KGWE_AGENT_CONFIG"
 _M_ARENA_MAX = -8
 
 
+def leave_out() -> None:
+    """Keep out of the process what comes along unused: a fifth of it."""
+    # structlog takes rich and its lexers along, for colours on a terminal.
+    sys.modules["rich"] = None  # type: ignore[assignment] # "cannot be imported", as the import system spells it
+    # Of lightkube only the reading of kubeconfigs is used; the package itself loads a class for every kind there is.
+    spec = importlib.util.find_spec("lightkube")
+    if spec is None:
+        return
+    models = types.ModuleType("lightkube.core.internal_models")
+    models.meta_v1 = models  # type: ignore[attr-defined] # what its exceptions import from there
+    sys.modules["lightkube"] = importlib.util.module_from_spec(spec)
+    sys.modules[models.__name__] = models
+    try:
+        importlib.import_module("kgwe.kube.connection")
+    except (ImportError, AttributeError):
+        # Another release is built otherwise: then all of it.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lightkube"]:
+            del sys.modules[name]
+
+
 def run() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_ARENA_MAX, 1)
-    # structlog takes rich and its lexers along for colours on a terminal: a sixth of the whole process.
-    sys.modules["rich"] = None  # type: ignore[assignment] # "cannot be imported", as the import system spells it
-    from kgwe import errors  # noqa: PLC0415 - after rich is out of the way
+    leave_out()
+    from kgwe import errors  # noqa: PLC0415 - after the large is out of the way
     from kgwe.apps.agent import main, settings  # noqa: PLC0415
     from kgwe.telemetry import logs  # noqa: PLC0415
 
