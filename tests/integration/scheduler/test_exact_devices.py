@@ -97,13 +97,14 @@ async def node(bed: Bed) -> AsyncIterator[OneNode]:
         jobs: list[Awaitable[None]] = [made.agent.run(stop), made.admit(), made.gpunodes.run()]
         tasks = [asyncio.ensure_future(each) for each in jobs]
         bed.pods.on_change(made.on_pod)
-        await made.gpunodes.synced.wait()
-        await stand_in.until(lambda: len(made.kubelet.healthy()) == 8 and NODE in made.gpunodes.store, 30)
         try:
+            await stand_in.until(lambda: len(made.kubelet.healthy()) == 8 and NODE in made.gpunodes.store, 60)
             yield made
         finally:
             stop.set()
             await asyncio.wait([tasks[0]], timeout=10)
+            # A card that was sick stays so over a restart: the next test has a new machine.
+            await bed.client.delete(resources.GPU_NODE, NODE)
             for task in tasks:
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
