@@ -77,6 +77,7 @@ class Burst:
         return msgspec.structs.replace(result, wall_s=round(time.monotonic() - began, 1), **found)
 
     async def _warm_up(self, count: int) -> None:
+        count = min(count, sum(self._bed.free.values()))
         if not count:
             return
         self._bed.step.update("warming up")

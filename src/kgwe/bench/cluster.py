@@ -49,7 +49,7 @@ class Options:
     kind: Kind = "kgwe"
     strategy: str = "leastLoaded"
     phases: tuple[Phase, ...] = ALL_PHASES
-    warm_up: int = 20
+    warm_up: int = 300
     repeat: int = 2
     seed: int = 1
     timeout_s: float = 600.0
@@ -72,13 +72,13 @@ class Options:
             raise errors.Permanent(f"--phases: name at least one of {', '.join(ALL_PHASES)}")
         pieces = scenarios.pieces(self.scenario, self.size)
         gpus = self.node_set.gpus()
-        # The largest pod is what has to fit; where not all is meant to, only the warm-up has to.
+        # The largest pod is what has to fit.
         room = slots(gpus, max(piece.gpus for piece in pieces))
         asked = len(pieces) if scenarios.fits_all(self.scenario) else 0
-        if max(asked, self.warm_up) > room:
+        if asked > room:
             raise errors.Permanent(
-                f"{max(asked, self.warm_up)} pods do not fit: {self.size.nodes} nodes hold {room}.\n"
-                f"Next: more --nodes, or fewer --pods, --gangs or --warm-up."
+                f"{asked} pods do not fit: {self.size.nodes} nodes hold {room}.\n"
+                f"Next: more --nodes, or fewer --pods or --gangs."
             )
 
 

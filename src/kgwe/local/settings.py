@@ -86,7 +86,8 @@ def kwok_configuration() -> str:
             # Pods get addresses from one range wide enough for any fleet that fits a laptop.
             "cidr": "10.64.0.1/10",
             "enableDebuggingHandlers": False,
-            "podPlayStageParallelism": 16,
+            # Few: a pod that kwok meets again while its own patch is on the way is patched again.
+            "podPlayStageParallelism": 4,
             "nodePlayStageParallelism": 16,
             "nodeLeaseDurationSeconds": 0,
         },

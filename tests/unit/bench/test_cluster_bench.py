@@ -142,7 +142,6 @@ def test_a_run_that_did_not_settle_in_one_round_did_not_settle():
         ({"nodes": 2, "pods": 17}, "2 nodes hold 16"),
         ({"nodes": 2, "pods": 3, "gpus": 5, "warm_up": 0}, "hold 2"),
         ({"nodes": 1, "pods": 1, "gpus": 9, "warm_up": 0}, "hold 0"),
-        ({"nodes": 1, "pods": 4, "warm_up": 20}, "20 pods"),
         ({"nodes": 1, "pods": 3, "warm_up": 0, "gpus_per_node": 2}, "1 nodes hold 2"),
         ({"gpus_per_node": 0}, "--gpus-per-node 0"),
         ({"leaf": 0}, "--leaf 0"),

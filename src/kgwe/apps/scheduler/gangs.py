@@ -41,6 +41,8 @@ class Gangs:
         self._groups: dict[str, Group] = {}  # owner -> gang
         self._owner: dict[str, str] = {}  # pod uid -> owner
         self._requests: dict[str, podrequest.PodAsk] = {}
+        # Pods that belong to no gang -> what they said when that was read.
+        self._strangers: dict[str, tuple[object, ...]] = {}
         self.lookup: Callable[[], Groups] = _no_groups
         self.refusal: Callable[[str], Refusal | None] = lambda _owner: None
         self._want: Callable[[Ask], None]
@@ -77,6 +79,7 @@ class Gangs:
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
         """A pod that no workload of ours owns came, changed or (None) went."""
         if pod is None:
+            self._strangers.pop(uid, None)
             self._gone(uid)
             return
         member = self._member(uid, pod)
@@ -105,13 +108,19 @@ class Gangs:
             return group.members[uid][1]
         if not policy.spec_of(self._state.config).enableGangScheduling:
             return None
-        return dialects.membership(pod, self.lookup())
+        meta = pod.metadata
+        said = (meta.labels, meta.annotations, meta.ownerReferences, pod.spec.schedulingGroup, pod.spec.workloadRef)
+        member = None if self._strangers.get(uid) == said else dialects.membership(pod, self.lookup())
+        if member is None:
+            self._strangers[uid] = said
+        return member
 
     def on_group(self, change: Change[Any]) -> None:
         """An object that memberships are read from changed: those of its namespace are read again."""
         found = change.new or change.old
         if found is None or (change.old is not None and change.new is not None and _same(change.old, change.new)):
             return
+        self._strangers.clear()
         meta = found["metadata"] if isinstance(found, dict) else found.metadata
         namespace = meta.get("namespace", "") if isinstance(meta, dict) else meta.namespace
         for uid, pod in list(self._state.pods.items()):

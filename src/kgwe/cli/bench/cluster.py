@@ -44,7 +44,7 @@ def run(
     kind: Kind = "kgwe",
     strategy: str = "leastLoaded",
     phases: Annotated[tuple[Phase, ...], Parameter(consume_multiple=True)] = bench.ALL_PHASES,
-    warm_up: int = 20,
+    warm_up: int = 300,
     repeat: int = 2,
     seed: int = 1,
     timeout_s: float = 600.0,
@@ -89,7 +89,7 @@ def run(
     phases
         null: bound by a loop that does not think; kube-scheduler: that alone; kgwe.
     warm_up
-        Pods run and removed before each measurement.
+        Pods run and removed before each measurement, as far as they fit.
     repeat
         Rounds over all phases, every other one backwards; numbers are medians.
     seed
