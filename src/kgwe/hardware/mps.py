@@ -230,10 +230,11 @@ class MpsDaemons:
                 self._failed(unit, str(exc))
                 return False
             log.info("mps_started", uuid=wish.uuid, pid=daemon.pid)
+            unit.asked_s = self._clock()  # nobody can be its client yet
         else:
             log.info("mps_adopted", uuid=wish.uuid, pid=daemon.pid)
+            unit.asked_s = -math.inf
         unit.daemon, unit.since_s, unit.silent, unit.limits = daemon, self._clock(), 0, None
-        unit.asked_s = -math.inf
         return True
 
     async def _answers(self, unit: _Unit) -> bool:

@@ -191,20 +191,16 @@ class Control:
 
     async def thread_percentage(self) -> float:
         """The default of the next server."""
-        text = await self.ask("get_default_active_thread_percentage")
-        try:
-            return float(text.strip())
-        except ValueError as exc:
-            raise errors.Transient(f"the MPS daemon answers {text.strip()[:80]!r} for a percentage") from exc
+        return _percentage(await self.ask("get_default_active_thread_percentage"))
 
     async def set_limits(self, thread_percentage: int, memory_mib: int | None) -> None:
         """Limits of the next server. Device 0 is the one the daemon sees."""
         commands = [f"set_default_active_thread_percentage {thread_percentage}"]
         if memory_mib is not None:
             commands.append(f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
-        for command in commands:
-            await self.ask(command)
-        if await self.thread_percentage() != thread_percentage:
+        # One process for all of them; the last line of the answer is that to the last question.
+        told = (await self.ask(*commands, "get_default_active_thread_percentage")).split()
+        if not told or _percentage(told[-1]) != thread_percentage:
             raise errors.Transient("the MPS daemon did not take the thread percentage")
 
     async def clients(self) -> dict[int, tuple[int, ...]]:
@@ -212,8 +208,9 @@ class Control:
         servers = _numbers(await self.ask("get_server_list"))
         return {server: _numbers(await self.ask(f"get_client_list {server}")) for server in servers}
 
-    async def ask(self, command: str) -> str:
+    async def ask(self, *commands: str) -> str:
         """What the daemon answers; Transient when there is none or it does not answer."""
+        command = "\n".join(commands)
         process = await self._spawn(
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
@@ -246,6 +243,13 @@ class Control:
             )
         except OSError as exc:
             raise errors.Transient(f"{self._binary} cannot be run: {exc.strerror}") from exc
+
+
+def _percentage(text: str) -> float:
+    try:
+        return float(text.strip())
+    except ValueError as exc:
+        raise errors.Transient(f"the MPS daemon answers {text.strip()[:80]!r} for a percentage") from exc
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class Bed:
         self.clock = Clock()
         self.modes: list[tuple[str, bool]] = []
 
-    def daemons(self, deadline_s: float = 10.0) -> MpsDaemons:
+    def daemons(self, deadline_s: float = 60.0) -> MpsDaemons:
         return MpsDaemons(
             self.root,
             binary=str(self.binary),
@@ -224,7 +224,7 @@ async def test_a_daemon_that_falls_silent_is_replaced(bed):
         await patient.tend()
     assert (await patient.status_of("GPU-a")).problem == "the MPS daemon no longer answered and was ended"
     assert bed.running() == []
-    patient._units["GPU-a"].control._deadline_s = 10.0
+    patient._units["GPU-a"].control._deadline_s = 60.0
     bed.clock.now += 5
     await patient.tend()
     assert (await patient.status_of("GPU-a")).pid != first.pid
@@ -313,12 +313,12 @@ async def something_is_wanted(bed: Bed, process: subprocess.Popen[str]) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("fault", ["", "slow"])
-async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_behind(bed, fault):
+@pytest.mark.parametrize(("fault", "rounds"), [("", 3), pytest.param("slow", 12, marks=pytest.mark.slow)])
+async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_behind(bed, fault, rounds):
     fake.misbehave(bed.binary, fault)
     dice = random.Random(7)
     units = ["GPU-a", "GPU-b", "MIG-c", "MIG-d"]
-    for _ in range(6):
+    for _ in range(rounds):
         process = agent(bed, *dice.sample(units, 2))
         with process:
             await something_is_wanted(bed, process)
