@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -19,8 +15,8 @@ from tests.integration.scheduler.broken import gang, pods_of, running, where
 
 from kgwe.apps.agent.health_node import CONDITION
 from kgwe.kube import resources
-from kgwe.local import fleet, models
-from kgwe.local.nvml.hardware import Hardware
+from kgwe.local import agents, fleet, models
+from kgwe.local.agents import AgentMachine
 from kgwe.model import inventory
 
 if TYPE_CHECKING:
@@ -32,78 +28,45 @@ if TYPE_CHECKING:
     from kgwe.kube.api.gpunode import GPUNode
 
 _NODES = 3
-_JOULES = 1_000_000
+_MILLIJOULES = 10**9
 # Long enough for a machine that does much else; what was measured is printed.
 _PATIENCE_S = 120.0
 
 
-class Machine:
-    """One node's hardware, and the agent on it."""
-
-    def __init__(self, folder: Path, node: inventory.FleetNode, kubeconfig: Path) -> None:
-        self.name = node.name
-        self.hardware = Hardware.create(folder / node.name, node)
-        for card in range(len(node.cards)):
-            self.hardware.set(card, energy_mj=_JOULES * 1000)
-        self._log = folder / f"{node.name}.log"
-        self._kubeconfig = kubeconfig
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        settings = {
-            "KGWE_AGENT_GRPC_BIND_ADDRESS": "",
-            "KGWE_AGENT_EXPORTER_BIND_ADDRESS": "",
-            "KGWE_AGENT_ENABLE_POD_RESOURCES": "false",
-            "KGWE_AGENT_ENABLE_MIG": "false",
-            "KGWE_AGENT_TELEMETRY_INTERVAL_SECONDS": "2",
-            "KGWE_AGENT_HEARTBEAT_INTERVAL_SECONDS": "2",
-        }
-        argv = [sys.executable, "-m", "kgwe.cli", "agent", "--node-name", self.name]
-        argv += ["--kubeconfig", str(self._kubeconfig)]
-        with self._log.open("ab") as out:
-            env = os.environ | settings | dict(self.hardware.environment)
-            self._process = subprocess.Popen(argv, env=env, stdout=out, stderr=out)
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(30)
-            self._process = None
-
-    def reset(self, uuid: str) -> None:
-        subprocess.run([self.hardware.smi, "--gpu-reset", "-i", uuid], check=True, capture_output=True)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()[-3000:] if self._log.exists() else ""
-
-
 @pytest.fixture
-async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, Machine]]:
+async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, AgentMachine]]:
+    """Every node with an agent of its own, with the rights of deploy/agent.yaml."""
     model = models.load("dgx-h100")
+    await agents.install(bed.client)
     await fleet.apply_fleet(bed.client, model, _NODES)
-    found = {node.name: Machine(tmp_path, node, bed.cluster.kubeconfig) for node in inventory.expand(model, _NODES)}
-    try:
+    with contextlib.ExitStack() as stack:
+        found = {
+            node.name: stack.enter_context(AgentMachine(node, tmp_path / node.name))
+            for node in inventory.expand(model, _NODES)
+        }
         for machine in found.values():
-            machine.start()
+            for card in range(len(machine.node.cards)):
+                machine.hardware.set(card, energy_mj=_MILLIJOULES)
+            start(bed, machine)
         for machine in found.values():
             await until_gpunode(bed, machine, lambda obj: obj.spec.source == "Agent" and obj.status.healthyGPUs == 8)
         yield found
-    finally:
-        for machine in found.values():
-            machine.stop(signal.SIGKILL)
 
 
-async def until_gpunode(bed: Bed, machine: Machine, holds: Callable[[GPUNode], bool]) -> GPUNode:
+def start(bed: Bed, machine: AgentMachine) -> None:
+    machine.start(agents.kubeconfig(bed.cluster), telemetry_interval_seconds="2", heartbeat_interval_seconds="2")
+
+
+async def until_gpunode(bed: Bed, machine: AgentMachine, holds: Callable[[GPUNode], bool]) -> GPUNode:
     obj: GPUNode | None = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
             while True:
-                obj = await bed.client.get(resources.GPU_NODE, machine.name)
+                obj = await bed.client.get(resources.GPU_NODE, machine.node.name)
                 if holds(obj):
                     return obj
                 await asyncio.sleep(0.02)
-    pytest.fail(f"{machine.name} is {obj and obj.status}; its agent says:\n{machine.log}")
+    pytest.fail(f"{machine.node.name} is {obj and obj.status}; its agent says:\n{machine.log.read_text()[-3000:]}")
 
 
 async def until_events(bed: Bed, *wanted: str) -> None:
@@ -116,23 +79,23 @@ async def until_events(bed: Bed, *wanted: str) -> None:
             await asyncio.sleep(0.2)
 
 
-async def until_condition(bed: Bed, machine: Machine, status: str) -> None:
+async def until_condition(bed: Bed, machine: AgentMachine, status: str) -> None:
     async with asyncio.timeout(_PATIENCE_S):
         while True:
-            node = await bed.client.get(resources.NODE, machine.name)
+            node = await bed.client.get(resources.NODE, machine.node.name)
             if status in [each.status for each in node.status.conditions if each.type == CONDITION]:
                 return
             await asyncio.sleep(0.1)
 
 
-async def until_beat(bed: Bed, machine: Machine) -> GPUNode:
+async def until_beat(bed: Bed, machine: AgentMachine) -> GPUNode:
     """The GPUNode once the agent that runs now has said that it is as it should be."""
-    before = (await bed.client.get(resources.GPU_NODE, machine.name)).status.heartbeatTime
+    before = (await bed.client.get(resources.GPU_NODE, machine.node.name)).status.heartbeatTime
     return await until_gpunode(bed, machine, lambda obj: obj.status.heartbeatTime != before)
 
 
 async def test_an_xid_takes_the_card_out_of_service_and_the_gang_runs_elsewhere(
-    bed: Bed, machines: dict[str, Machine], record_property: Callable[[str, object], None]
+    bed: Bed, machines: dict[str, AgentMachine], record_property: Callable[[str, object], None]
 ) -> None:
     replica = await bed.controller()
     workload, before = await running(bed, gang("g", 2), 2)
@@ -150,7 +113,7 @@ async def test_an_xid_takes_the_card_out_of_service_and_the_gang_runs_elsewhere(
     hurt = await until_gpunode(bed, sick, lambda obj: obj.status.gpus[3].health.state == "Unhealthy")
     record_property("published_s", time.monotonic() - begun)
     await bed.until(
-        lambda: len(where(bed, workload)) == 2 and where(bed, workload)[1] != sick.name, timeout_s=_PATIENCE_S
+        lambda: len(where(bed, workload)) == 2 and where(bed, workload)[1] != sick.node.name, timeout_s=_PATIENCE_S
     )
     record_property("recovered_s", time.monotonic() - begun)
 
@@ -165,16 +128,17 @@ async def test_an_xid_takes_the_card_out_of_service_and_the_gang_runs_elsewhere(
     await until_condition(bed, sick, "False")
 
     # An agent that dies and comes back finds the card as it left it.
-    sick.stop(signal.SIGKILL)
-    sick.start()
+    sick.kill()
+    start(bed, sick)
     again = await until_beat(bed, sick)
     assert again.status.gpus[3].health == card.health
     assert again.status.incidents == hurt.status.incidents
 
     # A reset, for which the agent has to let go of the driver, is what brings it back. Its past stays.
     sick.stop()
-    sick.reset(card.uuid)
-    sick.start()
+    reset = await asyncio.create_subprocess_exec(sick.hardware.smi, "--gpu-reset", "-i", card.uuid)
+    assert await reset.wait() == 0
+    start(bed, sick)
     well = await until_gpunode(bed, sick, lambda obj: obj.status.gpus[3].health.state == "Healthy")
     assert well.status.gpus[3].reliability == card.reliability
     await until_condition(bed, sick, "True")

@@ -13,9 +13,12 @@ import msgspec
 import pytest
 from tests.unit.agent import bed
 
+from kgwe import errors
 from kgwe.apps.agent import report
 from kgwe.apps.agent.health import Change, Health
 from kgwe.apps.agent.health_node import CONDITION, RESET_ANNOTATION, TAINT, NodeHealth, wanted
+from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.settings import Settings
 from kgwe.kube.api import gpunode
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.client import KubeClient
@@ -323,3 +326,23 @@ async def test_the_node_says_it_and_is_tainted_only_if_asked(there):
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+# --- the agent ------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_has_seen_nothing_writes_nothing_over_what_is_known(monkeypatch):
+    """Its machine is not read yet, and neither is the API."""
+
+    async def no_driver() -> bed.MemoryDriver:
+        raise errors.Transient("not yet")
+
+    agent = Agent(Settings(node_name="n1"), no_driver, Api().client())
+    offered: list[gpunode.GPUNodeStatus] = []
+    monkeypatch.setattr(agent.publisher, "offer", lambda status, _: offered.append(status))
+    agent.tell()
+    assert offered == []
+    assert agent.informer is not None
+    agent.informer.synced.set()
+    agent.tell()
+    assert [each.gpuCount for each in offered] == [0], "there is nothing to lose"
