@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe import errors
 from kgwe.hardware import nvml_processes, nvml_values
 from kgwe.hardware.nvml_library import Code
+from kgwe.model import mig
 from kgwe.model.device import Instance, MigState
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _ENABLED: Final = 1
 _SHARED_ENGINES: Final = 0
 _FIRST_VERSION: Final = 1
+_LIST: Final = "nvmlDeviceGetGpuInstances"
 _NAME: Final = re.compile(r"\d+g\.\d+gb\S*")
 _MIB_PER_GIB: Final = 1024
 
@@ -66,8 +68,11 @@ class Mig:
 
     def instances(self, handle: Any) -> tuple[Instance, ...]:
         """What the card is cut into, by where it starts."""
-        uuids = {gpu_instance: uuid for gpu_instance, uuid, _ in self.devices(handle)}
+        devices = self.devices(handle)
         busy = nvml_processes.busy_instances(self._library, handle)
+        if self._may_not_list(handle):
+            return tuple(sorted(self._seen_from_outside(handle, devices, busy), key=lambda each: each.start))
+        uuids = {gpu_instance: uuid for gpu_instance, uuid, _ in devices}
         found = []
         for profile, gpu_instance in self._gpu_instances(handle):
             info = self._library.known("nvmlGpuInstanceGetInfo", gpu_instance)
@@ -85,6 +90,33 @@ class Mig:
                 )
             )
         return tuple(sorted(found, key=lambda instance: instance.start))
+
+    def _may_not_list(self, handle: Any) -> bool:
+        """GPU instances are listed for root only; the devices made of them for everybody."""
+        profile = next(iter(self.profiles(handle)), None)
+        return profile is not None and self._listed(handle, profile)[1] == Code.NO_PERMISSION
+
+    def _seen_from_outside(
+        self, handle: Any, devices: list[tuple[int, str, Any]], busy: frozenset[int] | None
+    ) -> Iterator[Instance]:
+        """Profile and place as the devices' names and ids tell them; what cannot be used is not seen."""
+        offered = {profile.name: profile for profile in self.profiles(handle)}
+        for instance_id, (uuid, device) in {found: (uuid, device) for found, uuid, device in devices}.items():
+            named = _NAME.search(self._library.known("nvmlDeviceGetName", device) or "")
+            profile = offered.get(named[0]) if named else None
+            if profile is None:
+                continue
+            size, units = self._usual_size(handle, profile)
+            yield Instance(
+                uuid=uuid,
+                instance_id=instance_id,
+                profile=profile.name,
+                # Ids count halves of halves as in a heap: see `mig.Placement.instance_id`.
+                start=(instance_id + 1 - units // size) * size,
+                size=size,
+                memory_mib=profile.memory_mib,
+                is_busy=None if busy is None else instance_id in busy,
+            )
 
     def devices(self, handle: Any) -> list[tuple[int, str, Any]]:
         """(GPU instance, UUID, handle) of everything usable; of several in one GPU instance the lowest comes last."""
@@ -126,16 +158,19 @@ class Mig:
 
     def _gpu_instances(self, handle: Any) -> Iterator[tuple[Profile, Any]]:
         for profile in self.profiles(handle):
-            room = (self._library.nvml.c_nvmlGpuInstance_t * max(profile.limit, 1))()
-            count = ctypes.c_uint(len(room))
-            function = "nvmlDeviceGetGpuInstances"
-            _, code = self._library.attempt(function, handle, profile.id, room, ctypes.byref(count))
+            found, code = self._listed(handle, profile)
             if code in {Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND}:
                 return
             if code != Code.SUCCESS:  # an instance that is overlooked would be cut over
-                raise self._library.error(code, function)
-            for i in range(count.value):
-                yield profile, room[i]
+                raise self._library.error(code, _LIST)
+            for gpu_instance in found:
+                yield profile, gpu_instance
+
+    def _listed(self, handle: Any, profile: Profile) -> tuple[list[Any], int]:
+        room = (self._library.nvml.c_nvmlGpuInstance_t * max(profile.limit, 1))()
+        count = ctypes.c_uint(len(room))
+        _, code = self._library.attempt(_LIST, handle, profile.id, room, ctypes.byref(count))
+        return (list(room[: count.value]) if code == Code.SUCCESS else []), code
 
     # --- the mode -------------------------------------------------------------------------------------------
 
@@ -210,7 +245,7 @@ class Mig:
         """The memory units of the profile; refused where it cannot start there on any card of this kind."""
         places = self._places(handle, profile)
         if places is None:
-            return self._guessed_size(handle, profile)
+            return self._usual_size(handle, profile)[0]
         sizes = {place.start: place.size for place in places}
         if start not in sizes:
             starts = " ".join(map(str, sorted(sizes)))
@@ -226,12 +261,15 @@ class Mig:
             return None
         return list(room[: count.value])
 
-    def _guessed_size(self, handle: Any, profile: Profile) -> int:
-        """Where the driver does not list places: eighths of the card's memory, fourths on the smallest."""
+    def _usual_size(self, handle: Any, profile: Profile) -> tuple[int, int]:
+        """(memory units of the profile, of the card) where the driver does not list places."""
         offered = self.profiles(handle)
+        for geometry in mig.GEOMETRIES.values():
+            if {each.name for each in offered} <= set(geometry.profiles):
+                return geometry.profiles[profile.name].units, geometry.units
+        # A card nobody knows: eighths of its memory, as on all big ones.
         whole = max(each.memory_mib for each in offered)
-        units = 8 if max(each.slices for each in offered) > 4 else 4  # noqa: PLR2004 -- an A30 has 4 slices
-        return max(round(units * profile.memory_mib / whole), 1)
+        return max(round(8 * profile.memory_mib / whole), 1), 8
 
     def _create_compute_instance(self, gpu_instance: Any, profile: Profile, *, undo: bool) -> None:
         try:

@@ -321,6 +321,29 @@ async def test_media_engines_go_to_one_instance(cut: Bench) -> None:
     assert await cut.places() == ["1g.10gb+me@0", "1g.10gb@1"]
 
 
+@pytest.mark.parametrize("gpu_name", [A100, "A30"])
+async def test_who_is_not_root_reads_the_same_and_cuts_nothing(tmp_path: Path, gpu_name: str) -> None:
+    made = await bench(tmp_path, gpu_name)
+    geometry = gpu.CATALOGUE[gpu_name].geometry
+    assert geometry is not None
+    for state_number in (1, 7, 20, 50):
+        atlas = layouts.atlas(geometry)
+        for placement in atlas.layout(state_number):
+            await made.create(f"{placement.profile.name}@{placement.start}")
+        as_root = (await gpus.card(made.driver)).mig
+        for function in ("nvmlDeviceGetGpuInstances", "nvmlDeviceGetGpuInstanceById"):
+            made.machine.fail(function, Code.NO_PERMISSION)
+        assert (await gpus.card(made.driver)).mig == as_root
+        with pytest.raises(errors.Permanent, match="Permissions"):
+            await made.create(f"{as_root.instances[0].profile}@{as_root.instances[0].start}")
+        with pytest.raises(errors.Permanent, match="Permissions"):
+            await made.driver.destroy_instance(made.uuid, as_root.instances[0].instance_id)
+        made.machine.mend()
+        for place in await made.places():
+            await made.remove(place)
+    await made.driver.close()
+
+
 @pytest.mark.parametrize("model", [model for model in gpu.CATALOGUE.values() if model.geometry], ids=lambda m: m.name)
 def test_names_of_profiles_follow_from_their_sizes(model: gpu.GpuModel) -> None:
     """As they must where an old driver does not say the name."""
