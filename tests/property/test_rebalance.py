@@ -11,7 +11,8 @@ from tests.property.test_lifecycle import layouts
 
 from kgwe.model import mig
 from kgwe.sharing import strategy
-from kgwe.sharing.rebalance import Ask, CutCard, Gate, Group, decide
+from kgwe.sharing.cutcards import Ask, CutCard, Gate
+from kgwe.sharing.rebalance import Group, decide
 
 
 @st.composite

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.mig_card import A100, places
 
-from kgwe.sharing.rebalance import Ask, CutCard, Decision, Gate, Group, decide
+from kgwe.sharing.cutcards import Ask, CutCard, Gate
+from kgwe.sharing.rebalance import Decision, Group, decide
 
 OPEN = Gate(slots=100)
 

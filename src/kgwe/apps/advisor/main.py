@@ -104,6 +104,7 @@ class Advisor:
         pairs: list[tuple[Resource[Any], Callable[[Any], None]]] = [
             (resources.SCHEDULER_CONFIG, state.on_config),
             (resources.TOPOLOGY_DOMAIN, state.on_domain),
+            (resources.MIG_STRATEGY, state.on_strategy),
             (resources.GPU_NODE, state.on_gpunode),
             (resources.WARP_GPU_WORKLOAD, state.on_warp),
             (resources.GPU_WORKLOAD, state.on_kgwe),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.kube import migcards, translate
 from kgwe.model import amounts, gpu, mig
+from kgwe.sharing.cutcards import CutCard
 from kgwe.sharing.lifecycle import Phase
-from kgwe.sharing.rebalance import CutCard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

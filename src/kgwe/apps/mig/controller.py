@@ -21,8 +21,9 @@ from kgwe.kube import migcards, resources, timestamp
 from kgwe.kube.api.gpunode import CardSpec, MIGLayout
 from kgwe.model import mig, quantity
 from kgwe.sharing import rebalance
+from kgwe.sharing.cutcards import Gate
 from kgwe.sharing.lifecycle import name_of
-from kgwe.sharing.rebalance import Gate, Group
+from kgwe.sharing.rebalance import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.api.migstrategy import MIGStrategy
     from kgwe.kube.client import KubeClient
-    from kgwe.sharing.rebalance import Ask, CutCard
+    from kgwe.sharing.cutcards import Ask, CutCard
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.model import gpu, mig
 from kgwe.placement.constraints import any_term_matches
 from kgwe.placement.taints import Taint
-from kgwe.sharing.rebalance import Ask
+from kgwe.sharing.cutcards import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 OWN: Final[tuple[Resource[Any], ...]] = (
     resources.SCHEDULER_CONFIG,
     resources.TOPOLOGY_DOMAIN,
+    resources.MIG_STRATEGY,
     resources.GPU_NODE,
     resources.WARP_GPU_WORKLOAD,
     resources.GPU_WORKLOAD,
@@ -282,6 +283,7 @@ def feed(view: View, found: Mapping[Resource[Any], Iterable[Any]]) -> None:
     listeners: list[tuple[Resource[Any], Callable[[Any], None]]] = [
         (resources.SCHEDULER_CONFIG, state.on_config),
         (resources.TOPOLOGY_DOMAIN, state.on_domain),
+        (resources.MIG_STRATEGY, state.on_strategy),
         (resources.NODE, state.on_node),
         (resources.GPU_NODE, state.on_gpunode),
         (resources.POD_DISRUPTION_BUDGET, state.on_budget),

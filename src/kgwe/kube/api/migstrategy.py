@@ -86,18 +86,24 @@ class MIGStrategySpec(ApiStruct, frozen=True):
     nodeSelector: Annotated[dict[str, str], about("Labels the nodes must carry; all nodes when left out.")] = {}
     gpuSelector: Annotated[GPUSelector, about("Which GPUs of those nodes.")] = GPUSelector()
     allowDynamicReconfig: Annotated[
-        bool, about("Whether idle GPUs may be cut anew as demand changes; running work is never disturbed.")
+        bool, about("Whether spare slices may be cut anew as demand changes; running work is never disturbed.")
     ] = False
     rebalanceInterval: Annotated[
         str,
         about(
-            "How often demand is looked at, when allowDynamicReconfig is true.",
+            "How often spare slices are cut anew to follow what was asked of late, when allowDynamicReconfig is true."
+            " Work that waits is cut for at once.",
             max_length=16,
             rules=(duration("rebalanceInterval", "10s"),),
         ),
     ] = "5m"
     minUtilizationThreshold: Annotated[
-        float, about("Slices busy for less than this fraction of the time count as spare.", ge=0, le=1)
+        float,
+        about(
+            "Free slices that were in use for at least this fraction of the last interval are the last to go.",
+            ge=0,
+            le=1,
+        ),
     ] = 0.3
     priority: Annotated[
         int, about("Where two strategies select the same GPU, the higher priority decides.", ge=0, le=1_000_000)
