@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.scheduler.objects import TWO, UID, deployment, job, pod, replica
 
 from kgwe.apps.scheduler import runs, seating
+from kgwe.model import places
 from kgwe.placement.node import MOST_CARDS
 from kgwe.placement.planning import Seat
 
@@ -40,7 +41,7 @@ def test_one_part_that_we_would_not_write_spoils_the_whole(text):
 def test_any_text_can_be_read(text):
     seating.decode(text)
     seating.seat_of({seating.SEAT_ANNOTATION: text})
-    seating.cards_of({seating.CARDS_ANNOTATION: text})
+    places.planned({seating.CARDS_ANNOTATION: text, seating.SLICES_ANNOTATION: text})
     runs.parse_indexes(text)
 
 
@@ -51,10 +52,10 @@ def test_a_seat_is_named_by_owner_and_number():
 
 
 def test_cards_are_a_mask_of_no_more_than_a_node_can_have():
-    assert seating.cards_of({seating.CARDS_ANNOTATION: "f0"}) == 0xF0
+    assert places.planned({seating.CARDS_ANNOTATION: "f0"}).cards == 0xF0
     whole = 2**MOST_CARDS - 1
-    assert seating.cards_of({seating.CARDS_ANNOTATION: f"{whole:x}"}) == whole
-    assert seating.cards_of({seating.CARDS_ANNOTATION: "1ffffffffffffffff"}) == 0
+    assert places.planned({seating.CARDS_ANNOTATION: f"{whole:x}"}).cards == whole
+    assert places.planned({seating.CARDS_ANNOTATION: "1ffffffffffffffff"}).cards == 0
 
 
 @pytest.mark.parametrize(

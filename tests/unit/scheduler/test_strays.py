@@ -12,12 +12,13 @@ from tests.unit.scheduler.objects import ONE, TWO, job, pod
 from kgwe import errors
 from kgwe.apps.scheduler import seating, strays
 from kgwe.apps.scheduler.runs import of_job
+from kgwe.model import places
 from kgwe.placement.planning import Seat
 
 
 def names(run, *pods, sick=None):
     def cards(pod):
-        return seating.cards_of(pod.metadata.annotations)
+        return places.planned(pod.metadata.annotations).cards
 
     return [each.metadata.name for each in strays.of(run, pods, lambda node: (sick or {}).get(node, 0), cards)]
 

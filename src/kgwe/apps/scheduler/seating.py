@@ -62,11 +62,6 @@ def _seat(part: re.Match[str]) -> Seat:
     return Seat(part["node"], int(part["cards"], _HEX), tuple((int(card), int(start)) for card, start in pairs))
 
 
-def cards_of(annotations: Mapping[str, str]) -> int:
-    """Mask of the cards a pod was given; 0 when it does not say, or not readably."""
-    return places.planned(annotations).cards
-
-
 def given(place: Holding | Seat) -> dict[str, str]:
     """The annotations that tell a pod's node which cards and slices were planned for it."""
     return places.as_annotations(Places(place.cards, place.slices))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, seating, standing
+from kgwe.apps.scheduler import jobs, seating, standing, truth
 from kgwe.apps.scheduler.workload import Workload
 from kgwe.apps.whatif import words
 from kgwe.apps.whatif.explanation import (
@@ -241,7 +241,7 @@ def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanatio
 def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     holding = view.fleet.holding(pod.metadata.uid)
     asks = words.asked(view.ask_of_pod(pod))
-    known = seating.cards_of(pod.metadata.annotations)
+    known = truth.cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(bits(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
     problems = tuple(_seat_problems(view, seats))
