@@ -10,6 +10,7 @@ from tests.samples import A100, card, cut_into, machine, reading
 
 from kgwe.apps.agent import around
 from kgwe.apps.agent.around import Around
+from kgwe.apps.agent.sampler import Sampler
 from kgwe.kube.api import core
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.device import Process
@@ -47,3 +48,14 @@ async def test_processes_have_the_names_of_their_pods_static_ones_too(tmp_path):
         await asyncio.wait_for(seen.run(60), 0.2)
     processes = tuple(Process(pid) for pid in (11, 12, 13, 14))
     assert seen.now([reading(0, processes=processes)]).pods == {11: "team/a", 12: "team/b", 13: "f" * 32}
+
+
+def test_clients_only_their_mps_server_knows_have_pods_too(tmp_path):
+    (tmp_path / "11").mkdir()
+    (tmp_path / "11" / "cgroup").write_text(f"0::/kubepods/burstable/pod{UID}/{'a' * 64}\n")
+    seen = Around(tmp_path)
+    seen.mps = lambda: {7: (11,)}
+    found = seen.now([reading(0, processes=(Process(7, 30, 0.8),))])
+    assert (found.pods, found.mps) == ({11: UID}, {7: (11,)})
+    told = Sampler().take(machine(card(0)), [reading(0, util=0.8, processes=(Process(7, 30, 0.8),))], 0.0, found)
+    assert told.cards[0].shares.pods == ((UID, 800_000),)

@@ -213,6 +213,18 @@ def test_a_machine_that_is_cut_anew_has_new_labels():
         assert found == profiles
 
 
+def test_a_sample_older_than_the_machine_leaves_no_labels_behind():
+    out = Exporter("node-1", clock=Clock())
+    before = machine(card(0, A100, cut=cut_into("7g.80gb@0")))
+    after = machine(card(0, A100, cut=cut_into("3g.40gb@0")))
+    out.set_machine(before)
+    out.set_sample(Sampler().take(before, [reading(0)], 100.0))
+    out.set_machine(after)
+    out.render()
+    out.set_sample(Sampler().take(after, [reading(0)], 100.0))
+    assert 'profile="7g.80gb",mig_uuid' not in out.render().decode()
+
+
 def test_instances_that_come_into_use_and_go_out_of_it_are_counted():
     out = Exporter("node-1", clock=Clock())
     on = machine(card(0, A100, cut=cut_into("3g.40gb@0", "3g.40gb@4")))

@@ -49,12 +49,14 @@ class Around:
         self.mps: Callable[[], Mapping[int, Sequence[int]]] = dict
 
     def now(self, readings: Iterable[Reading]) -> Surroundings:
-        pids = sampler.pids(readings)
+        mps = self.mps()
+        # Clients of an MPS server may be known to the server alone.
+        pids = sampler.pids(readings).union(*mps.values())
         uids = cgroups.pods_of(pids, self._proc) if pids else {}
         return Surroundings(
             pods={pid: self._names.get(uid, uid) for pid, uid in uids.items()},
             holders=self._holders,
-            mps=self.mps(),
+            mps=mps,
             activities=self._activities,
         )
 

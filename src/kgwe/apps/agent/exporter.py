@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from kgwe.apps.agent.exporter_families import Family, Number
-    from kgwe.model.device import Machine
-    from kgwe.model.sample import CardSample, InstanceSample, Sample, Traffic
+    from kgwe.model.device import Instance, Machine
+    from kgwe.model.sample import CardSample, Sample, Traffic
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _USAGE: Final = b"not found: try /metrics or /health\n"
@@ -58,8 +58,8 @@ class Exporter:
         self._machine: Machine | None = None
         self._sample: Sample | None = None
         self._health: Mapping[str, bool | None] = {}
-        #: uuid of a card, or (uuid, instance id) -> its labels without the closing bracket
-        self._parts: dict[tuple[str, int | None], str] = {}
+        #: a card or an instance -> its labels without the closing bracket
+        self._parts: dict[str | Instance, str] = {}
         self._fixed = ""
         self._churn = _Churn()
         self._made: tuple[Sample | None, bytes] | None = None
@@ -126,7 +126,9 @@ class Exporter:
                 yield family, part + "} ", value(card)
         for part, card in cards:
             yield from _card_lines(part, self._node, card)
-        instances = [(self._instance_part(part, card, each), each) for part, card in cards for each in card.instances]
+        instances = [
+            (self._instance_part(part, each.instance), each) for part, card in cards for each in card.instances
+        ]
         for family, figure in families.INSTANCE:
             for part, each in instances:
                 yield family, part + "} ", figure(each)
@@ -137,22 +139,22 @@ class Exporter:
             yield families.SAMPLE_AGE, labels(("node", self._node)), round(self._clock() - self._sample.at_s, 3)
 
     def _part(self, card: CardSample) -> str:
-        key = (card.device.uuid, None)
-        if key not in self._parts:
-            pairs = (("gpu_uuid", card.device.uuid), ("node", self._node), ("model", card.device.product))
-            self._parts[key] = labels(*pairs).rstrip("} ")
-        return self._parts[key]
+        uuid = card.device.uuid
+        if uuid not in self._parts:
+            pairs = (("gpu_uuid", uuid), ("node", self._node), ("model", card.device.product))
+            self._parts[uuid] = labels(*pairs).rstrip("} ")
+        return self._parts[uuid]
 
-    def _instance_part(self, part: str, card: CardSample, each: InstanceSample) -> str:
-        key = (card.device.uuid, each.instance.instance_id)
-        if key not in self._parts:
+    def _instance_part(self, part: str, instance: Instance) -> str:
+        # By all it is: another instance may get its id, and a sample may be older than the machine.
+        if instance not in self._parts:
             own = (
-                ("profile", each.instance.profile),
-                ("mig_uuid", each.instance.uuid),
-                ("gpu_instance_id", str(each.instance.instance_id)),
+                ("profile", instance.profile),
+                ("mig_uuid", instance.uuid),
+                ("gpu_instance_id", str(instance.instance_id)),
             )
-            self._parts[key] = part + _more(*own)
-        return self._parts[key]
+            self._parts[instance] = part + _more(*own)
+        return self._parts[instance]
 
 
 def _more(*pairs: tuple[str, str]) -> str:
