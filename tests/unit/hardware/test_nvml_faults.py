@@ -357,6 +357,16 @@ def test_the_hardware_can_be_let_go_of(machine: Hardware) -> None:
         assert now.gpus[0].util == 5
 
 
+def test_a_machine_of_another_version_is_built_anew(tmp_path: Path) -> None:
+    first = Hardware.create(tmp_path, gpus.box("T4"))
+    first.set(0, util=5)
+    other = tmp_path / "other"
+    other.write_bytes(first.library.read_bytes() + b"of another version")
+    other.replace(first.library)
+    with Hardware.create(tmp_path, gpus.box("T4")).locked() as now:
+        assert now.gpus[0].util == 0
+
+
 async def test_a_machine_is_found_as_it_was_left(tmp_path: Path) -> None:
     node = gpus.box("H100-SXM5-80GB")
     first = gpus.driver(Hardware.create(tmp_path, node))

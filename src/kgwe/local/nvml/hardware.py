@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import filecmp
 import mmap
 import shutil
 from dataclasses import dataclass
@@ -93,12 +94,12 @@ class Hardware:
 
     @classmethod
     def create(cls, folder: Path, node: FleetNode, *, generation: Generation = Generation.NEW) -> Hardware:
-        """Build the machine in a folder, or find it there as it was left."""
+        """Build the machine in a folder, or find it there as it was left; one of another version is built anew."""
         built = build.ensure(generation)
         folder.mkdir(parents=True, exist_ok=True)
         with Lock(folder / "lock", purpose="building a simulated machine").held(timeout_s=_LOCK_TIMEOUT_S):
             # The state is written last and says that all is there.
-            if not (folder / STATE_FILE).exists():
+            if not (folder / STATE_FILE).exists() or not _is_of(built, folder):
                 _assemble(folder, built, node)
         return cls(folder)
 
@@ -269,8 +270,15 @@ def _control(library: Path) -> Any:
     return control
 
 
+def _is_of(built: Path, folder: Path) -> bool:
+    library = folder / build.LIBRARY
+    return library.exists() and filecmp.cmp(built / build.LIBRARY, library, shallow=False)
+
+
 def _assemble(folder: Path, built: Path, node: FleetNode) -> None:
     for name in (build.LIBRARY, build.SMI):
+        # Not over one that somebody has loaded.
+        (folder / name).unlink(missing_ok=True)
         shutil.copy2(built / name, folder / name)
     shutil.rmtree(folder / SYSFS_FOLDER, ignore_errors=True)
     sysfs_tree.write(folder / SYSFS_FOLDER, node)
