@@ -23,11 +23,11 @@ app = App(
     help_epilogue="""\
 Examples:
 
-  kgwe sharing timeslicing 4                                 every GPU as 4 turns
+  kgwe sharing timeslicing 4                  every GPU as 4 turns
   kgwe sharing timeslicing nvidia.com/gpu=4 nvidia.com/mig-1g.10gb=2 --rename
-  kgwe sharing mps 8 --config-map gpu-sharing -n gpu-operator | kubectl apply -f -
-  kgwe sharing check config.yaml                             what the plugin would make of it
-  kgwe sharing client GPU-… --threads 10                     what a pod needs that the agent's MPS serves
+  kgwe sharing mps 8 --config-map gpu-sharing -n gpu-operator
+  kgwe sharing check config.yaml              what the plugin makes of it
+  kgwe sharing client GPU-… --threads 10      for a pod the agent's MPS serves
 """,
     help_format="plaintext",
 )
