@@ -7,6 +7,7 @@ that appears is found.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -136,7 +137,8 @@ class NvmlDriver:
             return
         self._is_closed = True
         if self._session is not None and not self._worker.is_hung and self._pid == os.getpid():
-            await self._worker.run("closing", self._end, self._deadlines.read)
+            with contextlib.suppress(errors.Transient):
+                await self._worker.run("closing", self._end, self._deadlines.read)
         self._worker.close()
         self._listener.close()
 
@@ -216,7 +218,8 @@ class NvmlDriver:
             raise errors.NotFound(f"there is no card {uuid}")
         self._is_quiet.set()
         try:
-            with self._gate:
+            # Both: nobody is inside, and nobody opens it again before the reset is done.
+            with self._opening, self._gate:
                 session.close()
                 self._session = None
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -158,6 +159,17 @@ async def test_closing_does_not_wait_for_a_hung_call(machine: Hardware) -> None:
     with pytest.raises(errors.Permanent, match="closed"):
         await driver.machine()
     await until(lambda: not driver.is_hung)
+
+
+async def test_closing_while_the_wait_for_events_hangs(machine: Hardware) -> None:
+    driver = gpus.driver(machine, read_s=0.5)
+    await driver.machine()
+    machine.slow("nvmlEventSetWait_v2", 2.0, times=1)
+    with pytest.raises(errors.Transient, match="waiting for events"):
+        await driver.events(0.0)
+    await driver.close()
+    with pytest.raises(errors.Permanent, match="closed"):
+        await driver.events(0.0)
 
 
 # --- failing --------------------------------------------------------------------------------------------
@@ -328,7 +340,9 @@ async def test_events_survive_a_reset(machine: Hardware, driver: NvmlDriver) -> 
 
 async def test_a_fork_initialises_for_itself(driver: NvmlDriver) -> None:
     await driver.machine()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that it is not a good idea is what the driver is for
+        pid = os.fork()
     if not pid:
         code = 1
         try:
