@@ -80,6 +80,23 @@ class TestLinksDown:
         assert report.status(known).gpus[0].nvlink.maxLinks == 6  # type: ignore[union-attr] # it has links
         assert report.with_memory(whole, known) == whole
 
+    @pytest.mark.parametrize("pool", ["v100", "h100"])
+    def test_a_restarted_agent_knows_the_wiring_from_what_was_published(self, pool):
+        whole = bed.machine(bed.node(pool))
+        before = report.status(whole)
+        one = report.with_known_links(report.status(bed.link_down(whole, 0, 0)), before).gpus[0].nvlink
+        expected = report.status(report.with_memory(bed.link_down(whole, 0, 0), whole)).gpus[0].nvlink
+        assert one == expected
+        dark = whole
+        for link in range(len(whole.devices[0].links)):
+            dark = bed.link_down(dark, 0, link)
+        none = report.with_known_links(report.status(dark), before).gpus[0].nvlink
+        was = before.gpus[0].nvlink
+        assert none is not None
+        assert was is not None
+        assert (none.links, none.maxLinks, none.bandwidthGBps) == (0, was.maxLinks, 0.0)
+        assert report.with_known_links(before, report.status(dark)) == before, "less was known before"
+
     def test_another_card_in_the_slot_inherits_nothing(self):
         whole = bed.machine(bed.node("v100"))
         broken = bed.link_down(whole, 0, 0)

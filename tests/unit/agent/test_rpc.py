@@ -305,3 +305,29 @@ async def test_a_driver_that_goes_leaves_what_was_known():
             while agent.status.healthyGPUs != 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert agent.status == report.status(memory.now)
+
+
+async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():
+    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    async with running(driver=memory) as agent:
+        heard: list[int] = []
+        is_broken = True
+
+        def broken(status: Any) -> Any:
+            if is_broken:
+                raise RuntimeError("out of order")
+            return status
+
+        agent.amend.insert(0, broken)
+        agent.on_readings.insert(0, broken)
+        agent.on_readings.append(lambda readings: heard.append(len(readings)))
+        async with asyncio.timeout(10):
+            while len(heard) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        agent.tell()
+        assert agent.status.healthyGPUs == 8
+        assert any("RuntimeError: out of order" in problem for problem in agent.problems)
+        is_broken = False
+        async with asyncio.timeout(10):
+            while agent.problems:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)

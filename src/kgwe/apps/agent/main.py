@@ -18,7 +18,7 @@ import importlib.metadata
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -32,7 +32,7 @@ from kgwe.kube.api import gpunode
 from kgwe.kube.api.meta import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kgwe.apps.agent.devices import Devices
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from kgwe.model.sample import Series
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 
 # How long one call waits for the driver's events; the driver decides when to look.
 _EVENTS_S = 5.0
@@ -84,6 +86,7 @@ class Agent:
         #: the machine as last read, with what was known before
         self.machine: Machine | None = None
         self.status = gpunode.GPUNodeStatus()
+        self._before: gpunode.GPUNodeStatus | None = None
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
         self._nudge = asyncio.Event()
@@ -157,15 +160,14 @@ class Agent:
             machine = await self.keeper.machine()
             self.machine = report.with_memory(machine, self.machine)
             self._looked_at = time.monotonic()
-        for listener in self.on_machine:
-            listener(self.machine)
+        self._call(self.on_machine, self.machine)
         self.tell()
 
     def tell(self) -> None:
         """Report what is known now; parts call it when something they add has changed."""
         state = self.driver
         if self.machine is not None:
-            status = report.status(self.machine, self.health_of)
+            status = report.with_known_links(report.status(self.machine, self.health_of), self._published_before())
         elif self.publisher is not None and self.publisher.there is not None:
             # From before a restart, as long as there is no driver that knows better.
             status = self.publisher.there.status
@@ -174,15 +176,40 @@ class Agent:
         if not state.is_ready:
             status = report.without_driver(status, state.message)
         for amend in self.amend:
-            status = amend(status)
+            status = self._guarded(amend, status, status)
         self.status = status
-        for listener in self.on_status:
-            listener(status)
+        self._call(self.on_status, status)
         # Before the API was read, an agent that has not seen its machine would write over what is known of it.
         has_read = self.informer is None or self.informer.synced.is_set()
         if self.publisher is not None and (has_read or self.machine is not None):
             condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
             self.publisher.offer(status, (condition, *(each() for each in self.conditions)))
+
+    def _published_before(self) -> gpunode.GPUNodeStatus:
+        """What an agent before this one wrote; nothing until the API was read."""
+        if self._before is None and self.publisher is not None and self.publisher.there is not None:
+            there = self.publisher.there
+            is_ours = there.spec.source == gpunode.Source.AGENT
+            self._before = there.status if is_ours else gpunode.GPUNodeStatus()
+        return self._before or gpunode.GPUNodeStatus()
+
+    def _call(self, listeners: Iterable[Callable[[T], None]], value: T) -> None:
+        """Each of them; one that breaks is named, and the others hear of it all the same."""
+        for listener in listeners:
+            self._guarded(listener, value, None)
+
+    def _guarded(self, part: Callable[[T], R], value: T, otherwise: R) -> R:
+        """What the part makes of it; a part that breaks is named in `problems` until it works again."""
+        name = getattr(part, "__qualname__", repr(part))
+        try:
+            made = part(value)
+        except Exception as exc:  # somebody else's part: the rest is worth having
+            if name not in self.parts.problems:
+                log.exception("listener_failed", listener=name)
+            self.parts.problems[name] = f"{type(exc).__name__}: {exc}"
+            return otherwise
+        self.parts.problems.pop(name, None)
+        return made
 
     async def _discover(self) -> None:
         """The machine, every interval and whenever something is known to have changed."""
@@ -213,8 +240,7 @@ class Agent:
             except errors.KgweError as exc:
                 log.debug("instruments_not_read", error=str(exc))
             else:
-                for listener in self.on_readings:
-                    listener(readings)
+                self._call(self.on_readings, readings)
                 self.hub.publish(Sample(int(time.time() * 1000), readings, self.series()))
                 self._measured.set()
             # A reading that took longer than the interval skips those it overran.
@@ -231,8 +257,7 @@ class Agent:
                 await asyncio.sleep(_EVENTS_S)
                 continue
             if events:
-                for listener in self.on_events:
-                    listener(events)
+                self._call(self.on_events, events)
                 self.nudge()
 
     # --- running ----------------------------------------------------------------------------------------

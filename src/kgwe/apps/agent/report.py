@@ -181,6 +181,36 @@ def _leading(link: device.Link, before: device.Link | None) -> device.Link:
     return dataclasses.replace(link, remote=before.remote, remote_bus=before.remote_bus, version=version)
 
 
+def with_known_links(status: gpunode.GPUNodeStatus, before: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+    """With the wiring that was published before a restart, where links are down since and say nothing of it.
+
+    A bridge that was taken away looks the same: links that are wired and down. Deleting the GPUNode forgets it.
+    """
+    known = {each.uuid: each for each in before.gpus}
+    gpus = tuple(_known_links(each, known.get(each.uuid)) for each in status.gpus)
+    return status if gpus == status.gpus else msgspec.structs.replace(status, gpus=gpus)
+
+
+def _known_links(card: gpunode.GPUDevice, before: gpunode.GPUDevice | None) -> gpunode.GPUDevice:
+    old, now = (before.nvlink if before else None), card.nvlink
+    if (
+        before is None
+        or old is None
+        or _bus(before) != _bus(card)
+        or (now is not None and now.maxLinks >= old.maxLinks)
+    ):
+        return card
+    up = {peer.gpu: peer.links for peer in now.peers} if now else {}
+    peers = tuple(msgspec.structs.replace(each, links=min(up.get(each.gpu, 0), each.maxLinks)) for each in old.peers)
+    links, rate = (now.links, now.bandwidthGBps) if now else (0, 0.0)
+    wired = msgspec.structs.replace(old, links=links, bandwidthGBps=rate, peers=peers)
+    return msgspec.structs.replace(card, nvlink=wired)
+
+
+def _bus(card: gpunode.GPUDevice) -> str:
+    return card.pcie.busID if card.pcie else ""
+
+
 # --- without a driver -----------------------------------------------------------------------------------
 
 
