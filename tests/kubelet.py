@@ -115,6 +115,8 @@ class Pods:
         self.known: dict[str, core.Pod] = {}
         #: pods only a live read shows: the watch has not delivered them yet
         self.late: dict[str, core.Pod] = {}
+        #: a live read never ends
+        self.hangs = False
 
     def add(self, *pods: core.Pod) -> None:
         self.known |= {each.metadata.key: each for each in pods}
@@ -123,6 +125,8 @@ class Pods:
         return list(self.known.values())
 
     async def find(self, namespace: str, name: str) -> core.Pod | None:
+        if self.hangs:
+            await asyncio.Event().wait()
         key = f"{namespace}/{name}"
         return self.late.get(key) or self.known.get(key)
 

@@ -168,6 +168,11 @@ class TestPlans:
         await node.kubelet.admit(mine)
         assert node.kubelet.held("team/mine") == ids(0, 1)
 
+    async def test_an_api_server_that_hangs_does_not_hold_up_the_kubelet(self, node):
+        node.pods.hangs = True
+        await node.kubelet.admit(pod("unknown", 2))
+        assert len(node.kubelet.held("team/unknown")) == 2
+
     async def test_slices(self):
         async with running(built=CUT) as node:
             await node.admit(

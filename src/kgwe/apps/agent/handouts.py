@@ -12,6 +12,7 @@ Nothing needs to be remembered over a restart: who holds what is what the kubele
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import enum
 import time
@@ -147,20 +148,30 @@ class Desk:
             waiting = [pod for pod in here.values() if pod.status.phase in ("", "Pending")]
             asks = [self._ask(pod, resource, None) for pod in waiting]
             return [ask for ask in asks if ask.sizes], frozenset()
-        asks = []
-        for each in truth:
-            pod = here.pop(each.key, None)
-            if pod is None or pod.metadata.deletionTimestamp:
-                # Not heard of yet, or the one before it of the same name.
-                pod = await self._pods.find(each.namespace, each.name)
-            if pod is not None and not nodepods.is_over(pod):
-                asks.append(self._ask(pod, resource, each))
+        known = {each.key: here.pop(each.key, None) for each in truth}
+        # Not heard of yet, or the one before it of the same name.
+        doubtful = [each for each in truth if (pod := known[each.key]) is None or pod.metadata.deletionTimestamp]
+        known |= await self._looked_up(doubtful)
+        asks = [
+            self._ask(pod, resource, each)
+            for each in truth
+            if (pod := known[each.key]) is not None and not nodepods.is_over(pod)
+        ]
         # Bound to this node, and not yet seen by the kubelet.
         to_come = [self._planned(pod, resource) for pod in here.values() if pod.status.phase in ("", "Pending")]
         pods = {(resource, ask.pod) for ask in asks if ask.sizes}
         for key in [key for key in self._advised if key[0] == resource and key not in pods]:
             del self._advised[key]
         return [ask for ask in asks if ask.sizes], frozenset().union(*to_come)
+
+    async def _looked_up(self, pods: Sequence[PodDevices]) -> dict[str, core.Pod | None]:
+        """As far as the API server tells in time: the kubelet waits."""
+        asked = {each.key: asyncio.ensure_future(self._pods.find(each.namespace, each.name)) for each in pods}
+        if asked:
+            _, late = await asyncio.wait(asked.values(), timeout=_TRUTH_S)
+            for task in late:
+                task.cancel()
+        return {key: task.result() if task.done() and not task.cancelled() else None for key, task in asked.items()}
 
     def _ask(self, pod: core.Pod, resource: str, truth: PodDevices | None) -> Ask:
         key = pod.metadata.key

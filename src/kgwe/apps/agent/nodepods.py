@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 # The kubelet waits for our answer while we ask.
 _ASK_S: Final = 1.0
-# A pod the API server does not know (of a file on the node, perhaps) is not asked for again so soon.
+# A pod the API server does not know (of a file on the node, perhaps) is not asked for again so soon,
 _ABSENT_S: Final = 30.0
+# nor is any while it does not answer.
+_AWAY_S: Final = 2.0
 
 
 class PodSource(Protocol):
@@ -58,7 +60,8 @@ class NodePods:
         except errors.NotFound:
             self._absent[key] = now + _ABSENT_S
         except (errors.KgweError, TimeoutError):
-            pass  # not known is not an error here: the choice is made without a plan
+            # Not known is not an error here: the choice is made without a plan.
+            self._absent[key] = now + _AWAY_S
         return None
 
     async def run(self) -> None:
