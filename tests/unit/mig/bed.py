@@ -12,6 +12,7 @@ import msgspec
 from kgwe.apps.mig.controller import Controller, Stores
 from kgwe.apps.mig.settings import Settings
 from kgwe.kube import migcards, resources
+from kgwe.kube.api.gpunode import CardSpec, MIGLayout
 from kgwe.local import cutting, gpunodes, models
 from kgwe.model import amounts, inventory
 
@@ -35,6 +36,7 @@ class World:
         self.pods: dict[str, core.Pod] = {}
         self.strategies: dict[str, MIGStrategy] = {}
         self.workloads: dict[str, GPUWorkload] = {}
+        self.owned: dict[str, tuple[CardSpec, ...]] = {}
         self._version = itertools.count(1)
         self.writes: list[str] = []
         self.now = 1000.0
@@ -72,6 +74,8 @@ class World:
         self.writes.append(f"node {name}")
         old = self.gpu_nodes[name]
         cards = msgspec.convert({"cards": body["spec"].get("cards", [])}, type(old.spec)).cards
+        if not cards:
+            cards = self.owned.get(name, ())  # fields of other managers stay
         return self._put(msgspec.structs.replace(old, spec=msgspec.structs.replace(old.spec, cards=cards)))
 
     async def patch(self, resource: object, name: str, body: Mapping[str, Any], *, subresource: str) -> None:
@@ -126,6 +130,13 @@ class World:
     def set_status(self, node: str, **changes: Any) -> None:
         old = self.gpu_nodes[node]
         self._put(msgspec.structs.replace(old, status=msgspec.structs.replace(old.status, **changes)))
+
+    def own(self, node: str, *places: str) -> None:
+        """An administrator writes the spec of card 0."""
+        old = self.gpu_nodes[node]
+        self.owned[node] = (CardSpec(old.status.gpus[0].uuid, MIGLayout(enabled=True, instances=places)),)
+        spec = msgspec.structs.replace(old.spec, cards=self.owned[node])
+        self._put(msgspec.structs.replace(old, spec=spec))
 
     def agents(self, *held: str) -> None:
         """Every agent does what it can; `held` are UUIDs that pods have."""

@@ -167,6 +167,15 @@ def test_when_no_strategy_means_a_card_any_more_it_is_let_go_as_it_is() -> None:
     assert (world.wishes(), world.cuts()) == ([], [SEVEN])
 
 
+def test_what_an_administrator_asks_of_a_card_that_no_strategy_means_is_his_affair() -> None:
+    world = World(cards=1)
+    name = next(iter(world.gpu_nodes))
+    world.own(name, "7g.80gb@0")
+    assert world.round() == [f"node {name}"], "asked once whether it is ours"
+    assert world.wishes() == ["7g.80gb@0"]
+    assert world.round() == []
+
+
 @pytest.mark.parametrize(
     ("labels", "why"),
     [({migcards.DEPLOY_LABEL: "true"}, "mig-manager"), ({migcards.STRATEGY_LABEL: "single"}, "plain GPUs")],

@@ -98,6 +98,7 @@ class Controller:
         self._memories: dict[str, _Memory] = {}
         self._asked_at: dict[str, float] = {}  # card -> when it was last asked to change
         self._written: dict[str, GPUNode] = {}  # newer than the watch has shown
+        self._of_others: dict[str, tuple[CardSpec, ...]] = {}  # node -> what others ask of its cards
         #: cards asked to change so far, and requests that no card can be cut for now
         self.recuts = 0
         self.waiting = 0
@@ -281,16 +282,20 @@ class Controller:
         wanted = tuple(
             CardSpec(device.uuid, layouts[device.uuid]) for device in obj.status.gpus if device.uuid in layouts
         )
-        if wanted == obj.spec.cards:
+        if wanted == obj.spec.cards or (not wanted and self._of_others.get(node) == obj.spec.cards):
             return
         # The uid keeps a node that is gone from coming back as an empty one.
         body: dict[str, Any] = {"metadata": {"name": node, "uid": obj.metadata.uid}, "spec": {}}
         if wanted:
             body["spec"]["cards"] = [_manifest(card) for card in wanted]
         try:
-            self._written[node] = await self._client.apply(resources.GPU_NODE, body)
+            written = self._written[node] = await self._client.apply(resources.GPU_NODE, body)
         except (errors.NotFound, errors.Conflict) as exc:
             log.info("gpunode_gone", node=node, error=str(exc))
+            return
+        if not wanted:
+            # What is still asked was asked by somebody else: an administrator, where no strategy means the node.
+            self._of_others[node] = written.spec.cards
 
     async def _write_status(self, name: str, outcome: Outcome) -> None:
         strategy = self._stores.strategies.get(name)
