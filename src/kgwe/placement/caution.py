@@ -46,6 +46,12 @@ def is_exposed(gpus: float, expected_s: float | None) -> bool:
     return gpus * (_UNKNOWN_S if expected_s is None else expected_s) / 3600 >= EXPOSED_GPU_HOURS
 
 
+def doubt(snapshot: Snapshot, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Node -> how many of the cutoffs it is below: 0 where it can be relied on."""
+    below: NDArray[np.bool_] = snapshot.reliability[nodes] < np.array(CUTOFFS)[:, np.newaxis]
+    return below.sum(axis=0, dtype=np.int64)
+
+
 def careful(gang: GangRequest, expected_s: float | None) -> GangRequest:
     """The gang, marked when it is exposed."""
     gpus = sum(role.replicas * role.request.gpus.count for role in gang.roles)

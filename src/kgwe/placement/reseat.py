@@ -2,7 +2,7 @@
 
 Members are seated rung by rung: first all that find room in their own leaf, then all that find it in their spine,
 and so on, so that nobody who has to go far takes the place of one who could have stayed near. Larger members
-go first, and among places equally near the fullest node is taken, which keeps empty ones empty.
+go first, and among places equally near the most reliable, then the fullest node is taken, which keeps empty ones empty.
 
 With equal members bound only as a whole that finds a way whenever there is one. Otherwise, when it does not, the
 places are searched through in the same order, within a number of steps.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
+from kgwe.placement import caution
 from kgwe.placement.clearing_curves import amount
 from kgwe.placement.fit import Verdict
 
@@ -108,7 +109,7 @@ class Reseating:
         return len(self._bonds.rungs.names) - 1 if steps is None else int(steps[node])
 
     def _places(self, member: int, placed: Mapping[int, int], rung: int, waiting: Sequence[int]) -> list[int]:
-        """Nodes up to the rung that take the member, the nearest first, then the fullest."""
+        """Nodes up to the rung that take the member, the nearest first, then the most reliable, then the fullest."""
         request = self._requests[member]
         steps = self._steps.get(member)
         nodes = self._usable & self._bonds.allowed(member, placed)
@@ -120,7 +121,8 @@ class Reseating:
         found = np.flatnonzero(nodes)
         free = np.bitwise_count(self._fitter.snapshot.free[found])
         near = np.zeros(len(found), np.int64) if steps is None else steps[found]
-        ordered: list[int] = found[np.lexsort((found, free, near))].tolist()
+        doubt = caution.doubt(self._fitter.snapshot, found)
+        ordered: list[int] = found[np.lexsort((found, free, doubt, near))].tolist()
         return ordered
 
     def _alike(self, request: Request, waiting: Sequence[int]) -> frozenset[int]:

@@ -61,6 +61,16 @@ def test_then_to_its_spine_then_anywhere():
     assert moved(recover(fleet, nodes="b").repairs[0])["g-1"] == ("b", "e", "cluster")
 
 
+def test_of_places_equally_near_the_one_that_can_be_relied_on():
+    """leaf-0: a gggg  b xggg  c ....  d ....     leaf-1: e ....  Nearness is worth more."""
+    fleet = Fleet("abcd e")
+    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2))
+    fleet.snapshot.reliability[2] = 0.4
+    assert moved(recover(fleet, nodes="b").repairs[0]) == {"g-1": ("b", "d", "leaf")}
+    fleet.snapshot.reliability[3] = 0.1
+    assert moved(recover(fleet, nodes="b").repairs[0]) == {"g-1": ("b", "c", "leaf")}
+
+
 def test_a_dead_leaf_is_left_for_the_spine():
     fleet = Fleet("ab cd ef", spines=1)
     fleet.run("g", "ab", 4)
