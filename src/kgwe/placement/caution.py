@@ -49,7 +49,8 @@ def is_exposed(gpus: float, expected_s: float | None) -> bool:
 def doubt(snapshot: Snapshot, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
     """Node -> how many of the cutoffs it is below: 0 where it can be relied on."""
     below: NDArray[np.bool_] = snapshot.reliability[nodes] < np.array(CUTOFFS)[:, np.newaxis]
-    return below.sum(axis=0, dtype=np.int64)
+    found: NDArray[np.int64] = below.sum(axis=0, dtype=np.int64)
+    return found
 
 
 def careful(gang: GangRequest, expected_s: float | None) -> GangRequest:
