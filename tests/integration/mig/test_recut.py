@@ -53,6 +53,9 @@ async def test_a_real_agent_cuts_for_work_that_waits_and_neighbours_keep_running
 async def test_a_new_node_that_is_to_be_cut_is_given_to_nobody_whole(bed: MigBed) -> None:
     await bed.strategy("all", profileDistribution={"7g.80gb": 1.0})
     await bed.until(lambda: bed.ready("all") == "NoCards")
+    # The controller dies, and another that stood by takes over: until then, too, nobody is given what is to be cut.
+    bed.run("mig", "kgwe-mig")
+    bed.processes[-2].kill()
     whole = await bed.workload("whole", {"count": 1})
     slices = await bed.workload("slices", {"mig": {"profile": "7g.80gb", "count": 2}})
     await bed.until(lambda: bed.phase(whole) == "Pending" and bed.phase(slices) == "Pending")
