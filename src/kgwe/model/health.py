@@ -47,6 +47,7 @@ STATES: Final[Mapping[XidClass, HealthState]] = {
 #: reasons without a trouble
 NOT_READ: Final = "NotReadYet"
 SILENT: Final = "DriverSilent"
+LINK_DOWN: Final = "NVLinkDown"
 #: contained errors that repeat until the card is condemned
 REPEATED_CONTAINED: Final = "RepeatedContainedErrors"
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.model.device import Throttle
 from kgwe.model.health import (
     DEFAULTS,
+    LINK_DOWN,
     REPEATED_CONTAINED,
     STATES,
     HealthState,
@@ -350,7 +351,7 @@ def _links_down(watch: Watch, policy: Policy) -> Watch:
     """Links are looked at more seldom than instruments: what was down when last looked at still is."""
     down = [index for index, link in (watch.links or {}).items() if link.is_up is False]
     for index in down:
-        trouble = _degraded("NVLinkDown", f"NVLink {index} is down", policy, index)
+        trouble = _degraded(LINK_DOWN, f"NVLink {index} is down", policy, index)
         watch = _seen(watch, trouble, Weight.CONTAINED, policy)
     return watch
 

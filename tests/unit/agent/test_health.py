@@ -206,6 +206,20 @@ def test_the_past_of_a_link_survives(there):
     assert told == before.gpus[0].reliability
 
 
+def test_a_link_that_is_down_stays_so_over_a_restart(there):
+    there.machine = bed.link_down(there.machine, 2, 7)
+    there.health.on_machine(there.machine)
+    assert there.state(2) == "Degraded"
+    there.restart()
+    there.health.on_machine(there.machine)
+    there.listen(1200)
+    assert there.status.gpus[2].health.reason == "NVLinkDown"
+    there.machine = bed.machine(bed.node())
+    there.health.on_machine(there.machine)
+    there.listen(DEFAULTS.quiet_s + 10)
+    assert there.state(2) == "Healthy"
+
+
 def test_what_is_written_is_small(there):
     for card, number in enumerate((48, 79, 94, 63, 13, 31, 95, 119)):
         for _ in range(100):

@@ -13,6 +13,7 @@ from kgwe.kube.api import gpunode
 from kgwe.model import reliability
 from kgwe.model.health import (
     DEFAULTS,
+    LINK_DOWN,
     REPEATED_CONTAINED,
     HealthState,
     Incident,
@@ -126,9 +127,14 @@ def watch_of(
         troubles=(trouble,) if trouble else (),
         incidents=tuple(known[-policy.incidents_most :]),
         record=_record(stored.demerits, stored.asOf, now_s) if stored else CLEAN,
-        links={each.link: LinkWatch(record=_record(each.demerits, each.asOf, now_s)) for each in stored.links}
-        if stored
-        else {},
+        links={
+            each.link: LinkWatch(
+                # Otherwise one that leads nowhere could not be told from one that is still down.
+                is_up=False if trouble and (trouble.reason, trouble.link) == (LINK_DOWN, each.link) else None,
+                record=_record(each.demerits, each.asOf, now_s),
+            )
+            for each in (stored.links if stored else ())
+        },
         latched_j=told.resetBelowJoules,
         last_xid=told.lastXID,
         state=HealthState(told.state) if told.state in tuple(HealthState) else HealthState.UNKNOWN,
