@@ -97,11 +97,25 @@ class World:
         }
         self.strategies[name] = msgspec.convert(body, resources.MIG_STRATEGY.type)
 
-    def pod(self, name: str, profile: str, count: int = 1, node: str = "", **spec: Any) -> None:
+    def pod(
+        self,
+        name: str,
+        profile: str,
+        count: int = 1,
+        node: str = "",
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         resource = f"{amounts.MIG_PREFIX}{profile}" if profile else amounts.GPU
         body = {
-            "metadata": {"name": name, "namespace": "team", "uid": name, "creationTimestamp": "1970-01-01T00:10:00Z"},
+            "metadata": {
+                "name": name,
+                "namespace": "team",
+                "uid": name,
+                "creationTimestamp": "1970-01-01T00:10:00Z",
+                "annotations": annotations or {},
+            },
             "spec": {
                 "nodeName": node,
                 "containers": [{"name": "main", "resources": {"limits": {resource: str(count)}}}],

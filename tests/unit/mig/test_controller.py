@@ -8,6 +8,7 @@ from tests.unit.mig.bed import World
 
 from kgwe.kube import migcards
 from kgwe.kube.api.gpunode import HeldDevices
+from kgwe.kube.api.meta import Condition
 
 SEVEN = " ".join(f"1g.10gb@{start}" for start in range(7))
 AS_BUILT = "3g.40gb@0 2g.20gb@4 1g.10gb@6"
@@ -63,6 +64,16 @@ def test_where_nobody_knows_who_has_what_all_slices_of_the_profile_stay() -> Non
     world.strategy()
     world.round()
     assert all("2g.20gb@4" in wish and "3g.40gb" not in wish for wish in world.wishes())
+
+
+def test_plans_are_believed_where_the_agent_says_that_they_came_true() -> None:
+    world = World(cards=2)
+    name = next(iter(world.gpu_nodes))
+    world.pod("a", "2g.20gb", node=name, annotations={"kgwe.nvidia.io/slices": "1@4"})
+    world.set_status(name, conditions=(Condition("DevicesAsPlanned", "True"),))
+    world.strategy()
+    world.round()
+    assert ["2g.20gb@4" in wish for wish in world.wishes()] == [False, True]
 
 
 def test_planned_slices_are_taken_before_their_pod_is_there() -> None:

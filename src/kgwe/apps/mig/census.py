@@ -1,7 +1,8 @@
 """The cards of the cluster as the controller decides on them: what is cut, who has it, what was asked of it.
 
-Who has what is known where the agent reports it (`status.held`). Where it is not, nothing is assumed: when a pod on a
-node asks for a profile, every slice of that profile there counts as its own; when it asks for GPUs, every whole card.
+Who has what is known where the agent reports it (`status.held`, or that all is as planned). Where it is not, nothing
+is assumed: when a pod on a node asks for a profile, every slice of that profile there counts as its own; when it asks
+for GPUs, every whole card.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
 from kgwe.kube import migcards, translate
-from kgwe.model import amounts, gpu, mig
+from kgwe.model import amounts, gpu, mig, places
+from kgwe.model.places import Places
 from kgwe.sharing.cutcards import CutCard
 from kgwe.sharing.lifecycle import Phase
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.gpunode import GPUDevice, GPUNode, MIGLayout
 
+_AS_PLANNED: Final = "DevicesAsPlanned"
 _NOT_NOW: Final = (Phase.FAILED, Phase.ROLLED_BACK)
 
 
@@ -41,6 +44,8 @@ class Held:
 def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
     """`pods`: those on the node that have not ended; `planned`: UUIDs of slices that are planned for somebody."""
     known = {each.uid or each.pod: each for each in gpu_node.status.held}
+    # The agent reports at once what is not as planned; the rest when it has something to report anyway.
+    follows_plans = any(each.type == _AS_PLANNED and each.status == "True" for each in gpu_node.status.conditions)
     slices = {
         (device.index, each.start)
         for device in gpu_node.status.gpus
@@ -54,18 +59,15 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
         if not wanted:
             continue
         said = known.get(pod.metadata.uid) or known.get(pod.metadata.key)
-        mine = [_place(text) for text in said.slices] if said else []
-        mask = int(said.cards or "0", 16) if said else 0
-        slices.update(mine)
-        cards |= mask
-        if len(mine) + mask.bit_count() < sum(wanted.values()):
+        if said is not None:
+            mine = Places(places.parse_cards(said.cards), places.parse_slices(said.slices))
+        else:
+            mine = places.planned(pod.metadata.annotations) if follows_plans else places.NOWHERE
+        slices.update(mine.slices)
+        cards |= mine.cards
+        if len(mine.slices) + mine.cards.bit_count() < sum(wanted.values()):
             unknown |= wanted.keys()
     return Held(frozenset(slices), cards, frozenset(unknown))
-
-
-def _place(text: str) -> tuple[int, int]:
-    card, _, start = text.partition("@")
-    return int(card), int(start)
 
 
 @dataclass(frozen=True, slots=True)
