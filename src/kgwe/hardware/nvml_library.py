@@ -1,15 +1,17 @@
 """NVIDIA's management library, opened privately, with its errors in our words.
 
-`pynvml` keeps the library it talks to in a global, so each `Library` has a copy of the module to itself: one process
-can then talk to several (one per simulated machine), and a test does not disturb another.
+`pynvml` keeps the library it talks to in a global, so each library has a copy of the module to itself: one process can
+then talk to several (one per simulated machine), and a test does not disturb another.
 """
 
 from __future__ import annotations
 
 import ctypes
 import enum
+import functools
 import importlib.util
 import itertools
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,8 +128,7 @@ class Library:
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = str(path or DEFAULT)
-        self.nvml = _private_pynvml()
-        self.nvml.nvmlLib = _Symbols(_load(self.path))
+        self.nvml = _pynvml_for(self.path, os.getpid())
         self._told: set[tuple[str, int]] = set()
 
     def initialise(self) -> None:
@@ -202,6 +203,15 @@ class _Symbols:
             except AttributeError:
                 continue
         raise AttributeError(name)
+
+
+@functools.cache
+def _pynvml_for(path: str, pid: int) -> Any:  # noqa: ARG001 -- locks in the module may be held when a process forks
+    """One copy per library for good: ctypes never forgets the types of a module."""
+    library = _load(path)
+    module = _private_pynvml()
+    module.nvmlLib = _Symbols(library)
+    return module
 
 
 def _private_pynvml() -> Any:

@@ -355,6 +355,16 @@ async def test_a_fork_initialises_for_itself(driver: NvmlDriver) -> None:
     assert len((await driver.machine()).devices) == 3
 
 
+async def test_opening_again_and_again_costs_no_memory(machine: Hardware) -> None:
+    seen = set()
+    for _ in range(3):
+        driver = gpus.driver(machine)
+        await driver.machine()
+        seen.add(id(driver._opened()._library.nvml))
+        await driver.close()
+    assert len(seen) == 1, "one copy of pynvml for all"
+
+
 async def test_two_machines_live_in_one_process(tmp_path: Path) -> None:
     drivers = [gpus.driver(gpus.hardware(tmp_path, node)) for node in (gpus.box("T4"), gpus.box("L4", cards=2))]
     found = [await driver.machine() for driver in drivers]
