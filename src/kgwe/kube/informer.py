@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -99,6 +100,8 @@ _BACKOFF_S = (0.2, 10.0)
 _PATIENCE_S = 60.0
 # A watch that ends sooner, without a word, does not count as having worked.
 _SHORT_WATCH_S = 1.0
+# One piece of a watch can hold a hundred objects: others get their turn in between.
+_TURN_S = 0.001
 
 
 class Informer(Generic[T]):
@@ -324,10 +327,14 @@ class Informer(Generic[T]):
             try:
                 # Split bytes at newlines ourselves: decoding to text line by line would double the work.
                 async for piece in response.aiter_bytes():
+                    turn_ends = time.perf_counter() + _TURN_S
                     for line in lines.feed(piece):
                         if line:
                             self._receive(line)
                             worked = True
+                            if time.perf_counter() > turn_ends:
+                                await asyncio.sleep(0)
+                                turn_ends = time.perf_counter() + _TURN_S
             finally:
                 worked = worked or clock() - began_at >= _SHORT_WATCH_S
                 if worked:

@@ -9,6 +9,7 @@ nothing but pods is needed to go on after a restart.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -95,6 +96,10 @@ class Gangs:
         group = self._groups.setdefault(owner, Group(member.key))
         known = group.members.get(uid)
         group.members[uid] = (pod, member)
+        if known is None and not pod.spec.nodeName:
+            # One by one as they come: all of a large gang at once would keep kube-scheduler waiting.
+            with contextlib.suppress(errors.Permanent):
+                self._request_of(pod)
         self._restore(owner, group, pod)
         if known is None or known[1] != member or bool(known[0].spec.nodeName) != bool(pod.spec.nodeName):
             self._look_soon(owner)
