@@ -49,9 +49,10 @@ Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], 
   kgwe local fleet apply mixed --nodes 64        64 nodes of the mixed fleet
   kgwe local fleet apply mixed --nodes 16        take the last 48 away again
   kgwe local fleet apply ./mine.yaml --nodes 8   a model of your own
+  kgwe local fleet apply mixed --nodes 8 --dra   with ResourceSlices, as a DRA driver publishes them
   kgwe local fleet apply mixed --nodes 0         no simulated nodes"""
 )
-def apply(model: str, /, *, nodes: int, name: Name = "kgwe") -> int:
+def apply(model: str, /, *, nodes: int, dra: bool = False, name: Name = "kgwe") -> int:
     """Make the cluster have exactly these simulated nodes; whatever is right already is left alone.
 
     Parameters
@@ -60,19 +61,21 @@ def apply(model: str, /, *, nodes: int, name: Name = "kgwe") -> int:
         A fleet model: the path of a file, or a name that `kgwe local fleet models` lists.
     nodes
         How many nodes.
+    dra
+        Publish a ResourceSlice for each node, so that its cards can be had by ResourceClaims too.
     """
-    bring(LocalCluster.attach(name), model, nodes)
+    bring(LocalCluster.attach(name), model, nodes, dra=dra)
     return 0
 
 
-def bring(cluster: LocalCluster, model: str, nodes: int) -> None:
+def bring(cluster: LocalCluster, model: str, nodes: int, *, dra: bool = False) -> None:
     """Put a fleet on a running cluster and have its metrics served beside it."""
     described = models.load(model)
 
     async def work(client: KubeClient) -> fleet.Outcome:
         with progress.for_stream().step(f"Bringing up {nodes} nodes of the {described.name} fleet") as step:
             return await fleet.apply_fleet(
-                client, described, nodes, progress=lambda done, total: step.update(f"{done} of {total}")
+                client, described, nodes, dra=dra, progress=lambda done, total: step.update(f"{done} of {total}")
             )
 
     outcome = _with_client(cluster, work)

@@ -3,16 +3,22 @@
 A node is of interest when it offers GPUs or slices. Its GPUNode tells wiring, health and slices; without one the
 cards are counted from what the device plugin offers and their wiring is not known, which satisfies nothing.
 What the device plugin does not offer is not free, whatever the GPUNode says: the kubelet would refuse the pod.
+
+Where a DRA driver publishes ResourceSlices, a GPUNode is still the only one believed about what cards are like; without
+one the slices tell, as far as they do. Whether anybody can claim them only the slices tell: such a node has the label
+CLAIMS_LABEL here, and one whose cards can be had no other way a taint of that name.
 """
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
 from kgwe.kube import migcards, nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
+from kgwe.kube.deviceslices import DeviceSlices
 from kgwe.model import amounts, domain_labels, gpu, mig, places
 from kgwe.model.places import NOWHERE, Places
 from kgwe.model.wiring import Slot, Wiring
@@ -25,14 +31,19 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.gpunode import GPUDevice, GPUNode, MIGLayout
     from kgwe.kube.api.migstrategy import MIGStrategy
+    from kgwe.kube.api.resource import ResourceSlice
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
     from kgwe.kube.api.topologydomain import TopologyDomain
+    from kgwe.kube.deviceslices import Claimable
     from kgwe.kube.nodehealth import Fault
     from kgwe.model.domains import Tree
     from kgwe.model.mig import Placement
 
 #: nodes an operator declared cheap (spot, old, already paid for)
 CHEAP_NODE_LABEL: Final = "gpu-orchestrator/cheap-node"
+#: on nodes as placement sees them: their GPUs can be had by ResourceClaims
+CLAIMS_LABEL: Final = "kgwe.nvidia.io/resource-claims"
+_CLAIMS_ONLY: Final = Taint(CLAIMS_LABEL, "only", "NoSchedule")
 _SPOT_LABELS: Final[Mapping[str, str]] = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -63,6 +74,7 @@ class FleetReader:
         self._domains: dict[str, TopologyDomain] = {}
         self._strategies: dict[str, MIGStrategy] = {}
         self._config: SchedulerConfig | None = None
+        self.slices = DeviceSlices()
         self._held: dict[str, dict[str, Places]] = {}  # node -> pod -> what its kubelet says the pod has
         self._built: dict[str, Node] = {}
         self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
@@ -95,6 +107,10 @@ class FleetReader:
             return False
         return self._rebuild(name)
 
+    def set_slice(self, name: str, new: ResourceSlice | None) -> bool:
+        changed = [self._rebuild(node) for node in self.slices.set(name, new)]
+        return any(changed)
+
     def set_domain(self, name: str, domain: TopologyDomain | None) -> bool:
         before = self._domains.get(name)
         if domain is None:
@@ -123,7 +139,7 @@ class FleetReader:
 
     def cards(self, node: str) -> Cards:
         """The names of a node's cards and slices; none when nobody describes them."""
-        found = self._gpu_nodes.get(node)
+        found = self._described(node)
         if found is None:
             return Cards({}, {})
         devices = found.status.gpus
@@ -135,6 +151,11 @@ class FleetReader:
                 for each in device.mig.instances
             },
         )
+
+    def _described(self, node: str) -> GPUNode | None:
+        """Its GPUNode, else what its ResourceSlices tell."""
+        claimable = self.slices.of(node)
+        return self._gpu_nodes.get(node) or (claimable.described if claimable else None)
 
     def holders(self, node: str) -> Mapping[str, Places]:
         """Pod -> what the node's kubelet says it has; the same object for as long as that is so."""
@@ -170,7 +191,7 @@ class FleetReader:
 
     def _rebuild(self, name: str) -> bool:
         before = self._built.pop(name, None), self._infos.pop(name, None)
-        node, gpu_node = self._nodes.get(name), self._gpu_nodes.get(name)
+        node, gpu_node = self._nodes.get(name), self._described(name)
         built = None if node is None else self._build(node, gpu_node)
         if node is None or built is None:
             return before[0] is not None
@@ -182,9 +203,15 @@ class FleetReader:
 
     def _build(self, node: core.Node, gpu_node: GPUNode | None) -> Node | None:
         offered = translate.offered(node)
-        if not any(amounts.is_gpu(resource) and count for resource, count in offered.items()):
+        claimable = self.slices.of(node.metadata.name)
+        labels, taints = node.metadata.labels, tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints)
+        is_claims_only = claimable is not None and not _has_gpus(offered)
+        if claimable is not None and gpu_node is not None:
+            labels = {**labels, CLAIMS_LABEL: "true"}
+            if is_claims_only:
+                offered, taints = offered | _to_claim(gpu_node, claimable), (*taints, _CLAIMS_ONLY)
+        if not _has_gpus(offered):
             return None
-        labels = node.metadata.labels
         devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
         shape = self._shape(offered, labels, gpu_node)
         layouts = migcards.layouts(gpu_node)
@@ -201,6 +228,8 @@ class FleetReader:
             for card in range(shape.cards)
             if card not in held_back and (card not in devices or _is_healthy(devices[card]))
         )
+        if claimable is not None and (is_claims_only or node.metadata.name not in self._gpu_nodes):
+            healthy &= sum(1 << card for card, device in devices.items() if _is_listed(device, claimable))
         return Node(
             name=node.metadata.name,
             shape=shape,
@@ -208,7 +237,7 @@ class FleetReader:
             memory_bytes=offered.get(amounts.MEMORY, 0),
             pods=offered.get(amounts.PODS, 0),
             labels=labels,
-            taints=tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints),
+            taints=taints,
             ready=translate.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
             healthy=_offered_cards(healthy, cut, offered.get(amounts.GPU, 0)),
             cut=cut,
@@ -263,6 +292,24 @@ def _same(old: core.Node, new: core.Node) -> bool:
 
 def _says_the_same(old: GPUNode, new: GPUNode) -> bool:
     return old.status == new.status and old.spec == new.spec
+
+
+def _has_gpus(offered: Mapping[str, int]) -> bool:
+    return any(amounts.is_gpu(resource) and count for resource, count in offered.items())
+
+
+def _is_listed(device: GPUDevice, claimable: Claimable) -> bool:
+    return any(uuid in claimable.uuids for uuid in (device.uuid, *(each.uuid for each in device.mig.instances)))
+
+
+def _to_claim(gpu_node: GPUNode, claimable: Claimable) -> dict[str, int]:
+    """What a device plugin would offer of the devices that can be claimed now."""
+    found: collections.Counter[str] = collections.Counter()
+    for device in gpu_node.status.gpus:
+        found[amounts.GPU] += not device.mig.enabled and claimable.uuids.get(device.uuid, False)
+        for each in device.mig.instances:
+            found[mig.resource_of(each.profile)] += claimable.uuids.get(each.uuid, False)
+    return dict(found)
 
 
 def _is_healthy(device: GPUDevice) -> bool:

@@ -16,6 +16,7 @@ from kgwe.kube.api import (
     gpuworkload,
     migstrategy,
     policy,
+    resource,
     schedulerconfig,
     scheduling,
     topologydomain,
@@ -68,6 +69,16 @@ PRIORITY_CLASS = Resource(
 )
 #: created at a pod
 EVICTION: Resource[Any] = Resource("", "v1", "pods", "Eviction", namespaced=True, type=dict[str, Any])
+#: dynamic resource allocation, Kubernetes 1.34 and later
+RESOURCE_SLICE = Resource(
+    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False, type=resource.ResourceSlice
+)
+RESOURCE_CLAIM = Resource(
+    "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True, type=resource.ResourceClaim
+)
+DEVICE_CLASS: Resource[Any] = Resource(
+    "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False, type=dict[str, Any]
+)
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=core.Lease)
 CRD: Resource[Any] = Resource(
     "apiextensions.k8s.io",

@@ -3,7 +3,7 @@
 The nodes of a fleet carry the label `kgwe.nvidia.io/fleet`; only those are ever touched. `apply` compares what
 the model says with what is there and writes the difference: three writes for a new node (Node, GPUNode,
 its status), none for one that is right already. A smaller count, or another model, takes nodes away.
-Faults on nodes that stay are kept.
+Faults on nodes that stay are kept. With `dra` every node also has a ResourceSlice, one write more for a new node.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kgwe import errors
 from kgwe.kube import client as kube_client
 from kgwe.kube import crds, informer, resources, timestamp
 from kgwe.kube.api import gpunode
-from kgwe.local import gpunodes
+from kgwe.local import deviceslices, gpunodes
 from kgwe.model import inventory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from kgwe.kube.api import core
+    from kgwe.kube.api import core, resource
     from kgwe.kube.client import KubeClient
     from kgwe.model.fleet import Fleet
 
@@ -38,7 +38,7 @@ _HEARTBEAT_S: Final = 5.0
 _ATTEMPTS: Final = 5
 _RETRY_S: Final = 0.5
 MAX_NODES: Final = 20_000
-STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
+STRATEGIC_MERGE_PATCH: Final = kube_client.STRATEGIC_MERGE_PATCH
 
 # Label keys that belong to the fleet: on a node that changes its model, those no longer said are removed.
 _OWNED_LABELS: Final = (
@@ -80,21 +80,24 @@ async def apply_fleet(
     nodes: int,
     *,
     wait: bool = True,
+    dra: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
     """Make the cluster have exactly the first `nodes` nodes of `fleet`, and (with `wait`) see them become Ready.
 
-    `progress(done, total)` is told about every node.
+    `dra`: its cards can be had by ResourceClaims too. `progress(done, total)` is told about every node.
     """
     if not 0 <= nodes <= MAX_NODES:
         raise errors.Permanent(f"a fleet has 0 to {MAX_NODES} nodes, not {nodes}")
     wanted = inventory.expand(fleet, nodes)
     there = await _read(client)
+    if dra:
+        await deviceslices.bring_classes(client)
     outcome = Outcome(fleet.name)
     names = {node.name for node in wanted}
     surplus = sorted((there.nodes.keys() | there.gpu_nodes.keys()) - names)
     jobs: list[Callable[[], Awaitable[Verdict]]] = [partial(_delete, client, name) for name in surplus]
-    jobs += [partial(_bring, client, node, there) for node in wanted]
+    jobs += [partial(_bring, client, node, there, dra=dra) for node in wanted]
 
     done = 0
 
@@ -181,6 +184,7 @@ class _There:
 
     nodes: Mapping[str, core.Node]
     gpu_nodes: Mapping[str, gpunode.GPUNode]
+    slices: Mapping[str, resource.ResourceSlice]
 
 
 async def _read(client: KubeClient) -> _There:
@@ -191,10 +195,17 @@ async def _read(client: KubeClient) -> _There:
     except errors.NotFound:  # a cluster without our kinds yet
         await crds.install(client)
         gpu_nodes = await _persist(partial(client.list, resources.GPU_NODE, **selector))
-    return _There({node.metadata.name: node for node in nodes}, {obj.metadata.name: obj for obj in gpu_nodes})
+    slices: list[resource.ResourceSlice] = []
+    with contextlib.suppress(errors.NotFound):  # a cluster without dynamic resource allocation
+        slices = await _persist(partial(client.list, resources.RESOURCE_SLICE, **selector))
+    return _There(
+        {node.metadata.name: node for node in nodes},
+        {obj.metadata.name: obj for obj in gpu_nodes},
+        {obj.spec.nodeName: obj for obj in slices},
+    )
 
 
-async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There) -> Verdict:
+async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There, *, dra: bool) -> Verdict:
     """One node as the model says it, with the faults it has; one whose cards were cut since stays as it is."""
     old = there.gpu_nodes.get(node.name)
     before = there.nodes.get(node.name)
@@ -202,7 +213,9 @@ async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There) -
         return Verdict.UNCHANGED
     faults = gpunodes.read_faults(old) if old is not None else []
     uid, verdict = await _bring_node(client, node, before, gpunodes.unhealthy_cards(faults))
-    wrote = await _bring_gpu_node(client, gpunodes.gpu_node(node, uid, faults), old)
+    gpu_node = gpunodes.gpu_node(node, uid, faults)
+    wrote = await _bring_gpu_node(client, gpu_node, old)
+    wrote |= await deviceslices.bring(client, gpu_node if dra else None, there.slices.get(node.name))
     return Verdict.UPDATED if wrote and verdict is Verdict.UNCHANGED else verdict
 
 
@@ -285,9 +298,9 @@ async def put_status(client: KubeClient, name: str, status: Mapping[str, Any]) -
 
 
 async def _delete(client: KubeClient, name: str) -> Verdict:
-    for resource in (resources.NODE, resources.GPU_NODE):
+    for kind in (resources.NODE, resources.GPU_NODE):
         try:
-            await client.delete(resource, name)
+            await client.delete(kind, name)
         except errors.NotFound:
             continue
     return Verdict.DELETED

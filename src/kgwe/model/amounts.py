@@ -62,5 +62,10 @@ def largest(parts: Iterable[Mapping[str, int]]) -> Amounts:
     return result
 
 
+def gpus(parts: Mapping[str, int]) -> Amounts:
+    """Those of them that are GPUs or slices."""
+    return {name: amount for name, amount in parts.items() if is_gpu(name)}
+
+
 def is_gpu(resource: str) -> bool:
     return resource == GPU or resource.startswith(MIG_PREFIX)

@@ -4,6 +4,7 @@ Where each pod goes is written down once, in the plan annotation of the Job or D
 scheduler rebuilds every reservation from it. A single pod is pinned by required node affinity in its template:
 kube-scheduler then looks at that node alone, still checks everything it always checks, and binds. Pods of a gang share
 one template, so theirs has a scheduling gate instead, and each pod is pinned as its gate is taken away (`seating`).
+So has that of a pod that claims its GPUs (`claiming`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import rendezvous, seating
+from kgwe.apps.scheduler import claiming, rendezvous, seating
 from kgwe.apps.scheduler.workload import Details
 from kgwe.kube import resources, translate
 from kgwe.kube.api import core
+from kgwe.kube.fleet import CLAIMS_LABEL
 from kgwe.model import amounts
 from kgwe.placement.constraints import Constraints
 from kgwe.placement.node import Gpus, Request
 from kgwe.placement.planning import Ask, Plan
+from kgwe.placement.taints import Toleration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +80,10 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         affinity = translate.required_affinity(spec.affinity)
     except (msgspec.ValidationError, ValueError) as exc:
         raise errors.Permanent(str(exc)) from exc
+    selector, tolerations = tuple(sorted(spec.nodeSelector.items())), translate.tolerations(spec)
+    if workload.claims:
+        selector = (*selector, (CLAIMS_LABEL, "true"))
+        tolerations = (*tolerations, Toleration(CLAIMS_LABEL, "Exists"))
     wanted = translate.requested(spec)
     workload = _counted(workload, wanted)
     is_slices = workload.resource != amounts.GPU
@@ -93,9 +100,7 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
             min_memory_gb=needs.min_memory_gb,
             model=needs.gpu_model,
             architecture=needs.architecture,
-            constraints=Constraints(
-                tuple(sorted(spec.nodeSelector.items())), affinity, translate.tolerations(spec), avoid
-            ),
+            constraints=Constraints(selector, affinity, tolerations, avoid),
         ),
         amounts=wanted,
         pods=workload.pods,
@@ -231,7 +236,9 @@ def build(workload: Workload, template: dict[str, Any], plan: Plan, run_id: str 
     if plan.gpus_per_pod and not asks_itself(workload):
         # The plan may have divided the GPUs among pods.
         _give_gpus(spec["containers"][0], workload, plan.gpus_per_pod)
-    if pods == 1:
+    if workload.claims:
+        claiming.convert(spec)
+    if pods == 1 and not workload.claims:
         seating.pin(spec, plan.seats[0].node)
         said = template.setdefault("metadata", {})
         said["annotations"] = (said.get("annotations") or {}) | seating.given(plan.seats[0])

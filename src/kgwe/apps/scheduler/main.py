@@ -151,6 +151,19 @@ class Scheduler:
         self._stores = stores
         self.gangs.lookup = self._groups
 
+    async def _watch_devices(self) -> None:
+        """Watch what DRA drivers offer and who was given it, where this cluster has such a thing."""
+        claimed = self.state.claimed
+        kinds: dict[Resource[Any], Callable[[Any], None]] = {
+            resources.RESOURCE_SLICE: claimed.on_slice,
+            resources.RESOURCE_CLAIM: claimed.on_claim,
+        }
+        if len(await dialects.served(self.client, kinds)) == len(kinds):
+            for kind, listener in kinds.items():
+                informer: Informer[Any] = Informer(self.client, kind)
+                informer.on_change(listener)
+                self.informers.append(informer)
+
     def _groups(self) -> dialects.Groups:
         fleet = self.state.fleet
         if self._groups_of != fleet.generation or self._known is None:
@@ -176,6 +189,7 @@ class Scheduler:
         app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             await self._watch_gangs()
+            await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             async with self._background():
                 await _first(wait_synced(*self.informers), stop.wait())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kgwe.apps.scheduler import jobs, seating
+from kgwe.apps.scheduler import claiming, jobs, seating
 from kgwe.kube import resources, translate
 from kgwe.placement.live import Holding
 from kgwe.placement.planning import Seat
@@ -48,6 +48,8 @@ class Run:
     #: it has failed, and waits for its last pods to go
     failing: bool = False
     suspended: bool = False
+    #: its pods get their GPUs by ResourceClaims
+    claims: bool = False
     #: pods it has made that have not failed
     made: int = 0
     start_time: str | None = None
@@ -101,6 +103,7 @@ def of_job(job: core.Job) -> Run:
         ended=ended,
         failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
         suspended=spec.suspend,
+        claims=claiming.is_used(spec.template.spec),
         made=status.active + status.succeeded,
         start_time=status.startTime,
         completion_time=status.completionTime,
@@ -117,6 +120,7 @@ def of_deployment(deployment: apps.Deployment) -> Run:
         wanted=translate.requested(spec.template.spec),
         details=jobs.details(deployment.metadata.annotations),
         suspended=spec.replicas == 0,
+        claims=claiming.is_used(spec.template.spec),
         made=deployment.status.replicas,
     )
 
@@ -135,6 +139,10 @@ def believed(run: Run, workload: Workload) -> Run:
     if not run.seats and placed is not None:
         seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))
         run = replace(run, seats=seats if len(seats) == run.pods else ())
+    if run.claims:
+        # Its template does not say how many; every seat has as many as any other.
+        each = max((len(seat.slices) or seat.cards.bit_count() for seat in run.seats), default=0)
+        run = replace(run, wanted=run.wanted | {workload.resource: each})
     most = workload.per_pod * workload.pods
     is_older = 0 < run.generation < workload.meta.generation
     if not is_older and len(run.seats) * run.wanted.get(workload.resource, 0) > most:

@@ -7,13 +7,15 @@ member has one node to be checked on. The patch names the pod's uid and says all
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating, strays
+from kgwe.apps.scheduler import claiming, jobs, seating, strays
 from kgwe.kube import resources
+from kgwe.kube.client import STRATEGIC_MERGE_PATCH
 from kgwe.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -100,7 +102,21 @@ class Seater:
         if holding is None:
             return  # it is planned again, or has no seat left; whoever gives it one asks again
         self._given[uid] = number
+        if claiming.is_used(pod.spec):
+            await self._claim(pod, owner, holding)
         await self._write(pod, strays.mark(seated(pod, owner, number, holding), self._state.runs.get(owner)))
+
+    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> None:
+        """Make the claim for the devices of its seat, and enter it in the pod's status; twice does no harm."""
+        uuids = claiming.devices(holding, self._state.reader.cards(holding.node))
+        body = claiming.claim(pod, holding, uuids, {jobs.UID_LABEL: owner})
+        with contextlib.suppress(errors.AlreadyExists):
+            await self._client.create(resources.RESOURCE_CLAIM, body, pod.metadata.namespace)
+        entry = claiming.entry(pod, body["metadata"]["name"])
+        meta = pod.metadata
+        await self._client.patch(
+            resources.POD, meta.name, entry, meta.namespace, subresource="status", kind=STRATEGIC_MERGE_PATCH
+        )
 
     async def _write(self, pod: core.Pod, body: dict[str, Any]) -> None:
         await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)

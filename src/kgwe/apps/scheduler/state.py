@@ -14,6 +14,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, runs, seating
+from kgwe.apps.scheduler.claimed import Claimed
 from kgwe.apps.scheduler.policy import domain_weights, node_weights
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
@@ -53,6 +54,7 @@ class ClusterState:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.reader = FleetReader()
+        self.claimed = Claimed(self)
         self.workloads: dict[Key, Workload] = {}
         self.keys: dict[str, Key] = {}  # workload uid -> key
         self.runs: dict[str, Run] = {}  # workload uid -> what runs it
@@ -102,26 +104,26 @@ class ClusterState:
                 log.warning("topology_problem", problem=problem)
         return self.ledger.fleet
 
-    def _nodes_changed(self, changed: bool) -> None:  # noqa: FBT001 - passed on
+    def nodes_changed(self, changed: bool) -> None:  # noqa: FBT001 - passed on
         if changed:
             self._stale = True
             self.on_room()
 
     def on_node(self, change: Change[core.Node]) -> None:
         try:
-            self._nodes_changed(self.reader.set_node(change.key, change.new))
+            self.nodes_changed(self.reader.set_node(change.key, change.new))
         except errors.Permanent as exc:
             log.warning("node_unreadable", node=change.key, error=str(exc))
-            self._nodes_changed(self.reader.set_node(change.key, None))
+            self.nodes_changed(self.reader.set_node(change.key, None))
         self.on_health(change.key)
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
         before = self.reader.holders(change.key)
         try:
-            self._nodes_changed(self.reader.set_gpu_node(change.key, change.new))
+            self.nodes_changed(self.reader.set_gpu_node(change.key, change.new))
         except errors.Permanent as exc:
             log.warning("gpunode_unreadable", node=change.key, error=str(exc))
-            self._nodes_changed(self.reader.set_gpu_node(change.key, None))
+            self.nodes_changed(self.reader.set_gpu_node(change.key, None))
         if self.reader.holders(change.key) is not before:
             self._follow(change.key)
         self.on_health(change.key)
@@ -135,23 +137,22 @@ class ClusterState:
         self.on_room()
 
     def on_budget(self, change: Change[policy.PodDisruptionBudget]) -> None:
-        if change.new is None:
-            self.budgets.pop(change.key, None)
-        else:
+        self.budgets.pop(change.key, None)
+        if change.new is not None:
             self.budgets[change.key] = change.new
         self.on_budgets()
 
     def on_domain(self, change: Change[TopologyDomain]) -> None:
-        self._nodes_changed(self.reader.set_domain(change.key, change.new))
+        self.nodes_changed(self.reader.set_domain(change.key, change.new))
 
     def on_strategy(self, change: Change[MIGStrategy]) -> None:
-        self._nodes_changed(self.reader.set_strategy(change.key, change.new))
+        self.nodes_changed(self.reader.set_strategy(change.key, change.new))
 
     def on_config(self, change: Change[SchedulerConfig]) -> None:
         self.config = change.new
         self.ledger.fleet.weights = node_weights(change.new)
         self.ledger.fleet.domain_weights = domain_weights(change.new)
-        self._nodes_changed(self.reader.set_config(change.new))
+        self.nodes_changed(self.reader.set_config(change.new))
 
     # --- workloads --------------------------------------------------------------------------------------
 
@@ -349,12 +350,15 @@ class ClusterState:
 
     def seat_of(self, pod: core.Pod) -> Seat | None:
         """(owner, number) of the seat a pod was made for."""
-        owner = self._owners.get(runs.maker_of(pod), "")
-        run = self.runs.get(owner)
+        run = self.run_of(pod)
         if run is None:
             return self.foreign_seat(pod.metadata.uid)
         number = run.seat_of(pod)
-        return (owner, number) if number >= 0 else None
+        return (self._owners[runs.maker_of(pod)], number) if number >= 0 else None
+
+    def run_of(self, pod: core.Pod) -> Run | None:
+        """The run of ours that made it."""
+        return self.runs.get(self._owners.get(runs.maker_of(pod), ""))
 
     def taken(self, owner: str) -> set[int]:
         """Seats of a run that pods have which are not on their way out; a pod behind the gate has none yet."""
@@ -370,8 +374,8 @@ class ClusterState:
         """Count a bound pod, in its seat if it has one."""
         meta = pod.metadata
         try:
-            wanted = translate.requested(pod.spec)
-            given, held = places.planned(meta.annotations), self.reader.held(pod.spec.nodeName, meta)
+            wanted, claimed = self.claimed.requested(pod), self.claimed.settle(pod)
+            given, held = places.planned(meta.annotations), claimed or self.reader.held(pod.spec.nodeName, meta)
             self.ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), given=given, held=held)
         except errors.Permanent as exc:
             # Never seen from a real API server. Guessing its size would be worse than saying so.

@@ -114,6 +114,8 @@ class Workload:
     pods: int
     #: whether the GPUs of its one pod may be divided among several
     divisible: bool
+    #: whether its pods get their GPUs by ResourceClaims
+    claims: bool
     needs: Needs
     nearness: Nearness
     strategy: str
@@ -158,6 +160,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         per_pod=spec.gpuCount,
         pods=1,
         divisible=False,
+        claims=False,
         needs=Needs(),
         nearness=Nearness(),
         strategy=spec.schedulingStrategy,
@@ -192,6 +195,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         per_pod=per_pod,
         pods=spec.pods,
         divisible=wants.mig is None and spec.gpusPerPod is None,
+        claims=spec.deviceMode == "DRA",
         needs=Needs(
             preference=_preference(spec),
             min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,

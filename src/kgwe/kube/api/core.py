@@ -91,6 +91,13 @@ class WorkloadReference(msgspec.Struct, frozen=True, gc=False):
     podGroupReplicaKey: str = ""
 
 
+class PodResourceClaim(msgspec.Struct, frozen=True, gc=False):
+    """Devices that a pod has by a ResourceClaim."""
+
+    name: str
+    resourceClaimTemplateName: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, gc=False):
     nodeName: str = ""
     schedulerName: str = ""
@@ -106,6 +113,7 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False):
     tolerations: tuple[Toleration, ...] = ()
     #: nobody may place the pod before all of them are taken away
     schedulingGates: tuple[SchedulingGate, ...] = ()
+    resourceClaims: tuple[PodResourceClaim, ...] = ()
     schedulingGroup: SchedulingGroup | None = None
     workloadRef: WorkloadReference | None = None
 

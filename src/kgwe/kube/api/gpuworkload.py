@@ -268,6 +268,14 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             le=16,
         ),
     ] = None
+    deviceMode: Annotated[
+        str,
+        about(
+            "How pods get their GPUs. DevicePlugin: as nvidia.com resources, the node's plugin choosing the cards. DRA:"
+            " by ResourceClaims that name the planned cards, on nodes whose DRA driver offers them.",
+            enum=("DevicePlugin", "DRA"),
+        ),
+    ] = "DevicePlugin"
     priority: Annotated[int, about("Higher goes first and may preempt lower.", ge=0, le=1_000_000)] = 0
     preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
     recoveryPolicy: Annotated[

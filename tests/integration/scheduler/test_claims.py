@@ -1,0 +1,196 @@
+"""Workloads that get the GPUs of their plan by ResourceClaims: what is planned is what kube-scheduler allocates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.integration.scheduler.bed import kgwe
+
+from kgwe import errors
+from kgwe.kube import resources
+from kgwe.kube.api.resource import DRIVER, GPU_CLASS
+from kgwe.kube.informer import Informer
+from kgwe.local import deviceslices, fleet, models
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.scheduler.bed import Bed
+
+    from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
+
+NODES = 4
+
+
+class Claims:
+    """What was claimed and given, as the API server says."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.bed = bed
+        self.claims: Informer[ResourceClaim] = Informer(bed.client, resources.RESOURCE_CLAIM)
+        self.slices: Informer[ResourceSlice] = Informer(bed.client, resources.RESOURCE_SLICE)
+        self.claims.on_change(lambda _: bed._changed.set())
+        #: devices that were found to have two holders
+        self.twice: set[str] = set()
+        self.claims.on_change(self._check)
+
+    def _check(self, _: Any) -> None:
+        given = [uuid for claim in self.claims.store.values() for uuid in self.given(claim)]
+        self.twice |= {uuid for uuid in given if given.count(uuid) > 1}
+
+    def given(self, claim: ResourceClaim) -> list[str]:
+        """UUIDs of what the claim was given."""
+        names = {
+            (each.spec.pool.name, device.name): device.text("uuid")
+            for each in self.slices.store.values()
+            for device in each.spec.devices
+        }
+        return [names[device.pool, device.device] for device in claim.gpus]
+
+    def of(self, workload: Any) -> list[ResourceClaim]:
+        """The claims of a workload's pods, in the order of ranks."""
+        pods = {
+            pod.metadata.uid: pod.metadata.annotations.get("batch.kubernetes.io/job-completion-index", "0")
+            for pod in self.bed.pods.store.values()
+            if pod.metadata.labels.get("kgwe.nvidia.io/workload-uid") == workload.metadata.uid
+        }
+        mine = [
+            (int(pods[owner.uid]), claim)
+            for claim in self.claims.store.values()
+            if (owner := claim.metadata.controller) is not None and owner.uid in pods
+        ]
+        return [claim for _, claim in sorted(mine, key=lambda each: each[0])]
+
+    async def running(self, workload: Any, timeout_s: float = 60) -> tuple[list[str], list[list[str]]]:
+        """(planned UUIDs in the order of ranks, given UUIDs rank by rank) of a workload once it runs."""
+        await self.bed.until_phase(workload, "Running", timeout_s=timeout_s)
+        await self.bed.until(lambda: all(claim.gpus for claim in self.of(workload)) and self.of(workload))
+        return list(self.bed.now(workload).status.allocatedGPUs), [self.given(claim) for claim in self.of(workload)]
+
+
+@pytest.fixture
+async def claims(bed: Bed) -> AsyncIterator[Claims]:
+    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), NODES, dra=True)
+    made = Claims(bed)
+    tasks = [asyncio.create_task(made.slices.run()), asyncio.create_task(made.claims.run())]
+    await made.slices.synced.wait()
+    await made.claims.synced.wait()
+    yield made
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
+
+
+def dra(name: str, gpus: int, **spec: Any) -> dict[str, Any]:
+    return kgwe(name, gpus, deviceMode="DRA", **spec)
+
+
+async def come_and_go(bed: Bed, lane: int, stop: asyncio.Event) -> None:
+    """Other workloads, now by claim and now by the device plugin, one after another."""
+    for turn in range(1000):
+        if stop.is_set():
+            return
+        body = (dra if (turn + lane) % 2 else kgwe)(f"other-{lane}-{turn}", 1 + turn % 3, duration="300ms")
+        workload = await bed.submit(body)
+        for _ in range(100):
+            if bed.phase(workload) in ("Succeeded", "Failed") or stop.is_set():
+                break
+            await asyncio.sleep(0.1)
+        with contextlib.suppress(errors.NotFound):
+            await bed.delete(workload)
+
+
+async def exactly_as_planned(bed: Bed, claims: Claims, times: int) -> None:
+    await bed.controller()
+    stop = asyncio.Event()
+    others = [asyncio.create_task(come_and_go(bed, lane, stop)) for lane in range(3)]
+    exact = 0
+    try:
+        for number in range(times):
+            workload = await bed.submit(dra(f"four-{number}", 4))
+            planned, (given,) = await claims.running(workload)
+            assert len(planned) == 4
+            exact += sorted(planned) == sorted(given)
+            await bed.delete(workload)
+    finally:
+        stop.set()
+        await asyncio.gather(*others)
+    assert exact == times
+    assert not claims.twice
+
+
+async def test_every_claim_is_given_exactly_the_planned_cards_under_load(bed: Bed, claims: Claims):
+    await exactly_as_planned(bed, claims, 10)
+
+
+@pytest.mark.slow
+async def test_fifty_of_fifty_are_given_the_planned_cards_under_load(bed: Bed, claims: Claims):
+    await exactly_as_planned(bed, claims, 50)
+
+
+async def test_each_rank_of_a_gang_has_its_own_cards_also_where_ranks_share_a_node(bed: Bed, claims: Claims):
+    await bed.controller()
+    workload = await bed.submit(dra("gang", 24, gpusPerPod=2))
+    planned, given = await claims.running(workload)
+    assert [sorted(each) for each in given] == [sorted(planned[at : at + 2]) for at in range(0, 24, 2)]
+    names = [claim.metadata.name for claim in claims.of(workload)]
+    await bed.delete(workload)
+    await bed.until(lambda: not any(claim.metadata.name in names for claim in claims.claims.store.values()), 60)
+
+
+async def test_cards_that_others_claim_are_not_planned(bed: Bed, claims: Claims):
+    await bed.controller()
+    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
+    request = {"name": "any", "exactly": {"deviceClassName": GPU_CLASS, "allocationMode": "ExactCount", "count": 3}}
+    body = {"metadata": {"name": "theirs"}, "spec": {"devices": {"requests": [request]}}}
+    await bed.client.create(resources.RESOURCE_CLAIM, body, "default")
+    container = {"name": "c", "image": "example.com/app:1", "resources": {"claims": [{"name": "x"}]}}
+    spec = {"containers": [container], "resourceClaims": [{"name": "x", "resourceClaimName": "theirs"}]}
+    await bed.client.create(resources.POD, {"metadata": {"name": "theirs"}, "spec": spec}, "default")
+    await bed.until(lambda: claims.claims.store["default/theirs"].gpus)
+    theirs = set(claims.given(claims.claims.store["default/theirs"]))
+
+    mine = await bed.submit(kgwe("plugin", 3))  # by the device plugin
+    await bed.until_phase(mine, "Running")
+    ours = await bed.submit(dra("claims", 2))
+    planned, (given,) = await claims.running(ours)
+    held = set(bed.now(mine).status.allocatedGPUs)
+    assert sorted(planned) == sorted(given)
+    assert len(theirs | held | set(given)) == 8, "nobody's cards are planned for anybody else"
+    too_many = await bed.submit(kgwe("late", 1))
+    await bed.until_phase(too_many, "Pending")
+    await bed.client.delete(resources.POD, "theirs", "default", grace_s=0)
+    await bed.until_phase(too_many, "Running")
+    await bed.client.delete(resources.RESOURCE_CLAIM, "theirs", "default")
+
+
+async def test_a_node_with_slices_and_nothing_else_runs_what_claims_and_nothing_else(bed: Bed, claims: Claims):
+    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
+    await bed.node("bare", gpus=0)
+    await deviceslices.bring_classes(bed.client)
+    described = [
+        {
+            "name": f"gpu-{number}",
+            "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-bare-{number}"}},
+            "capacity": {"memory": {"value": "80Gi"}},
+        }
+        for number in range(4)
+    ]
+    pool = {"name": "bare", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": "bare", "pool": pool, "devices": described}
+    await bed.client.create(resources.RESOURCE_SLICE, {"metadata": {"name": "bare-gpu"}, "spec": spec})
+    try:
+        await bed.controller()
+        plain = await bed.submit(kgwe("plain", 1))
+        claiming = await bed.submit(dra("claiming", 3))
+        planned, (given,) = await claims.running(claiming)
+        assert sorted(planned) == sorted(given)
+        assert set(planned) < {f"GPU-bare-{number}" for number in range(4)}
+        await bed.until_phase(plain, "Pending")
+        assert not bed.jobs_of(plain), "without a device plugin nobody can be given a card as a resource"
+    finally:
+        await bed.client.delete(resources.RESOURCE_SLICE, "bare-gpu")
