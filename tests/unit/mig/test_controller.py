@@ -112,6 +112,7 @@ def test_waiting_pods_are_cut_for_where_they_may_go() -> None:
     world.settle()
     assert (world.cuts(0), world.cuts(1)) == ([AS_BUILT], ["7g.80gb@0"])
     world.pod("b", "7g.80gb", nodeSelector={"no": "where"})
+    world.now += 30
     world.settle()
     assert world.cuts(0) == [AS_BUILT]
     status, reason, message = world.ready()
@@ -259,6 +260,20 @@ def test_what_no_layout_has_room_for_is_said() -> None:
     world.strategy(shares={"1g.10gb": 1.0})
     world.settle()
     assert world.ready() == ("True", "Applied", "short of 1 x 1g.10gb, which no layout has room for")
+
+
+def test_a_message_alone_is_rewritten_seldom() -> None:
+    world = World(cards=1)
+    world.strategy(shares=BUILT, allowDynamicReconfig=True)
+    world.settle()
+    world.now += 60
+    for number in range(5):
+        world.pods.clear()
+        world.pod(f"p{number}", "7g.80gb", nodeSelector={"no": "where"})
+        assert world.round() == (["status s"] if number == 0 else [])
+    world.now += 30
+    assert world.round() == ["status s"]
+    assert "pod team/p4" in world.ready()[2]
 
 
 def test_preferred_profiles_are_kept_ready() -> None:

@@ -8,6 +8,7 @@ allowed. Everything decided is in the GPUNodes' specs: what is remembered here o
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.mig import census, demand
-from kgwe.apps.mig.status import Outcome, status_of
+from kgwe.apps.mig.status import Outcome, is_only_talk, status_of
 from kgwe.kube import migcards, resources, timestamp
 from kgwe.kube.api.gpunode import CardSpec, MIGLayout
 from kgwe.model import mig, quantity
@@ -62,6 +63,7 @@ class _Memory:
     busy: demand.Busy = field(default_factory=demand.Busy)
     due_at_s: float = 0.0
     is_due: bool = False
+    told_at_s: float = -math.inf
 
 
 @dataclass
@@ -304,6 +306,10 @@ class Controller:
         status = status_of(strategy, outcome, timestamp.of(self._wall()))
         if status is None:
             return
+        memory, now_s = self._memories.setdefault(name, _Memory()), self._clock()
+        if is_only_talk(strategy, status) and now_s - memory.told_at_s < self._settings.message_interval_seconds:
+            return
+        memory.told_at_s = now_s
         body = {"metadata": {"resourceVersion": strategy.metadata.resourceVersion}, "status": status}
         try:
             await self._client.patch(resources.MIG_STRATEGY, name, body, subresource="status")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -21,21 +22,25 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe import errors
+from kgwe.apps.mig import demand
 from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
-from kgwe.kube import resources
+from kgwe.kube import resources, translate
 from kgwe.kube.client import KubeClient
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
+from kgwe.model import amounts
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from prometheus_client import Metric
 
     from kgwe.apps.mig.settings import Settings
     from kgwe.kube.api import core
+    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.informer import Change
 
 log = structlog.get_logger(__name__)
@@ -71,14 +76,20 @@ class MigController:
             Stores(strategies.store, nodes.store, gpu_nodes.store, pods.store, workloads.store),
         )
         self._wake = asyncio.Event()
-        for informer in self.informers:
-            informer.on_change(lambda _: self._wake.set())
+        for informer, matters in zip(self.informers, _MATTERS, strict=True):
+            informer.on_change(functools.partial(self._on_change, matters))
         pods.on_change(self._on_pod)
         self._acting = False
         self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         self.registry.register(_Gauges(self.controller))
+
+    def _on_change(self, matters: Callable[[Any], Any], change: Change[Any]) -> None:
+        """Most of what happens in a cluster (signs of life, pods without GPUs) is no reason to decide anew."""
+        old, new = (None if each is None else matters(each) for each in (change.old, change.new))
+        if old != new:
+            self._wake.set()
 
     def _on_pod(self, change: Change[core.Pod]) -> None:
         if change.new is None and change.old is not None:
@@ -161,14 +172,48 @@ class MigController:
 
     async def _round(self) -> None:
         self._wake.clear()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             await self.controller.round()
         except errors.KgweError as exc:
             log.warning("round_failed", error=str(exc))
+        took_s = loop.time() - began
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), self.settings.interval_seconds)
-        # What comes together is decided on together.
-        await asyncio.sleep(self.settings.gather_seconds)
+        # What comes together is decided on together; and in a large fleet deciding may take a third of the time.
+        await asyncio.sleep(max(self.settings.gather_seconds, 2 * took_s))
+
+
+def _of_node(node: core.Node) -> Any:
+    return node.metadata.labels, node.spec, translate.is_ready(node), node.metadata.deletionTimestamp
+
+
+def _of_gpu_node(node: GPUNode) -> Any:
+    told = [(each.type, each.status) for each in node.status.conditions]
+    return node.spec, node.status.gpus, node.status.held, told, node.metadata.uid
+
+
+def _of_pod(pod: core.Pod) -> Any:
+    wanted = [name for each in pod.spec.containers for name in each.resources.limits if amounts.is_gpu(name)]
+    if not wanted:
+        return None
+    return wanted, pod.spec.nodeName, pod.status.phase, demand.is_waiting_pod(pod)
+
+
+def _of_workload(workload: GPUWorkload) -> Any:
+    wanted = workload.spec.gpuRequirements.mig
+    return wanted and (wanted, workload.status.phase, demand.is_waiting_workload(workload))
+
+
+# What of a kind can change a decision, in the order of the informers.
+_MATTERS: Final[tuple[Callable[[Any], Any], ...]] = (
+    lambda strategy: (strategy.spec, strategy.metadata.generation),
+    _of_node,
+    _of_gpu_node,
+    _of_pod,
+    _of_workload,
+)
 
 
 class _Gauges(Collector):

@@ -29,9 +29,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Seconds in which changes are gathered before cards are decided on.
     gather_seconds: float = 1.0
     # Seconds after which cards are looked at again though nothing seems to have changed.
-    interval_seconds: float = 10.0
+    interval_seconds: float = 30.0
     # Seconds a card is left as it is after it was asked to change.
     cooldown_seconds: float = 30.0
+    # Least seconds between two rewrites of a strategy's message when nothing else changed.
+    message_interval_seconds: float = 30.0
     # Nodes on which cards are being cut at the same time.
     max_concurrent_nodes: int = 8
     # Seconds an agent has to do what it was asked; then its node is no longer waited for.

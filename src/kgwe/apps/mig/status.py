@@ -69,6 +69,21 @@ def status_of(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, An
     return status
 
 
+def is_only_talk(strategy: MIGStrategy, status: dict[str, Any]) -> bool:
+    """Whether nothing but the words of the condition would change."""
+    old = strategy.status
+    before = {each.type: (each.status, each.reason) for each in old.conditions}
+    after = {each["type"]: (each["status"], each.get("reason", "")) for each in status["conditions"]}
+    shares = {name: share for name, share in status["currentDistribution"].items() if share is not None}
+    return (
+        before == after
+        and "lastRebalanceTime" not in status
+        and tuple(status["appliedNodes"]) == old.appliedNodes
+        and shares == old.currentDistribution
+        and status["observedGeneration"] == old.observedGeneration
+    )
+
+
 def _others(conditions: Iterable[Condition]) -> list[Condition]:
     return [each for each in conditions if each.type != READY]
 
