@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.integration.mig.conftest import FLEET, QUICK_AGENT
 
 from kgwe.kube import resources
 from kgwe.local import agents, fleet
+from kgwe.model import mig
 
 if TYPE_CHECKING:
     from tests.integration.mig.conftest import MigBed
@@ -70,3 +73,30 @@ async def test_a_new_node_that_is_to_be_cut_is_given_to_nobody_whole(bed: MigBed
     # Given back, they are given out.
     await bed.client.delete(resources.MIG_STRATEGY, "all")
     await bed.until(lambda: all(not obj.spec.cards for obj in bed.gpu_nodes.store.values()))
+
+
+@pytest.mark.slow
+async def test_waves_of_work_on_64_nodes_are_all_cut_for(bed: MigBed) -> None:
+    """Whole cards to begin with; each wave asks for what the one before left no room for."""
+    geometry = mig.GEOMETRIES["A100-80GB"]
+    await fleet.apply_fleet(bed.client, FLEET, 64)
+    await bed.strategy(
+        "all", profileDistribution={"1g.10gb": 1.0}, allowDynamicReconfig=True, gpuSelector={"model": "A100"}
+    )
+    await bed.until(lambda: bed.ready("all") == "Applied", 300)
+    before: dict[str, str] = {}
+    for wave, profile in enumerate(("7g.80gb", "3g.40gb", "2g.20gb"), 1):
+        for number in range(40):
+            await bed.workload(f"w-{wave}-{number}", {"mig": {"profile": profile, "count": 1}})
+        await bed.until(functools.partial(_all_run, bed, 40 * wave), 300)
+        now = bed.running()
+        assert {uid: now.get(uid) for uid in before} == before, "neighbours keep running where they are"
+        before = now
+    for obj in bed.gpu_nodes.store.values():
+        for device in obj.status.gpus:
+            layout = [mig.parse_placement(geometry, f"{each.profile}@{each.start}") for each in device.mig.instances]
+            assert mig.problems(geometry, layout) == []
+
+
+def _all_run(bed: MigBed, pods: int) -> bool:
+    return len(bed.running()) == pods
