@@ -29,6 +29,8 @@ STRATEGY_LABEL: Final = "nvidia.com/mig.strategy"
 CAPABLE_LABEL: Final = "nvidia.com/mig.capable"
 _PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 
+# After a failed cut what is there is given out until the next attempt.
+_NOT_NOW: Final = (Phase.ROLLED_BACK, Phase.FAILED)
 _UNCUT: Final = "all-disabled"
 _UNDER_WAY: Final = ("", "pending", "rebooting")
 # As a product of 80 GB is sold: 81,559 MiB and up.
@@ -72,7 +74,7 @@ def is_held_back(
     if device.mig.enabled or not device.mig.capable:
         return False
     if layout is not None:
-        return layout.enabled
+        return layout.enabled and device.mig.phase not in _NOT_NOW
     if _has_manager(labels):
         return labels[CONFIG_LABEL] != _UNCUT and labels.get(STATE_LABEL, "") in _UNDER_WAY
     # A strategy without a status is one that no controller has seen: there may be none.
@@ -97,7 +99,7 @@ def _may_select(strategy: MIGStrategy, labels: Mapping[str, str]) -> bool:
 
 
 def is_offered(device: GPUDevice, instance: MIGInstance, layout: MIGLayout | None) -> bool:
-    """Whether a slice that is there stays; after a failed cut what is there stays until the next attempt."""
-    if layout is None or device.mig.phase in (Phase.ROLLED_BACK, Phase.FAILED):
+    """Whether a slice that is there stays."""
+    if layout is None or device.mig.phase in _NOT_NOW:
         return True
     return f"{instance.profile}@{instance.start}" in layout.instances

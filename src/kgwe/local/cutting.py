@@ -39,7 +39,7 @@ def is_withheld(
     """Whether the device plugin keeps it back because it is about to change."""
     if instance is not None:
         return not migcards.is_offered(card, instance, layout)
-    return layout is not None and layout.enabled
+    return migcards.is_held_back(card, layout, {}, ())
 
 
 def devices(obj: gpunode.GPUNode) -> tuple[dict[str, int], dict[str, int]]:

@@ -245,6 +245,16 @@ def test_after_a_failed_cut_what_is_there_is_given():
     assert after.cut[card] == made.cut[card]
 
 
+def test_a_card_that_could_not_be_cut_is_given_whole():
+    (node, gpu_node), *_ = built()
+    wish = wishing(gpu_node, 0, enabled=True, instances=("7g.80gb@0",))
+    assert usable(read(node, wish)) == 0xFE
+    first, *others = wish.status.gpus
+    failed = msgspec.structs.replace(first, mig=msgspec.structs.replace(first.mig, phase="RolledBack"))
+    status = msgspec.structs.replace(wish.status, gpus=(failed, *others))
+    assert usable(read(node, msgspec.structs.replace(wish, status=status))) == 0xFF
+
+
 def test_a_new_card_that_a_strategy_means_waits_for_the_controllers_word():
     (node, gpu_node), *_ = built()
     assert not usable(read(node, gpu_node, strategy()))

@@ -219,6 +219,26 @@ def test_a_failed_card_is_said_and_another_is_cut_for_what_waits() -> None:
     assert f"{chosen} 0: no luck" in world.ready()[2]
 
 
+def test_a_failed_card_may_be_asked_for_something_else_later() -> None:
+    world = World(cards=1, patience_seconds=60.0)
+    world.strategy(shares={"7g.80gb": 1.0})
+    world.round()
+    name = next(iter(world.gpu_nodes))
+    (device,) = world.gpu_nodes[name].status.gpus
+    broken = msgspec.structs.replace(device.mig, phase="RolledBack", message="no luck")
+    world.set_status(name, gpus=(msgspec.structs.replace(device, mig=broken),))
+    world.strategy(shares={"1g.10gb": 1.0})
+    world.round()
+    assert world.wishes() == ["7g.80gb@0"], "its agent is at it"
+    world.now += 61
+    world.round()
+    assert world.wishes() == [SEVEN]
+    before = world.controller.recuts
+    world.now += 61
+    world.round()
+    assert world.controller.recuts == before, "asked already"
+
+
 def test_an_agent_that_does_nothing_is_not_waited_for_for_ever() -> None:
     world = World(3, cards=1, max_concurrent_nodes=1, patience_seconds=60.0)
     world.strategy()

@@ -136,7 +136,10 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
         tuple(place for place in future if place not in used),
         is_whole=not is_enabled and not used,
         is_decided=layout is not None,
-        is_open=(is_settled or layout is None) and not device.mig.phase and since_s >= clocks.cooldown_s,
+        # What failed may be asked for something else, or again, when its agent has had its time.
+        is_open=since_s >= clocks.patience_s
+        if is_given_up
+        else (is_settled or layout is None) and not device.mig.phase and since_s >= clocks.cooldown_s,
         is_taken=not device.mig.enabled and bool(taken.cards >> device.index & 1 or amounts.GPU in taken.resources),
     )
     return SeenCard(card, device, geometry, is_settled, layout)

@@ -262,13 +262,13 @@ class Controller:
             if new.uuid in decision.changed or (new.is_decided and seen.layout is None):
                 layout = MIGLayout(not new.is_whole, tuple(name_of(place) for place in new.layout))
                 layouts[new.uuid] = layout
-                if new.uuid in decision.changed:
+                if layout != seen.layout and new.uuid in decision.changed:
+                    self.recuts += 1
                     self._asked_at[new.uuid] = found.now_s
                     outcome.changed.add(new.uuid)
                     log.info("card_to_cut", node=new.node, uuid=new.uuid, layout=layout.instances or "whole")
             elif seen.layout is not None:
                 layouts[new.uuid] = seen.layout
-        self.recuts += len(decision.changed)
         outcome.waiting += decision.waiting
         for profile, count in decision.short.items():
             outcome.short[profile] = outcome.short.get(profile, 0) + count
