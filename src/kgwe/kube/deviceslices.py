@@ -34,6 +34,8 @@ class Claimable:
 
     #: UUID of a card or slice -> whether it may be given now
     uuids: Mapping[str, bool]
+    #: (pool, device) as claims name them
+    names: tuple[tuple[str, str], ...]
     #: what can be told of the node without an agent
     described: GPUNode
 
@@ -43,14 +45,18 @@ class DeviceSlices:
 
     def __init__(self) -> None:
         self._slices: dict[str, ResourceSlice] = {}
+        self._on: dict[str, dict[str, None]] = collections.defaultdict(dict)  # node -> its slices
         self._nodes: dict[str, Claimable] = {}
         self._names: dict[tuple[str, str], tuple[str, str]] = {}  # (pool, device) -> (node, UUID)
 
     def set(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
         """The nodes whose devices may have changed."""
         before = self._slices.pop(name, None)
+        if before is not None:
+            self._on[before.spec.nodeName].pop(name)
         if new is not None and new.spec.driver == DRIVER and new.spec.nodeName:
             self._slices[name] = new
+            self._on[new.spec.nodeName][name] = None
         if before is not None and new is not None and before.spec == new.spec:
             return frozenset()
         nodes = frozenset(each.spec.nodeName for each in (before, self._slices.get(name)) if each is not None)
@@ -67,23 +73,24 @@ class DeviceSlices:
         return self._names.get((pool, device))
 
     def _read(self, node: str) -> None:
-        self._names = {key: value for key, value in self._names.items() if value[0] != node}
+        gone = self._nodes.pop(node, None)
+        for key in gone.names if gone else ():
+            self._names.pop(key, None)
         pools: dict[str, list[ResourceSlice]] = collections.defaultdict(list)
-        for each in self._slices.values():
-            if each.spec.nodeName == node:
-                pools[each.spec.pool.name].append(each)
+        for name in self._on[node]:
+            pools[self._slices[name].spec.pool.name].append(self._slices[name])
         devices: list[Device] = []
+        names: dict[tuple[str, str], tuple[str, str]] = {}
         for pool, slices in pools.items():
             # While a driver replaces the slices of a pool, those of the generation before count no longer.
             newest = max(each.spec.pool.generation for each in slices)
             mine = [device for each in slices if each.spec.pool.generation == newest for device in each.spec.devices]
-            self._names |= {(pool, device.name): (node, uuid) for device in mine if (uuid := device.text("uuid"))}
+            names |= {(pool, device.name): (node, uuid) for device in mine if (uuid := device.text("uuid"))}
             devices += mine
         if devices:
             uuids = {uuid: device.is_open for device in devices if (uuid := device.text("uuid"))}
-            self._nodes[node] = Claimable(uuids, describe(node, devices))
-        else:
-            self._nodes.pop(node, None)
+            self._nodes[node] = Claimable(uuids, tuple(names), describe(node, devices))
+            self._names |= names
 
 
 def describe(node: str, devices: Iterable[Device]) -> GPUNode:

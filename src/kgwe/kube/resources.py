@@ -76,6 +76,9 @@ RESOURCE_SLICE = Resource(
 RESOURCE_CLAIM = Resource(
     "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True, type=resource.ResourceClaim
 )
+RESOURCE_CLAIM_TEMPLATE: Resource[Any] = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True, type=dict[str, Any]
+)
 DEVICE_CLASS: Resource[Any] = Resource(
     "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False, type=dict[str, Any]
 )

@@ -60,14 +60,13 @@ class Claims:
         mine = [
             (int(pods[owner.uid]), claim)
             for claim in self.claims.store.values()
-            if (owner := claim.metadata.controller) is not None and owner.uid in pods
+            if claim.gpus and (owner := claim.metadata.controller) is not None and owner.uid in pods
         ]
         return [claim for _, claim in sorted(mine, key=lambda each: each[0])]
 
     async def running(self, workload: Any, timeout_s: float = 60) -> tuple[list[str], list[list[str]]]:
         """(planned UUIDs in the order of ranks, given UUIDs rank by rank) of a workload once it runs."""
         await self.bed.until_phase(workload, "Running", timeout_s=timeout_s)
-        await self.bed.until(lambda: all(claim.gpus for claim in self.of(workload)) and self.of(workload))
         return list(self.bed.now(workload).status.allocatedGPUs), [self.given(claim) for claim in self.of(workload)]
 
 

@@ -33,14 +33,14 @@ class Claimed:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._claims: dict[str, ResourceClaim] = {}  # uid -> claim that was given GPUs
+        self._in_pool: dict[str, dict[str, None]] = collections.defaultdict(dict)  # pool -> claims given of it
         self._of_pod: dict[str, dict[str, None]] = collections.defaultdict(dict)  # uid of a pod -> its own claims
 
     def on_slice(self, change: Change[ResourceSlice]) -> None:
         self._state.nodes_changed(self._state.reader.set_slice(change.key, change.new))
         pools = {each.spec.pool.name for each in (change.old, change.new) if each is not None}
-        for claim in list(self._claims.values()):
-            if any(device.pool in pools for device in claim.gpus):
-                self._look_at(claim)
+        for uid in [uid for pool in pools for uid in self._in_pool.get(pool, ())]:
+            self._look_at(self._claims[uid])
 
     def on_claim(self, change: Change[ResourceClaim]) -> None:
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
@@ -52,6 +52,8 @@ class Claimed:
             self._forget(claim)
             return
         self._claims[claim.metadata.uid] = claim
+        for device in claim.gpus:
+            self._in_pool[device.pool][claim.metadata.uid] = None
         if owner := _pod_of(claim):
             self._of_pod[owner][claim.metadata.uid] = None
         self._look_at(claim)
@@ -96,7 +98,9 @@ class Claimed:
 
     def _forget(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
-        self._claims.pop(uid, None)
+        known = self._claims.pop(uid, None)
+        for device in known.gpus if known else ():
+            self._in_pool[device.pool].pop(uid, None)
         owner = _pod_of(claim)
         if owner in self._of_pod:
             self._of_pod[owner].pop(uid, None)

@@ -1,16 +1,17 @@
 """Pods that get the GPUs of their plan by a ResourceClaim (dynamic resource allocation).
 
-The template of such a pod asks for no `nvidia.com/gpu`; its container names the claim `gpus`. The pods of a Job share
-one template, so the claim cannot be named in it. It says "from a template" instead, one that does not exist, so nobody
-else makes a claim for the pod; and the pod waits behind the gate. With its seat it gets a claim of its own, which names
-the devices of that seat by their UUIDs, and is entered in the pod's status where Kubernetes enters claims that it made
-from templates. kube-scheduler then allocates these devices or none. The claim belongs to the pod and goes with it: the
-next pod of the seat gets one for what the seat is then.
+The template of such a pod asks for no `nvidia.com/gpu`; its container names a claim, which Kubernetes makes for each
+pod from a ResourceClaimTemplate. There is one for each plan, it lists the UUIDs of all devices of the plan, and a pod
+is held to its node: so kube-scheduler allocates the planned devices of that node or none. That is exact for a pod that
+shares its node with no other of the plan. Where pods do share one, or the plan was changed since, the pod waits behind
+its gate until Kubernetes has entered the claim in its status, and the entry is changed to a claim of ours that lists
+the devices of its seat alone. Both claims belong to the pod and go with it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
@@ -24,23 +25,27 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.fleet import Cards
     from kgwe.placement.live import Holding
+    from kgwe.placement.planning import Seat
 
 #: what the claim is called in the pod
-CLAIM: Final = "gpus"
-#: the template that is not there
-NO_TEMPLATE: Final = "claimed-by-kgwe-scheduler"
+CLAIM: Final = "kgwe-gpus"
 _NAME_MAX: Final = 253
 _DIGEST_CHARS: Final = 8
+# An expression has room for 10 KiB, and a UUID of a slice takes 44 characters.
+_MOST_LISTED: Final = 200
+
+Naming = Callable[[str], "Cards"]
+"""Node -> what its cards and slices are called."""
 
 
-def convert(spec: dict[str, Any]) -> None:
+def convert(spec: dict[str, Any], template: str) -> None:
     """Have the container that asks for GPUs ask for the claim instead; Permanent when that cannot be said."""
     asking = [each for each in spec["containers"] if _take_gpus(each)]
     if len(asking) != 1 or any(_take_gpus(each) for each in spec.get("initContainers") or ()):
         raise errors.Permanent("with deviceMode DRA exactly one container may ask for GPUs, and no init container")
     wants = asking[0]["resources"]
     wants["claims"] = [*(wants.get("claims") or ()), {"name": CLAIM}]
-    mine = {"name": CLAIM, "resourceClaimTemplateName": NO_TEMPLATE}
+    mine = {"name": CLAIM, "resourceClaimTemplateName": template}
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), mine]
 
 
@@ -56,37 +61,66 @@ def _take_gpus(container: dict[str, Any]) -> bool:
     return found
 
 
+def _template_of(spec: core.PodSpec) -> str:
+    return next((each.resourceClaimTemplateName for each in spec.resourceClaims if each.name == CLAIM), "")
+
+
 def is_used(spec: core.PodSpec) -> bool:
-    return any(each.name == CLAIM and each.resourceClaimTemplateName == NO_TEMPLATE for each in spec.resourceClaims)
+    return bool(_template_of(spec))
 
 
-def devices(holding: Holding, cards: Cards) -> list[str]:
+def entered(pod: core.Pod) -> str:
+    """Name of the claim that is the pod's own; empty when none is yet."""
+    return next((each.resourceClaimName for each in pod.status.resourceClaimStatuses if each.name == CLAIM), "")
+
+
+def devices(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
     """UUIDs of the cards or slices of a seat; Permanent when they are not known."""
+    cards = names(place.node)
     try:
-        whole = [cards.uuids[card] for card in bits(holding.cards)] if not holding.slices else []
-        found = whole + [cards.slices[each][1] for each in holding.slices]
+        whole = [cards.uuids[card] for card in bits(place.cards)] if not place.slices else []
+        found = whole + [cards.slices[each][1] for each in place.slices]
     except KeyError as exc:
-        raise errors.Permanent(f"{holding.node}: nobody says what its card or slice {exc} is called") from exc
+        raise errors.Permanent(f"{place.node}: nobody says what its card or slice {exc} is called") from exc
     if not found:
-        raise errors.Permanent(f"{holding.node}: the plan names no cards")
-    return found
+        raise errors.Permanent(f"{place.node}: the plan names no cards")
+    return tuple(found)
 
 
-def claim(pod: core.Pod, holding: Holding, uuids: Sequence[str], labels: dict[str, str]) -> dict[str, Any]:
-    """The ResourceClaim of a pod. Its name tells its devices: one of that name is the one that is wanted."""
+def template_name(job: str, seats: Sequence[Seat], names: Naming) -> str:
+    """Tells the devices of the plan: the template of another plan has another name."""
+    return _named(job, *(uuid for seat in seats for uuid in devices(seat, names)))
+
+
+def template(job: str, seats: Sequence[Seat], names: Naming) -> dict[str, Any]:
+    """The ResourceClaimTemplate of a plan, without its owner."""
+    listed = [uuid for seat in seats for uuid in devices(seat, names)]
+    each = len(listed) // len(seats)
+    request = _request(listed, each, is_slices=bool(seats[0].slices))
+    return {"metadata": {"name": template_name(job, seats, names)}, "spec": {"spec": _spec(request)}}
+
+
+def is_exact(pod: core.Pod, job: str, seats: Sequence[Seat], place: Holding, names: Naming) -> bool:
+    """Whether a claim made from the pod's template can be given nothing but the devices of its place.
+
+    `seats`: the plan as it is now.
+    """
+    here = [seat for seat in seats if seat.node == place.node]
+    return (
+        len(here) == 1
+        and len(seats) * len(devices(place, names)) <= _MOST_LISTED
+        and set(devices(here[0], names)) == set(devices(place, names))
+        and _template_of(pod.spec) == template_name(job, seats, names)
+    )
+
+
+def claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, str]) -> dict[str, Any]:
+    """A claim for one pod. Its name tells its devices: one of that name is the one that is wanted."""
     meta = pod.metadata
-    digest = hashlib.sha256(" ".join((meta.uid, *sorted(uuids))).encode()).hexdigest()[:_DIGEST_CHARS]
-    listed = ", ".join(f"'{uuid}'" for uuid in uuids)
-    mine = f"device.attributes['{DRIVER}']"
-    request = {
-        "deviceClassName": MIG_CLASS if holding.slices else GPU_CLASS,
-        "allocationMode": "ExactCount",
-        "count": len(uuids),
-        "selectors": [{"cel": {"expression": f"has({mine}.uuid) && {mine}.uuid in [{listed}]"}}],
-    }
+    uuids = devices(place, names)
     return {
         "metadata": {
-            "name": f"{meta.name[: _NAME_MAX - _DIGEST_CHARS - 1]}-{digest}",
+            "name": _named(meta.name, meta.uid, *uuids),
             "namespace": meta.namespace,
             "labels": labels,
             "annotations": {POD_CLAIM_ANNOTATION: CLAIM},
@@ -94,7 +128,7 @@ def claim(pod: core.Pod, holding: Holding, uuids: Sequence[str], labels: dict[st
                 {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid, "controller": True}
             ],
         },
-        "spec": {"devices": {"requests": [{"name": CLAIM, "exactly": request}]}},
+        "spec": _spec(_request(uuids, len(uuids), is_slices=bool(place.slices))),
     }
 
 
@@ -104,3 +138,25 @@ def entry(pod: core.Pod, name: str) -> dict[str, Any]:
         "metadata": {"uid": pod.metadata.uid},
         "status": {"resourceClaimStatuses": [{"name": CLAIM, "resourceClaimName": name}]},
     }
+
+
+def _named(first: str, *facts: str) -> str:
+    digest = hashlib.sha256(" ".join(facts).encode()).hexdigest()[:_DIGEST_CHARS]
+    return f"{first[: _NAME_MAX - _DIGEST_CHARS - 1]}-{digest}"
+
+
+def _request(uuids: Sequence[str], count: int, *, is_slices: bool) -> dict[str, Any]:
+    attributes = f"device.attributes['{DRIVER}']"
+    listed = ", ".join(f"'{uuid}'" for uuid in uuids)
+    # What does not fit is claimed pod by pod: this one is then replaced before anybody looks at it.
+    expression = f"has({attributes}.uuid) && {attributes}.uuid in [{listed}]" if len(uuids) <= _MOST_LISTED else "false"
+    return {
+        "deviceClassName": MIG_CLASS if is_slices else GPU_CLASS,
+        "allocationMode": "ExactCount",
+        "count": count,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+
+
+def _spec(request: dict[str, Any]) -> dict[str, Any]:
+    return {"devices": {"requests": [{"name": "gpus", "exactly": request}]}}

@@ -4,7 +4,6 @@ Where each pod goes is written down once, in the plan annotation of the Job or D
 scheduler rebuilds every reservation from it. A single pod is pinned by required node affinity in its template:
 kube-scheduler then looks at that node alone, still checks everything it always checks, and binds. Pods of a gang share
 one template, so theirs has a scheduling gate instead, and each pod is pinned as its gate is taken away (`seating`).
-So has that of a pod that claims its GPUs (`claiming`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kgwe.apps.scheduler import claiming, rendezvous, seating
 from kgwe.apps.scheduler.workload import Details
 from kgwe.kube import resources, translate
 from kgwe.kube.api import core
-from kgwe.kube.fleet import CLAIMS_LABEL
+from kgwe.kube.fleet import CLAIMS_LABEL, Cards
 from kgwe.model import amounts
 from kgwe.placement.constraints import Constraints
 from kgwe.placement.node import Gpus, Request
@@ -29,8 +28,9 @@ from kgwe.placement.planning import Ask, Plan
 from kgwe.placement.taints import Toleration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from kgwe.apps.scheduler.claiming import Naming
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.resources import Resource
 
@@ -228,7 +228,13 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-._")
 
 
-def build(workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "") -> dict[str, Any]:
+def _unnamed(_node: str) -> Cards:
+    return Cards({}, {})
+
+
+def build(
+    workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "", names: Naming = _unnamed
+) -> dict[str, Any]:
     """The Job or Deployment to create for `workload` where `plan` says; no two Deployments have one `run_id`."""
     template = copy.deepcopy(template)
     pods = len(plan.seats)
@@ -237,8 +243,8 @@ def build(workload: Workload, template: dict[str, Any], plan: Plan, run_id: str 
         # The plan may have divided the GPUs among pods.
         _give_gpus(spec["containers"][0], workload, plan.gpus_per_pod)
     if workload.claims:
-        claiming.convert(spec)
-    if pods == 1 and not workload.claims:
+        claiming.convert(spec, claiming.template_name(job_name(workload), plan.seats, names))
+    if pods == 1:
         seating.pin(spec, plan.seats[0].node)
         said = template.setdefault("metadata", {})
         said["annotations"] = (said.get("annotations") or {}) | seating.given(plan.seats[0])
@@ -329,6 +335,16 @@ def _deployment(workload: Workload, template: dict[str, Any], pods: int) -> dict
         "strategy": {"type": "Recreate"},
         "template": template,
     }
+
+
+def companions(workload: Workload, plan: Plan, names: Naming) -> Iterator[tuple[Resource[Any], dict[str, Any]]]:
+    """What has to be there before its pods are; whoever has the name of one already is the one."""
+    if len(plan.seats) > 1 and not workload.serves:
+        yield resources.SERVICE, service(workload)
+    if workload.claims:
+        body = claiming.template(job_name(workload), plan.seats, names)
+        body["metadata"] |= {"labels": labels(workload), "ownerReferences": [owner(workload)]}
+        yield resources.RESOURCE_CLAIM_TEMPLATE, body
 
 
 def service(workload: Workload) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
 from kgwe.apps.scheduler.workload import WARP, Workload, status_patch
 from kgwe.apps.scheduler.writer import Writer
-from kgwe.kube import resources, timestamp
+from kgwe.kube import timestamp
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.model import backoff
 
@@ -140,10 +140,10 @@ class Reconciler:
             self._requeue(workload.key, memory.retry_at - now)
             return "waiting"
         try:
-            template = jobs.pod_template(workload, self._settings.default_image)
+            template, names = jobs.pod_template(workload, self._settings.default_image), self._state.reader.cards
             ask = self._ask(workload, template, memory, now)
             planned = self.planner.planned.get(workload.meta.uid)
-            body = jobs.build(workload, template, planned, f"{time.time_ns():x}") if planned else {}
+            body = jobs.build(workload, template, planned, f"{time.time_ns():x}", names) if planned else {}
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
@@ -212,9 +212,9 @@ class Reconciler:
         workload = await self._write.finalize(workload)
         resource, namespace = jobs.resource(workload), workload.meta.namespace
         try:
-            if len(plan.seats) > 1 and not workload.serves:
+            for kind, companion in jobs.companions(workload, plan, self._state.reader.cards):
                 with contextlib.suppress(errors.AlreadyExists):
-                    await self._client.create(resources.SERVICE, jobs.service(workload), namespace)
+                    await self._client.create(kind, companion, namespace)
             await self._client.create(resource, body, namespace)
         except errors.AlreadyExists as exc:
             stored = await self._client.get(resource, body["metadata"]["name"], namespace)

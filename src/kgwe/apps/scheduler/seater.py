@@ -102,21 +102,27 @@ class Seater:
         if holding is None:
             return  # it is planned again, or has no seat left; whoever gives it one asks again
         self._given[uid] = number
-        if claiming.is_used(pod.spec):
-            await self._claim(pod, owner, holding)
+        if claiming.is_used(pod.spec) and not await self._claim(pod, owner, holding):
+            self._given.pop(uid, None)
+            return  # the watch will show when Kubernetes has entered its claim
         await self._write(pod, strays.mark(seated(pod, owner, number, holding), self._state.runs.get(owner)))
 
-    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> None:
-        """Make the claim for the devices of its seat, and enter it in the pod's status; twice does no harm."""
-        uuids = claiming.devices(holding, self._state.reader.cards(holding.node))
-        body = claiming.claim(pod, holding, uuids, {jobs.UID_LABEL: owner})
+    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool:
+        """See to it that the pod's claim is for the devices of its seat and no others; False: not yet possible."""
+        names, run, meta = self._state.reader.cards, self._state.runs.get(owner), pod.metadata
+        if run is not None and claiming.is_exact(pod, run.meta.name, run.seats, holding, names):
+            return True
+        body = claiming.claim(pod, holding, names, {jobs.UID_LABEL: owner})
+        name, known = body["metadata"]["name"], claiming.entered(pod)
+        if known in ("", name):
+            return bool(known)
         with contextlib.suppress(errors.AlreadyExists):
-            await self._client.create(resources.RESOURCE_CLAIM, body, pod.metadata.namespace)
-        entry = claiming.entry(pod, body["metadata"]["name"])
-        meta = pod.metadata
+            await self._client.create(resources.RESOURCE_CLAIM, body, meta.namespace)
+        entry = claiming.entry(pod, name)
         await self._client.patch(
             resources.POD, meta.name, entry, meta.namespace, subresource="status", kind=STRATEGIC_MERGE_PATCH
         )
+        return True
 
     async def _write(self, pod: core.Pod, body: dict[str, Any]) -> None:
         await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)

@@ -118,12 +118,20 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False):
     workloadRef: WorkloadReference | None = None
 
 
+class PodResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
+    """The ResourceClaim that was made for one of a pod's claims."""
+
+    name: str
+    resourceClaimName: str = ""
+
+
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
     reason: str = ""
     message: str = ""
     startTime: str | None = None
     nominatedNodeName: str = ""
+    resourceClaimStatuses: tuple[PodResourceClaimStatus, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
 
