@@ -80,3 +80,22 @@ async def test_all_parts_end_with_the_agent():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert sorted(ended) == ["a", "b"]
+
+
+async def test_a_part_that_swallows_its_end_is_told_again():
+    parts = Parts()
+    began = asyncio.Event()
+    ended: list[int] = []
+
+    async def deaf() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(1)
+        await asyncio.Event().wait()
+
+    parts.add("deaf", deaf)
+    async with running(parts), asyncio.timeout(10):
+        await began.wait()
+    assert ended == [1]

@@ -139,7 +139,8 @@ class Keeper:
         """Waits for a driver first, as long."""
         if not self.opened.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.opened.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self.opened.wait()
             return ()
         return await self._present.events(timeout_s)
 

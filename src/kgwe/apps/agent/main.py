@@ -216,7 +216,8 @@ class Agent:
         if self.informer is not None:
             # What was published before tells what was known; without an API server that is nothing.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.informer.synced.wait(), self.settings.telemetry_interval_seconds)
+                async with asyncio.timeout(self.settings.telemetry_interval_seconds):
+                    await self.informer.synced.wait()
         await self._opened(self.settings.telemetry_interval_seconds)
         while True:
             self._nudge.clear()
@@ -226,7 +227,8 @@ class Agent:
                 log.debug("machine_not_read", error=str(exc))
                 self.tell()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudge.wait(), self.settings.discovery_interval_seconds)
+                async with asyncio.timeout(self.settings.discovery_interval_seconds):
+                    await self._nudge.wait()
 
     async def _measure(self) -> None:
         """The instruments, every interval by the clock."""
@@ -296,13 +298,15 @@ class Agent:
         if await self._opened(self.settings.telemetry_interval_seconds):
             # The first report says how the cards are, not that it is not known yet.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._measured.wait(), self.settings.telemetry_interval_seconds)
+                async with asyncio.timeout(self.settings.telemetry_interval_seconds):
+                    await self._measured.wait()
         await self.publisher.run()
 
     async def _opened(self, timeout_s: float) -> bool:
         """Whether there is a driver, after giving it a moment to come."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.keeper.opened.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.keeper.opened.wait()
         return self.keeper.opened.is_set()
 
 

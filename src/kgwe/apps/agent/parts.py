@@ -14,7 +14,7 @@ import structlog
 from kgwe.model import backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
 log = structlog.get_logger(__name__)
 
@@ -22,6 +22,20 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 # A part that ran so long has worked: what was wrong with it before no longer counts.
 _WELL_AFTER_S: Final = 30.0
+_CANCELLATIONS: Final = 8
+_CANCEL_S: Final = 1.0
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel until they are over: a cancellation that meets the end of a wait can get lost on the way."""
+    pending = set(tasks)
+    for _ in range(_CANCELLATIONS):
+        if not pending:
+            return
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_CANCEL_S)
+    log.error("parts_do_not_end", parts=sorted(task.get_name() for task in pending))
 
 
 class Parts:
@@ -42,12 +56,12 @@ class Parts:
         """Run all of them until cancelled."""
         tasks = [asyncio.create_task(self._keep(name, run), name=name) for name, run in self._runs.items()]
         try:
-            await asyncio.gather(*tasks)
+            # Not gather: cancelled, it would wait for them by itself.
+            if tasks:
+                await asyncio.wait(tasks)
             await asyncio.Event().wait()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()

@@ -100,7 +100,8 @@ class Publisher:
         self._heartbeat_at = loop.time() + self._heartbeat_s * random.random()  # noqa: S311 - spreads a fleet's
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(self._heartbeat_at - loop.time(), 0.01))
+                async with asyncio.timeout(max(self._heartbeat_at - loop.time(), 0.01)):
+                    await self._wake.wait()
             self._wake.clear()
             await asyncio.sleep(await self._step())
 
