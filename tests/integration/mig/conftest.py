@@ -78,12 +78,12 @@ class MigBed:
         self.processes.append(process)
         return process
 
-    def agent(self, node: str) -> AgentMachine:
+    def agent(self, node: str, **settings: str) -> AgentMachine:
         """A node of the fleet as hardware, with its agent running."""
         built = next(each for each in inventory.expand(FLEET, 16) if each.name == node)
         machine = AgentMachine(built, self.folder / node)
         self.machines.append(machine)
-        machine.start(agents.kubeconfig(self.cluster), **QUICK_AGENT)
+        machine.start(agents.kubeconfig(self.cluster), **QUICK_AGENT, **settings)
         return machine
 
     async def strategy(self, name: str, **spec: Any) -> None:
