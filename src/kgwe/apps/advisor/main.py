@@ -108,6 +108,8 @@ class Advisor:
             (resources.GPU_NODE, state.on_gpunode),
             (resources.WARP_GPU_WORKLOAD, state.on_warp),
             (resources.GPU_WORKLOAD, state.on_kgwe),
+            (resources.RESOURCE_SLICE, state.claimed.on_slice),
+            (resources.RESOURCE_CLAIM, state.claimed.on_claim),
         ]
         watched = [(Informer(client, kind), listener) for kind, listener in pairs if kind in own]
         watched.append((Informer(client, resources.NODE), state.on_node))

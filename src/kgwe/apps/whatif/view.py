@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning import Refusal
     from kgwe.placement.running import Running
 
-#: kinds of ours, which need not be installed
+#: kinds of ours, and of dynamic resource allocation, which need not be there
 OWN: Final[tuple[Resource[Any], ...]] = (
     resources.SCHEDULER_CONFIG,
     resources.TOPOLOGY_DOMAIN,
@@ -48,6 +48,8 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.GPU_NODE,
     resources.WARP_GPU_WORKLOAD,
     resources.GPU_WORKLOAD,
+    resources.RESOURCE_SLICE,
+    resources.RESOURCE_CLAIM,
 )
 # Ended pods hold nothing.
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
@@ -286,12 +288,14 @@ def feed(view: View, found: Mapping[Resource[Any], Iterable[Any]]) -> None:
         (resources.MIG_STRATEGY, state.on_strategy),
         (resources.NODE, state.on_node),
         (resources.GPU_NODE, state.on_gpunode),
+        (resources.RESOURCE_SLICE, state.claimed.on_slice),
         (resources.POD_DISRUPTION_BUDGET, state.on_budget),
         (resources.WARP_GPU_WORKLOAD, state.on_warp),
         (resources.GPU_WORKLOAD, state.on_kgwe),
         (resources.JOB, state.on_job),
         (resources.DEPLOYMENT, state.on_deployment),
         (resources.POD, state.on_pod),
+        (resources.RESOURCE_CLAIM, state.claimed.on_claim),
     ]
     for kind, listener in listeners:
         for obj in found.get(kind, ()):

@@ -1,0 +1,325 @@
+"""Who holds what claims were given, what pods claim, and which pods get a claim of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import (
+    UID,
+    added,
+    changed,
+    free,
+    job,
+    leaving,
+    make,
+    node,
+    pod,
+    removed,
+    workload,
+)
+
+from kgwe import errors
+from kgwe.apps.scheduler import claiming, jobs
+from kgwe.apps.scheduler.seater import Seater
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.apps.scheduler.workload import from_kgwe
+from kgwe.kube import resources
+from kgwe.kube.api.core import PodResourceClaim, PodResourceClaimStatus
+from kgwe.kube.api.resource import DRIVER
+from kgwe.kube.fleet import CLAIMS_LABEL
+from kgwe.model import amounts
+from kgwe.placement.live import Holding
+from kgwe.placement.planning import Plan, Seat
+
+TEMPLATE = "some-template"
+IMAGE = "example.com/image:1"
+
+
+def uuid(name: str, card: int) -> str:
+    return f"GPU-{name}-{card}"
+
+
+def resource_slice(name: str, cards: int = 8) -> Any:
+    devices = [
+        {"name": f"gpu-{card}", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid(name, card)}}}
+        for card in range(cards)
+    ]
+    spec = {"driver": DRIVER, "nodeName": name, "pool": {"name": name, "generation": 1}, "devices": devices}
+    return make(resources.RESOURCE_SLICE.type, {"metadata": {"name": f"{name}-gpu"}, "spec": spec})
+
+
+def claim(name: str, cards: tuple[int, ...], *, of: str = "", on: str = "n1", **result: Any) -> Any:
+    """`of`: uid of the pod it was made for."""
+    results = [{"driver": DRIVER, "pool": on, "device": f"gpu-{card}", **result} for card in cards]
+    meta = {
+        "name": name,
+        "namespace": "team",
+        "uid": f"claim-{name}",
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": of, "controller": True}]
+        if of
+        else [],
+    }
+    status = {"allocation": {"devices": {"results": results}}} if cards else {}
+    return make(resources.RESOURCE_CLAIM.type, {"metadata": meta, "status": status})
+
+
+def claiming_job(**more: Any) -> Any:
+    return _with_claim(job(gpus=0, **more), TEMPLATE)
+
+
+def _with_claim(obj: Any, template: str) -> Any:
+    mine = (PodResourceClaim(claiming.CLAIM, template),)
+    spec = obj.spec.template.spec
+    spec = msgspec.structs.replace(spec, resourceClaims=mine)
+    whole = msgspec.structs.replace(obj.spec.template, spec=spec)
+    return msgspec.structs.replace(obj, spec=msgspec.structs.replace(obj.spec, template=whole))
+
+
+def claiming_pod(name: str = "p", template: str = TEMPLATE, entered: str = "", **more: Any) -> Any:
+    made = pod(name, gpus=0, **more)
+    spec = msgspec.structs.replace(made.spec, resourceClaims=(PodResourceClaim(claiming.CLAIM, template),))
+    known = (PodResourceClaimStatus(claiming.CLAIM, entered),) if entered else ()
+    status = msgspec.structs.replace(made.status, resourceClaimStatuses=known)
+    return msgspec.structs.replace(made, spec=spec, status=status)
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    made = ClusterState()
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+        made.claimed.on_slice(added(resource_slice(name)))
+    return made
+
+
+def mask(state: ClusterState, name: str = "n1") -> int:
+    return int(state.fleet.snapshot.free[state.fleet.snapshot.index[name]])
+
+
+# --- counting -------------------------------------------------------------------------------------------
+
+
+def test_what_somebody_claims_is_not_free_until_it_is_deallocated(state):
+    theirs = claim("theirs", (1, 5))
+    state.claimed.on_claim(added(theirs))
+    assert mask(state) == 0xFF & ~0b100010
+    state.claimed.on_claim(changed(theirs, claim("theirs", ())))
+    assert free(state) == {"n1": 8, "n2": 8}
+    state.claimed.on_claim(changed(claim("theirs", ()), theirs))
+    state.claimed.on_claim(removed(theirs))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+def test_a_claim_of_a_pod_that_asks_for_no_gpus_otherwise_is_counted_itself(state):
+    state.on_pod(added(pod("theirs", "", gpus=0)))
+    state.claimed.on_claim(added(claim("theirs", (3,), of="uid-theirs")))
+    assert mask(state) == 0xFF & ~0b1000
+
+
+def test_looking_at_a_device_as_an_administrator_holds_nothing(state):
+    state.claimed.on_claim(added(claim("monitor", (0, 1), adminAccess=True)))
+    assert mask(state) == 0xFF
+
+
+@pytest.mark.parametrize("order", ["claim first", "pod first"])
+def test_a_resource_that_is_backed_by_a_claim_is_counted_once(state, order):
+    theirs, given = pod("theirs", "", gpus=2), claim("theirs", (2, 6), of="uid-theirs")
+    steps = [lambda: state.on_pod(added(theirs)), lambda: state.claimed.on_claim(added(given))]
+    for step in steps if order == "pod first" else reversed(steps):
+        step()
+    assert mask(state) == 0xFF & ~0b1000100
+    assert free(state)["n1"] == 6
+
+
+def test_claims_are_counted_as_soon_as_slices_tell_which_cards_they_are():
+    state = ClusterState()
+    state.on_node(added(node("n1")))
+    state.claimed.on_claim(added(claim("theirs", (1, 5))))
+    assert mask(state) == 0xFF
+    state.claimed.on_slice(added(resource_slice("n1")))
+    assert mask(state) == 0xFF & ~0b100010
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1), (1, 3, 0, 2)])
+def test_a_pod_of_ours_its_seat_and_its_claim_are_one_whatever_is_seen_first(state, order):
+    plan = (Seat("n1", 0b1111),)
+    steps = [
+        lambda: state.on_kgwe(added(workload())),
+        lambda: state.on_job(added(claiming_job(seats=plan))),
+        lambda: state.on_pod(added(claiming_pod())),
+        lambda: state.claimed.on_claim(added(claim("ours", (0, 1, 2, 3), of="uid-p"))),
+    ]
+    for number in order:
+        steps[number]()
+    assert free(state) == {"n1": 4, "n2": 8}
+    assert mask(state) == 0xF0
+    assert state.ledger.pod_in(UID, 0) == "uid-p"
+
+
+def test_the_seat_of_a_pod_that_claims_is_reserved_before_and_after_the_pod(state):
+    state.on_kgwe(added(workload()))
+    state.on_job(added(claiming_job(seats=(Seat("n1", 0b1111),))))
+    assert mask(state) == 0xF0, "the template does not say how many, the plan does"
+    running, given = claiming_pod(), claim("ours", (0, 1, 2, 3), of="uid-p")
+    state.on_pod(added(running))
+    state.claimed.on_claim(added(given))
+    state.on_pod(removed(leaving(running)))
+    assert mask(state) == 0xF0, "kept for the next pod, not counted twice"
+    assert not state.ledger.lacking(UID)
+    state.on_job(removed(claiming_job(seats=(Seat("n1", 0b1111),))))
+    state.claimed.on_claim(removed(given))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+# --- asking ---------------------------------------------------------------------------------------------
+
+
+def asking(**spec: Any) -> Any:
+    body = {"metadata": {"name": "w", "namespace": "team", "uid": UID, "generation": 1}}
+    body["spec"] = {"gpuRequirements": {"count": 4}, "deviceMode": "DRA", **spec}
+    return from_kgwe(make(resources.GPU_WORKLOAD.type, body))
+
+
+def plan(*seats: Seat) -> Any:
+    return SimpleNamespace(
+        seats=seats, gpus_per_pod=seats[0].cards.bit_count(), score=1.0, parts={}, gb_per_s=None, level="", domain="",
+        words="",
+    )  # fmt: skip
+
+
+def test_work_that_claims_goes_to_nodes_whose_cards_can_be_claimed():
+    mine = asking()
+    constraints = jobs.ask(mine, jobs.pod_template(mine, IMAGE), frozenset()).request.constraints
+    assert (CLAIMS_LABEL, "true") in constraints.selector
+    assert any(each.key == CLAIMS_LABEL for each in constraints.tolerations)
+
+
+def built(state: ClusterState, mine: Any, *seats: Seat) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(pod spec, ResourceClaimTemplate) of a workload."""
+    made: Plan = plan(*seats)
+    names = state.reader.cards
+    body = jobs.build(mine, jobs.pod_template(mine, IMAGE), made, "run1", names)
+    (template,) = [each for kind, each in jobs.companions(mine, made, names) if kind.kind == "ResourceClaimTemplate"]
+    return body["spec"]["template"]["spec"], template
+
+
+def test_a_pod_asks_for_a_claim_on_the_planned_cards_and_for_no_resource(state):
+    spec, template = built(state, asking(), Seat("n1", 0b10101100))
+    (container,) = spec["containers"]
+    assert not any(amounts.is_gpu(name) for part in ("requests", "limits") for name in container["resources"][part])
+    assert container["resources"]["claims"] == [{"name": claiming.CLAIM}]
+    (mine,) = spec["resourceClaims"]
+    assert mine == {"name": claiming.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["count"] == 4
+    expression = request["exactly"]["selectors"][0]["cel"]["expression"]
+    assert [card for card in range(8) if f"'{uuid('n1', card)}'" in expression] == [2, 3, 5, 7]
+    assert template["metadata"]["ownerReferences"][0]["uid"] == UID
+
+
+def test_another_plan_has_another_template(state):
+    one, two = (built(state, asking(), Seat("n1", cards))[1]["metadata"]["name"] for cards in (0xF, 0xF0))
+    assert one != two
+
+
+def test_gpus_in_several_containers_are_refused_in_words(state):
+    container = {"name": "a", "image": "i", "resources": {"limits": {amounts.GPU: "2"}}}
+    mine = asking(podTemplate={"spec": {"containers": [container, {**container, "name": "b"}]}})
+    with pytest.raises(errors.Permanent, match="exactly one container"):
+        built(state, mine, Seat("n1", 0xF))
+
+
+def test_a_card_that_nobody_names_cannot_be_claimed(state):
+    with pytest.raises(errors.Permanent, match="n9"):
+        built(state, asking(), Seat("n9", 0xF))
+
+
+# --- a claim of its own ---------------------------------------------------------------------------------
+
+
+class Client:
+    def __init__(self) -> None:
+        self.created: list[dict[str, Any]] = []
+        self.patches: list[tuple[str, dict[str, Any]]] = []
+
+    async def create(self, _resource: Any, body: Any, _namespace: str) -> None:
+        if body["metadata"]["name"] in [each["metadata"]["name"] for each in self.created]:
+            raise errors.AlreadyExists("there")
+        self.created.append(body)
+
+    async def patch(
+        self, _resource: Any, _name: str, body: Any, _namespace: str, *, subresource: str = "", **_: Any
+    ) -> None:
+        self.patches.append((subresource or "pod", body))
+
+
+async def seated(state: ClusterState, *pods: Any) -> Client:
+    client = Client()
+    seater = Seater(SimpleNamespace(client=client, state=state))  # type: ignore[arg-type] # all it needs
+    for each in pods:
+        state.on_pod(added(each))
+        seater.seat(UID, each)
+    seater.start()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await seater.stop()
+    return client
+
+
+def gang(state: ClusterState, *seats: Seat) -> str:
+    """A gang of ours with that plan; the name of its template."""
+    state.on_kgwe(added(workload(count=8)))
+    run = _with_claim(job(seats=seats, gpus=0), TEMPLATE)
+    state.on_job(added(run))
+    return claiming.template_name(run.metadata.name, seats, state.reader.cards)
+
+
+async def test_who_shares_his_node_with_nobody_of_the_plan_needs_no_claim_of_his_own(state):
+    name = gang(state, Seat("n1", 0b1111), Seat("n2", 0b1111))
+    client = await seated(state, *(claiming_pod(f"p{n}", name, index=n, at="", gated=True) for n in (0, 1)))
+    assert not client.created
+    assert [kind for kind, _ in client.patches] == ["pod", "pod"]
+
+
+async def test_ranks_on_one_node_get_claims_of_their_own_once_kubernetes_has_made_its(state):
+    name = gang(state, Seat("n1", 0b1111), Seat("n1", 0b11110000))
+    waiting = claiming_pod("p0", name, index=0, at="", gated=True)
+    client = await seated(state, waiting, claiming_pod("p1", name, entered="generated", index=1, at="", gated=True))
+    (made,) = client.created
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-p1"
+    (request,) = made["spec"]["devices"]["requests"]
+    listed = request["exactly"]["selectors"][0]["cel"]["expression"]
+    assert [card for card in range(8) if f"'{uuid('n1', card)}'" in listed] == [4, 5, 6, 7]
+    (status, entry), (place, _) = client.patches
+    assert (status, place) == ("status", "pod"), "the gate goes last, and p0 is left alone"
+    (entered,) = entry["status"]["resourceClaimStatuses"]
+    assert entered == {"name": claiming.CLAIM, "resourceClaimName": made["metadata"]["name"]}
+
+
+async def test_a_rank_that_was_moved_claims_what_its_seat_is_now(state):
+    old = gang(state, Seat("n1", 0b1111), Seat("n2", 0b1111))
+    state.move(UID, (Seat("n1", 0b1111), Seat("n2", 0b11110000)))
+    client = await seated(state, claiming_pod("p1", old, entered="generated", index=1, at="", gated=True))
+    (made,) = client.created
+    assert (
+        f"'{uuid('n2', 4)}'" in made["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+    )
+
+
+async def test_after_a_crash_between_claim_and_seat_nothing_is_made_twice(state):
+    name = gang(state, Seat("n1", 0b1111), Seat("n1", 0b11110000))
+    holding = Holding("n1", cards=0b1111)
+    before = claiming_pod("p0", name, index=0, at="", gated=True)
+    mine = claiming.claim(before, holding, state.reader.cards, {})["metadata"]["name"]
+    client = await seated(state, claiming_pod("p0", name, entered=mine, index=0, at="", gated=True))
+    assert not client.created
+    assert [kind for kind, _ in client.patches] == ["pod"]
+
+
+def test_a_claim_whose_pod_is_not_known_is_counted_itself(state):
+    state.claimed.on_claim(added(claim("theirs", (0,), of="uid-of-nobody")))
+    assert mask(state) == 0xFE
