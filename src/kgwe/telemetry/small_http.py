@@ -75,7 +75,8 @@ async def _converse(app: Application, reader: asyncio.StreamReader, writer: asyn
     wait_s = _REQUEST_S
     while True:
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), wait_s)
+            async with asyncio.timeout(wait_s):
+                head = await reader.readuntil(b"\r\n\r\n")
             scope, keep = _parse(head)
         except asyncio.LimitOverrunError:
             await _send(writer, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, [], b"", keep=False)
@@ -148,4 +149,5 @@ async def _send(
     lines.append(b"content-length: " + str(len(body)).encode())
     lines.append(b"connection: " + (b"keep-alive" if keep else b"close"))
     writer.write(b"\r\n".join((*lines, b"", body)))
-    await asyncio.wait_for(writer.drain(), _REQUEST_S)
+    async with asyncio.timeout(_REQUEST_S):
+        await writer.drain()

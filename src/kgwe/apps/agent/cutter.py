@@ -193,7 +193,8 @@ class Cutter:
                 pause = _WAITING_S
             if pause:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
 
     def look(self) -> None:
         """Something ended, or may have."""

@@ -63,7 +63,8 @@ class DevicePlugins:
                     if not plugin.is_current:
                         await self._start(plugin)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._look_s)
+                    async with asyncio.timeout(self._look_s):
+                        await self._wake.wait()
         finally:
             await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
 

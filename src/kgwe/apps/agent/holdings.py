@@ -85,7 +85,8 @@ class Holdings:
         while True:
             await self.refresh()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), self._interval_s)
+                async with asyncio.timeout(self._interval_s):
+                    await self._soon.wait()
                 await asyncio.sleep(_SOON_S)
             self._soon.clear()
 

@@ -180,7 +180,8 @@ class MigController:
             log.warning("round_failed", error=str(exc))
         took_s = loop.time() - began
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), self.settings.interval_seconds)
+            async with asyncio.timeout(self.settings.interval_seconds):
+                await self._wake.wait()
         # What comes together is decided on together; and in a large fleet deciding may take a third of the time.
         await asyncio.sleep(max(self.settings.gather_seconds, 2 * took_s))
 
