@@ -44,6 +44,7 @@ class Gangs:
         self._requests: dict[str, podrequest.PodAsk] = {}
         # Pods that belong to no gang -> what they said when that was read.
         self._strangers: dict[str, tuple[object, ...]] = {}
+        self._unbound: set[str] = set()  # pods of others that are on no node
         self.lookup: Callable[[], Groups] = _no_groups
         self.refusal: Callable[[str], Refusal | None] = lambda _owner: None
         self._want: Callable[[Ask], None]
@@ -79,6 +80,10 @@ class Gangs:
 
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
         """A pod that no workload of ours owns came, changed or (None) went."""
+        if pod is None or pod.spec.nodeName:
+            self._unbound.discard(uid)
+        else:
+            self._unbound.add(uid)
         if pod is None:
             self._strangers.pop(uid, None)
             self._gone(uid)
@@ -128,8 +133,9 @@ class Gangs:
         self._strangers.clear()
         meta = found["metadata"] if isinstance(found, dict) else found.metadata
         namespace = meta.get("namespace", "") if isinstance(meta, dict) else meta.namespace
-        for uid, pod in list(self._state.pods.items()):
-            if namespace in ("", pod.metadata.namespace) and not pod.spec.nodeName and self._state.is_foreign(pod):
+        for uid in list(self._unbound):
+            pod = self._state.pods.get(uid)
+            if pod is not None and namespace in ("", pod.metadata.namespace) and self._state.is_foreign(pod):
                 self.on_pod(uid, pod)
                 if uid in self._owner:
                     self._look_soon(self._owner[uid])

@@ -47,6 +47,8 @@ Result = Literal["done", "waiting", "retry"]
 # What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
 # "scheduled" before the pod runs.
 _SETTLE_S = 1.0
+# Where many start at once each takes longer: "scheduled" is said later, too.
+_STARTS_PER_S = 50.0
 # A Job not seen this long after its creation is asked for again; until then asking would only be refused.
 _WATCH_LAG_S = 10.0
 # Rewrites of waiting messages over all workloads together, per second, at most.
@@ -67,6 +69,7 @@ class _Memory:
     created_at: float | None = None  # when a Job was created that the watch has not shown yet
     job_uid: str = ""
     job_seen_at: float = 0.0
+    settle_s: float = _SETTLE_S  # how long after that its status may wait for it to run
     unplaced_at: float | None = None  # since when pods of the Job lack their places
     taken_back: str = ""  # uid of a Job that was deleted to plan anew
     refusals: int = 0  # times a Job of it was taken back, one after another
@@ -94,12 +97,14 @@ class Reconciler:
         self._requeue = requeue
         self._clock = clock
         self._memory: dict[str, _Memory] = {}
+        self._starting: set[str] = set()  # workloads with a place that do not run yet
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
 
     def gone(self, uid: str) -> None:
         """The workload object no longer exists."""
         self.planner.forget(uid)
         self._memory.pop(uid, None)
+        self._starting.discard(uid)
         self._write.forget(uid)
 
     def abandon(self, key: Key) -> None:
@@ -120,6 +125,7 @@ class Reconciler:
             self._requeue(key, _WATCH_LAG_S)
             return "done"  # what the watch is about to show calls us again
         uid = workload.meta.uid
+        self._starting.discard(uid)
         if workload.meta.deletionTimestamp is not None:
             return await self._finalize(workload)
         run = self._state.runs.get(uid)
@@ -261,7 +267,7 @@ class Reconciler:
         memory = self._remember(workload)
         now = self._clock()
         if memory.job_uid != run.meta.uid:
-            memory.job_uid, memory.job_seen_at = run.meta.uid, now
+            memory.job_uid, memory.job_seen_at, memory.settle_s = run.meta.uid, now, _SETTLE_S
             memory.created_at = memory.unplaced_at = None
         if memory.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
@@ -328,8 +334,10 @@ class Reconciler:
                 return await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
             self._requeue(workload.key, due - now + 0.1)
         since = memory.job_seen_at if memory.unplaced_at is None else max(memory.job_seen_at, memory.unplaced_at)
-        if now - since < _SETTLE_S:
-            self._requeue(workload.key, since + _SETTLE_S - now)
+        self._starting.add(workload.meta.uid)
+        memory.settle_s = max(memory.settle_s, len(self._starting) / _STARTS_PER_S)
+        if now - since < memory.settle_s:
+            self._requeue(workload.key, since + memory.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
             await self._write.status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
         if why is None:
