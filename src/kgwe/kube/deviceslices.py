@@ -34,8 +34,6 @@ class Claimable:
 
     #: UUID of a card or slice -> whether it may be given now
     uuids: Mapping[str, bool]
-    #: (pool, device) as claims name them
-    names: tuple[tuple[str, str], ...]
     #: what can be told of the node without an agent
     described: GPUNode
 
@@ -47,7 +45,8 @@ class DeviceSlices:
         self._slices: dict[str, ResourceSlice] = {}
         self._on: dict[str, dict[str, None]] = collections.defaultdict(dict)  # node -> its slices
         self._nodes: dict[str, Claimable] = {}
-        self._names: dict[tuple[str, str], tuple[str, str]] = {}  # (pool, device) -> (node, UUID)
+        # (pool, device) -> (node, UUID). A device that is no longer offered may still be somebody's: names stay known.
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}
 
     def set(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
         """The nodes whose devices may have changed."""
@@ -73,24 +72,21 @@ class DeviceSlices:
         return self._names.get((pool, device))
 
     def _read(self, node: str) -> None:
-        gone = self._nodes.pop(node, None)
-        for key in gone.names if gone else ():
-            self._names.pop(key, None)
         pools: dict[str, list[ResourceSlice]] = collections.defaultdict(list)
         for name in self._on[node]:
             pools[self._slices[name].spec.pool.name].append(self._slices[name])
         devices: list[Device] = []
-        names: dict[tuple[str, str], tuple[str, str]] = {}
         for pool, slices in pools.items():
             # While a driver replaces the slices of a pool, those of the generation before count no longer.
             newest = max(each.spec.pool.generation for each in slices)
             mine = [device for each in slices if each.spec.pool.generation == newest for device in each.spec.devices]
-            names |= {(pool, device.name): (node, uuid) for device in mine if (uuid := device.text("uuid"))}
+            self._names |= {(pool, device.name): (node, uuid) for device in mine if (uuid := device.text("uuid"))}
             devices += mine
         if devices:
             uuids = {uuid: device.is_open for device in devices if (uuid := device.text("uuid"))}
-            self._nodes[node] = Claimable(uuids, tuple(names), describe(node, devices))
-            self._names |= names
+            self._nodes[node] = Claimable(uuids, describe(node, devices))
+        else:
+            self._nodes.pop(node, None)
 
 
 def describe(node: str, devices: Iterable[Device]) -> GPUNode:

@@ -51,6 +51,17 @@ async def bring(client: KubeClient, gpu_node: GPUNode | None, old: ResourceSlice
     return True
 
 
+async def refresh(client: KubeClient, gpu_node: GPUNode) -> None:
+    """Where the node's cards are published as a slice, have it say what the node has now."""
+    with contextlib.suppress(errors.NotFound):
+        there = await client.get(resources.RESOURCE_SLICE, _name(gpu_node))
+        await bring(client, gpu_node, there)
+
+
+def _name(gpu_node: GPUNode) -> str:
+    return f"{gpu_node.metadata.name}-gpu"
+
+
 def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
     """One object tells of all cards of a node: a slice has room for 128 devices, a node for fewer.
 
@@ -60,7 +71,7 @@ def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
     cards = [card for card in gpu_node.status.gpus if health.is_in_service(card.health.state)]
     return {
         "metadata": {
-            "name": f"{name}-gpu",
+            "name": _name(gpu_node),
             "labels": {inventory.FLEET_LABEL: gpu_node.metadata.labels[inventory.FLEET_LABEL]},
             "ownerReferences": [
                 {"apiVersion": each.apiVersion, "kind": each.kind, "name": each.name, "uid": each.uid}

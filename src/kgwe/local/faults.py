@@ -21,7 +21,7 @@ import msgspec
 from kgwe import errors
 from kgwe.kube import client as kube_client
 from kgwe.kube import informer, resources, timestamp
-from kgwe.local import fleet, gpunodes
+from kgwe.local import deviceslices, fleet, gpunodes
 from kgwe.model import amounts, health, inventory, mig
 
 if TYPE_CHECKING:
@@ -251,7 +251,9 @@ async def _change_cards(
         allocatable = {**node.status.allocatable, **devices(status, node.status.capacity)}
         if allocatable != node.status.allocatable:
             await fleet.patch_devices(client, name, node, node.status.capacity, allocatable)
-        return msgspec.structs.replace(obj, status=status)
+        changed = msgspec.structs.replace(obj, status=status)
+        await deviceslices.refresh(client, changed)
+        return changed
 
     return await kube_client.retry_conflict(attempt)
 

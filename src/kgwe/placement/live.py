@@ -248,7 +248,7 @@ class Fleet:
         wanted = holding.amounts
         cpu, memory = min(wanted.get(amounts.CPU, 0), _MOST), min(wanted.get(amounts.MEMORY, 0), _MOST)
         count = wanted.get(amounts.GPU, 0)
-        cards = self._cards(count, holding.cards or held.last, node)
+        cards = self._cards(held, count, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(amounts.MIG_PREFIX) and number]
         short = cards.bit_count() < count
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(amounts.PODS, 1))]
@@ -259,17 +259,28 @@ class Fleet:
                 grants.append(Grant(node, slices=found, pods=0))
         return tuple(grants), short
 
-    def _cards(self, count: int, known: int, node: int) -> int:
+    def _cards(self, held: _Held, count: int, node: int) -> int:
         """A mask of free cards: those that are known to be its own, else the engine's choice."""
-        free = int(self.snapshot.free[node])
+        free, holding = int(self.snapshot.free[node]), held.holding
         if free.bit_count() <= count:
             return free
-        mine = bits(known & free)[:count]
+        mine = bits((holding.cards or held.last) & free)[:count]
         if not mine:
             return self.fitter.cards(Request(Gpus(count=count)), node) if count else 0
         own = sum(1 << card for card in mine)
-        rest = bits(free & ~own)[: count - len(mine)]
+        if len(mine) == count:
+            return own
+        # Others may be known to have cards that are not booked for them yet.
+        rest = bits(free & ~own & ~self._known_to_others(held))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
+
+    def _known_to_others(self, held: _Held) -> int:
+        mask = 0
+        for key in self._on.get(held.holding.node, ()):
+            other = self._held[key]
+            if other is not held:
+                mask |= other.holding.cards
+        return mask
 
     def _slices(self, profile: str, number: int, node: int, known: Slices) -> tuple[tuple[int, Placement], ...]:
         found = [(card, each) for card, each in self._free_slices(node) if _resource_name(each.profile.name) == profile]

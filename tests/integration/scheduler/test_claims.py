@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.scheduler.bed import kgwe
 
 from kgwe import errors
+from kgwe.apps.scheduler.jobs import UID_LABEL
 from kgwe.kube import resources
 from kgwe.kube.api.resource import DRIVER, GPU_CLASS
+from kgwe.kube.deviceslices import DeviceSlices
 from kgwe.kube.informer import Informer
-from kgwe.local import deviceslices, fleet, models
+from kgwe.local import deviceslices, faults, fleet, models
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
 
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
+    from kgwe.kube.informer import Change
 
 NODES = 4
 
@@ -33,9 +37,14 @@ class Claims:
         self.claims: Informer[ResourceClaim] = Informer(bed.client, resources.RESOURCE_CLAIM)
         self.slices: Informer[ResourceSlice] = Informer(bed.client, resources.RESOURCE_SLICE)
         self.claims.on_change(lambda _: bed._changed.set())
+        self._names = DeviceSlices()
+        self.slices.on_change(self._see)
         #: devices that were found to have two holders
         self.twice: set[str] = set()
         self.claims.on_change(self._check)
+
+    def _see(self, change: Change[ResourceSlice]) -> None:
+        self._names.set(change.key, change.new)
 
     def _check(self, _: Any) -> None:
         given = [uuid for claim in self.claims.store.values() for uuid in self.given(claim)]
@@ -43,19 +52,15 @@ class Claims:
 
     def given(self, claim: ResourceClaim) -> list[str]:
         """UUIDs of what the claim was given."""
-        names = {
-            (each.spec.pool.name, device.name): device.text("uuid")
-            for each in self.slices.store.values()
-            for device in each.spec.devices
-        }
-        return [names[device.pool, device.device] for device in claim.gpus]
+        found = (self._names.find(device.pool, device.device) for device in claim.gpus)
+        return [named[1] if named else "?" for named in found]
 
     def of(self, workload: Any) -> list[ResourceClaim]:
         """The claims of a workload's pods, in the order of ranks."""
         pods = {
             pod.metadata.uid: pod.metadata.annotations.get("batch.kubernetes.io/job-completion-index", "0")
             for pod in self.bed.pods.store.values()
-            if pod.metadata.labels.get("kgwe.nvidia.io/workload-uid") == workload.metadata.uid
+            if pod.metadata.labels.get(UID_LABEL) == workload.metadata.uid
         }
         mine = [
             (int(pods[owner.uid]), claim)
@@ -135,7 +140,8 @@ async def test_each_rank_of_a_gang_has_its_own_cards_also_where_ranks_share_a_no
     await bed.controller()
     workload = await bed.submit(dra("gang", 24, gpusPerPod=2))
     planned, given = await claims.running(workload)
-    assert [sorted(each) for each in given] == [sorted(planned[at : at + 2]) for at in range(0, 24, 2)]
+    assert len(given) == 12
+    assert as_planned(planned, given)
     names = [claim.metadata.name for claim in claims.of(workload)]
     await bed.delete(workload)
     await bed.until(lambda: not any(claim.metadata.name in names for claim in claims.claims.store.values()), 60)
@@ -193,3 +199,69 @@ async def test_a_node_with_slices_and_nothing_else_runs_what_claims_and_nothing_
         assert not bed.jobs_of(plain), "without a device plugin nobody can be given a card as a resource"
     finally:
         await bed.client.delete(resources.RESOURCE_SLICE, "bare-gpu")
+
+
+async def test_a_card_that_fails_is_claimed_no_more_and_its_work_claims_others(bed: Bed, claims: Claims):
+    await bed.controller()
+    single, gang = await bed.submit(dra("single", 4)), await bed.submit(dra("gang", 12, gpusPerPod=4))
+    before, _ = await claims.running(single)
+    ranks, _ = await claims.running(gang)
+    for uuid in (before[0], ranks[5]):
+        node, card = await located(bed, uuid)
+        await faults.gpu_xid(bed.client, node, card, 79)
+    broken = {before[0], ranks[5]}
+    for workload in (single, gang):
+        await bed.until(functools.partial(is_elsewhere, bed, claims, workload, broken), 90)
+    assert not claims.twice
+
+
+def is_elsewhere(bed: Bed, claims: Claims, workload: Any, broken: set[str]) -> bool:
+    """Whether all of it runs, on the planned cards and on none of the broken ones."""
+    now = bed.now(workload)
+    pods = [each for each in bed.pods.store.values() if each.metadata.labels.get(UID_LABEL) == now.metadata.uid]
+    if now.status.phase != "Running" or any(each.status.phase != "Running" for each in pods):
+        return False
+    planned, given = list(now.status.allocatedGPUs), [claims.given(each) for each in claims.of(workload)]
+    return not broken & set(planned) and as_planned(planned, given)
+
+
+def as_planned(planned: list[str], given: list[list[str]]) -> bool:
+    each = len(planned) // max(len(given), 1)
+    return [sorted(uuids) for uuids in given] == [
+        sorted(planned[at : at + each]) for at in range(0, len(planned), each or 1)
+    ]
+
+
+async def located(bed: Bed, uuid: str) -> tuple[str, int]:
+    """(node, number) of a card."""
+    for obj in await bed.client.list(resources.GPU_NODE):
+        for device in obj.status.gpus:
+            if device.uuid == uuid:
+                return obj.metadata.name, device.index
+    raise AssertionError(uuid)
+
+
+async def test_slices_are_claimed_by_their_uuids_too(bed: Bed, claims: Claims):
+    await fleet.apply_fleet(bed.client, models.load("hgx-a100"), 4, dra=True)
+    await bed.controller()
+    body = dra("slices", 1)
+    body["spec"]["gpuRequirements"] = {"mig": {"profile": "2g.20gb", "count": 3}}
+    workload = await bed.submit(body)
+    await bed.until_phase(workload, "Running")
+    await bed.until(lambda: bed.now(workload).status.migInstances and claims.of(workload))
+    (claim,) = claims.of(workload)
+    planned = [each.instanceUUID for each in bed.now(workload).status.migInstances]
+    assert len(planned) == 3
+    assert sorted(claims.given(claim)) == sorted(planned)
+
+
+async def test_a_scheduler_that_is_killed_amid_claims_leaves_every_rank_its_own_cards(bed: Bed, claims: Claims):
+    replica = await bed.controller(lease_duration_seconds="3", renew_deadline_seconds="2", retry_period_seconds="0.5")
+    gang = await bed.submit(dra("gang", 16, gpusPerPod=2))
+    # Some ranks have their claims, others do not.
+    await bed.until(lambda: any(claim.metadata.labels.get(UID_LABEL) for claim in claims.claims.store.values()))
+    replica.kill()
+    await bed.controller()
+    planned, given = await claims.running(gang, 60)
+    assert as_planned(planned, given)
+    assert not claims.twice

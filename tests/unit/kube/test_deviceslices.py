@@ -91,11 +91,20 @@ def test_slices_of_an_older_generation_count_no_longer():
     found = known.of(gpu_node.metadata.name)
     assert found is not None
     assert len(found.uuids) == 3
-    assert known.find(gpu_node.metadata.name, "gpu-5") is None
+    assert gpu_node.status.gpus[5].uuid not in found.uuids
     known.set("b", None)
-    assert known.find(gpu_node.metadata.name, "gpu-5") == (gpu_node.metadata.name, gpu_node.status.gpus[5].uuid)
     known.set("a", None)
     assert known.of(gpu_node.metadata.name) is None
+
+
+def test_a_device_that_is_no_longer_offered_keeps_its_name_for_those_who_have_it():
+    gpu_node = built()
+    known = DeviceSlices()
+    known.set("a", slice_of(gpu_node))
+    known.set("a", slice_of(built(faults=(XID_79,)), 2))
+    assert known.find(gpu_node.metadata.name, "gpu-2") == (gpu_node.metadata.name, gpu_node.status.gpus[2].uuid)
+    known.set("a", None)
+    assert known.find(gpu_node.metadata.name, "gpu-5") == (gpu_node.metadata.name, gpu_node.status.gpus[5].uuid)
 
 
 def test_slices_of_other_drivers_are_nothing_to_us():

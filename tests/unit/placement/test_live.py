@@ -260,3 +260,19 @@ class TestSlices:
         assert made.holding("known").slices == (had,)
         assert made.holding("guess").slices not in ((), (had,))
         check(made)
+
+
+@pytest.mark.parametrize("certain", [True, False])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_who_has_a_card_that_fails_is_not_booked_on_that_of_a_neighbour(certain, order):
+    node = small_fleet.node(0)
+    made = fleet(node)
+    known = {"a": 0b1100, "b": 0b0011}
+    for key in order:
+        made.hold(key, replace(cards(2, known=known[key]), certain=certain))
+    made.set_nodes([replace(node, healthy=0b1011)], TREE)
+    assert {key: made.grants(key)[0].cards for key in known} == {"a": 0b1000, "b": 0b0011}
+    assert not made.is_whole("a")
+    made.drop("b")
+    assert made.is_whole("a"), "whoever asks for two counts for two as soon as there is another"
+    check(made)
