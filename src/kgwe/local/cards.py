@@ -1,9 +1,9 @@
 """Which pod has which card of a simulated node.
 
 In a real cluster the kubelet's device plugin decides that. Here it is the lowest free card, in the order in
-which pods started, per container that asks for GPUs or MIG slices. A pod keeps its cards for as long as it
-runs: what was given is remembered by the pod's uid (and written to a file by the simulator), because the order
-alone would deal the cards differently after a restart in the middle of a day.
+which pods started, per container that asks for GPUs or MIG slices; who claims cards has those. A pod keeps its
+cards for as long as it runs: what was given is remembered by the pod's uid (and written to a file by the
+simulator), because the order alone would deal the cards differently after a restart in the middle of a day.
 """
 
 from __future__ import annotations
@@ -85,13 +85,15 @@ def assign(available: Sequence[Offer], pods: Iterable[GpuPod], held: Mapping[str
     return given
 
 
-def _order(pod: GpuPod) -> tuple[str, str]:
-    return (pod.status.start_time or "~", pod.metadata.uid)  # "~": after every time, not started yet
+def _order(pod: GpuPod) -> tuple[bool, str, str]:
+    """Who claims certain cards comes first; "~" is after every time: not started yet."""
+    return (not pod.claimed, pod.status.start_time or "~", pod.metadata.uid)
 
 
 def _serve(pod: GpuPod, free: Sequence[Offer]) -> tuple[Grant, ...]:
     grants: list[Grant] = []
-    left = list(free)
+    mine = pod.claimed
+    left = [offer for offer in free if not mine or mine >> offer.unit[0] & 1]
     for container, resource, count in pod.wants():
         fitting = [offer for offer in left if offer.resource == resource][:count]
         if len(fitting) < count:

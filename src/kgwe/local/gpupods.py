@@ -8,7 +8,7 @@ import msgspec
 from kgwe import errors
 from kgwe.kube import resources, timestamp
 from kgwe.kube.api.meta import ObjectMeta
-from kgwe.model import amounts, quantity, use
+from kgwe.model import amounts, places, quantity, use
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -31,9 +31,14 @@ class ContainerStatus(_Slim, frozen=True):
     state: State = State()
 
 
+class ClaimUse(_Slim, frozen=True):
+    name: str
+
+
 class Resources(_Slim, frozen=True):
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
+    claims: tuple[ClaimUse, ...] = ()
 
 
 class Container(_Slim, frozen=True):
@@ -67,8 +72,17 @@ class GpuPod(msgspec.Struct, frozen=True):
     def is_active(self) -> bool:
         return bool(self.spec.node_name) and self.status.phase not in ENDED
 
+    @property
+    def claimed(self) -> int:
+        """Mask of the cards that KGWE has claimed for it; 0: none."""
+        has_claims = any(container.resources.claims for container in self.spec.containers)
+        return places.planned(self.metadata.annotations).cards if has_claims else 0
+
     def wants(self) -> list[tuple[str, str, int]]:
         """(container, resource, count) of everything that runs at the same time."""
+        if claimed := self.claimed:
+            user = next(container.name for container in self.spec.containers if container.resources.claims)
+            return [(user, amounts.GPU, claimed.bit_count())]
         # An init container that never ends is a sidecar and runs beside the others.
         beside = [container for container in self.spec.init_containers if container.restart_policy == "Always"]
         asked = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.scheduler.bed import kgwe
+from tests.integration.scheduler.test_api_writes import count
 
 from kgwe import errors
 from kgwe.apps.scheduler.jobs import UID_LABEL
@@ -19,6 +20,7 @@ from kgwe.kube.informer import Informer
 from kgwe.local import deviceslices, faults, fleet, models
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import AsyncIterator
 
     from tests.integration.scheduler.bed import Bed
@@ -265,3 +267,25 @@ async def test_a_scheduler_that_is_killed_amid_claims_leaves_every_rank_its_own_
     planned, given = await claims.running(gang, 60)
     assert as_planned(planned, given)
     assert not claims.twice
+
+
+async def test_what_a_claim_costs_the_api_server(bed: Bed, claims: Claims):
+    """A template for each workload, a claim for each pod; allocating writes a claim twice. Nobody warns of anything."""
+    await bed.controller()
+    before = await count(bed)
+    for number in range(4):
+        await claims.running(await bed.submit(dra(f"single-{number}", 1)))
+    middle = await count(bed)
+    # 8 ranks on two nodes: each shares its own.
+    await claims.running(await bed.submit(dra("gang", 16, gpusPerPod=2)))
+    after = await count(bed)
+    singles, ranks = middle - before, after - middle
+    assert (singles["resourceclaimtemplates"], ranks["resourceclaimtemplates"]) == (4, 1)
+    assert claim_writes(singles) <= 4 * 3, singles
+    assert claim_writes(ranks) <= 8 * 4, ranks
+    events = "".join(bytes(each).decode() for each in await bed.client.list(resources.EVENT, "default"))
+    assert "FailedResourceClaimCreation" not in events
+
+
+def claim_writes(writes: Counter[str]) -> int:
+    return writes["resourceclaims"] + writes["resourceclaims/status"]

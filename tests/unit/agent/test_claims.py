@@ -34,3 +34,12 @@ def test_devices_of_a_kind_that_is_asked_for_are_claimed() -> None:
     assert claims.claimed(machine, [slices]) == {"MIG-GPU-0-1g.10gb@0", "MIG-GPU-0-1g.10gb@1"}
     assert claims.claimed(machine, [pod(**{"nvidia.com/gpu": "1"})]) == {"GPU-1"}
     assert claims.claimed(machine, [pod("Succeeded", **{"nvidia.com/gpu": "1"}), pod()]) == frozenset()
+
+
+def test_a_resource_claim_may_be_for_any_device() -> None:
+    driver = CuttableDriver(2)
+    driver.benches["GPU-0"].cut("3g.40gb@4")
+    machine = asyncio.run(driver.machine())
+    body = {"metadata": {"name": "p"}, "spec": {"resourceClaims": [{"name": "x"}]}}
+    claiming = msgspec.convert(body, resources.POD.type)
+    assert claims.claimed(machine, [claiming]) >= {"GPU-0", "GPU-1", "MIG-GPU-0-3g.40gb@4"}

@@ -54,6 +54,16 @@ def test_a_restart_with_the_memory_gives_the_same_cards():
     assert dealt(cards.assign(offers(), [pod("a"), pod("b")], held)) == {"b": [6], "a": [0]}
 
 
+def test_a_pod_that_claims_cards_has_those_and_others_get_what_is_left():
+    claims = gpupods.Container("main", gpupods.Resources(claims=(gpupods.ClaimUse("kgwe-gpus"),)))
+    claiming = gpupods.GpuPod(
+        ObjectMeta(name="b", namespace="team", uid="b", annotations={"kgwe.nvidia.io/cards": "c1"}),
+        gpupods.PodSpec("node", containers=(claims,)),
+        gpupods.PodStatus("Running", "2026-11-15T10:00:09Z"),
+    )
+    assert dealt(cards.assign(offers(), [pod("a", 3), claiming], {})) == {"b": [0, 6, 7], "a": [1, 2, 3]}
+
+
 def test_a_pod_that_does_not_fit_whole_gets_nothing():
     given = cards.assign(offers(), [pod("a", 6), pod("b", 4, start="2026-11-15T10:00:01Z")], {})
     assert dealt(given) == {"a": [0, 1, 2, 3, 4, 5]}

@@ -19,10 +19,15 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 def claimed(machine: Machine, pods: Iterable[core.Pod]) -> frozenset[str]:
     """UUIDs of cards and slices that pods may have. Which of them is whose is not known, so all of a kind are."""
+    alive = [pod for pod in pods if pod.status.phase not in _ENDED]
+    if any(pod.spec.resourceClaims for pod in alive):
+        # A claim may be for any of them.
+        return frozenset(
+            uuid for card in machine.devices for uuid in (card.uuid, *(i.uuid for i in card.mig.instances))
+        )
     kinds = {
         name
-        for pod in pods
-        if pod.status.phase not in _ENDED
+        for pod in alive
         for container in (*pod.spec.initContainers, *pod.spec.containers)
         for name in (*container.resources.limits, *container.resources.requests)
         if amounts.is_gpu(name)
