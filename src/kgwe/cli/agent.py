@@ -42,6 +42,7 @@ it keeps what it knows and publishes it later.""",
 
 Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG", help="How to reach the API server.")]
 Output = Annotated[Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="How to print it.")]
+ListOutput = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="The same as --output json.")]
 Cert = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_CERT_FILE", help="Certificate to show (PEM).")]
 Key = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_KEY_FILE", help="Its key (PEM).")]
@@ -228,7 +229,7 @@ def list_nodes(
     live: bool = False,
     port: int = 50052,
     stale_after: float = 900.0,
-    output: Literal["table", "json"] = "table",
+    output: ListOutput = "table",
     cert: Cert = None,
     key: Key = None,
     ca: Authority = None,

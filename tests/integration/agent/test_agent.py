@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,6 +71,9 @@ async def test_an_agent_publishes_the_machine_and_owns_no_more_than_it_knows(bed
     assert judge(node, dt.datetime.now(dt.UTC)).freshness is Freshness.FRESH
     async with AgentClient(machine.address) as client:
         assert (await client.ping()).driver_ready
+    listed = await _kgwe("agent", "list", "--kubeconfig", str(bed.cluster.kubeconfig), "-o", "json")
+    (row,) = [each for each in msgspec.json.decode(listed) if each["name"] == machine.node.name]
+    assert (row["freshness"], row["good"], row["gpus"], row["healthy"]) == ("Fresh", True, 8, 8)
     assert machine.stop() == 0
 
 
@@ -226,6 +230,14 @@ async def test_the_whole_manifest_is_accepted(bed: AgentBed):
         content_type="application/apply-patch+yaml",
         params={"fieldManager": "test", "fieldValidation": "Strict", "dryRun": "All"},
     )
+
+
+async def _kgwe(*arguments: str) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kgwe.cli", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    return said
 
 
 async def _answers(client: AgentClient) -> None:
