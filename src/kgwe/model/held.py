@@ -8,6 +8,7 @@ their driver gave them.
 from __future__ import annotations
 
 import collections
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kgwe.model.device import Machine
 
 _REPLICA: Final = "::"
+_DRIVER: Final = "gpu.nvidia.com"
+_DRIVER_NAME: Final = re.compile(r"gpu-(\d{1,3})(?:-mig-\d+-(\d{1,2})-\d{1,2})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Names:
     """UUID -> number of the card."""
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """UUID -> (card, start)."""
+    minors: Mapping[int, int] = field(default_factory=dict)
+    """Minor number -> number of the card."""
 
     @classmethod
     def of(cls, machine: Machine) -> Names:
@@ -79,7 +84,18 @@ class Names:
                 for each in device.mig.instances
                 if each.uuid
             },
+            {device.minor: device.index for device in machine.devices if device.minor is not None},
         )
+
+    def of_driver(self, device: str) -> str:
+        """UUID of what NVIDIA's DRA driver calls `gpu-<minor>` or `gpu-<minor>-mig-<profile>-<start>-<size>`."""
+        match = _DRIVER_NAME.fullmatch(device)
+        card = self.minors.get(int(match[1])) if match else None
+        if match is None or card is None:
+            return ""
+        if match[2] is None:
+            return next((uuid for uuid, number in self.cards.items() if number == card), "")
+        return next((uuid for uuid, place in self.slices.items() if place == (card, int(match[2]))), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,7 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
     cards, replicas = 0, 0
     slices: set[tuple[int, int]] = set()
     strangers = []
-    for each in _ids(pod, claimed or {}):
+    for each in _ids(pod, names, claimed or {}):
         uuid, shared, _ = each.partition(_REPLICA)
         if uuid in names.cards:
             cards |= 1 << names.cards[uuid]
@@ -114,7 +130,7 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
     return Taken(Places(cards, tuple(sorted(slices))), replicas, tuple(strangers))
 
 
-def _ids(pod: PodDevices, claimed: Mapping[str, str]) -> Iterable[str]:
+def _ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iterable[str]:
     for container in pod.containers:
         for _, ids in container.devices:
             yield from ids
@@ -122,6 +138,8 @@ def _ids(pod: PodDevices, claimed: Mapping[str, str]) -> Iterable[str]:
             # A driver names a device as it likes; its CDI name often ends in the UUID.
             ends = [name.rpartition("=")[2] for name in each.cdi]
             known = claimed.get(each.device) or next((end for end in ends if end.startswith(("GPU-", "MIG-"))), "")
+            if not known and each.driver == _DRIVER:
+                known = names.of_driver(each.device)
             if known:
                 yield known
 

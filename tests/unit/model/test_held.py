@@ -51,6 +51,14 @@ class TestTaken:
         claimed = pod(claims=(by_cdi, by_name, unknown))
         assert held.taken(claimed, NAMES, {"gpu-1": "GPU-1"}) == Taken(Places(0b110))
 
+    def test_names_of_nvidias_driver_tell_minor_number_and_place(self):
+        names = Names(NAMES.cards, NAMES.slices, {7: 1, 3: 2})
+        devices = ("gpu-7", "gpu-3-mig-9-4-4", "gpu-3-mig-9-2-2", "gpu-0", "nonsense")
+        claimed = pod(claims=tuple(ClaimDevice("team/c", "gpu.nvidia.com", "n1", each) for each in devices))
+        assert held.taken(claimed, names) == Taken(Places(0b10, ((2, 4),)))
+        others = pod(claims=(ClaimDevice("team/c", "gpu.example.com", "n1", "gpu-7"),))
+        assert held.taken(others, names) == Taken()
+
     def test_other_plugins_are_left_out(self):
         mixed = PodDevices(
             "t", "a", (ContainerDevices("m", (("rdma/hca", ("mlx5_0",)), ("nvidia.com/gpu", ("GPU-0",)))),)

@@ -24,6 +24,7 @@ from tests.unit.scheduler.objects import (
 
 from kgwe import errors
 from kgwe.apps.scheduler import claiming, jobs
+from kgwe.apps.scheduler.policy import with_device_mode
 from kgwe.apps.scheduler.seater import Seater
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.apps.scheduler.workload import from_kgwe
@@ -181,7 +182,7 @@ def test_the_seat_of_a_pod_that_claims_is_reserved_before_and_after_the_pod(stat
 def asking(**spec: Any) -> Any:
     body = {"metadata": {"name": "w", "namespace": "team", "uid": UID, "generation": 1}}
     body["spec"] = {"gpuRequirements": {"count": 4}, "deviceMode": "DRA", **spec}
-    return from_kgwe(make(resources.GPU_WORKLOAD.type, body))
+    return with_device_mode(from_kgwe(make(resources.GPU_WORKLOAD.type, body)), None)
 
 
 def plan(*seats: Seat) -> Any:
@@ -196,6 +197,28 @@ def test_work_that_claims_goes_to_nodes_whose_cards_can_be_claimed():
     constraints = jobs.ask(mine, jobs.pod_template(mine, IMAGE), frozenset()).request.constraints
     assert (CLAIMS_LABEL, "true") in constraints.selector
     assert any(each.key == CLAIMS_LABEL for each in constraints.tolerations)
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster", "claims"),
+    [("", "DRA", True), ("", "DevicePlugin", False), ("DevicePlugin", "DRA", False), ("DRA", "DevicePlugin", True)],
+)
+def test_a_workload_says_how_it_gets_gpus_else_the_cluster_does_whatever_is_known_first(own, cluster, claims):
+    config = make(resources.SCHEDULER_CONFIG.type, {"metadata": {"name": "default"}, "spec": {"deviceMode": cluster}})
+    mine = make(
+        resources.GPU_WORKLOAD.type,
+        {"metadata": {"name": "w", "uid": UID}, "spec": {"gpuRequirements": {"count": 1}, "deviceMode": own}},
+    )
+    for steps in ("config first", "workload first"):
+        state = ClusterState()
+        if steps == "config first":
+            state.on_config(added(config))
+        state.on_kgwe(added(mine))
+        if steps == "workload first":
+            state.on_config(added(config))
+        known = state.workload(UID)
+        assert known is not None
+        assert known.claims is claims
 
 
 def built(state: ClusterState, mine: Any, *seats: Seat) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -175,7 +175,8 @@ class Census:
 
     def _read(self, workload: Workload, run: Run) -> Ask | None:
         try:
-            ask = jobs.ask(workload, jobs.pod_template(workload, self._image), frozenset())
+            template = jobs.pod_template(workload, self._image)
+            ask = jobs.ask(replace(workload, claims=run.claims), template, frozenset())
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # Edited since into something that could not start.
             log.info("not_in_census", workload=workload.meta.key, error=str(exc))

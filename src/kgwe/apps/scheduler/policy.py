@@ -12,6 +12,7 @@ from kgwe.placement.planning import Reason, Refusal
 from kgwe.placement.score import Weights
 
 if TYPE_CHECKING:
+    from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
     from kgwe.placement.planning import Ask
 
@@ -20,6 +21,11 @@ _DEFAULTS = SchedulerConfigSpec()
 
 def spec_of(config: SchedulerConfig | None) -> SchedulerConfigSpec:
     return config.spec if config is not None else _DEFAULTS
+
+
+def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Workload:
+    """The workload, which gets its GPUs as it says itself, else as the cluster has it."""
+    return replace(workload, claims=(workload.device_mode or spec_of(config).deviceMode) == "DRA")
 
 
 def node_weights(config: SchedulerConfig | None) -> Weights:

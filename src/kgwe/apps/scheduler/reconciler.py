@@ -61,7 +61,7 @@ class _Memory:
 
     generation: int = 0
     ask: Ask | None = None
-    avoided: frozenset[str] = frozenset()  # nodes left out of `ask`
+    asked: tuple[frozenset[str], bool] | None = None  # nodes left out of `ask`, whether it claims
     planned_for: Ask | None = None  # what the planner was last asked
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
@@ -173,9 +173,9 @@ class Reconciler:
     def _ask(self, workload: Workload, template: dict[str, Any], memory: _Memory, now: float) -> Ask:
         """Worked out once per spec; nodes that refused are left out until their time is over."""
         memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
-        avoid = frozenset(memory.avoid)
-        if memory.ask is None or memory.avoided != avoid:
-            memory.ask, memory.avoided = jobs.ask(workload, template, avoid), avoid
+        asked = frozenset(memory.avoid), workload.claims
+        if memory.ask is None or memory.asked != asked:
+            memory.ask, memory.asked = jobs.ask(workload, template, asked[0]), asked
         return memory.ask
 
     async def _tell_waiting(self, workload: Workload, memory: _Memory, held: Refusal, now: float) -> None:

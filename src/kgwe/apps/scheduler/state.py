@@ -15,7 +15,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, runs, seating
 from kgwe.apps.scheduler.claimed import Claimed
-from kgwe.apps.scheduler.policy import domain_weights, node_weights
+from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
@@ -153,6 +153,8 @@ class ClusterState:
         self.ledger.fleet.weights = node_weights(change.new)
         self.ledger.fleet.domain_weights = domain_weights(change.new)
         self.nodes_changed(self.reader.set_config(change.new))
+        for workload in list(self.workloads.values()):
+            self._set_workload(workload)
 
     # --- workloads --------------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class ClusterState:
 
     def _set_workload(self, workload: Workload) -> None:
         is_new = workload.meta.uid not in self.keys
-        self.workloads[workload.key] = workload
+        self.workloads[workload.key] = with_device_mode(workload, self.config)
         self.keys[workload.meta.uid] = workload.key
         if is_new and workload.meta.uid in self._claims:
             self._adopt(workload.meta.uid)

@@ -114,8 +114,8 @@ class Workload:
     pods: int
     #: whether the GPUs of its one pod may be divided among several
     divisible: bool
-    #: whether its pods get their GPUs by ResourceClaims
-    claims: bool
+    #: how its pods get their GPUs; empty: as the cluster has it
+    device_mode: str
     needs: Needs
     nearness: Nearness
     strategy: str
@@ -132,6 +132,8 @@ class Workload:
     model_name: str
     template: dict[str, Any]
     status: Status
+    #: whether its pods get their GPUs by ResourceClaims
+    claims: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -160,7 +162,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         per_pod=spec.gpuCount,
         pods=1,
         divisible=False,
-        claims=False,
+        device_mode="DevicePlugin",
         needs=Needs(),
         nearness=Nearness(),
         strategy=spec.schedulingStrategy,
@@ -195,7 +197,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         per_pod=per_pod,
         pods=spec.pods,
         divisible=wants.mig is None and spec.gpusPerPod is None,
-        claims=spec.deviceMode == "DRA",
+        device_mode=spec.deviceMode,
         needs=Needs(
             preference=_preference(spec),
             min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,

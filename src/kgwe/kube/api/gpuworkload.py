@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from kgwe.kube.api.mig import PROFILES
 from kgwe.kube.api.podtemplate import POD_TEMPLATE
+from kgwe.kube.api.schedulerconfig import DEVICE_MODES
 from kgwe.kube.schema import (
     AGE,
     ApiStruct,
@@ -271,11 +272,11 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     deviceMode: Annotated[
         str,
         about(
-            "How pods get their GPUs. DevicePlugin: as nvidia.com resources, the node's plugin choosing the cards. DRA:"
-            " by ResourceClaims that name the planned cards, on nodes whose DRA driver offers them.",
-            enum=("DevicePlugin", "DRA"),
+            "How pods get GPUs: as nvidia.com resources, the node's device plugin choosing the cards, or (DRA) by"
+            " ResourceClaims that name the planned ones. Left out: as the SchedulerConfig says.",
+            enum=DEVICE_MODES,
         ),
-    ] = "DevicePlugin"
+    ] = ""
     priority: Annotated[int, about("Higher goes first and may preempt lower.", ge=0, le=1_000_000)] = 0
     preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
     recoveryPolicy: Annotated[

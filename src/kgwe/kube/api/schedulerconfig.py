@@ -15,6 +15,9 @@ from kgwe.kube.schema import (
 )
 from kgwe.model import domain_labels
 
+#: how pods get their GPUs
+DEVICE_MODES = ("DevicePlugin", "DRA")
+
 
 class NodeWeights(ApiStruct, frozen=True):
     """How much each part of a node's score counts, in percent."""
@@ -102,6 +105,9 @@ class SchedulerConfigSpec(ApiStruct, frozen=True):
     topologyConstraints: Annotated[
         TopologyConstraints, about("Limits on how much of a leaf one workload may take.")
     ] = TopologyConstraints()
+    deviceMode: Annotated[
+        str, about("How pods of GPUWorkloads get their GPUs where these do not say.", enum=DEVICE_MODES)
+    ] = "DevicePlugin"
     enableTopologyAwareness: Annotated[bool, about("Whether wiring and network count at all.")] = True
     enableMIGSupport: Annotated[bool, about("Whether MIG slices are placed.")] = True
     enablePreemption: Annotated[bool, about("Whether higher priority may stop lower preemptible work.")] = True
