@@ -119,7 +119,7 @@ def running_cluster(name: str, progress: Progress) -> Any:
 
 
 async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> str:
-    """Install the kinds and rights, bring the fleet, start the scheduler; returns where the GPU metrics are."""
+    """Install the kinds and rights, bring the fleet, start KGWE; returns where the GPU metrics are."""
     with progress.step("Installing KGWE's kinds and rights"):
         await install.install(client)
         await manifests.apply(client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
@@ -127,8 +127,9 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
         await fleet.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
-    with progress.step("Starting the scheduler and the GPU metrics"):
+    with progress.step("Starting the scheduler, the MIG controller and the GPU metrics"):
         await asyncio.to_thread(install.start_scheduler, cluster)
+        await asyncio.to_thread(install.start_mig, cluster)
         return await asyncio.to_thread(exporter.start, cluster)
 
 

@@ -1,4 +1,4 @@
-"""KGWE on a local cluster: its kinds and rights, and the scheduler beside kube-scheduler."""
+"""KGWE on a local cluster: its kinds and rights, the scheduler beside kube-scheduler, the MIG controller."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from kgwe.local.cluster import LocalCluster
 
 SCHEDULER = "kgwe-scheduler"
+MIG = "kgwe-mig"
 NAMESPACE = "kgwe-system"
 
 
 async def install(client: KubeClient) -> None:
     """Kinds, rights, and the admission policy where the API server has such a thing."""
     await crds.install(client)
-    await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
+    for rights in ("deploy/rbac.yaml", "deploy/mig.yaml"):
+        await manifests.apply(client, manifests.load(assets.path(rights)))
     with contextlib.suppress(errors.NotFound):
         await manifests.apply(client, manifests.load(assets.path("deploy/admission.yaml")))
 
@@ -41,3 +43,12 @@ def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = No
     cluster.start_sidecar(SCHEDULER, command, env=dict(env or {}))
     cluster.configure_scheduler(scheduler_configuration.text(f"http://{address}"))
     return port["metrics"]
+
+
+def start_mig(cluster: LocalCluster) -> int:
+    """Run the MIG controller with the rights of deploy/mig.yaml; returns its metrics port."""
+    kubeconfig = service_account_kubeconfig(cluster, NAMESPACE, MIG, cluster.directory / f"{MIG}.kubeconfig")
+    port = ports.allocate(("metrics",))["metrics"]
+    command = [sys.executable, "-m", "kgwe.cli", "mig", "--kubeconfig", str(kubeconfig)]
+    cluster.start_sidecar(MIG, [*command, "--metrics-bind-address", f"127.0.0.1:{port}"])
+    return port

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from kgwe import errors
+from kgwe.apps import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,32 +91,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read settings; Permanent with the path of the bad key when they do not make sense."""
-    tree: dict[str, Any] = _read(path) if path is not None else {}
-    for field in msgspec.structs.fields(Settings):
-        text = os.environ.get(ENV_PREFIX + field.name.upper())
-        if text is not None:
-            tree[field.encode_name] = text.split(",") if isinstance(field.default, tuple) else text
-        override = (overrides or {}).get(field.name)
-        if override is not None:
-            tree[field.encode_name] = override
-    try:
-        loaded = msgspec.convert(tree, Settings, strict=False)
-    except msgspec.ValidationError as exc:
-        raise errors.Permanent(f"settings{f' {path}' if path else ''}: {exc}") from exc
+    loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
     _check(loaded)
     return loaded
-
-
-def _read(path: Path) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415 - most agents have no file
-
-    try:
-        tree = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as exc:
-        raise errors.Permanent(f"reading settings {path}: {exc}") from exc
-    if not isinstance(tree, dict):
-        raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")
-    return tree
 
 
 def _check(settings: Settings) -> None:

@@ -1,17 +1,12 @@
-"""Settings of the MIG controller: one file, one tree, unknown keys refused with their path.
-
-Order of precedence: flag, environment (KGWE_MIG_<KEY>), file, default.
-"""
+"""Settings of the MIG controller: flag, environment (KGWE_MIG_<KEY>), file, default, in this order."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
 
-from kgwe import errors
+from kgwe.apps import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,23 +48,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read settings; Permanent with the path of the bad key when they do not make sense."""
-    tree: dict[str, Any] = {}
-    if path is not None:
-        try:
-            tree = yaml.safe_load(path.read_text()) or {}
-        except (OSError, yaml.YAMLError) as exc:
-            raise errors.Permanent(f"reading settings {path}: {exc}") from exc
-        if not isinstance(tree, dict):
-            raise errors.Permanent(f"settings {path}: expected a mapping of keys to values")
-    for field in msgspec.structs.fields(Settings):
-        text = os.environ.get(ENV_PREFIX + field.name.upper())
-        if text is not None:
-            is_list = field.name == "preferred_profiles"
-            tree[field.encode_name] = [each for each in text.split(",") if each] if is_list else text
-        override = (overrides or {}).get(field.name)
-        if override is not None:
-            tree[field.encode_name] = override
-    try:
-        return msgspec.convert(tree, Settings, strict=False)
-    except msgspec.ValidationError as exc:
-        raise errors.Permanent(f"settings{f' {path}' if path else ''}: {exc}") from exc
+    return configuration.load(Settings, ENV_PREFIX, path, overrides)
