@@ -18,6 +18,7 @@ from kgwe.kube.api.resource import DRIVER, GPU_CLASS
 from kgwe.kube.deviceslices import DeviceSlices
 from kgwe.kube.informer import Informer
 from kgwe.local import deviceslices, faults, fleet, models
+from kgwe.model import places
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -61,8 +62,7 @@ class Claims:
         """The claims of a workload's pods, in the order of ranks."""
         pods = {
             pod.metadata.uid: pod.metadata.annotations.get("batch.kubernetes.io/job-completion-index", "0")
-            for pod in self.bed.pods.store.values()
-            if pod.metadata.labels.get(UID_LABEL) == workload.metadata.uid
+            for pod in pods_of(self.bed, workload)
         }
         mine = [
             (int(pods[owner.uid]), claim)
@@ -220,8 +220,7 @@ async def test_a_card_that_fails_is_claimed_no_more_and_its_work_claims_others(b
 def is_elsewhere(bed: Bed, claims: Claims, workload: Any, broken: set[str]) -> bool:
     """Whether all of it runs, on the planned cards and on none of the broken ones."""
     now = bed.now(workload)
-    pods = [each for each in bed.pods.store.values() if each.metadata.labels.get(UID_LABEL) == now.metadata.uid]
-    if now.status.phase != "Running" or any(each.status.phase != "Running" for each in pods):
+    if now.status.phase != "Running" or any(each.status.phase != "Running" for each in pods_of(bed, workload)):
         return False
     planned, given = list(now.status.allocatedGPUs), [claims.given(each) for each in claims.of(workload)]
     return not broken & set(planned) and as_planned(planned, given)
@@ -289,3 +288,32 @@ async def test_what_a_claim_costs_the_api_server(bed: Bed, claims: Claims):
 
 def claim_writes(writes: Counter[str]) -> int:
     return writes["resourceclaims"] + writes["resourceclaims/status"]
+
+
+async def test_pods_of_a_deployment_claim_the_cards_of_their_seats_and_so_do_their_successors(bed: Bed, claims: Claims):
+    await bed.controller()
+    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
+    workload = await bed.submit(dra("serve", 6, gpusPerPod=2, workloadType="Inference"))
+    await bed.until(lambda: is_served(bed, claims, workload), 60)
+    gone = next(iter(pods_of(bed, workload)))
+    await bed.client.delete(resources.POD, gone.metadata.name, "default", grace_s=0)
+    await bed.until(lambda: gone.metadata.key not in bed.pods.store and is_served(bed, claims, workload), 60)
+    assert not claims.twice
+
+
+def pods_of(bed: Bed, workload: Any) -> list[Any]:
+    uid = workload.metadata.uid
+    return [each for each in bed.pods.store.values() if each.metadata.labels.get(UID_LABEL) == uid]
+
+
+def is_served(bed: Bed, claims: Claims, workload: Any) -> bool:
+    """Whether three pods run, each on the cards it was told, and all of these are different."""
+    pods = pods_of(bed, workload)
+    told = {each.metadata.uid: places.planned(each.metadata.annotations).numbers for each in pods}
+    had = {
+        claim.metadata.controller.uid: tuple(sorted(int(each.device.removeprefix("gpu-")) for each in claim.gpus))
+        for claim in claims.of(workload)
+        if claim.metadata.controller is not None
+    }
+    different = len({card for cards in had.values() for card in cards})
+    return all(each.status.phase == "Running" for each in pods) and len(pods) == 3 and told == had and different == 6
