@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
+from kgwe.apps.scheduler.memory import SETTLE_S, Memory
 from kgwe.apps.scheduler.workload import WARP, Workload, status_patch
 from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import timestamp
@@ -44,36 +44,12 @@ log = structlog.get_logger(__name__)
 
 Result = Literal["done", "waiting", "retry"]
 
-# What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
-# "scheduled" before the pod runs.
-_SETTLE_S = 1.0
 # Where many start at once each takes longer: "scheduled" is said later, too.
 _STARTS_PER_S = 50.0
 # A Job not seen this long after its creation is asked for again; until then asking would only be refused.
 _WATCH_LAG_S = 10.0
 # Rewrites of waiting messages over all workloads together, per second, at most.
 _MESSAGES_PER_S = 10.0
-
-
-@dataclass
-class _Memory:
-    """What is worth remembering of one workload between calls; losing it in a crash does no harm."""
-
-    generation: int = 0
-    ask: Ask | None = None
-    asked: tuple[frozenset[str], bool] | None = None  # nodes left out of `ask`, whether it claims
-    planned_for: Ask | None = None  # what the planner was last asked
-    held_at: float | None = None  # since when it waits without room
-    told_at: float = 0.0  # when its waiting message was last written
-    retry_at: float = 0.0  # not before this time
-    created_at: float | None = None  # when a Job was created that the watch has not shown yet
-    job_uid: str = ""
-    job_seen_at: float = 0.0
-    settle_s: float = _SETTLE_S  # how long after that its status may wait for it to run
-    unplaced_at: float | None = None  # since when pods of the Job lack their places
-    taken_back: str = ""  # uid of a Job that was deleted to plan anew
-    refusals: int = 0  # times a Job of it was taken back, one after another
-    avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
 
 
 class Reconciler:
@@ -96,7 +72,7 @@ class Reconciler:
         self._rng = means.rng
         self._requeue = requeue
         self._clock = clock
-        self._memory: dict[str, _Memory] = {}
+        self._memory: dict[str, Memory] = {}
         self._starting: set[str] = set()  # workloads with a place that do not run yet
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
 
@@ -167,10 +143,10 @@ class Reconciler:
         if held is not None:
             await self._tell_waiting(workload, memory, held, now)
         if memory.avoid:
-            self._requeue(workload.key, min(memory.avoid.values()) - now + _SETTLE_S)
+            self._requeue(workload.key, min(memory.avoid.values()) - now + SETTLE_S)
         return "waiting"
 
-    def _ask(self, workload: Workload, template: dict[str, Any], memory: _Memory, now: float) -> Ask:
+    def _ask(self, workload: Workload, template: dict[str, Any], memory: Memory, now: float) -> Ask:
         """Worked out once per spec; nodes that refused are left out until their time is over."""
         memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
         asked = frozenset(memory.avoid), workload.claims
@@ -178,7 +154,7 @@ class Reconciler:
             memory.ask, memory.asked = jobs.ask(workload, template, asked[0]), asked
         return memory.ask
 
-    async def _tell_waiting(self, workload: Workload, memory: _Memory, held: Refusal, now: float) -> None:
+    async def _tell_waiting(self, workload: Workload, memory: Memory, held: Refusal, now: float) -> None:
         """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
         if memory.held_at is None:
             memory.held_at = now
@@ -194,7 +170,7 @@ class Reconciler:
         )
         pace_s = len(self.planner.waiting) / _MESSAGES_PER_S
         if is_news:
-            due = max(memory.held_at + _SETTLE_S, memory.told_at + (pace_s if memory.told_at else 0))
+            due = max(memory.held_at + SETTLE_S, memory.told_at + (pace_s if memory.told_at else 0))
         else:
             due = memory.told_at + max(self._settings.message_interval_seconds, pace_s)
         if now < due:
@@ -267,7 +243,7 @@ class Reconciler:
         memory = self._remember(workload)
         now = self._clock()
         if memory.job_uid != run.meta.uid:
-            memory.job_uid, memory.job_seen_at, memory.settle_s = run.meta.uid, now, _SETTLE_S
+            memory.job_uid, memory.job_seen_at, memory.settle_s = run.meta.uid, now, SETTLE_S
             memory.created_at = memory.unplaced_at = None
         if memory.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
@@ -318,7 +294,7 @@ class Reconciler:
         return "done"
 
     async def _wait_placed(
-        self, workload: Workload, run: Run, memory: _Memory, placed: phases.Placement, why: Unplaced | None
+        self, workload: Workload, run: Run, memory: Memory, placed: phases.Placement, why: Unplaced | None
     ) -> Result:
         """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
         now = self._clock()
@@ -400,9 +376,9 @@ class Reconciler:
         await self._write.let_go(workload)
         return "done"
 
-    def _remember(self, workload: Workload) -> _Memory:
+    def _remember(self, workload: Workload) -> Memory:
         """What is known of the workload; an edit of its spec starts afresh."""
         memory = self._memory.get(workload.meta.uid)
         if memory is None or memory.generation != workload.meta.generation:
-            memory = self._memory[workload.meta.uid] = _Memory(generation=workload.meta.generation)
+            memory = self._memory[workload.meta.uid] = Memory(generation=workload.meta.generation)
         return memory

@@ -1,0 +1,34 @@
+"""What the reconciler remembers of a workload between two looks at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kgwe.placement.planning import Ask
+
+# What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
+# "scheduled" before the pod runs.
+SETTLE_S: Final = 1.0
+
+
+@dataclass
+class Memory:
+    """What is worth remembering of one workload between calls; losing it in a crash does no harm."""
+
+    generation: int = 0
+    ask: Ask | None = None
+    asked: tuple[frozenset[str], bool] | None = None  # nodes left out of `ask`, whether it claims
+    planned_for: Ask | None = None  # what the planner was last asked
+    held_at: float | None = None  # since when it waits without room
+    told_at: float = 0.0  # when its waiting message was last written
+    retry_at: float = 0.0  # not before this time
+    created_at: float | None = None  # when a Job was created that the watch has not shown yet
+    job_uid: str = ""
+    job_seen_at: float = 0.0
+    settle_s: float = SETTLE_S  # how long after that its status may wait for it to run
+    unplaced_at: float | None = None  # since when pods of the Job lack their places
+    taken_back: str = ""  # uid of a Job that was deleted to plan anew
+    refusals: int = 0  # times a Job of it was taken back, one after another
+    avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
