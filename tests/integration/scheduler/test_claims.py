@@ -110,10 +110,31 @@ async def come_and_go(bed: Bed, lane: int, stop: asyncio.Event) -> None:
             await bed.delete(workload)
 
 
+async def claim_and_let_go(bed: Bed, stop: asyncio.Event) -> None:
+    """Pods of others that claim any card there is, without asking us: now and then one that is planned already."""
+    request = {"name": "any", "exactly": {"deviceClassName": GPU_CLASS, "allocationMode": "ExactCount", "count": 1}}
+    template = {"metadata": {"name": "any"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+    await bed.client.create(resources.RESOURCE_CLAIM_TEMPLATE, template, "default")
+    container = {"name": "c", "image": "example.com/app:1", "resources": {"claims": [{"name": "x"}]}}
+    spec = {"containers": [container], "resourceClaims": [{"name": "x", "resourceClaimTemplateName": "any"}]}
+    for turn in range(1000):
+        if stop.is_set():
+            break
+        name = f"theirs-{turn}"
+        await bed.client.create(resources.POD, {"metadata": {"name": name}, "spec": spec}, "default")
+        for _ in range(20):
+            if "Running" in bed.pod_says(name):
+                break
+            await asyncio.sleep(0.1)
+        await bed.client.delete(resources.POD, name, "default", grace_s=0)
+    await bed.client.delete(resources.RESOURCE_CLAIM_TEMPLATE, "any", "default")
+
+
 async def exactly_as_planned(bed: Bed, claims: Claims, times: int) -> None:
     await bed.controller()
     stop = asyncio.Event()
-    others = [asyncio.create_task(come_and_go(bed, lane, stop)) for lane in range(3)]
+    others = [asyncio.create_task(come_and_go(bed, lane, stop)) for lane in range(4)]
+    others.append(asyncio.create_task(claim_and_let_go(bed, stop)))
     exact = 0
     try:
         for number in range(times):
