@@ -10,7 +10,7 @@ import msgspec
 from kgwe import errors
 from kgwe.kube import resources
 from kgwe.kube.api.resource import DRIVER, GPU_CLASS, MIG_CLASS
-from kgwe.model import health, inventory
+from kgwe.model import health, inventory, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def manifest(gpu_node: GPUNode, generation: int = 1) -> dict[str, Any]:
     return {
         "metadata": {
             "name": _name(gpu_node),
-            "labels": {inventory.FLEET_LABEL: gpu_node.metadata.labels[inventory.FLEET_LABEL]},
+            "labels": {inventory.FLEET_LABEL: gpu_node.metadata.labels.get(inventory.FLEET_LABEL, "")},
             "ownerReferences": [
                 {"apiVersion": each.apiVersion, "kind": each.kind, "name": each.name, "uid": each.uid}
                 for each in gpu_node.metadata.ownerReferences
@@ -101,7 +101,7 @@ def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
         common["pcieBusID"] = {"string": card.pcie.busID}
     if not card.mig.enabled:
         attributes = {"type": {"string": "gpu"}, "uuid": {"string": card.uuid}, **common}
-        return [_device(f"gpu-{card.index}", attributes, {"memory": f"{card.memoryMiB}Mi"})]
+        return [_device(f"gpu-{card.index}", attributes, {"memory": _memory(card.memoryMiB)})]
     found = []
     for each in card.mig.instances:
         attributes = {
@@ -113,7 +113,7 @@ def _devices(card: GPUDevice, gpu_node: GPUNode) -> list[dict[str, Any]]:
         }
         places = {f"memorySlice{number}": "1" for number in range(each.start, each.start + each.size)}
         name = f"gpu-{card.index}-mig-{each.instanceID}-{each.start}-{each.size}"
-        found.append(_device(name, attributes, {"memory": f"{each.memoryMiB}Mi", **places}))
+        found.append(_device(name, attributes, {"memory": _memory(each.memoryMiB), **places}))
     return found
 
 
@@ -123,6 +123,11 @@ def _device(name: str, attributes: Mapping[str, Any], capacity: Mapping[str, str
         "attributes": dict(attributes),
         "capacity": {key: {"value": value} for key, value in capacity.items()},
     }
+
+
+def _memory(mib: int) -> str:
+    """As the API server would write it."""
+    return quantity.format_bytes(mib << 20)
 
 
 def _version(text: str) -> str:

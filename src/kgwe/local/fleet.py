@@ -209,13 +209,15 @@ async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There, *
     """One node as the model says it, with the faults it has; one whose cards were cut since stays as it is."""
     old = there.gpu_nodes.get(node.name)
     before = there.nodes.get(node.name)
+    slice_ = there.slices.get(node.name)
     if before is not None and old is not None and _has_own_mind(before, old, node):
-        return Verdict.UNCHANGED
+        wrote = await deviceslices.bring(client, old if dra else None, slice_)
+        return Verdict.UPDATED if wrote else Verdict.UNCHANGED
     faults = gpunodes.read_faults(old) if old is not None else []
     uid, verdict = await _bring_node(client, node, before, gpunodes.unhealthy_cards(faults))
     gpu_node = gpunodes.gpu_node(node, uid, faults)
     wrote = await _bring_gpu_node(client, gpu_node, old)
-    wrote |= await deviceslices.bring(client, gpu_node if dra else None, there.slices.get(node.name))
+    wrote |= await deviceslices.bring(client, gpu_node if dra else None, slice_)
     return Verdict.UPDATED if wrote and verdict is Verdict.UNCHANGED else verdict
 
 

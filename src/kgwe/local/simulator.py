@@ -22,7 +22,7 @@ import structlog
 from kgwe import errors
 from kgwe.kube import informer, resources
 from kgwe.kube.api import gpunode
-from kgwe.local import cards, cutting, faults, fleet, gpupods
+from kgwe.local import cards, cutting, deviceslices, faults, fleet, gpupods
 from kgwe.local.meter import NodeMeter
 from kgwe.model import inventory
 
@@ -229,6 +229,7 @@ class Simulator:
                     return  # the Node follows when the watch shows it
             if (devices := cutting.offer(node, obj)) is not None:
                 await fleet.patch_devices(self._client, name, node, *devices)
+                await deviceslices.refresh(self._client, obj)
         except (errors.NotFound, errors.Conflict):
             return  # gone, or changed: the watch tells
         except errors.Transient as exc:

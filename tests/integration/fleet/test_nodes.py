@@ -52,6 +52,29 @@ async def test_a_fleet_shrinks_and_grows_at_its_end(client):
     assert (outcome.counts[fleet.Verdict.CREATED], outcome.counts[fleet.Verdict.UNCHANGED]) == (10, 10)
 
 
+async def test_slices_are_published_where_asked_for_follow_faults_and_go_again(client):
+    async def listed():
+        found = await client.list(resources.RESOURCE_SLICE)
+        return {obj.spec.nodeName: {device.text("uuid") for device in obj.spec.devices} for obj in found}
+
+    first = inventory.expand(MIXED, 10)[0]
+    await fleet.apply_fleet(client, MIXED, 10)
+    assert await listed() == {}
+    outcome = await fleet.apply_fleet(client, MIXED, 10, dra=True)
+    assert outcome.counts[fleet.Verdict.UPDATED] == 10
+    published = await listed()
+    assert published.keys() == {node.name for node in inventory.expand(MIXED, 10)}
+    assert published[first.name] == {card.uuid for card in first.cards}
+    outcome = await fleet.apply_fleet(client, MIXED, 10, dra=True)
+    assert outcome.counts[fleet.Verdict.UNCHANGED] == 10
+    await faults.gpu_xid(client, first.name, 3, 79)
+    assert (await listed())[first.name] == {card.uuid for card in first.cards if card.index != 3}
+    await faults.clear(client, first.name)
+    assert await listed() == published
+    await fleet.apply_fleet(client, MIXED, 10)
+    assert await listed() == {}
+
+
 async def test_another_model_changes_nodes_of_the_same_name(client):
     await fleet.apply_fleet(client, models.load("hgx-a100"), 4)
     nodes = {node.metadata.name: node for node in await client.list(resources.NODE)}
