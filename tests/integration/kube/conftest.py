@@ -93,11 +93,15 @@ class Proxy:
     ) -> None:
         this = asyncio.current_task()
         assert this is not None
+        opening = asyncio.ensure_future(asyncio.open_connection("127.0.0.1", self._target))
         try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            far_reader, far_writer = await asyncio.shield(opening)
         except OSError:
             writer.transport.abort()
             return
+        except asyncio.CancelledError:
+            opening.add_done_callback(_hang_up)  # cancelled half-way, it would leave its socket open
+            raise
         self._connections[this].append(far_writer)
         ways = [
             asyncio.ensure_future(self._pump(reader, far_writer, flowing)),
@@ -119,6 +123,11 @@ class Proxy:
                 await flowing.wait()
                 writer.write(data)
                 await writer.drain()
+
+
+def _hang_up(opening: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[1].transport.abort()
 
 
 def kubeconfig_through(proxy: Proxy, kubeconfig: Path, path: Path) -> Path:
