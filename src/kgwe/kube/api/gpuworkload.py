@@ -305,7 +305,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
         dict[str, Any],
         about(
             "The pods to run, as in a Job: metadata and spec are passed on as they are. The first container gets"
-            " the GPUs. Left out, a placeholder container runs.",
+            " the GPUs. Left out, the scheduler's default image runs.",
             schema=POD_TEMPLATE,
         ),
     ] = {}
