@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test test-unit test-slow check format bench crds proto lock clean
+.PHONY: help run test test-unit test-slow search check format bench crds proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-unit: $(READY) ## The tests that need no cluster
 
 test-slow: $(READY) ## The slow tests
 	@$(PYTEST) -m slow
+
+search: $(READY) ## The property tests with new examples: what they find goes into a test of its own
+	@HYPOTHESIS_PROFILE=search $(PYTEST) tests/property
 
 check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff format --check --quiet .

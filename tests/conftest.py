@@ -9,9 +9,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# A busy machine must not fail a property; derandomized where a failure has to be reproducible by rerunning.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=300, derandomize=True)
+# The same examples every time: a change fails for what it changed. `make search` looks for examples nobody has seen.
+# No deadlines: a busy machine must not fail a property.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would everything they start.

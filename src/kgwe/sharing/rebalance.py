@@ -186,7 +186,8 @@ class _Work:
         if group.is_dynamic and group.is_due and not self._is_worth_it(cut):
             self._accept()
             return {}
-        for number, plan in zip(order, cut.cards, strict=True):
+        # Those that become whole come first: no other is cut for them before.
+        for number, plan in sorted(zip(order, cut.cards, strict=True), key=lambda each: bool(each[1].layout)):
             self._lay_out(number, plan.layout, may_change=self._may_change(number, everywhere=everywhere))
         return cut.short
 
@@ -236,10 +237,14 @@ class _Work:
         is_same = layout == card.layout and card.is_whole == (not layout)
         if is_same:
             self._cards[number] = replace(card, is_decided=True)
-        elif may_change and self.gate.lets(card.node):
+        elif may_change and self.gate.lets(card.node) and (not card.is_whole or self._whole_to_spare() > 0):
             self.gate = self.gate.through(card.node)
             spare = tuple(place for place in layout if place not in card.used)
             self._cards[number] = replace(card, spare=spare, is_whole=not layout, is_decided=True)
+
+    def _whole_to_spare(self) -> int:
+        """Whole cards beyond those that the distribution leaves whole."""
+        return sum(card.is_whole for card in self._cards) - self._least_whole
 
     # --- 3. demand --------------------------------------------------------------------------------------
 
@@ -258,7 +263,7 @@ class _Work:
 
     def _candidates(self, ask: Ask) -> Iterator[list[int]]:
         """Cards to look at together: all of them for a single slice, else node by node."""
-        whole = sum(card.is_whole for card in self._cards) - self._least_whole
+        whole = self._whole_to_spare()
         numbers = []
         for number, card in enumerate(self._cards):
             if not (card.is_open and card.is_decided and self.gate.lets(card.node) and ask.may_go(card.node)):

@@ -49,6 +49,14 @@ def test_what_stays_whole_is_best_what_somebody_has_whole() -> None:
     assert names(decision) == ["whole", "7g.80gb@0"]
 
 
+def test_no_whole_card_is_cut_before_the_one_that_takes_its_place_is_whole() -> None:
+    later = cut(1, node="n1", is_decided=False, is_open=False)
+    cards = group(whole(0, is_decided=False), later, dynamic=False, shares={"1g.10gb": 0.5})
+    assert not decide(cards, [], OPEN).changed
+    opened = replace(cards, cards=(cards.cards[0], replace(later, is_open=True)))
+    assert names(decide(opened, [], OPEN)) == [" ".join(f"1g.10gb@{start}" for start in range(7)), "whole"]
+
+
 def test_only_so_many_nodes_begin_at_a_time() -> None:
     fresh = [whole(number, f"n{number // 2}", is_decided=False) for number in range(8)]
     decision = decide(group(*fresh, dynamic=False), [], Gate(slots=2, busy=frozenset({"n0"})))
