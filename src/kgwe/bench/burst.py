@@ -127,8 +127,8 @@ class Burst:
         return times
 
     def _targets(self, pieces: Sequence[Piece]) -> dict[str, str]:
-        """Nodes for the null binder."""
-        if self._bed.load.phase is not Phase.NULL:
+        """Nodes for those who do not think."""
+        if self._bed.load.phase not in {Phase.NULL, Phase.GATE}:
             return {}
         nodes = round_robin(self._bed.free, [piece.gpus for piece in pieces])
         return {piece.name: node for piece, node in zip(pieces, nodes, strict=True) if node is not None}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kgwe.local.cluster import LocalCluster
     from kgwe.local.progress import Progress, Step
 
-ALL_PHASES = tuple(Phase)
+USUAL_PHASES = (Phase.NULL, Phase.KUBE_SCHEDULER, Phase.KGWE)
 # Of one phase, in `restart`: the running pods take far longer to come than the scheduler to start.
 _STARTS = 3
 
@@ -48,7 +48,7 @@ class Options:
     fleet: str | None = None
     kind: Kind = "kgwe"
     strategy: str = "leastLoaded"
-    phases: tuple[Phase, ...] = ALL_PHASES
+    phases: tuple[Phase, ...] = USUAL_PHASES
     warm_up: int = 300
     repeat: int = 2
     seed: int = 1
@@ -69,8 +69,10 @@ class Options:
             if getattr(self, name) < 1:
                 raise errors.Permanent(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         if not self.phases:
-            raise errors.Permanent(f"--phases: name at least one of {', '.join(ALL_PHASES)}")
+            raise errors.Permanent(f"--phases: name at least one of {', '.join(Phase)}")
         pieces = scenarios.pieces(self.scenario, self.size)
+        if Phase.GATE in self.phases and not (scenarios.fits_all(self.scenario) and pieces[0].gang):
+            raise errors.Permanent(f"--phases gate: {self.scenario} has no gangs that all fit; gangs and biggang have")
         gpus = self.node_set.gpus()
         # The largest pod is what has to fit.
         room = slots(gpus, max(piece.gpus for piece in pieces))

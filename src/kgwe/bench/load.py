@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from kgwe.apps.scheduler import seating
 from kgwe.bench.scenarios import Phase, Scenario
 from kgwe.kube import resources
 from kgwe.kube.dialects.membership import PLAN_GATE
@@ -79,7 +80,7 @@ class Load:
     def _pod_spec(self, piece: Piece) -> dict[str, Any]:
         if self.phase is Phase.NULL:
             return pod_spec(piece.gpus, schedulerName=NULL_SCHEDULER)
-        gated = self.phase is Phase.KGWE and piece.gang is not None
+        gated = self.phase in {Phase.KGWE, Phase.GATE} and piece.gang is not None
         return pod_spec(piece.gpus, **({"schedulingGates": [{"name": PLAN_GATE}]} if gated else {}))
 
 
@@ -107,20 +108,30 @@ def pod_spec(gpus: int, **more: Any) -> dict[str, Any]:
 async def submit(
     client: KubeClient, load: Load, pieces: Iterable[Piece], namespace: str, targets: Mapping[str, str]
 ) -> None:
-    """Create them all; in the null phase each is bound at once to its target, where it has one."""
+    """Create them all; in the null phase each is bound at once to its target, in the gate phase pinned to it."""
 
     async def one(piece: Piece) -> None:
         await client.create(load.resource, load.body(piece), namespace)
         if load.phase is Phase.NULL and piece.name in targets:
             await bind(client, piece.name, namespace, targets[piece.name])
+        elif load.phase is Phase.GATE:
+            await open_gate(client, piece.name, namespace, targets[piece.name])
 
-    await spread(pieces, one)
+    # Creating does not wait for what follows it.
+    await spread(pieces, one, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
 
 
 async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     body = {"metadata": {"name": pod}, "target": target}
     await client.create(resources.BINDING, body, namespace, name=pod, subresource="binding")
+
+
+async def open_gate(client: KubeClient, pod: str, namespace: str, node: str) -> None:
+    """Pin a pod and take its gate away, in one write."""
+    spec: dict[str, Any] = {"schedulingGates": []}
+    seating.pin(spec, node)
+    await client.patch(resources.POD, pod, {"spec": spec}, namespace)
 
 
 async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, progress: Callable[[int], None]) -> None:
@@ -139,8 +150,8 @@ async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, pr
     await spread(enumerate(pods), one)
 
 
-async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None:
-    """Act on every item, IN_FLIGHT at a time; the first error ends it."""
+async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]], in_flight: int = IN_FLIGHT) -> None:
+    """Act on every item, so many at a time; the first error ends it."""
     queue: Iterator[T] = iter(items)
 
     async def work() -> None:
@@ -148,5 +159,5 @@ async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]]) -> None
             await act(item)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(IN_FLIGHT):
+        for _ in range(in_flight):
             group.create_task(work())

@@ -9,7 +9,7 @@
     restart     the scheduler starts beside thousands of running pods
 
 Each is run in three ways, the phases: by a binder that does not think, by kube-scheduler alone, by KGWE. The pods are
-the same; only KGWE is told which of them belong together.
+the same; only KGWE is told which of them belong together. A fourth one, for gangs, tells what a gate costs by itself.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Phase(enum.StrEnum):
 
     NULL = "null"  # a loop that binds without thinking: what the API server can take
     KUBE_SCHEDULER = "kube-scheduler"  # kube-scheduler alone: the baseline
+    # That, and a loop that takes a gate away and puts a node in without thinking: the most that a gate leaves possible.
+    GATE = "gate"
     KGWE = "kgwe"  # KGWE, and kube-scheduler asking it
 
 

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
     from kgwe.bench.phase import PhaseResult
 
-_PREFIX: Final = {Phase.NULL: "null_", Phase.KUBE_SCHEDULER: "kube_scheduler_", Phase.KGWE: ""}
+_PREFIX: Final = {
+    Phase.NULL: "null_",
+    Phase.KUBE_SCHEDULER: "kube_scheduler_",
+    Phase.GATE: "gate_",
+    Phase.KGWE: "",
+}
 # Numbers of a phase that stand in the report by their own name, and under which.
 _NUMBERS: Final = {
     "per_s": "pods_per_s",
@@ -41,7 +46,7 @@ def of(rounds: Sequence[Mapping[Phase, PhaseResult]], *, wall_s: float) -> dict[
     """The metrics of a report. KGWE's numbers have plain names, the baselines' a prefix."""
     medians = {phase: _median([each[phase] for each in rounds]) for phase in rounds[0]}
     metrics: dict[str, Any] = {}
-    for phase in (Phase.KGWE, Phase.KUBE_SCHEDULER, Phase.NULL):
+    for phase in (Phase.KGWE, Phase.KUBE_SCHEDULER, Phase.GATE, Phase.NULL):
         if phase in medians:
             metrics |= {f"{_PREFIX[phase]}{name}": value for name, value in _numbers(medians[phase])}
     if mine := medians.get(Phase.KGWE):
@@ -80,10 +85,11 @@ def _partial_gangs(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, i
 
 
 def _ratios(rounds: Sequence[Mapping[Phase, PhaseResult]]) -> dict[str, float]:
-    """How much faster KGWE was than kube-scheduler alone and than the null binder, and how much less CPU all took."""
+    """How much faster KGWE was than each baseline, and how much less CPU all took than with kube-scheduler alone."""
     found = {}
     for name, baseline, key in (
         ("ratio", Phase.KUBE_SCHEDULER, "per_s"),
+        ("gate_ratio", Phase.GATE, "per_s"),
         ("null_ratio", Phase.NULL, "per_s"),
         ("cpu_ratio", Phase.KUBE_SCHEDULER, "cpu_ms_per_pod"),
     ):

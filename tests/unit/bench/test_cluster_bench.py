@@ -71,6 +71,14 @@ def test_one_round_is_reported_as_it_is():
     assert summary.is_correct(metrics, fits_all=True)
 
 
+def test_what_a_gate_leaves_possible_is_a_baseline_of_gangs_only():
+    metrics = summary.of([{Phase.GATE: result(20.0), Phase.KGWE: kgwe_result(15.0)}], wall_s=1.0)
+    assert (metrics["gate_pods_per_s"], metrics["gate_ratio"]) == (20.0, 0.75)
+    options(Scenario.GANGS, phases=(Phase.GATE,)).check()
+    with pytest.raises(Permanent, match="no gangs that all fit"):
+        options(Scenario.FILL, phases=(Phase.GATE,)).check()
+
+
 def test_several_rounds_are_medians_and_the_ratio_is_the_median_of_their_ratios():
     rounds = [
         {Phase.KUBE_SCHEDULER: result(alone), Phase.KGWE: kgwe_result(mine)}

@@ -21,7 +21,7 @@ app = App(
     help_epilogue="""Examples:
   kgwe bench cluster                                         1,000 one-GPU pods on 500 nodes
   kgwe bench cluster --scenario gangs --json
-  kgwe bench cluster --scenario biggang --phases kube-scheduler kgwe --repeat 4
+  kgwe bench cluster --scenario biggang --phases kube-scheduler gate kgwe --repeat 4
   kgwe bench cluster --scenario workloads --pods 200 --nodes 100
   kgwe bench cluster --phases kgwe --repeat 1 --profile kgwe.prof""",
 )
@@ -43,7 +43,7 @@ def run(
     fleet: str | None = None,
     kind: Kind = "kgwe",
     strategy: str = "leastLoaded",
-    phases: Annotated[tuple[Phase, ...], Parameter(consume_multiple=True)] = bench.ALL_PHASES,
+    phases: Annotated[tuple[Phase, ...], Parameter(consume_multiple=True)] = bench.USUAL_PHASES,
     warm_up: int = 300,
     repeat: int = 2,
     seed: int = 1,
@@ -87,7 +87,8 @@ def run(
     strategy
         Node strategy of the workloads.
     phases
-        null: bound by a loop that does not think; kube-scheduler: that alone; kgwe.
+        null: bound by a loop that does not think; kube-scheduler: that alone; kgwe. Of gangs also gate: kube-scheduler,
+        with a loop that takes each pod's gate away and puts its node in.
     warm_up
         Pods run and removed before each measurement, as far as they fit.
     repeat
