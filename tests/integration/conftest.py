@@ -21,6 +21,7 @@ import pytest
 
 from kgwe.local import paths
 from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.local.components import NO_FEATURES, Features
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ _counter = itertools.count(1)
 
 
 class ClusterFactory(Protocol):
-    def __call__(self, *, scheduler_config: str | None = None) -> LocalCluster: ...
+    def __call__(self, *, scheduler_config: str | None = None, features: Features = NO_FEATURES) -> LocalCluster: ...
 
 
 @pytest.fixture(scope="session")
@@ -61,10 +62,10 @@ def private_cluster(cluster_root: Path) -> Iterator[ClusterFactory]:
     """Starts clusters that are stopped when the test is over."""
     started: list[LocalCluster] = []
 
-    def start(*, scheduler_config: str | None = None) -> LocalCluster:
+    def start(*, scheduler_config: str | None = None, features: Features = NO_FEATURES) -> LocalCluster:
         name = f"test-{os.getpid()}-{next(_counter)}"
         started.append(LocalCluster(name, state_root=cluster_root))
-        return LocalCluster.start(ClusterOptions(name, scheduler_config, cluster_root))
+        return LocalCluster.start(ClusterOptions(name, scheduler_config, features, cluster_root))
 
     try:
         yield start

@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe.errors import KgweError, NotFound
-from kgwe.local import binaries, build, logs, paths, progress, startup, status
+from kgwe.local import binaries, build, components, logs, paths, progress, startup, status
 from kgwe.local.cluster import ClusterOptions, LocalCluster
 from kgwe.local.supervisor import Supervisor
 
@@ -46,7 +46,8 @@ Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], 
   kgwe local up --foreground         stay until Ctrl-C, then stop and remove it
   kgwe local up --name second        another one beside it
   kgwe local up --fleet mixed --nodes 64   with 64 simulated GPU nodes
-  kgwe local up --scheduler-config my-scheduler.yaml"""
+  kgwe local up --scheduler-config my-scheduler.yaml
+  kgwe local up --feature-gate GangScheduling=true --api scheduling.k8s.io/v1alpha2"""
 )
 def up(
     *,
@@ -54,6 +55,8 @@ def up(
     foreground: bool = False,
     keep_data: bool = False,
     scheduler_config: Path | None = None,
+    feature_gate: tuple[str, ...] = (),
+    api: tuple[str, ...] = (),
     fleet: str | None = None,
     nodes: int = 16,
 ) -> int:
@@ -69,6 +72,10 @@ def up(
         With --foreground: keep the data when stopping, so that the next up continues with it.
     scheduler_config
         A KubeSchedulerConfiguration file for kube-scheduler.
+    feature_gate
+        A feature of Kubernetes to turn on or off, such as GangScheduling=true.
+    api
+        A version of an API to serve that Kubernetes does not serve by itself, such as scheduling.k8s.io/v1alpha2.
     fleet
         A fleet of simulated GPU nodes: a file such as models/mixed.yaml, or a name `kgwe local fleet models` lists.
     nodes
@@ -77,6 +84,7 @@ def up(
     options = ClusterOptions(
         name=name,
         scheduler_config=None if scheduler_config is None else _read(scheduler_config),
+        features=components.Features(feature_gate, api),
     )
     # As Ctrl-C does: what was started so far is stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

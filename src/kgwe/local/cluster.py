@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.local.binaries import Binaries
-    from kgwe.local.components import Component
+    from kgwe.local.components import Component, Features
     from kgwe.local.processes import ProcessRecord
 
 _LOCK_TIMEOUT_S = 180.0
@@ -49,6 +49,8 @@ class ClusterOptions:
     name: str = "kgwe"
     # A KubeSchedulerConfiguration; the connection to the cluster is filled in. None: kube-scheduler's own defaults.
     scheduler_config: str | None = None
+    # Of Kubernetes, off by default. A cluster that runs already keeps those it was started with.
+    features: Features = components.NO_FEATURES
     # Where clusters are kept instead of paths.state_root().
     state_root: Path | None = None
 
@@ -211,7 +213,13 @@ class LocalCluster:
             try:
                 with self.api() as api:
                     startup.start_components(
-                        api, self.layout, self.state().ports, found, launch=launch, timeout_s=_READY_TIMEOUT_S
+                        api,
+                        self.layout,
+                        self.state().ports,
+                        found,
+                        features=options.features,
+                        launch=launch,
+                        timeout_s=_READY_TIMEOUT_S,
                     )
             except BaseException:
                 self._sweep(_SWEEP_GRACE_S)

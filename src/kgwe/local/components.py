@@ -70,15 +70,36 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """What Kubernetes leaves off unless told otherwise."""
+
+    # Such as GangScheduling=true; of all components of Kubernetes.
+    gates: tuple[str, ...] = ()
+    # Such as scheduling.k8s.io/v1alpha2.
+    api_versions: tuple[str, ...] = ()
+
+    def flags(self, name: str) -> dict[str, object]:
+        said: dict[str, object] = {}
+        if self.gates and name in (APISERVER, CONTROLLER_MANAGER, SCHEDULER):
+            said["feature-gates"] = ",".join(self.gates)
+        if self.api_versions and name == APISERVER:
+            said["runtime-config"] = ",".join(f"{version}=true" for version in self.api_versions)
+        return said
+
+
+NO_FEATURES = Features()
+
+
+@dataclass(frozen=True, slots=True)
 class Component:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def component(name: str, layout: Layout, ports: Mapping[str, int], binaries: Binaries) -> Component:
+def component(name: str, layout: Layout, ports: Mapping[str, int], binaries: Binaries, features: Features) -> Component:
     """Everything needed to start one component."""
-    flags = _FLAGS[name](layout, ports)
+    flags = _FLAGS[name](layout, ports) | features.flags(name)
     argv = (str(binaries.path(name)), *(f"--{flag}={value}" for flag, value in flags.items()))
     return Component(name, argv, _environment(name, layout))
 

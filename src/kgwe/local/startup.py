@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kgwe.local.api import Api
     from kgwe.local.binaries import Binaries
-    from kgwe.local.components import Component, Layout
+    from kgwe.local.components import Component, Features, Layout
     from kgwe.local.processes import ProcessRecord
 
 _POLL_S = 0.05
@@ -65,6 +65,7 @@ def start_components(
     ports: Mapping[str, int],
     binaries: Binaries,
     *,
+    features: Features,
     launch: Callable[[Component], ProcessRecord],
     timeout_s: float,
 ) -> None:
@@ -72,7 +73,7 @@ def start_components(
     deadline = time.monotonic() + timeout_s
 
     def start(name: str) -> ProcessRecord:
-        return launch(components.component(name, layout, ports, binaries))
+        return launch(components.component(name, layout, ports, binaries, features))
 
     for name in (components.ETCD, components.APISERVER):
         await_healthy(api, start(name), components.health_url(name, ports), deadline)

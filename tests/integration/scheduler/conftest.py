@@ -16,6 +16,7 @@ from kgwe.kube import resources, scheduler_configuration
 from kgwe.kube.client import KubeClient
 from kgwe.local import install, ports
 from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.components import NO_FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def prepared(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Path]]:
-    """A private cluster with CRDs and rights, and the kubeconfig of the controller's service account."""
+def prepared(
+    cluster_root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[LocalCluster, Path]]:
+    """A private cluster with CRDs and rights, and the kubeconfig of the controller's service account.
+
+    A module that needs features of Kubernetes that are off by default names them in FEATURES.
+    """
+    features = getattr(request.module, "FEATURES", NO_FEATURES)
     cluster = LocalCluster(f"test-{os.getpid()}-controller", state_root=cluster_root)
     try:
-        cluster = LocalCluster.start(ClusterOptions(cluster.name, state_root=cluster_root))
+        cluster = LocalCluster.start(ClusterOptions(cluster.name, features=features, state_root=cluster_root))
         asyncio.run(_prepare(cluster))
         path = tmp_path_factory.mktemp("controller") / "kubeconfig"
         yield cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-scheduler", path)

@@ -23,6 +23,7 @@ from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.extender import ExtenderApp
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
+from kgwe.apps.scheduler.groupkinds import GroupKinds
 from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.nominations import Nominations
@@ -37,7 +38,7 @@ from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import http, logs, tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
 
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api import core
@@ -81,9 +82,6 @@ class Scheduler:
         self.recorder = self._recorder()
         self.gangs = Gangs(self.state)
         self._acting = False
-        self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
-        self._known: dialects.Groups | None = None
-        self._groups_of = -1
         self.nominations = Nominations(self.state)
         self.state.on_foreign = self._on_foreign
         self.state.foreign_seat = self.gangs.seat
@@ -93,6 +91,9 @@ class Scheduler:
         self.events = EventRecorder(client.guarded(self.guard), controller=jobs.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
         self.informers = self._watch()
+        self.kinds = GroupKinds(
+            client, self.state, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
+        )
         self.elector = LeaderElector(
             client,
             name=settings.lease_name,
@@ -137,20 +138,6 @@ class Scheduler:
         self.nominations.on_pod(uid, pod)
         self.gangs.on_pod(uid, pod)
 
-    async def _watch_gangs(self) -> None:
-        """Watch whatever kinds this cluster has in which others describe gangs."""
-        stores: dict[Resource[Any], Mapping[str, Any]] = {}
-        for kind in await dialects.served(self.client):
-            informer = next((each for each in self.informers if each.resource == kind), None)
-            if informer is None:
-                informer = Informer(self.client, kind)
-                # Before the pods: a gang's first pod is then read with its group in sight.
-                self.informers.insert(0, informer)
-            informer.on_change(self.gangs.on_group)
-            stores[kind] = informer.store
-        self._stores = stores
-        self.gangs.lookup = self._groups
-
     async def _watch_devices(self) -> None:
         """Watch what DRA drivers offer and who was given it, where this cluster has such a thing."""
         claimed = self.state.claimed
@@ -163,14 +150,6 @@ class Scheduler:
                 informer: Informer[Any] = Informer(self.client, kind)
                 informer.on_change(listener)
                 self.informers.append(informer)
-
-    def _groups(self) -> dialects.Groups:
-        fleet = self.state.fleet
-        if self._groups_of != fleet.generation or self._known is None:
-            levels = dialects.Levels(self.state.reader.labels(), tuple(level.name for level in fleet.tree.levels))
-            self._known = dialects.Groups(levels, self._stores)
-            self._groups_of = fleet.generation
-        return self._known
 
     # --- probes -----------------------------------------------------------------------------------------
 
@@ -188,7 +167,7 @@ class Scheduler:
         # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
         app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
-            await self._watch_gangs()
+            await self.kinds.find()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             async with self._background():
@@ -206,6 +185,7 @@ class Scheduler:
         """Informers, events and the campaign for the Lease; if one breaks, so does the process."""
         owner = asyncio.current_task()
         tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
+        tasks.append(asyncio.create_task(self.kinds.run()))
         tasks.append(asyncio.create_task(self.events.run()))
         tasks.append(asyncio.create_task(_measure_lag(self.metrics.loop_lag.set)))
         if self.recorder is not None:

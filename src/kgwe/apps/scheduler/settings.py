@@ -58,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recovery_storm_hold_seconds: float = 30.0
     # Pods that may be on their way to new places at the same time.
     recovery_moves: int = 64
+    # Seconds until the API server is asked again which kinds of gangs of others it has (JobSet, Volcano, ...).
+    group_kinds_seconds: float = 60.0
     # Seed of the `random` strategy; unset means a new one at each start.
     random_seed: int | None = None
     # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from kgwe.kube.dialects.gang import Gang, gang_request
 from kgwe.kube.dialects.groups import Groups
-from kgwe.kube.dialects.kinds import KINDS, served
+from kgwe.kube.dialects.kinds import KINDS, readable, served
 from kgwe.kube.dialects.levels import Levels
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
 from kgwe.kube.dialects.presence import missing
@@ -37,5 +37,6 @@ __all__ = [
     "gang_request",
     "membership",
     "missing",
+    "readable",
     "served",
 ]

@@ -93,6 +93,19 @@ async def served(client: KubeClient, kinds: Iterable[Resource[Any]] = KINDS) -> 
     return tuple(found.values())
 
 
+async def readable(client: KubeClient) -> tuple[tuple[Resource[Any], ...], dict[Resource[Any], str]]:
+    """The kinds that are served and may be read, and why the others that are served may not."""
+    found, forbidden = [], {}
+    for kind in await served(client):
+        try:
+            await client.request("GET", kind.path(), params={"limit": "1"})
+        except errors.Permanent as exc:
+            forbidden[kind] = str(exc)
+        else:
+            found.append(kind)
+    return tuple(found), forbidden
+
+
 async def _plurals(client: KubeClient, kind: Resource[Any]) -> frozenset[str]:
     try:
         answer = await client.request("GET", f"/apis/{kind.group}/{kind.version}")
