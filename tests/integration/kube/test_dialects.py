@@ -10,15 +10,18 @@ import pytest_asyncio
 
 from kgwe import errors
 from kgwe.kube import resources
-from kgwe.kube.dialects import Gang, Groups, Levels, gang_request, kinds, membership, missing, served
+from kgwe.kube.client import KubeClient
+from kgwe.kube.dialects import Gang, Groups, Levels, gang_request, kinds, membership, missing, readable, served
 from kgwe.kube.informer import Informer
+from kgwe.local.cluster import service_account_kubeconfig
 from kgwe.model.domain_labels import TOPOGRAPH
 from kgwe.placement.node import Gpus, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
-    from kgwe.kube.client import KubeClient
+    from kgwe.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 
@@ -76,6 +79,19 @@ async def test_only_kinds_that_exist_are_found(client: KubeClient) -> None:
     assert resources.JOB in found
     assert kinds.VOLCANO not in found
     assert kinds.JOB_SET not in found
+
+
+@pytest.mark.usefixtures("pod_groups")
+async def test_who_may_not_read_a_kind_is_told_so_and_does_without(
+    cluster: LocalCluster, namespace: str, tmp_path: Path
+) -> None:
+    path = service_account_kubeconfig(cluster, namespace, "default", tmp_path / "nobody")
+    async with KubeClient.connect(path) as nobody:
+        found, forbidden = await readable(nobody)
+
+    assert found == ()
+    assert set(forbidden) == {resources.JOB, POD_GROUP}
+    assert "cannot list resource" in forbidden[POD_GROUP]
 
 
 @pytest.mark.usefixtures("pod_groups")
