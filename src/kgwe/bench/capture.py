@@ -6,15 +6,18 @@ as they are for whoever is measured with them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
 from kgwe.kube import extender, scheduler_configuration
+from kgwe.telemetry.http import JSON, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
+
+    from kgwe.telemetry.http import Request
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -38,27 +41,14 @@ class Payload(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """The ASGI application."""
+    """The application."""
 
     def __init__(self) -> None:
         self._calls: dict[str, dict[str, bytes]] = {"/filter": {}, "/prioritize": {}}
         self._decoder = msgspec.json.Decoder(_Call)
 
-    async def __call__(
-        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        if scope["type"] != "http":
-            return
-        body = b""
-        more = True
-        while more:
-            event = await receive()
-            body += event.get("body", b"")
-            more = event.get("more_body", False)
-        reply = self._answer(scope["path"], body)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(reply))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": reply})
+    def __call__(self, request: Request) -> Reply:
+        return Reply(200, self._answer(request.path, request.body), JSON)
 
     def _answer(self, path: str, body: bytes) -> bytes:
         calls = self._calls.get(path)

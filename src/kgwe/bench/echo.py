@@ -10,12 +10,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from kgwe.apps.scheduler.extender import ExtenderApp
+from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.bench.loop import loop_factory
 from kgwe.kube import extender
 from kgwe.local.ports import LOOPBACK
-from kgwe.telemetry import http
+from kgwe.telemetry import http, probes
 
 if TYPE_CHECKING:
     from kgwe.kube.extender import Args
@@ -37,8 +37,8 @@ async def serve(port: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     metrics = Metrics()
     answers = cast("Any", Echo())
-    app = http.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
-    async with http.serving(app, http.Address(LOOPBACK, port)):
+    app = probes.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
+    async with http.serving(app, http.Address(LOOPBACK, port), largest_body=LARGEST):
         await stop.wait()
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
+from kgwe.apps.scheduler.extender import LARGEST
 from kgwe.bench import bed, caller, capture, clusters, load, report, scheduler
 from kgwe.bench.audit import AuditTail
 from kgwe.bench.bed import Bed
@@ -129,7 +130,7 @@ async def _capture(ground: Bed, port: int, count: int) -> list[Payload]:
         ground.step.update(f"kube-scheduler has asked about {len(found)} of {count} pods")
         return len(found) >= count
 
-    async with http.serving(recorder, http.Address(LOOPBACK, port)):
+    async with http.serving(recorder, http.Address(LOOPBACK, port), largest_body=LARGEST):
         await load.submit(ground.client, Load(Scenario.FILL, Phase.KGWE), _pieces(count), bed.NAMESPACE, {})
         await ground.until("kube-scheduler to ask about every pod", enough)
     return found

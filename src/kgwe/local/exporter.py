@@ -24,21 +24,21 @@ from kgwe.hardware import dcgm
 from kgwe.local import ports, processes
 from kgwe.local.simulator import Simulator
 from kgwe.telemetry import http
+from kgwe.telemetry.http import JSON, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from kgwe.kube.client import KubeClient
     from kgwe.local.cluster import LocalCluster
     from kgwe.local.processes import ProcessRecord
+    from kgwe.telemetry.http import Request
 
 log = structlog.get_logger(__name__)
 
 PORT: Final = 9400  # dcgm-exporter's
 SIDECAR: Final = "gpu-metrics"
-_JSON: Final = "application/json"
-_TEXT: Final = "text/plain; charset=utf-8"
 _USAGE: Final = b"try /metrics, /nodes/NAME/metrics, /targets or /healthz\n"
 # Labels of the node that are worth having on its target.
 _TARGET_LABELS: Final = {
@@ -47,46 +47,37 @@ _TARGET_LABELS: Final = {
     "instance_type": "node.kubernetes.io/instance-type",
 }
 
-_Reply = tuple[int, str, bytes]
-
 
 class ExporterApp:
-    """The ASGI application."""
+    """The application."""
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
 
-    async def __call__(
-        self, scope: dict[str, Any], _receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        if scope["type"] != "http":
-            return
-        status, content_type, body = self._answer(scope["path"], _host(scope))
-        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    def __call__(self, request: Request) -> Reply:
+        return self._answer(request.path, request.header(b"host") or f"127.0.0.1:{PORT}")
 
-    def _answer(self, path: str, host: str) -> _Reply:
+    def _answer(self, path: str, host: str) -> Reply:
         match path.strip("/").split("/"):
             case ["metrics"]:
                 return self._metrics(self._simulator.node_names())
             case ["metrics", name] | ["nodes", name, "metrics"]:
                 return self._node(name)
             case ["targets"]:
-                return 200, _JSON, msgspec.json.encode(self._targets(host))
+                return Reply(200, msgspec.json.encode(self._targets(host)), JSON)
             case ["healthz"] | ["readyz"]:
-                return 200, _TEXT, b"ok\n"
-        return 404, _TEXT, _USAGE
+                return Reply(200, b"ok\n")
+        return Reply(404, _USAGE)
 
-    def _metrics(self, names: list[str]) -> _Reply:
-        return 200, dcgm.CONTENT_TYPE, dcgm.render(self._simulator.rows(names))
+    def _metrics(self, names: list[str]) -> Reply:
+        return Reply(200, dcgm.render(self._simulator.rows(names)), dcgm.CONTENT_TYPE)
 
-    def _node(self, name: str) -> _Reply:
+    def _node(self, name: str) -> Reply:
         if self._simulator.answers(name):
             return self._metrics([name])
         if name in self._simulator.node_names():
-            return 503, _TEXT, f"node {name} is down\n".encode()
-        return 404, _TEXT, f"there is no simulated node {name}\n".encode()
+            return Reply(503, f"node {name} is down\n".encode())
+        return Reply(404, f"there is no simulated node {name}\n".encode())
 
     def _targets(self, host: str) -> list[dict[str, Any]]:
         found = []
@@ -103,13 +94,6 @@ class ExporterApp:
                 }
             )
         return found
-
-
-def _host(scope: dict[str, Any]) -> str:
-    """The address the client used: the one at which Prometheus will find us too."""
-    given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-    host, port = scope.get("server") or ("127.0.0.1", PORT)
-    return given or f"{host}:{port}"
 
 
 def start(cluster: LocalCluster) -> str:

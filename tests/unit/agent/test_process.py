@@ -16,7 +16,7 @@ import sys
 from kgwe.apps.agent import __main__ as process
 process.leave_out()
 import {modules}, kgwe.kube.client, kgwe.hardware.nvml, kgwe.telemetry.logs
-names = {{"numpy", "uvicorn", "prometheus_client", "cyclopts", "pygments", "lightkube.models.core_v1"}}
+names = {{"numpy", "prometheus_client", "cyclopts", "pygments", "lightkube.models.core_v1"}}
 large = names & set(sys.modules)
 sys.exit(f"loaded: {{large}}" if large else 0)
 """

@@ -18,7 +18,7 @@ from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.bench import caller, capture, extender
 from kgwe.bench.capture import Payload, Recorder
 from kgwe.bench.echo import Echo
-from kgwe.telemetry import http
+from kgwe.telemetry import http, probes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -28,35 +28,25 @@ def body(pod: str, *nodes: str) -> bytes:
     return json.dumps({"Pod": {"metadata": {"name": pod, "uid": pod}}, "NodeNames": list(nodes)}).encode()
 
 
-async def ask(recorder: Recorder, path: str, sent: bytes) -> Any:
-    """One call, its body in two pieces."""
-    events: list[dict[str, Any]] = [{"body": sent[:5], "more_body": True}, {"body": sent[5:]}]
-    replies: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return events.pop(0)
-
-    async def send(message: dict[str, Any]) -> None:
-        replies.append(message)
-
-    await recorder({"type": "http", "path": path}, receive, send)
-    assert replies[0]["status"] == 200
-    return json.loads(replies[1]["body"])
+def ask(recorder: Recorder, path: str, sent: bytes) -> Any:
+    reply = recorder(http.Request("POST", path, [], sent, too_large=False))
+    assert reply.status == 200
+    return json.loads(reply.body)
 
 
 # --- taking down ----------------------------------------------------------------------------------------
 
 
-async def test_a_pod_counts_once_both_calls_about_it_have_come():
+def test_a_pod_counts_once_both_calls_about_it_have_come():
     recorder = Recorder()
-    assert await ask(recorder, "/filter", body("a", "n1", "n2")) == {"NodeNames": ["n1", "n2"]}
+    assert ask(recorder, "/filter", body("a", "n1", "n2")) == {"NodeNames": ["n1", "n2"]}
     assert list(recorder.payloads()) == []
-    assert await ask(recorder, "/prioritize", body("a", "n2")) == []
+    assert ask(recorder, "/prioritize", body("a", "n2")) == []
     assert list(recorder.payloads()) == [Payload(body("a", "n1", "n2"), body("a", "n2"))]
 
 
-async def test_nothing_is_bound_while_calls_are_taken_down():
-    assert (await ask(Recorder(), "/bind", b'{"PodName": "a"}'))["Error"]
+def test_nothing_is_bound_while_calls_are_taken_down():
+    assert ask(Recorder(), "/bind", b'{"PodName": "a"}')["Error"]
 
 
 @pytest.mark.parametrize(("percentage", "said"), [(100, 100), (0, None)])
@@ -74,7 +64,7 @@ async def echo() -> AsyncIterator[int]:
     """The port of the server that decides nothing."""
     metrics = Metrics()
     answers: Any = Echo()
-    app = http.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
+    app = probes.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
     async with http.serving(app, http.Address("127.0.0.1", 0)) as port:
         yield port
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -96,13 +96,10 @@ def test_what_is_remembered_is_bounded():
 
 @contextlib.asynccontextmanager
 async def answering(status: int, body: bytes, *, slow: bool = False) -> AsyncIterator[str]:
-    async def app(scope: dict[str, Any], _receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
+    async def app(_request: http.Request) -> http.Reply:
         if slow:
             await asyncio.sleep(1)
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": body})
+        return http.Reply(status, body)
 
     async with http.serving(app, http.Address("127.0.0.1", 0)) as port:
         yield f"http://127.0.0.1:{port}/metrics"

@@ -5,7 +5,7 @@ import prometheus_client
 import pytest
 
 from kgwe import errors
-from kgwe.telemetry import http
+from kgwe.telemetry import http, probes
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ async def test_metrics_and_probes_answer_and_say_what_is_wrong():
     registry = prometheus_client.CollectorRegistry()
     prometheus_client.Counter("things", "Things", registry=registry).inc(3)
     problem: list[str] = []
-    app = http.ProbeApp(registry, live=lambda: None, ready=lambda: problem[0] if problem else None)
+    app = probes.ProbeApp(registry, live=lambda: None, ready=lambda: problem[0] if problem else None)
     async with http.serving(app, http.Address("127.0.0.1", 0)) as port, httpx2.AsyncClient() as client:
         base = f"http://127.0.0.1:{port}"
         metrics = await client.get(f"{base}/metrics")
@@ -41,7 +41,7 @@ async def test_metrics_and_probes_answer_and_say_what_is_wrong():
 
 
 async def test_a_taken_port_is_a_clear_error():
-    app = http.ProbeApp(prometheus_client.CollectorRegistry(), live=lambda: None, ready=lambda: None)
+    app = probes.ProbeApp(prometheus_client.CollectorRegistry(), live=lambda: None, ready=lambda: None)
     async with http.serving(app, http.Address("127.0.0.1", 0)) as port:
         with pytest.raises(errors.Permanent, match="already in use"):
             async with http.serving(app, http.Address("127.0.0.1", port)):

@@ -23,7 +23,7 @@ from kgwe.apps.scheduler import jobs
 from kgwe.apps.whatif import view as views
 from kgwe.kube import dialects, resources
 from kgwe.kube.informer import Informer, wait_synced
-from kgwe.telemetry import http
+from kgwe.telemetry import http, probes
 
 if TYPE_CHECKING:
     import collections
@@ -82,7 +82,7 @@ class Advisor:
         """Watch and judge until `stop` is set."""
         informers = await self._watch()
         tasks = [asyncio.create_task(informer.run()) for informer in informers]
-        app = http.ProbeApp(self.registry, live=lambda: None, ready=lambda: self._problem(informers))
+        app = probes.ProbeApp(self.registry, live=lambda: None, ready=lambda: self._problem(informers))
         try:
             async with http.serving(app, http.Address.parse(address)) as port:
                 log.info("advisor_started", port=port)

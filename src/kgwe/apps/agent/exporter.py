@@ -13,22 +13,23 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent import exporter_families as families
 from kgwe.apps.agent import sampler
 from kgwe.hardware.dcgm import CONTENT_TYPE
 from kgwe.model.attribution import WHOLE
 from kgwe.model.device import Throttle
+from kgwe.telemetry.http import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kgwe.apps.agent.exporter_families import Family, Number
     from kgwe.model.device import Instance, Machine
     from kgwe.model.sample import CardSample, Sample, Traffic
+    from kgwe.telemetry.http import Request
 
-_TEXT: Final = "text/plain; charset=utf-8"
 _USAGE: Final = b"not found: try /metrics or /health\n"
 _GBIT: Final = 8e-9
 _PERCENT: Final = WHOLE // 100
@@ -274,29 +275,24 @@ class _Churn:
 
 
 class ExporterApp:
-    """The ASGI application; `kgwe.telemetry.http.serving` serves it."""
+    """The application; `kgwe.telemetry.http.serving` serves it."""
 
     def __init__(self, exporter: Exporter, more: Callable[[], bytes] | None = None) -> None:
         """`more`: other metrics of the process, in the same format."""
         self._exporter = exporter
         self._more = more
 
-    async def __call__(
-        self, scope: dict[str, Any], _receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        if scope["type"] != "http":
-            return
-        status, content_type, body = self._answer(scope["path"])
-        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    def __call__(self, request: Request) -> Reply:
+        if request.method not in {"GET", "HEAD"}:
+            return Reply(405, b"only to be read\n")
+        return self._answer(request.path)
 
-    def _answer(self, path: str) -> tuple[int, str, bytes]:
+    def _answer(self, path: str) -> Reply:
         if path == "/metrics":
-            return 200, CONTENT_TYPE, self._exporter.render() + (self._more() if self._more else b"")
+            return Reply(200, self._exporter.render() + (self._more() if self._more else b""), CONTENT_TYPE)
         if path == "/healthz":
-            return 200, _TEXT, b"ok\n"
+            return Reply(200, b"ok\n")
         if path in {"/health", "/readyz"}:
             problem = self._exporter.problem()
-            return (503 if problem else 200), _TEXT, f"{problem or 'ok'}\n".encode()
-        return 404, _TEXT, _USAGE
+            return Reply(503 if problem else 200, f"{problem or 'ok'}\n".encode())
+        return Reply(404, _USAGE)

@@ -15,7 +15,7 @@ from kgwe.apps.agent.exporter_families import counter, gauge
 from kgwe.apps.agent.sampler import Sampler
 from kgwe.model import health
 from kgwe.model.sample import Sample
-from kgwe.telemetry import small_http
+from kgwe.telemetry import http
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,8 +96,8 @@ class Exporting:
 
     async def _serve(self) -> None:
         app = ExporterApp(self.exporter, more=lambda: b"".join(render() for render in self._agent.renderers))
-        host, _, port = self._agent.settings.exporter_bind_address.rpartition(":")
-        async with small_http.serving(app, host.strip("[]") or "0.0.0.0", int(port)) as listening:  # noqa: S104 - scraped from elsewhere
+        address = http.Address.parse(self._agent.settings.exporter_bind_address)
+        async with http.serving(app, address) as listening:
             self._agent.exporter_port = listening
             await asyncio.Event().wait()
 

@@ -29,7 +29,7 @@ from kgwe.kube.client import KubeClient
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.model import amounts
-from kgwe.telemetry import http, logs
+from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -114,7 +114,7 @@ class MigController:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act whenever this replica leads, until `stop` is set."""
-        app = http.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
         async with (
             http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
             self._background(),

@@ -1,27 +1,29 @@
-"""The extender over HTTP: plain ASGI, for the two calls kube-scheduler makes for every GPU pod are the hot path."""
+"""The extender over HTTP: the two calls kube-scheduler makes for every GPU pod are the hot path."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
 from kgwe import errors
 from kgwe.kube import extender
+from kgwe.telemetry.http import JSON, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kgwe.apps.scheduler.answers import Answers
     from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.telemetry.http import Request
 
 log = structlog.get_logger(__name__)
 
-# 5,000 nodes with long names make half a megabyte of names; whole nodes (nodeCacheCapable: false) a hundred times that.
-_LARGEST: Final = 64 * 2**20
-_JSON: Final = (b"content-type", b"application/json")
+#: 5,000 nodes with long names make half a megabyte of names; whole nodes (nodeCacheCapable: false) a hundred times that
+LARGEST: Final = 64 * 2**20
+_USAGE: Final = Reply(404, b'{"Error":"try /filter, /prioritize, /preempt or /debug/snapshot"}', JSON)
 
 
 class ExtenderApp:
@@ -44,31 +46,24 @@ class ExtenderApp:
             "/preempt": self._preempt,
         }
 
-    async def __call__(
-        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        if scope["type"] != "http":
-            return
-        path: str = scope["path"]
+    def __call__(self, request: Request) -> Reply | Awaitable[Reply]:
+        path = request.path
         if path == "/debug/snapshot":
-            await _reply(send, 200, msgspec.json.encode(self._answers.snapshot()))
-            return
+            return Reply(200, msgspec.json.encode(self._answers.snapshot()), JSON)
         verb = self._verbs.get(path)
         if verb is None and not (path == "/bind" and self._bind):
-            await _reply(send, 404, b'{"Error":"try /filter, /prioritize, /preempt or /debug/snapshot"}')
-            return
-        if scope["method"] != "POST":
-            await _reply(send, 405, b'{"Error":"POST"}')
-            return
+            return _USAGE
+        if request.method != "POST":
+            return Reply(405, b'{"Error":"POST"}', JSON)
         started = time.perf_counter()
-        body = await _body(receive)
-        if body is None:
-            self._count(path[1:], "too_large", started)
-            await _reply(send, 413, extender.error(f"larger than {_LARGEST} bytes"))
-            return
-        reply, outcome = await self._binding(body) if verb is None else self._answer(path, verb, body)
-        self._count(path[1:], outcome, started)
-        await _reply(send, 200, reply)
+        if request.too_large:
+            self._count(path, "too_large", started)
+            return Reply(413, extender.error(f"larger than {LARGEST} bytes"), JSON)
+        if verb is None:
+            return self._binding(path, request.body, started)
+        reply, outcome = self._answer(path, verb, request.body)
+        self._count(path, outcome, started)
+        return Reply(200, reply, JSON)
 
     def _answer(self, path: str, verb: Callable[[bytes], tuple[bytes, str]], body: bytes) -> tuple[bytes, str]:
         try:
@@ -88,16 +83,18 @@ class ExtenderApp:
     def _preempt(self, body: bytes) -> tuple[bytes, str]:
         return self._answers.preempt(extender.read_preempt(body)), "answered"
 
-    async def _binding(self, body: bytes) -> tuple[bytes, str]:
+    async def _binding(self, path: str, body: bytes, started: float) -> Reply:
         if self._bind is None:
-            return extender.bound("not configured to bind"), "refused"
+            return _USAGE
         try:
             problem = await self._bind(extender.read_bind(body))
         except errors.KgweError as exc:
             problem = str(exc)
-        return extender.bound(problem), "error" if problem else "bound"
+        self._count(path, "error" if problem else "bound", started)
+        return Reply(200, extender.bound(problem), JSON)
 
-    def _count(self, verb: str, outcome: str, started: float) -> None:
+    def _count(self, path: str, outcome: str, started: float) -> None:
+        verb = path[1:]
         self._metrics.extender_requests.labels(verb, outcome).inc()
         self._metrics.extender_seconds.labels(verb).observe(time.perf_counter() - started)
 
@@ -105,23 +102,3 @@ class ExtenderApp:
 def _failure(path: str, message: str) -> bytes:
     """As each verb's caller can read it: a list has no place for an error, so prioritize says nothing."""
     return b"[]" if path == "/prioritize" else extender.error(message)
-
-
-async def _body(receive: Callable[[], Awaitable[Any]]) -> bytes | None:
-    """The whole request; None when it is too large (what is left of it is not read)."""
-    event = await receive()
-    if not event.get("more_body"):
-        body: bytes = event.get("body", b"")
-        return body if len(body) <= _LARGEST else None
-    parts, size = [event["body"]], len(event["body"])
-    while event.get("more_body") and size <= _LARGEST:
-        event = await receive()
-        parts.append(event.get("body", b""))
-        size += len(parts[-1])
-    return b"".join(parts) if size <= _LARGEST else None
-
-
-async def _reply(send: Callable[[Any], Awaitable[None]], status: int, body: bytes) -> None:
-    headers = (_JSON, (b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -20,7 +20,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, seating
-from kgwe.apps.scheduler.extender import ExtenderApp
+from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
 from kgwe.apps.scheduler.groupkinds import GroupKinds
@@ -35,7 +35,7 @@ from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
-from kgwe.telemetry import http, logs, tracing
+from kgwe.telemetry import http, logs, probes, tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -165,7 +165,7 @@ class Scheduler:
     async def run(self, stop: asyncio.Event) -> None:
         """Act whenever this replica leads, until `stop` is set."""
         # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
-        app = http.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
+        app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
             await self.kinds.find()
             await self._watch_devices()
@@ -234,7 +234,7 @@ class Scheduler:
         if not settings.extender_bind_address:
             yield
             return
-        app = http.ProbeApp(
+        app = probes.ProbeApp(
             self.metrics.registry,
             live=lambda: None,
             ready=self.problem,
@@ -246,13 +246,13 @@ class Scheduler:
             yield
 
     @contextlib.asynccontextmanager
-    async def _listening(self, app: Any, address: http.Address) -> AsyncIterator[int]:
+    async def _listening(self, app: http.App, address: http.Address) -> AsyncIterator[int]:
         """The leader before us may be letting go of the port just now: on one machine all replicas share it."""
         files = {"certificate": self.settings.extender_tls_cert_file, "key": self.settings.extender_tls_key_file}
         async with contextlib.AsyncExitStack() as stack:
             for attempt in range(_LISTEN_TRIES):
                 try:
-                    port = await stack.enter_async_context(http.serving(app, address, **files))
+                    port = await stack.enter_async_context(http.serving(app, address, largest_body=LARGEST, **files))
                     break
                 except errors.Permanent:
                     if attempt == _LISTEN_TRIES - 1:
