@@ -127,3 +127,14 @@ def test_an_interrupted_run_stops_all_it_started(state: dict[str, str], tmp_path
     assert bench.returncode == code, said
     assert "Traceback" not in said
     assert_nothing_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_nodes_that_die_and_leaders_that_are_killed(state: dict[str, str], tmp_path: Path):
+    size = ("--nodes", "6", "--leaf", "3", "--gangs", "1", "--gang-size", "2", "--faults", "1", "--kills", "1")
+    metrics = run_bench(state, "recovery", *size)["metrics"]
+    assert metrics["moved_pods"] == metrics["leaves"] == 1
+    assert 0 < metrics["plan_p50_s"] < metrics["recovered_p50_s"]
+    assert metrics["kubernetes_recovered_p50_s"] > 0
+    assert 0 < metrics["failover_p50_s"] <= metrics["bound_after_kill_p50_s"]
+    assert_nothing_left(tmp_path)

@@ -31,7 +31,7 @@ IN_FLIGHT = 16
 NULL_SCHEDULER = "kgwe-bench-null"
 _IMAGE = "registry.k8s.io/pause:3.10"
 # The pods run on, so that nothing completes (and frees its GPU) while the rest is still being placed.
-_RUNS_ON = {"kgwe.nvidia.io/simulated-duration": "1h"}
+RUNS_ON = {"kgwe.nvidia.io/simulated-duration": "1h"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Load:
     def body(self, piece: Piece) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": piece.name}
         if self.resource is resources.POD:
-            metadata["annotations"] = _RUNS_ON | self._membership(piece)
+            metadata["annotations"] = RUNS_ON | self._membership(piece)
         named = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
         return {**named, "metadata": metadata, "spec": self._spec(piece)}
 
@@ -66,7 +66,7 @@ class Load:
         if self.resource is resources.POD:
             return self._pod_spec(piece)
         if self.resource is resources.JOB:
-            template = {"metadata": {"annotations": _RUNS_ON}, "spec": pod_spec(piece.gpus)}
+            template = {"metadata": {"annotations": RUNS_ON}, "spec": pod_spec(piece.gpus)}
             return {"backoffLimit": 0, "template": template}
         if self.resource is resources.WARP_GPU_WORKLOAD:
             return {"modelName": "bench", "gpuCount": piece.gpus, "schedulingStrategy": self.strategy}
@@ -74,7 +74,7 @@ class Load:
             "gpuRequirements": {"count": piece.gpus},
             "workloadType": "Training",
             "schedulingStrategy": self.strategy,
-            "podTemplate": {"metadata": {"annotations": _RUNS_ON}, "spec": pod_spec(piece.gpus)},
+            "podTemplate": {"metadata": {"annotations": RUNS_ON}, "spec": pod_spec(piece.gpus)},
         }
 
     def _pod_spec(self, piece: Piece) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, pr
     async def one(numbered: tuple[int, Standing]) -> None:
         nonlocal done
         number, pod = numbered
-        metadata = {"name": f"standing-{number:06d}", "annotations": _RUNS_ON}
+        metadata = {"name": f"standing-{number:06d}", "annotations": RUNS_ON}
         body = {"metadata": metadata, "spec": pod_spec(pod.gpus, nodeName=pod.node)}
         await client.create(resources.POD, body, namespace)
         done += 1

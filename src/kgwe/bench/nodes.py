@@ -53,6 +53,8 @@ class NodeSet:
         labels = {
             "kubernetes.io/hostname": name,
             "type": "kwok",
+            # So that they can be broken.
+            inventory.FLEET_LABEL: "bench",
             LEAF_LABEL: f"leaf-{leaf:04d}",
             _SPINE_LABEL: f"spine-{leaf // _LEAVES_PER_SPINE:04d}",
         }

@@ -40,14 +40,16 @@ async def install(client: KubeClient) -> None:
     await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
 
 
-def start(cluster: LocalCluster, port: int, *, profile: Path | None = None) -> ProcessRecord:
+def start(
+    cluster: LocalCluster, port: int, *, profile: Path | None = None, name: str = NAME, probe_port: int = 0
+) -> ProcessRecord:
     """Start it beside the cluster, whose end will be its own; the extender listens on `port` once it acts."""
     kubeconfig = service_account_kubeconfig(cluster, _NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
-    addresses = {"--metrics-bind-address": 0, "--extender-bind-address": port}
+    addresses = {"--metrics-bind-address": probe_port, "--extender-bind-address": port}
     flags = [word for flag, each in addresses.items() for word in (flag, f"{ports.LOOPBACK}:{each}")]
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
     argv = [sys.executable, *profiler, "-m", "kgwe.cli", "scheduler", *flags]
-    return cluster.start_sidecar(NAME, argv, env={"KUBECONFIG": str(kubeconfig), **_COMPILED})
+    return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **_COMPILED})
 
 
 async def listens(port: int) -> bool:

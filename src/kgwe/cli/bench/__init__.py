@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from kgwe.cli.bench import agent, cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue
+from kgwe.cli.bench import (
+    agent,
+    cluster,
+    engine,
+    extender,
+    gang,
+    growth,
+    informer,
+    mig,
+    packing,
+    plans,
+    queue,
+    recovery,
+)
 
 app = App(
     name="bench",
@@ -20,5 +33,5 @@ Close other programs first: the machine is part of every number.""",
     help_format="plaintext",
 )
 
-for each in (agent, cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue):
+for each in (agent, cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue, recovery):
     app.command(each.app)

@@ -1,0 +1,79 @@
+"""`kgwe bench recovery`: nodes that die under gangs, and leaders that are killed."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+
+from kgwe.bench import recovery as bench
+from kgwe.cli.bench.command import INTERRUPTED, Json, end_on_sigterm, show
+from kgwe.local import progress
+from kgwe.telemetry import logs
+
+app = App(
+    name="recovery",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe bench recovery
+  kgwe bench recovery --faults 20 --kills 0 --json
+  kgwe bench recovery --nodes 256 --gangs 16 --faults 20""",
+)
+
+
+@app.default
+def run(
+    *,
+    nodes: int = 60,
+    leaf: int = 12,
+    gangs: int = 4,
+    gang_size: int = 8,
+    faults: int = 6,
+    kills: int = 4,
+    seed: int = 1,
+    timeout_s: float = 120.0,
+    json: Json = False,
+) -> int:
+    """Let nodes die under running gangs and kill leaders, and measure how long it takes to be whole again.
+
+    Gangs of whole nodes inside one leaf each, on private local clusters: under KGWE with two replicas, and as Jobs
+    under Kubernetes alone.
+
+    Parameters
+    ----------
+    nodes
+        Simulated nodes of 8 GPUs.
+    leaf
+        Nodes per leaf of the network.
+    gangs
+        Gangs that run.
+    gang_size
+        Pods of each, of a whole node.
+    faults
+        Nodes that die, one after the other.
+    kills
+        Leaders that are killed with SIGKILL, one after the other.
+    seed
+        Seed of who dies.
+    timeout_s
+        Longest wait, in seconds, for any step.
+    """
+    options = bench.Options(
+        nodes=nodes,
+        leaf=leaf,
+        gangs=gangs,
+        gang_size=gang_size,
+        faults=faults,
+        kills=kills,
+        seed=seed,
+        timeout_s=timeout_s,
+    )
+    logs.configure(level="error")
+    end_on_sigterm()
+    try:
+        measured = bench.run(options, progress.for_stream())
+    except KeyboardInterrupt:
+        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+        return INTERRUPTED
+    show(measured, as_json=json)
+    return 0
