@@ -18,7 +18,7 @@ import email.utils
 import math
 import random
 import ssl
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
 import msgspec
@@ -26,6 +26,7 @@ from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
 from kgwe.kube import connection
+from kgwe.kube.codec import JSON, ListPage, Status, Unreadable, read_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -42,6 +43,8 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+ANYTHING = connection.ANYTHING
+
 # JSON is YAML, so server-side apply takes the same bytes.
 _encode = msgspec.json.encode
 
@@ -55,21 +58,8 @@ _SUCCESS = range(200, 300)
 _RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
 
 
-class _Status(msgspec.Struct):
-    message: str = ""
-    reason: str = ""
-
-
-class ListMeta(msgspec.Struct):
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class ListPage(msgspec.Struct, Generic[T]):
-    """One page of a list reply."""
-
-    items: list[T]
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+class NotAcceptable(errors.Permanent):
+    """The server does not have the encoding that was asked for."""
 
 
 class KubeClient:
@@ -146,15 +136,16 @@ class KubeClient:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, path: str, *, params: Mapping[str, str], read_timeout_s: float
+        self, path: str, *, params: Mapping[str, str], read_timeout_s: float, accept: str = ANYTHING
     ) -> AsyncIterator[Stream | httpx2.Response]:
         """A streaming GET (a watch or a log); `read_timeout_s` is the longest silence tolerated."""
         streaming: contextlib.AbstractAsyncContextManager[Stream | httpx2.Response]
         if (wire := self._direct) is not None:
-            streaming = wire.stream(path, params=params, silence_s=read_timeout_s)
+            streaming = wire.stream(path, params=params, silence_s=read_timeout_s, accept=accept)
         else:
             timeout = httpx2.Timeout(connection.TIMEOUTS.connect, read=read_timeout_s)
-            streaming = self.http.stream("GET", path, params=dict(params), timeout=timeout)
+            headers = {"Accept": accept}
+            streaming = self.http.stream("GET", path, params=dict(params), timeout=timeout, headers=headers)
         try:
             async with streaming as response:
                 if response.status_code != httpx2.codes.OK:
@@ -252,17 +243,21 @@ class KubeClient:
         *,
         body: Any = None,
         params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = ANYTHING,
     ) -> bytes:
+        """Any request; a body of bytes is sent as it is, any other as JSON."""
         if self._guard is not None and method != "GET":
             self._guard()
-        content = None if body is None else _encode(body)
+        content = body if body is None or isinstance(body, bytes) else _encode(body)
         reply: Reply | httpx2.Response
         try:
             if (wire := self._direct) is not None:
-                reply = await wire.request(method, path, params=params, content=content, content_type=content_type)
+                reply = await wire.request(
+                    method, path, params=params, content=content, content_type=content_type, accept=accept
+                )
             else:
-                headers = None if body is None else {"Content-Type": content_type}
+                headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
                 reply = await self.http.request(method, path, content=content, params=params, headers=headers)
         except _UNREACHABLE as exc:
             raise errors.Transient(f"{method} {path}: {exc!r}") from exc
@@ -291,9 +286,9 @@ def _decode(body: bytes, as_type: type[T], path: str) -> T:
 def raise_for_status(code: int, body: bytes, headers: Mapping[str, str], doing: str) -> None:
     """Translate a failed reply; the API server's own message is kept, it says what to change."""
     try:
-        status = msgspec.json.decode(body, type=_Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        status = _Status(message=body[:300].decode(errors="replace"))
+        status = read_status(body)
+    except Unreadable:
+        status = Status(message=body[:300].decode(errors="replace"))
     raise error_for(code, status.reason, f"{doing}: {status.message or f'HTTP {code}'}", headers.get("Retry-After"))
 
 
@@ -303,6 +298,8 @@ def error_for(code: int, reason: str, message: str, retry_after: str | None = No
         return errors.NotFound(message)
     if code == httpx2.codes.CONFLICT:
         return (errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict)(message)
+    if code == httpx2.codes.NOT_ACCEPTABLE:
+        return NotAcceptable(message)
     if code == httpx2.codes.GONE:
         return errors.Expired(message)
     if code in _RETRYABLE or code >= httpx2.codes.INTERNAL_SERVER_ERROR:

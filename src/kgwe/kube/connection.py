@@ -41,6 +41,9 @@ _LIMITS = httpx2.Limits(
     max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=TIMEOUTS.idle
 )
 
+#: accepted unless somebody wants something else: the API server answers in JSON then
+ANYTHING = "*/*"
+
 _PORTS = {"http": 80, "https": 443}
 # Nearly every path; others are quoted.
 _PLAIN = re.compile(r"[A-Za-z0-9/._~:-]*")
@@ -57,7 +60,7 @@ class Wire:
         self._url = url.geturl()
         self._prefix = url.path.rstrip("/")
         # The API server compresses big lists only, and those come seldom: not worth a decompressor here.
-        common = {"Host": url.netloc, "User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
+        common = {"Host": url.netloc, "User-Agent": user_agent, "Accept-Encoding": "identity"}
         self._common = b"".join(_header(name, value) for name, value in common.items())
         self._auth = auth
         self._authorization = b""  # as last given out by `auth`
@@ -71,8 +74,9 @@ class Wire:
         params: Mapping[str, str] | None = None,
         content: bytes | None = None,
         content_type: str = "",
+        accept: str = ANYTHING,
     ) -> Reply:
-        start = self._start(method, path, params)
+        start = self._start(method, path, params, accept)
         rest = b"\r\n"
         if content is not None:
             rest = f"Content-Type: {content_type}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
@@ -83,9 +87,11 @@ class Wire:
         return reply
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, *, params: Mapping[str, str], silence_s: float) -> AsyncIterator[Stream]:
+    async def stream(
+        self, path: str, *, params: Mapping[str, str], silence_s: float, accept: str = ANYTHING
+    ) -> AsyncIterator[Stream]:
         """A GET whose answer is read as it comes; `silence_s` is the longest silence tolerated."""
-        start = self._start("GET", path, params)
+        start = self._start("GET", path, params, accept)
         sent_as = await self._authorized()
         async with contextlib.AsyncExitStack() as stack:
             first = self._pool.stream(start + sent_as + b"\r\n", silence_s=silence_s)
@@ -99,10 +105,10 @@ class Wire:
     async def close(self) -> None:
         await self._pool.close()
 
-    def _start(self, method: str, path: str, params: Mapping[str, str] | None) -> bytes:
+    def _start(self, method: str, path: str, params: Mapping[str, str] | None, accept: str) -> bytes:
         target = path if _PLAIN.fullmatch(path) else urllib.parse.quote(path, safe=_SAFE)
         query = f"?{urllib.parse.urlencode(params, quote_via=urllib.parse.quote)}" if params else ""
-        return f"{method} {self._prefix}{target}{query} HTTP/1.1\r\n".encode() + self._common
+        return f"{method} {self._prefix}{target}{query} HTTP/1.1\r\nAccept: {accept}\r\n".encode() + self._common
 
     async def _authorized(self) -> bytes:
         if self._auth is not None and not self._authorization:

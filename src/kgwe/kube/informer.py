@@ -26,17 +26,17 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-import msgspec
 import structlog
 
 from kgwe import errors
 from kgwe.kube import client as kube_client
-from kgwe.kube.http1 import Lines
+from kgwe.kube.codec import Codecs, Garbled, Unreadable, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.kube.api.meta import ObjectMeta
+    from kgwe.kube.codec import Codec, Identity, Page
     from kgwe.kube.resources import Resource
 
 log = structlog.get_logger(__name__)
@@ -58,37 +58,6 @@ class Change(NamedTuple, Generic[T]):
     new: T | None
 
 
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Identity(msgspec.Struct):
-    """What can be read of any object, also of one whose own struct does not fit."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resourceVersion: str = ""  # noqa: N815 - the name of the manifest
-
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
-class _Anything(msgspec.Struct):
-    metadata: _Identity
-
-
-class _Status(msgspec.Struct):
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-# Not JSON, not of the shape asked for, or not even text.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-
 # The server ends a watch after a random time in this range, so that watches of many clients do not end together.
 _WATCH_SECONDS = (240, 300)
 # Longest silence on a watch. The server sends a bookmark about every minute, so this long without a byte means that the
@@ -102,6 +71,8 @@ _PATIENCE_S = 60.0
 _SHORT_WATCH_S = 1.0
 # One piece of a watch can hold a hundred objects: others get their turn in between.
 _TURN_S = 0.001
+# So many objects at most are kept as bytes as well: a few kilobytes each.
+_KEPT = 4096
 
 
 class Informer(Generic[T]):
@@ -117,6 +88,7 @@ class Informer(Generic[T]):
         field_selector: str = "",
         page_size: int = 500,
         inactivity_s: float = _INACTIVITY_S,
+        keep: Callable[[T], bool] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.resource = resource
@@ -140,11 +112,9 @@ class Informer(Generic[T]):
         self._wake = asyncio.Event()  # cuts a back-off short
         self._stale = True  # a list is needed before watching makes sense
         self._failures = 0  # since the server last gave us anything
-        self._page = msgspec.json.Decoder(kube_client.ListPage[resource.type])  # type: ignore[name-defined] # a run-time type
-        self._raw_page = msgspec.json.Decoder(kube_client.ListPage[msgspec.Raw])
-        self._object = msgspec.json.Decoder(resource.type)
-        self._event = msgspec.json.Decoder(_Event)
-        self._anything = msgspec.json.Decoder(_Anything)
+        self._codecs = Codecs(resource)
+        self._keep = keep
+        self._kept: dict[str, bytes] = {}  # key -> the object in protobuf
 
     @property
     def has_synced(self) -> bool:
@@ -155,6 +125,12 @@ class Informer(Generic[T]):
         self._handlers.append(handler)
         for key, obj in self.store.items():
             handler(Change(key, None, obj))
+
+    def bytes_of(self, obj: T) -> bytes:
+        """That very state in protobuf, if `keep` wanted it; nothing if it is not at hand."""
+        key, known = obj.metadata.key, self.store.get(obj.metadata.key)
+        same = known is not None and known.metadata.resourceVersion == obj.metadata.resourceVersion
+        return self._kept.get(key, b"") if same else b""
 
     async def resync(self) -> None:
         """List again now and return when the store equals a read begun after this call.
@@ -193,6 +169,8 @@ class Informer(Generic[T]):
         # Whatever is not a passing failure leaves open what we missed. Permanent ones are tried again too: rights may
         # be granted and a CRD installed while we wait.
         self._stale = self._stale or not isinstance(exc, errors.Transient)
+        if isinstance(exc, kube_client.NotAcceptable) and self._codecs.without_protobuf():
+            return
         first_expiry = isinstance(exc, errors.Expired) and self._failures == 0
         wait_s = 0.0 if first_expiry else self._backoff_s(exc)
         self._failures += 1
@@ -244,69 +222,51 @@ class Informer(Generic[T]):
         for key, obj in list(self.store.items()):
             if key not in found and unreadable.get(key) != obj.metadata.uid:
                 self._set(key, None)
-        for key, obj in found.items():
-            self._set(key, obj)
+        for key, (obj, raw) in found.items():
+            self._set(key, obj, raw)
         self.version = version
         self.synced.set()
         log.debug("listed", resource=self.resource.plural, objects=len(found), version=version)
 
-    async def _list_pages(self, limit: int) -> tuple[dict[str, T], dict[str, str], str]:
-        """The objects by key, the uids of those that cannot be read by key, and the version of it all."""
-        found: dict[str, T] = {}
+    async def _list_pages(self, limit: int) -> tuple[dict[str, tuple[T, bytes]], dict[str, str], str]:
+        """Objects and their bytes by key, uids of those that cannot be read by key, and the version of it all."""
+        found: dict[str, tuple[T, bytes]] = {}
         unreadable: dict[str, str] = {}
         query = {**self._selectors, "limit": str(limit)} if limit else dict(self._selectors)
         while True:
             try:
-                body = await self._client.request("GET", self._path, params=query)
+                body = await self._client.request("GET", self._path, params=query, accept=self._codecs.accept)
             except errors.Expired:
                 if "continue" not in query:
                     raise
                 # The list outlived the version it was reading: take it whole, as client-go does.
                 return await self._list_pages(0)
-            page = self._decode_page(body, unreadable)
-            found.update((obj.metadata.key, obj) for obj in page.items)
-            if not page.metadata.resource_version:
+            page = self._read_page(body)
+            for obj, raw in page.items:
+                found[obj.metadata.key] = obj, raw
+            for identity, why in page.unreadable:
+                self._skip(identity, why)
+                if identity is not None:
+                    unreadable[identity.key] = identity.uid
+            if not page.version:
                 # No API server said this, and taking its word could mean that everything is gone.
                 raise errors.Transient(f"listing {self._path}: the reply has no resourceVersion")
-            if not page.metadata.continue_:
-                return found, unreadable, page.metadata.resource_version
-            query["continue"] = page.metadata.continue_
+            if not page.more:
+                return found, unreadable, page.version
+            query["continue"] = page.more
 
-    def _decode_page(self, body: bytes, unreadable: dict[str, str]) -> kube_client.ListPage[T]:
+    def _read_page(self, body: bytes) -> Page[T]:
         try:
-            return self._page.decode(body)
-        except msgspec.ValidationError:
-            pass  # one object we cannot read must not hide the others
-        except _UNREADABLE as exc:
+            return self._codecs.of_list(body).page(body)
+        except Garbled as exc:
             raise errors.Transient(f"listing {self._path}: {exc}") from exc
-        try:
-            raw = self._raw_page.decode(body)
-        except msgspec.ValidationError as exc:
+        except Unreadable as exc:
             raise errors.Permanent(f"listing {self._path}: {exc}") from exc
-        items = []
-        for item in raw.items:
-            obj = self._decode_object(item)
-            if obj is not None:
-                items.append(obj)
-            elif (identity := self._identify(item)) is not None:
-                unreadable[identity.key] = identity.uid
-        return kube_client.ListPage(items=items, metadata=raw.metadata)
 
-    def _decode_object(self, raw: msgspec.Raw) -> T | None:
-        try:
-            return self._object.decode(raw)
-        except _UNREADABLE as exc:
-            self.skipped += 1
-            identity = self._identify(raw)
-            key = "?" if identity is None else identity.key
-            log.warning("object_unreadable", resource=self.resource.plural, key=key, error=str(exc))
-            return None
-
-    def _identify(self, raw: msgspec.Raw) -> _Identity | None:
-        try:
-            return self._anything.decode(raw).metadata
-        except _UNREADABLE:
-            return None
+    def _skip(self, identity: Identity | None, why: str) -> None:
+        self.skipped += 1
+        key = "?" if identity is None else identity.key
+        log.warning("object_unreadable", resource=self.resource.plural, key=key, error=why)
 
     # --- watch ------------------------------------------------------------------------------------------
 
@@ -319,18 +279,21 @@ class Informer(Generic[T]):
             "resourceVersion": self.version,
             "timeoutSeconds": str(self._rng.randint(*_WATCH_SECONDS)),
         }
-        lines = Lines()
         worked = False
-        async with self._client.stream(self._path, params=params, read_timeout_s=self._inactivity_s) as response:
+        async with self._client.stream(
+            self._path, params=params, read_timeout_s=self._inactivity_s, accept=self._codecs.accept
+        ) as response:
+            codec = self._codecs.of_watch(response.headers.get("Content-Type", ""))
+            frames = codec.frames()
             clock = asyncio.get_running_loop().time
             began_at = clock()
             try:
-                # Split bytes at newlines ourselves: decoding to text line by line would double the work.
+                # Split bytes ourselves: decoding to text line by line would double the work.
                 async for piece in response.aiter_bytes():
                     turn_ends = time.perf_counter() + _TURN_S
-                    for line in lines.feed(piece):
-                        if line:
-                            self._receive(line)
+                    for frame in frames.feed(piece):
+                        if frame:
+                            self._receive(codec, frame)
                             worked = True
                             if time.perf_counter() > turn_ends:
                                 await asyncio.sleep(0)
@@ -343,22 +306,26 @@ class Informer(Generic[T]):
             # Something answers in the server's name and hangs up: not a reason to ask a thousand times a second.
             raise errors.Transient(f"watching {self._path}: ended as soon as it began")
 
-    def _receive(self, line: bytes) -> None:
+    def _receive(self, codec: Codec[T], frame: bytes) -> None:
         try:
-            event = self._event.decode(line)
-            status = msgspec.json.decode(event.object, type=_Status) if event.type == "ERROR" else None
-        except _UNREADABLE as exc:
-            # Not Transient: what this line said is lost, only a list can tell.
+            event = codec.event(frame)
+            status = codec.status(event.object) if event.type == "ERROR" else None
+        except Unreadable as exc:
+            # Not Transient: what this event said is lost, only a list can tell.
             raise errors.Permanent(f"watching {self._path}: {exc}") from exc
         if status is not None:
             raise kube_client.error_for(status.code, status.reason, f"watching {self._path}: {status.message}")
         if event.type in ("ADDED", "MODIFIED"):
-            obj = self._decode_object(event.object)
-            if obj is not None:
-                self._set(obj.metadata.key, obj)
+            try:
+                obj = codec.object(event.object)
+            except Unreadable as exc:
+                self._skip(identify(codec, event.object), str(exc))
+            else:
+                raw = codec.bare(event.object) if self._keep is not None and self._keep(obj) else b""
+                self._set(obj.metadata.key, obj, raw)
                 self.version = obj.metadata.resourceVersion
                 return
-        identity = self._identify(event.object)
+        identity = identify(codec, event.object)
         if identity is None:
             raise errors.Permanent(f"watching {self._path}: a {event.type} without readable metadata")
         if event.type == "DELETED":
@@ -367,7 +334,7 @@ class Informer(Generic[T]):
 
     # --- store ------------------------------------------------------------------------------------------
 
-    def _set(self, key: str, new: T | None) -> None:
+    def _set(self, key: str, new: T | None, raw: bytes = b"") -> None:
         old = self.store.get(key)
         if old is None and new is None:
             return
@@ -382,6 +349,7 @@ class Informer(Generic[T]):
             del self.store[key]
         else:
             self.store[key] = new
+        self._remember(key, new, raw)
         change = Change(key, old, new)
         try:
             for handler in self._handlers:
@@ -389,6 +357,15 @@ class Informer(Generic[T]):
         except errors.KgweError as exc:
             # Not a failure of the server, and not to be tried again: the store has moved on.
             raise errors.InvariantBroken(f"handling a change of {self.resource.plural} {key}: {exc}") from exc
+
+    def _remember(self, key: str, new: T | None, raw: bytes) -> None:
+        if self._keep is None:
+            return
+        wanted = new is not None and raw and self._keep(new)
+        if wanted and (key in self._kept or len(self._kept) < _KEPT):
+            self._kept[key] = raw
+        else:
+            self._kept.pop(key, None)
 
 
 async def wait_synced(*informers: Informer[Any]) -> None:

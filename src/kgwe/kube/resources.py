@@ -38,6 +38,8 @@ class Resource(Generic[T]):
     kind: str
     namespaced: bool
     type: type[T]
+    #: of `proto/kubernetes.proto`: what informers read it from where they can
+    message: str = ""
 
     @property
     def api_version(self) -> str:
@@ -53,8 +55,8 @@ class Resource(Generic[T]):
         return "/" + "/".join(parts)
 
 
-NODE = Resource("", "v1", "nodes", "Node", namespaced=False, type=core.Node)
-POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod)
+NODE = Resource("", "v1", "nodes", "Node", namespaced=False, type=core.Node, message="kgwe.kubernetes.Node")
+POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod, message="kgwe.kubernetes.Pod")
 BINDING: Resource[Any] = Resource("", "v1", "pods", "Binding", namespaced=True, type=dict[str, Any])
 NAMESPACE: Resource[Any] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=dict[str, Any])
 EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True, type=msgspec.Raw)

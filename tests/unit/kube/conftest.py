@@ -9,34 +9,28 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-import msgspec
 import pytest
+from tests.unit.kube.things import ENCODINGS, Encoding, Thing
 
-from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
 from kgwe.kube.client import KubeClient
 from kgwe.kube.informer import Change, Informer
-from kgwe.kube.resources import Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 
-class Thing(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta
-    size: int = 0
-
-
-THING = Resource("things.example", "v1", "things", "Thing", namespaced=True, type=Thing)
 _END = b""
 
 
 class ScriptedServer:
     """Lists what it is told to have; a watch sends what it is told to send."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 100
         self.queries: list[dict[str, str]] = []
+        self.accepted: list[str] = []
         self.answers: list[Callable[[httpx2.Request], httpx2.Response | None]] = []
         self.hold_list: asyncio.Event | None = None
         self.watching = asyncio.Event()
@@ -45,15 +39,17 @@ class ScriptedServer:
     async def __call__(self, request: httpx2.Request) -> httpx2.Response:
         query = dict(request.url.params)
         self.queries.append(query)
+        self.accepted.append(request.headers["Accept"])
         if self.answers and (answer := self.answers.pop(0)(request)) is not None:
             return answer
         if "watch" in query:
             self.watching.set()
-            return httpx2.Response(200, content=self._stream())
+            kind = f"{self.encoding.content_type};stream=watch"
+            return httpx2.Response(200, content=self._stream(), headers={"Content-Type": kind})
         items, version = list(self.objects.values()), str(self.version)
         if self.hold_list is not None:
             await self.hold_list.wait()
-        return httpx2.Response(200, json={"metadata": {"resourceVersion": version}, "items": items})
+        return httpx2.Response(200, content=self.encoding.page(items, version))
 
     async def _stream(self) -> AsyncIterator[bytes]:
         while (line := await self._lines.get()) != _END:
@@ -62,7 +58,7 @@ class ScriptedServer:
             yield line
 
     def send(self, type_: str, obj: dict[str, Any]) -> None:
-        self.send_bytes(json.dumps({"type": type_, "object": obj}).encode() + b"\n")
+        self.send_bytes(self.encoding.event(type_, obj))
 
     def send_bytes(self, data: bytes) -> None:
         self._lines.put_nowait(data)
@@ -79,6 +75,13 @@ class ScriptedServer:
         metadata = {"name": name, "namespace": "n", "uid": uid or f"u-{name}", "resourceVersion": str(self.version)}
         self.objects[name] = {"metadata": metadata, **fields}
         return self.objects[name]
+
+    def informer(self, **how: Any) -> Informer[Thing]:
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url="https://cluster.example")
+        return Informer(KubeClient(http), self.encoding.resource(), rng=random.Random(5), **how)
+
+    def kept(self, informer: Informer[Thing], name: str) -> bytes:
+        return informer.bytes_of(informer.store[f"n/{name}"])
 
     @property
     def lists(self) -> int:
@@ -111,15 +114,21 @@ class Seen:
         return self.words
 
 
+@pytest.fixture(params=ENCODINGS, ids=lambda each: type(each).__name__)
+def encoding(request: pytest.FixtureRequest) -> Encoding:
+    """Every test of an informer runs in each."""
+    made: Encoding = request.param
+    return made
+
+
 @pytest.fixture
-def server() -> ScriptedServer:
-    return ScriptedServer()
+def server(encoding: Encoding) -> ScriptedServer:
+    return ScriptedServer(encoding)
 
 
 @pytest.fixture
 def things(server: ScriptedServer) -> Informer[Thing]:
-    http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="https://cluster.example")
-    return Informer(KubeClient(http), THING, rng=random.Random(5))
+    return server.informer()
 
 
 @pytest.fixture

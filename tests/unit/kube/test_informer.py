@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import functools
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+import structlog
+from tests.unit.kube.things import Json
 
 from kgwe import errors
 from kgwe.kube import informer as informer_module
+from kgwe.kube.codec import PROTOBUF
 
 if TYPE_CHECKING:
     from kgwe.kube.informer import Change
@@ -28,14 +31,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- changes --------------------------------------------------------------------------------------------
 
 
-async def test_a_line_may_arrive_in_any_number_of_pieces(things, server, seen, running):
+async def test_an_event_may_arrive_in_any_number_of_pieces(things, server, seen, running):
     async with running(things):
         await things.synced.wait()
-        lines = b"".join(
-            json.dumps({"type": "ADDED", "object": server.thing(name)}).encode() + b"\n" for name in ("a", "b", "c")
-        )
-        for start in range(0, len(lines), 7):
-            server.send_bytes(lines[start : start + 7])
+        events = b"".join(server.encoding.event("ADDED", server.thing(name)) for name in ("a", "b", "c"))
+        for start in range(0, len(events), 7):
+            server.send_bytes(events[start : start + 7])
 
         assert await seen.until(3) == ["new n/a", "new n/b", "new n/c"]
 
@@ -172,34 +173,111 @@ async def test_an_unreadable_namesake_does_not_pass_for_the_object_known(things,
     assert seen.words == ["new n/a", "gone n/a"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(b"<html>\n", id="not JSON"),
-        pytest.param(b'{"type": 5, "object": {}}\n', id="another shape"),
-        pytest.param(b'{"type": "ADDED", "object": {"spec": {}}}\n', id="no metadata"),
-        pytest.param(b'{"type": "ADDED", "object": {"metadata": {"name": "\xff"}}}\n', id="not text"),
-        pytest.param(b'{"type": "ERROR", "object": 5}\n', id="an error that says nothing"),
-    ],
-)
-async def test_a_line_that_makes_no_sense_leads_to_a_new_list_because_what_it_said_is_lost(
-    things, server, line, seen, running
+async def test_an_event_that_makes_no_sense_leads_to_a_new_list_because_what_it_said_is_lost(
+    things, server, seen, running
 ):
     async with running(things):
         await things.synced.wait()
-        server.thing("a")
-        server.send_bytes(line)
+        for count, event in enumerate(server.encoding.garbled_events, start=1):
+            server.thing(f"a{count}")
+            server.send_bytes(event)
 
-        assert await seen.until(1) == ["new n/a"]
-        assert server.lists == 2
+            assert (await seen.until(count))[-1] == f"new n/a{count}", event
+            assert server.lists == 1 + count
 
 
-@pytest.mark.parametrize("body", [b"<html>", b'{"items": 5}', b'{"items": ["\xff"]}', b'{"items": []}', b""])
-async def test_a_list_that_makes_no_sense_is_tried_again(things, server, body, running):
+async def test_a_list_that_makes_no_sense_is_tried_again(things, server, running):
     server.thing("a")
-    server.answers.append(lambda _: httpx2.Response(200, content=body))
+    garbled = server.encoding.garbled_lists
+    server.answers += [functools.partial(_answer, body) for body in garbled]
     async with running(things):
         async with asyncio.timeout(10):
             await things.synced.wait()
 
         assert list(things.store) == ["n/a"]
+        assert server.lists == len(garbled) + 1
+
+
+def _answer(body: bytes, _: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(200, content=body)
+
+
+# --- encodings ------------------------------------------------------------------------------------------
+
+
+async def test_a_server_may_answer_in_json_whatever_was_asked_for(things, server, seen, running):
+    server.encoding, asked = Json(), server.encoding
+    server.thing("a", size=3)
+    async with running(things):
+        await seen.until(1)
+        server.send("MODIFIED", server.thing("a", size=4))
+
+        assert await seen.until(2) == ["new n/a", "changed n/a"]
+        assert things.store["n/a"].size == 4
+    assert all(asked.content_type in accept for accept in server.accepted)
+
+
+@pytest.mark.parametrize("refused", ["list", "watch"])
+async def test_a_server_that_refuses_protobuf_is_asked_for_json(things, server, refused, seen, running, eventually):
+    def refuse(request: httpx2.Request) -> httpx2.Response | None:
+        server.encoding = Json()
+        if PROTOBUF not in request.headers["Accept"]:
+            return None
+        return httpx2.Response(406, json={"message": "only the following media types are accepted"})
+
+    server.thing("a")
+    server.answers += [refuse] if refused == "list" else [lambda _: None, refuse]
+    async with running(things):
+        await eventually(lambda: server.watches and PROTOBUF not in server.accepted[-1])
+        server.send("ADDED", server.thing("b"))
+
+        assert await seen.until(2) == ["new n/a", "new n/b"]
+    assert things._failures == 0, "without a pause"
+
+
+async def test_a_refusal_is_understood_in_either_encoding(things, server, running):
+    said = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "things is forbidden"}
+    server.answers.append(lambda _: httpx2.Response(403, content=server.encoding.status(said)))
+    with structlog.testing.capture_logs() as logs:
+        async with running(things):
+            await things.synced.wait()
+
+    assert [entry["error"] for entry in logs if entry["event"] == "watch_interrupted"] == [
+        "GET /apis/things.example/v1/things: things is forbidden"
+    ]
+
+
+async def test_bytes_are_kept_of_objects_that_somebody_wants_to_write_back(server, running, eventually):
+    things = server.informer(keep=lambda thing: thing.size == 1)
+    listed = server.thing("a", size=1)
+    async with running(things):
+        await things.synced.wait()
+        assert server.kept(things, "a") == server.encoding.bare(listed)
+        changed = server.thing("a", size=1)
+        server.send("MODIFIED", changed)
+        old = things.store["n/a"]
+        await eventually(lambda: things.store["n/a"] is not old)
+        assert server.kept(things, "a") == server.encoding.bare(changed)
+        assert things.bytes_of(old) == b"", "of another state than the one known"
+        server.send("MODIFIED", server.thing("a", size=2))
+        await eventually(lambda: things.store["n/a"].size == 2)
+        assert server.kept(things, "a") == b""
+        server.send("ADDED", server.thing("b", size=1))
+        await eventually(lambda: "n/b" in things.store)
+        last = things.store["n/b"]
+        server.send("DELETED", server.thing("b", size=1))
+        await eventually(lambda: "n/b" not in things.store)
+        assert things.bytes_of(last) == b""
+    assert things._kept == {}
+
+
+async def test_not_everything_is_kept_however_much_there_is(server, running, monkeypatch):
+    monkeypatch.setattr(informer_module, "_KEPT", 2)
+    for number in range(5):
+        server.thing(f"a{number}")
+    things = server.informer(keep=lambda _: True)
+    async with running(things):
+        await things.synced.wait()
+
+    assert len(things.store) == 5
+    assert len(things._kept) == (2 if server.encoding.bare(server.thing("a0")) else 0)

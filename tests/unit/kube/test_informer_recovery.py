@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 
 import httpx2
 import pytest
@@ -33,7 +32,8 @@ async def test_a_cut_connection_is_taken_up_from_the_last_version_without_a_list
         state = server.thing("a")
         server.send("ADDED", state)
         await seen.until(1)
-        server.send_bytes(b'{"type": "ADDED", "object": {"metad')  # half a line, then nothing
+        half = server.encoding.event("ADDED", state)
+        server.send_bytes(half[: len(half) // 2])  # then nothing
         server.cut()
         await eventually(lambda: server.watches == 2)
         server.send("ADDED", server.thing("b"))
@@ -58,9 +58,8 @@ async def test_a_server_that_expires_every_version_is_not_asked_without_pause(
     things, server, monkeypatch, running, eventually
 ):
     monkeypatch.setattr(informer_module, "_BACKOFF_S", (30.0, 30.0))
-    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410}}
     for _ in range(50):
-        server.send_bytes(json.dumps(gone).encode() + b"\n")
+        server.send("ERROR", {"kind": "Status", "code": 410})
         server.end()
     async with running(things):
         await eventually(lambda: things._failures == 2)
@@ -120,9 +119,7 @@ async def test_a_kind_that_vanished_and_came_back_is_listed_anew(things, server,
 async def test_a_list_that_outlives_its_version_is_taken_whole(things, server, running):
     server.thing("a")
     server.answers += [
-        lambda _: httpx2.Response(
-            200, json={"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [server.thing("stale")]}
-        ),
+        lambda _: httpx2.Response(200, content=server.encoding.page([server.thing("stale")], "5", more="more")),
         lambda _: httpx2.Response(410, json={"reason": "Expired"}),
     ]
     async with running(things):

@@ -5,7 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
-def test_the_types_of_the_api_do_without_numpy():
-    code = "import sys, kgwe.kube.resources, kgwe.kube.client, kgwe.kube.informer; sys.exit('numpy' in sys.modules)"
+
+@pytest.mark.parametrize("module", ["numpy", "google.protobuf"])
+def test_the_types_of_the_api_do_without_what_only_some_processes_need(module):
+    code = f"import sys, kgwe.kube.resources, kgwe.kube.client, kgwe.kube.informer; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_protobuf_pods_are_read_in_json():
+    code = """
+import sys
+sys.modules["google.protobuf"] = None
+from kgwe.kube import codec, resources
+sys.exit(codec.Codecs(resources.POD).accept != codec.JSON)
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
