@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def _usable(certificates: Certificates, now: dt.datetime) -> bool:
 
 
 def _issue_all(certificates: Certificates, now: dt.datetime) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
+    # The API server checks this signature again at every request of a client with a certificate, and RSA signatures are
+    # checked faster than those on elliptic curves: these took an eighth of all its time, RSA half as much.
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kgwe-local-ca")])
     authority = (
         _builder(name, name, key.public_key(), now)
@@ -117,7 +119,7 @@ def _issue(
     pair: Pair,
     identity: Identity,
     authority: x509.Certificate,
-    authority_key: ec.EllipticCurvePrivateKey,
+    authority_key: rsa.RSAPrivateKey,
     now: dt.datetime,
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
@@ -148,7 +150,7 @@ def _issue(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: dt.datetime
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, now: dt.datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
