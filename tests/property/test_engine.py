@@ -163,6 +163,24 @@ def test_fits_means_granted_and_granted_means_it_can_be_booked(listed, history, 
         snapshot.commit(grant)()
 
 
+@given(nodes, steps, requests, st.sampled_from([each for each in Strategy if each is not Strategy.RANDOM]), st.data())
+def test_the_best_of_those_offered_is_found_without_their_list(listed, history, request, strategy, data):
+    snapshot = snapshot_of(listed * 4)  # more than are tried
+    churn(snapshot, history)
+    engine = Engine(snapshot)
+    draws = st.lists(st.booleans(), min_size=len(snapshot), max_size=len(snapshot))
+    offered, barred = (np.array(data.draw(draws), np.bool_) for _ in range(2))
+    for mask in (None, barred):
+        found = engine.decide_offered(
+            request, lambda name: bool(offered[snapshot.index[name]]), strategy=strategy, barred=mask
+        )
+        among = np.flatnonzero(offered if mask is None else offered & ~mask)
+        assert found is None or found == engine.decide(request, strategy=strategy, among=among)
+        if found is None:
+            assert len(engine.shortlist(request, 9, strategy=strategy)) > 8, "the best eight were not offered"
+    assert engine.decide(request, strategy=strategy) == Engine(snapshot).decide(request, strategy=strategy)
+
+
 def holds(verdict, snapshot, number, request):
     """Whether what the verdict claims is true of the node."""
     node, wanted = snapshot.nodes[number], request.gpus

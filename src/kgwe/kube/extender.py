@@ -6,6 +6,7 @@ bytes they came as wherever possible: there may be thousands, and most answers n
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,12 +15,13 @@ from kgwe import errors
 from kgwe.kube.api import core  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _NULL: Final = msgspec.Raw(b"null")
 
 #: largest score an extender may give
 HIGHEST: Final = 10
+_SCORED: Final = tuple(f'","Score":{score}}}' for score in range(HIGHEST + 1))
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -115,6 +117,7 @@ class Args:
         except msgspec.DecodeError as exc:
             raise errors.Permanent(f"not an extender request: {exc}") from exc
         self._body = body
+        self._names: list[str] | None = None
         self.uid = args.Pod.metadata.uid
         self.pod_name = f"{args.Pod.metadata.namespace}/{args.Pod.metadata.name}"
         if (names := bytes(args.NodeNames)) != b"null":
@@ -142,10 +145,23 @@ class Args:
         return b'"' + node.encode() + b'"' in self._raw
 
     def names(self) -> list[str]:
-        try:
-            return _NAMES.decode(self._raw)
-        except msgspec.DecodeError as exc:
-            raise errors.Permanent(f"not an extender request: {exc}") from exc
+        if self._names is None:
+            try:
+                self._names = _NAMES.decode(self._raw)
+            except msgspec.DecodeError as exc:
+                raise errors.Permanent(f"not an extender request: {exc}") from exc
+        return self._names
+
+    def scores(self, points: Sequence[int]) -> bytes:
+        """As many points for every node, in the order they were named."""
+        names = self.names()
+        if b"\\" in self._raw:
+            return _encode([{"Host": name, "Score": score} for name, score in zip(names, points, strict=True)])
+        if not names:
+            return b"[]"
+        # Without an escape in it a name is what it was written as.
+        scored = ',{"Host":"'.join(map(operator.add, names, map(_SCORED.__getitem__, points)))
+        return f'[{{"Host":"{scored}]'.encode()
 
     def nobody(self, reason: str, *, resolvable: bool = False) -> bytes:
         """None of the nodes, all for one reason; `resolvable`: whether removing pods could help."""
@@ -176,10 +192,6 @@ def none(failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
 def error(message: str) -> bytes:
     """kube-scheduler logs it and tries the pod again."""
     return _encode({"Error": message})
-
-
-def scores(pairs: Iterable[tuple[str, int]]) -> bytes:
-    return _encode([{"Host": host, "Score": score} for host, score in pairs])
 
 
 def victims(kept: Mapping[str, MetaVictims]) -> bytes:

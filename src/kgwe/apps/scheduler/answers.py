@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.extender import Args, MetaVictims, PreemptArgs
     from kgwe.kube.podrequest import PodAsk
+    from kgwe.placement.engine import Refusal
 
 # Wishes remembered; a pod is asked about again and again while it waits.
 _KEPT: Final = 20_000
@@ -103,35 +104,43 @@ class Answers:
         self._asks.pop(uid, None)
 
     def _place(self, args: Args, pod: core.Pod, ask: PodAsk) -> tuple[bytes, str]:
-        fleet, ledger = self._state.fleet, self._state.ledger
-        now = self._clock()
+        ledger, now = self._state.ledger, self._clock()
         ledger.expire(now)
         ledger.forget(args.uid)
         kept = dict(ledger.places(nominated_key(args.uid)))  # what is kept for it is its own to take
         ledger.release(nominated_key(args.uid))
-        strategy = ask.strategy or Strategy.SCORE
-        draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
-        rng = np.random.default_rng(draws[0]) if draws else None
-        blocked = self._blocked(pod.spec.priority)
-        among = None
-        found = fleet.engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
-        if found is None or (isinstance(found, Decision) and not args.has(found.name)):
-            # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
-            among = self._offered(args, blocked)
-            found = fleet.engine.decide(ask.request, strategy=strategy, among=among)
-        self.on_decision(strategy, isinstance(found, Decision), self._clock() - now)
-        if self.recorder is not None:
-            names = None if among is None else [fleet.snapshot.nodes[number].name for number in among.tolist()]
-            self.recorder.pod(fleet, _whole(pod, ask), found, among=names, draws=draws if among is None else ())
+        found = self._decide(args, pod, ask)
+        self.on_decision(ask.strategy or Strategy.SCORE, isinstance(found, Decision), self._clock() - now)
         if not isinstance(found, Decision):
             ledger.reserve(nominated_key(args.uid), kept)
             return self._refuse(args, ask), "no_room"
         ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
         return extender.one(found.name), "placed"
 
+    def _decide(self, args: Args, pod: core.Pod, ask: PodAsk) -> Decision | Refusal:
+        engine, strategy, blocked = self._state.fleet.engine, ask.strategy, self._blocked(pod.spec.priority)
+        if self.recorder is None and strategy is not Strategy.RANDOM:
+            found = engine.decide_offered(ask.request, args.has, strategy=strategy, barred=blocked)
+            return found or engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
+        draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
+        rng = np.random.default_rng(draws[0]) if draws else None
+        among = None
+        found = engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
+        if found is None or (isinstance(found, Decision) and not args.has(found.name)):
+            # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
+            among = self._offered(args, blocked)
+            found = engine.decide(ask.request, strategy=strategy, among=among)
+        if self.recorder is not None:
+            nodes = engine.snapshot.nodes
+            names = None if among is None else [nodes[number].name for number in among.tolist()]
+            draws = draws if among is None else ()
+            self.recorder.pod(self._state.fleet, _whole(pod, ask), found, among=names, draws=draws)
+        return found
+
     def _offered(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
         index = self._state.fleet.snapshot.index
-        offered = np.array([index[name] for name in args.names() if name in index], np.intp)
+        # In their own order, so that equals go to the first node however kube-scheduler turns its list.
+        offered = np.array(sorted([index[name] for name in args.names() if name in index]), np.intp)
         return offered if blocked is None else offered[~blocked[offered]]
 
     def _refuse(self, args: Args, ask: PodAsk) -> bytes:
@@ -159,14 +168,17 @@ class Answers:
         names = args.names()
         seat = self._seat(pod)
         if seat is not None:
-            return extender.scores((name, extender.HIGHEST if name == seat else 0) for name in names)
+            return args.scores([extender.HIGHEST if name == seat else 0 for name in names])
         ask = self._ask(pod)
         if isinstance(ask, str):
-            return extender.scores((name, 0) for name in names)
+            return args.scores([0] * len(names))
         fleet = self._state.fleet
         index = fleet.snapshot.index
-        points = np.rint(fleet.engine.scores(ask.request) / _POINTS_PER_SCORE).astype(int).tolist()
-        return extender.scores((name, points[index[name]] if name in index else 0) for name in names)
+        points = np.rint(fleet.engine.scores(ask.request) / _POINTS_PER_SCORE).astype(np.intp)
+        try:
+            return args.scores(points[list(map(index.__getitem__, names))].tolist())
+        except KeyError:  # not all are known
+            return args.scores([int(points[index[name]]) if name in index else 0 for name in names])
 
     # --- preempt ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from kgwe.telemetry.http import JSON, Reply
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from prometheus_client import Counter, Histogram
+
     from kgwe.apps.scheduler.answers import Answers
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.telemetry.http import Request
@@ -40,6 +42,8 @@ class ExtenderApp:
         self._answers = answers
         self._metrics = metrics
         self._bind = bind
+        # (path, outcome) -> what counts it: looking that up takes longer than counting
+        self._counted: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._verbs: dict[str, Callable[[bytes], tuple[bytes, str]]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
@@ -94,9 +98,12 @@ class ExtenderApp:
         return Reply(200, extender.bound(problem), JSON)
 
     def _count(self, path: str, outcome: str, started: float) -> None:
-        verb = path[1:]
-        self._metrics.extender_requests.labels(verb, outcome).inc()
-        self._metrics.extender_seconds.labels(verb).observe(time.perf_counter() - started)
+        known = self._counted.get((path, outcome))
+        if known is None:
+            requests, seconds, verb = self._metrics.extender_requests, self._metrics.extender_seconds, path[1:]
+            known = self._counted[path, outcome] = requests.labels(verb, outcome), seconds.labels(verb)
+        known[0].inc()
+        known[1].observe(time.perf_counter() - started)
 
 
 def _failure(path: str, message: str) -> bytes:
