@@ -4,7 +4,8 @@
 
     quiet     nothing else happens; in turns with a server that reads the same calls and decides nothing (echo)
     busy      a gang that does not fit is planned again and again, because running pods end
-    landing   a gang arrives, is planned, and every one of its pods is given its seat
+    landing   a gang arrives, is planned, and every one of its pods is given its seat; then once more, while the echo is
+              asked in KGWE's place: what is left of the figure then is the machine's
 
 A pair of calls, /filter and then /prioritize, is what a pod may cost; in practice most are answered with one node, and
 kube-scheduler does not ask for scores at all.
@@ -52,8 +53,8 @@ _SIZES = (1, 2, 4, 8)
 _GPUS_PER_NODE = 8
 # Pairs of calls before the other server has its turn.
 _TURN = 50
-# A running pod ends so often while the planner is kept busy.
-_NUDGE_S = 0.2
+# So soon after one running pod the next one ends, while the planner is kept busy.
+_NUDGE_S = 0.01
 _ECHO = "kgwe-echo"
 _PLANNING = re.compile(rb"^kgwe_dispatch_duration_seconds_sum ([0-9.e+-]+)$", re.MULTILINE)
 
@@ -148,10 +149,14 @@ class Asking:
 
     async def run(self) -> dict[str, Any]:
         ground = self._bed
-        metrics = await self._quiet()
-        if self._options.gang_size:
-            metrics |= await self._busy()
-            metrics |= await self._landing()
+        async with self._echo() as echo:
+            metrics = await self._quiet(echo)
+            if self._options.gang_size:
+                metrics |= await self._busy()
+                metrics |= await self._landing("landing", self._port)
+                await ground.clear(bed.WARM_UP_NAMESPACE)
+                again = await self._landing("echo_landing", echo)
+                metrics |= {key: value for key, value in again.items() if key.endswith("_ms")}
         payload = self._payloads[0]
         metrics["payload_bytes"] = [len(payload.filter), len(payload.prioritize)]
         if ground.kgwe is not None:
@@ -161,12 +166,20 @@ class Asking:
 
     # --- parts ------------------------------------------------------------------------------------------
 
-    async def _quiet(self) -> dict[str, Any]:
+    @contextlib.asynccontextmanager
+    async def _echo(self) -> AsyncIterator[int]:
+        """The port of the server that decides nothing, beside KGWE."""
         ground = self._bed
-        echo_port = scheduler.free_port(ground.cluster.name)
-        argv = [sys.executable, "-m", "kgwe.bench.echo", str(echo_port)]
-        echo = ground.cluster.start_sidecar(_ECHO, argv)
-        await ground.until("the echo to listen", lambda: scheduler.listens(echo_port))
+        port = scheduler.free_port(ground.cluster.name)
+        echo = ground.cluster.start_sidecar(_ECHO, [sys.executable, "-m", "kgwe.bench.echo", str(port)])
+        try:
+            await ground.until("the echo to listen", lambda: scheduler.listens(port))
+            yield port
+        finally:
+            processes.terminate([echo], grace_s=5.0)
+
+    async def _quiet(self, echo_port: int) -> dict[str, Any]:
+        ground = self._bed
         mine, other = caller.Spent(), caller.Spent()
         for port in (self._port, echo_port):
             await _calling(port, self._warm, caller.Spent(), range(len(self._warm)))
@@ -177,7 +190,6 @@ class Asking:
             await _calling(self._port, self._payloads, mine, turns)
             await _calling(echo_port, self._payloads, other, turns)
         cpu_ms = (self._cpu_s() - cpu_s) * 1e3 / self._options.calls
-        processes.terminate([echo], grace_s=5.0)
         return {
             **_numbers("", mine),
             "filter_p50_ms": _rounded(mine.filter_ms, 50),
@@ -188,13 +200,13 @@ class Asking:
         }
 
     async def _busy(self) -> dict[str, Any]:
-        """A gang that does not fit is planned again whenever a pod ends whose node it could use."""
+        """A gang that does not fit is planned again whenever a pod ends whose node it could use: all the time."""
         ground = self._bed
         whole = sum(1 for free in ground.free.values() if free == _GPUS_PER_NODE)
         # At most so many pods end, and then there is still one node too few.
         ends = (self._options.nodes - whole) // 2
         gang = Gang("busy", max(min(self._options.gang_size, self._options.nodes), whole + ends + 1), preferred="leaf")
-        spent = caller.Spent()
+        spent, over = caller.Spent(), threading.Event()
 
         async def nudge() -> None:
             for number in range(ends):
@@ -204,42 +216,51 @@ class Asking:
                         resources.POD, f"standing-{number:06d}", bed.STANDING_NAMESPACE, grace_s=0
                     )
                 await asyncio.sleep(_NUDGE_S)
+            over.set()
 
         async with Verdict(ground.client, bed.WARM_UP_NAMESPACE) as verdict:
             ground.step.update(f"{gang.pods} pods of a gang come")
             await self._submit(gang, gpus=_GPUS_PER_NODE)
             await ground.until("KGWE to say that the gang does not fit", verdict.spoken)
         began, planning_s = time.monotonic(), await self._planning_s()
+        turns = itertools.takewhile(lambda _: not over.is_set(), range(self._options.calls))
         async with _meanwhile(nudge()):
-            await _calling(self._port, self._payloads, spent, range(self._options.calls))
-        planning_s = await self._planning_s() - planning_s
+            await _calling(self._port, self._payloads, spent, turns)
+            share = (await self._planning_s() - planning_s) / (time.monotonic() - began)
         await ground.clear(bed.WARM_UP_NAMESPACE)
-        share = round(planning_s / (time.monotonic() - began), 3)
-        return {**_numbers("busy_", spent), "busy_planning_share": share, "busy_gang_pods": gang.pods}
+        found = {
+            "busy_planning_share": round(share, 3),
+            "busy_gang_pods": gang.pods,
+            "busy_calls": len(spent.filter_ms),
+        }
+        return {**_numbers("busy_", spent), **found}
 
-    async def _landing(self) -> dict[str, Any]:
-        """A gang that fits arrives and is seated."""
+    async def _landing(self, name: str, port: int) -> dict[str, Any]:
+        """A gang that fits arrives and is seated, while the server on `port` is asked."""
         ground = self._bed
-        gang = Gang("landing", self._options.gang_size, preferred="leaf")
-        seats = AuditTail(ground.cluster.audit_log, bed.WARM_UP_NAMESPACE, "patch")
-        seats.read()
+        gang = Gang(name.replace("_", "-"), self._options.gang_size, preferred="leaf")
+        # However a seat is written.
+        seats = [AuditTail(ground.cluster.audit_log, bed.WARM_UP_NAMESPACE, verb) for verb in ("patch", "update")]
+        for tail in seats:
+            tail.read()
         spent, seated = caller.Spent(), 0
 
         async def all_seated() -> bool:
             nonlocal seated
-            seated += sum(entry.succeeded and entry.user.username == scheduler.USER for entry in seats.read())
-            ground.step.update(f"landing: {seated} of {gang.pods} seated, {len(spent.filter_ms)} calls")
+            entries = [entry for tail in seats for entry in tail.read()]
+            seated += sum(entry.succeeded and entry.user.username == scheduler.USER for entry in entries)
+            ground.step.update(f"{name}: {seated} of {gang.pods} seated, {len(spent.filter_ms)} calls")
             return seated >= gang.pods
 
         stop = threading.Event()
         turns = itertools.takewhile(lambda _: not stop.is_set(), itertools.count())
-        async with _meanwhile(_calling(self._port, self._payloads, spent, turns), stop.set):
+        async with _meanwhile(_calling(port, self._payloads, spent, turns), stop.set):
             began, planning_s = time.monotonic(), await self._planning_s()
             await self._submit(gang, gpus=1)
             await ground.until("every pod of the gang to have a seat", all_seated)
             landed_s, planning_s = time.monotonic() - began, await self._planning_s() - planning_s
-        found = {"landing_s": round(landed_s, 2), "landing_planning_s": round(planning_s, 3)}
-        return {**_numbers("landing_", spent), **found}
+        found = {f"{name}_s": round(landed_s, 2), f"{name}_planning_s": round(planning_s, 3)}
+        return {**_numbers(f"{name}_", spent), **found}
 
     # --- helpers ----------------------------------------------------------------------------------------
 
