@@ -141,7 +141,7 @@ class Ledger:
         if self._seats.get(owner) and not extend:
             raise errors.InvariantBroken(f"{owner} has seats already")
         start = max(self._seats.get(owner, ()), default=-1) + 1
-        placed = [replace(grant, node=self._number(node)) for grant, node in zip(grants, nodes, strict=True)]
+        placed = [_at(grant, self._number(node)) for grant, node in zip(grants, nodes, strict=True)]
         self.fleet.seat({seat_key(owner, number): each for number, each in enumerate(wanted, start)}, placed)
         made = self._seats.setdefault(owner, {})
         for number in range(start, start + len(placed)):
@@ -239,6 +239,10 @@ class Ledger:
         if now is None or now.node != planned.node:
             return planned
         return replace(planned, cards=now.cards or planned.cards, slices=now.slices or planned.slices)
+
+
+def _at(grant: Grant, node: int) -> Grant:
+    return grant if grant.node == node else replace(grant, node=node)
 
 
 def seat_key(owner: str, number: int) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects
+from kgwe.kube.dialects import presence
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.planning import Ask
 from kgwe.placement.refill import Partial, Sitting, confined
@@ -40,6 +41,13 @@ class Group:
     start: int = 0  # number of the first seat of the last plan
     awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
     problem: str = ""
+    lacking: int = 0  # pods that are still to come, where another like the others is one fewer; 0: look at all of it
+
+    def is_one_more(self, pod: core.Pod, member: Membership) -> bool:
+        """Whether a new pod only brings it nearer to being complete: a large gang is not looked at whole for each."""
+        if self.lacking <= 1 or self.seats or self.awaited or not presence.counts(pod):
+            return False
+        return presence.says_size_only(member) and member.size == next(iter(self.members.values()))[1].size
 
     @property
     def unseated(self) -> list[core.Pod]:
@@ -68,6 +76,8 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
 
 def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> Partial | None:
     """The whole gang when some of it have their places (`nodes`: pod -> node) and others none; None: no such thing."""
+    if not any(nodes.values()):
+        return None
     alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
     placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
     if not any(placed) or all(placed):

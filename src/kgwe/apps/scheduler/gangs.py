@@ -100,13 +100,17 @@ class Gangs:
         self._owner[uid] = owner
         group = self._groups.setdefault(owner, Group(member.key))
         known = group.members.get(uid)
+        one_more = known is None and group.is_one_more(pod, member)
         group.members[uid] = (pod, member)
         if known is None and not pod.spec.nodeName:
             # One by one as they come: all of a large gang at once would keep kube-scheduler waiting.
             with contextlib.suppress(errors.Permanent):
                 self._request_of(pod)
         self._restore(owner, group, pod)
-        if known is None or known[1] != member or bool(known[0].spec.nodeName) != bool(pod.spec.nodeName):
+        if one_more:
+            group.lacking -= 1
+            group.problem = _to_come(group, group.lacking)
+        elif known is None or known[1] != member or _came_elsewhere(group, known[0], pod):
             self._look_soon(owner)
         elif uid in group.seats and seating.is_gated(pod):
             self._seat(owner, pod, group.seats[uid])
@@ -202,9 +206,10 @@ class Gangs:
             return
         members = list(group.members.values())
         lacking = dialects.missing(members)
+        group.lacking = lacking if dialects.presence.is_plain(members) else 0
         if lacking:
             said = next((member.problem.words for _, member in members if member.problem), "")
-            group.problem = said or f"{lacking} more pods of {group.key.title} to come"
+            group.problem = said or _to_come(group, lacking)
             self._forget(owner)
             return
         nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
@@ -341,6 +346,15 @@ class Gangs:
             owner: {"members": len(group.members), "seated": len(group.seats), "problem": group.problem}
             for owner, group in self._groups.items()
         }
+
+
+def _to_come(group: Group, count: int) -> str:
+    return f"{count} more pods of {group.key.title} to come"
+
+
+def _came_elsewhere(group: Group, old: core.Pod, new: core.Pod) -> bool:
+    """Whether it was bound or unbound, other than to its seat: that was to be expected."""
+    return bool(old.spec.nodeName) != bool(new.spec.nodeName) and new.metadata.uid not in group.seats
 
 
 def _ignore(*_: object) -> None:

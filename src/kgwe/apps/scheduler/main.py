@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
+from kgwe.apps import pauses
 from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
 from kgwe.apps.scheduler.gangs import Gangs
@@ -220,7 +221,7 @@ class Scheduler:
             # The leader before us may have written what our watches have not shown yet.
             await _first(self._resync(), self._lost(), stop.wait())
             if self.may_act() and not stop.is_set():
-                async with Term(self.means()) as term, self._extender(term):
+                async with pauses.short(), Term(self.means()) as term, self._extender(term):
                     self._acting = True
                     await _first(self._lost(), stop.wait())
         finally:

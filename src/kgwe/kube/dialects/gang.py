@@ -111,7 +111,7 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang:
     speaking = found.speaking or members
     key = _checked(members, speaking)
     size: Size = _same(key, "size", [member.size for _, member in speaking])
-    _check_count(key, len(waiting) + len(placed), size, presence.missing(members))
+    _check_count(key, len(waiting) + len(placed), size, presence.missing(members, found))
     if not waiting:
         raise Unreadable(f"all pods of gang {key.title} have their nodes")
     started = found.started

@@ -8,6 +8,7 @@ are one, and equal roles that each lie inside one domain are the segments of one
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -73,18 +74,19 @@ def split(
     order = {role: number for number, role in enumerate(roles)}
     entries = [entry for pod, member in members for entry in _entries(pod, member, request_of)]
     entries.sort(key=lambda entry: (order.get(entry.role, len(order)), entry.role, *entry.place))
-    parts: dict[tuple[Any, ...], Part] = {}
-    blocks: dict[tuple[Any, ...], list[str]] = collections.defaultdict(list)
-    for entry in entries:
-        like = (entry.role, entry.request, entry.segments, entry.together)
-        part = parts.setdefault(like, Part(*like))
-        part.pods.append(entry.pod)
-        part.later.append(entry.later)
-        blocks[like].append(entry.block)
-    for like, part in parts.items():
-        _check_blocks(part, blocks[like])
-    _check_whole(list(parts.values()))
-    return list(parts.values())
+    parts: dict[tuple[Any, ...], tuple[Part, list[str]]] = {}
+    # Most are like the one before, which is sooner seen than looked up.
+    for like, group in itertools.groupby(entries, lambda each: (each.role, each.request, each.segments, each.together)):
+        part, blocks = parts.setdefault(like, (Part(*like), []))
+        for entry in group:
+            part.pods.append(entry.pod)
+            part.later.append(entry.later)
+            blocks.append(entry.block)
+    for part, blocks in parts.values():
+        _check_blocks(part, blocks)
+    found = [part for part, _ in parts.values()]
+    _check_whole(found)
+    return found
 
 
 def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod], Request]) -> Iterator[_Entry]:
@@ -103,6 +105,8 @@ def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod],
 
 def natural(text: str) -> tuple[str | int, ...]:
     """Sorts worker-2 before worker-10."""
+    if not text:
+        return ("",)
     return tuple(int(part) if number % 2 else part for number, part in enumerate(_DIGITS.split(text)))
 
 

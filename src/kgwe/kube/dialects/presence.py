@@ -49,7 +49,7 @@ class Presence:
 
 
 def look(members: Members) -> Presence:
-    there = [(pod, member) for pod, member in members if _is_there(pod)]
+    there = [(pod, member) for pod, member in members if counts(pod)]
     alive = [(pod, member) for pod, member in there if not translate.is_terminal(pod)]
     waiting = [(pod, member) for pod, member in alive if not pod.spec.nodeName]
     placed = [(pod, member) for pod, member in alive if pod.spec.nodeName]
@@ -57,15 +57,27 @@ def look(members: Members) -> Presence:
     return Presence(waiting, placed, done)
 
 
-def missing(members: Members) -> int:
+def missing(members: Members, found: Presence | None = None) -> int:
     """How many pods must still come before the gang may be placed; before that it holds nothing."""
-    found = look(members)
+    found = look(members) if found is None else found
     counts, speaking = found.all, found.speaking or members
     least = max((member.size.least for _, member in speaking if member.size is not None), default=0)
     of_roles = sum(max(fewest - counts[role], 0) for role, fewest in roles(speaking).items())
     lacking = max(least - counts.total(), of_roles, 0)
     unknown = not counts or any(member.size is None for _, member in speaking)
     return max(lacking, 1) if unknown else lacking
+
+
+def is_plain(members: Members) -> bool:
+    """Whether every pod that comes and says the same as these is one fewer that is missing."""
+    sizes = {member.size for _, member in members}
+    return len(sizes) == 1 and all(says_size_only(member) for _, member in members)
+
+
+def says_size_only(member: Membership) -> bool:
+    """Whether its gang is complete by the number of its pods alone."""
+    unsaid = (member.problem, member.followers, member.done)
+    return member.size is not None and not member.roles and unsaid == (None, None, None)
 
 
 def roles(members: Members) -> dict[str, int]:
@@ -77,7 +89,8 @@ def roles(members: Members) -> dict[str, int]:
     return found
 
 
-def _is_there(pod: core.Pod) -> bool:
+def counts(pod: core.Pod) -> bool:
+    """Whether it is there. Failed ones, those being deleted and those held back by others are not."""
     # Our own gate holds a pod back until its gang has a plan.
     gated = any(gate.name != PLAN_GATE for gate in pod.spec.schedulingGates)
     return pod.metadata.deletionTimestamp is None and pod.status.phase != "Failed" and not gated

@@ -1,0 +1,111 @@
+"""Pods of a gang come one by one: it is complete when it would be at a look at all of it, and not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.scheduler.objects import added, make, node, pod_spec, removed
+
+from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import dialects, resources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kgwe.apps.scheduler.asking import Group
+    from kgwe.placement.planning import Ask
+
+
+class Listener:
+    """In the planner's place; looks only when told to."""
+
+    def __init__(self) -> None:
+        self.state = ClusterState()
+        self.state.on_node(added(node("n1")))
+        self.gangs = Gangs(self.state)
+        levels = dialects.Levels(self.state.reader.labels(), ())
+        self.gangs.lookup = lambda: dialects.Groups(levels, {})
+        self.state.on_foreign, self.state.foreign_seat = self.gangs.on_pod, self.gangs.seat
+        self.asked: list[Ask] = []
+        self.looks = 0
+        self._later: list[Callable[[], None]] = []
+        self.gangs.tell(
+            want=self.asked.append,
+            forget=lambda _owner: self.asked.clear(),
+            seat=lambda *_: None,
+            free=lambda *_: None,
+            later=self._later.append,
+        )
+
+    def catch_up(self) -> None:
+        self.looks += len(self._later)
+        while self._later:
+            self._later.pop()()
+
+    @property
+    def group(self) -> Group:
+        found = self.gangs.group(next(iter(self.gangs.owners())))
+        assert found is not None
+        return found
+
+
+def member(name: str, size: int = 5, *, gates: tuple[str, ...] = (), **more: Any) -> Any:
+    notes = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": str(size)}
+    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes} | more
+    spec = pod_spec(1) | {"schedulingGates": [{"name": gate} for gate in gates]}
+    return make(resources.POD.type, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def test_a_gang_is_looked_at_when_its_first_pod_comes_and_when_its_last_does():
+    heard = Listener()
+    for number in range(5):
+        assert not heard.asked
+        heard.state.on_pod(added(member(f"p{number}")))
+        heard.catch_up()
+        if number < 4:
+            assert heard.group.problem == f"{4 - number} more pods of team/g to come"
+    assert [ask.pods for ask in heard.asked] == [5]
+    assert heard.looks == 2
+
+
+@pytest.mark.parametrize("odd", [{"size": 3}, {"gates": ("somebody.else/gate",)}])
+def test_one_that_says_or_is_something_else_is_looked_at(odd: dict[str, Any]):
+    heard = Listener()
+    heard.state.on_pod(added(member("p0")))
+    heard.catch_up()
+    heard.state.on_pod(added(member("p1", **odd)))
+    heard.catch_up()
+    assert heard.looks == 2
+    assert heard.group.lacking in (0, 4)
+
+
+pods = st.tuples(st.integers(0, 7), st.sampled_from(["come", "come", "come", "go"]), st.sampled_from([4, 4, 4, 6]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(pods, st.booleans()), max_size=25))
+def test_what_is_said_to_be_missing_is_what_is_missing(history: list[tuple[tuple[int, str, int], bool]]):
+    heard, there = Listener(), {}
+    for (number, what, size), pause in history:
+        name = f"p{number}"
+        if what == "come" and name not in there:
+            there[name] = member(name, size)
+            heard.state.on_pod(added(there[name]))
+        elif what == "go" and name in there:
+            heard.state.on_pod(removed(there.pop(name)))
+        if pause:
+            heard.catch_up()
+    heard.catch_up()
+    if not there:
+        assert not list(heard.gangs.owners())
+        return
+    group = heard.group
+    lacking = dialects.missing(list(group.members.values()))
+    sizes_agree = len({member.size for _, member in group.members.values()}) == 1
+    assert bool(heard.asked) == (not lacking and sizes_agree and len(there) <= 4)
+    if lacking:
+        assert group.problem == f"{lacking} more pods of team/g to come"
