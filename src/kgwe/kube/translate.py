@@ -37,18 +37,20 @@ def requested(spec: core.PodSpec) -> Amounts:
     Containers run together, init containers one after another before them; an init container that restarts
     (a sidecar) keeps running beside all that come later.
     """
-    running: Amounts = {}
+    result: Amounts = {}
     peak: Amounts = {}
     for container in spec.initContainers:
         request = _request(container)
         if container.restartPolicy == "Always":
-            amounts.add(running, request)
-            peak = amounts.largest((peak, running))
+            amounts.add(result, request)
+            peak = amounts.largest((peak, result))
         else:
-            peak = amounts.largest((peak, amounts.total((running, request))))
+            peak = amounts.largest((peak, amounts.total((result, request))))
     for container in spec.containers:
-        amounts.add(running, _request(container))
-    result = amounts.largest((peak, running)) | _request_of(spec.resources)
+        amounts.add(result, _request(container))
+    if peak:
+        result = amounts.largest((peak, result))
+    result |= _request_of(spec.resources)
     amounts.add(result, _parse(spec.overhead))
     result[amounts.PODS] = 1
     return result

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
@@ -10,6 +14,10 @@ from kgwe.apps.scheduler import seating
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.kube import dialects, resources
+from kgwe.placement import planning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -74,3 +82,26 @@ def test_a_pod_of_another_gang_does_not_take_its_seat(state):
     state.on_pod(added(member("thief", "other", at="n2", says=f"{owner}/0")))
     assert state.ledger.pod_in(owner, 0) == ""
     assert free(state) == {"n1": 4, "n2": 4}
+
+
+def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state):
+    gangs = state.on_foreign.__self__
+    asked: list[planning.Ask] = []
+    later: list[Callable[[], None]] = []
+    gangs.tell(want=asked.append, forget=_ignore, seat=_ignore, free=_ignore, later=later.append)
+    for name in ("p", "q"):
+        state.on_pod(added(member(name, at="")))
+    later.pop()()
+    found = planning.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
+    assert isinstance(found, planning.Plan)
+    where = {name: seat.node for name, seat in zip(("p", "q"), found.seats, strict=True)}
+    start = state.ledger.commit(asked[-1].owner, found.wanted, found.grants, list(where.values()))
+    for name, node_name in where.items():
+        state.on_pod(added(member(name, at=node_name)))
+    gangs.planned(asked[-1].owner, replace(found, start=start))
+    assert {state.ledger.pod_in(asked[-1].owner, number) for number in (0, 1)} == {"uid-p", "uid-q"}
+    assert sum(free(state).values()) == 8
+
+
+def _ignore(*_):
+    pass

@@ -313,6 +313,36 @@ class TestDeployments:
         assert state.pods_of(state.runs[UID]) == {}
 
 
+class TestAPodOnItsNode:
+    def test_its_status_says_nothing_about_what_it_holds_but_is_known(self, state):
+        first, then = pod("p", "not-ours", phase="Pending"), pod("p", "not-ours")
+        state.on_pod(added(first))
+        state.on_pod(changed(first, then))
+        assert free(state)["n1"] == 4
+        assert state.pods["uid-p"] is then
+
+    def test_one_that_is_resized_holds_what_it_asks_for_now(self, state):
+        state.on_pod(added(pod("p", "not-ours")))
+        state.on_pod(changed(pod("p", "not-ours"), pod("p", "not-ours", gpus=2)))
+        assert free(state)["n1"] == 6
+
+    def test_one_that_is_given_other_cards_has_them(self, state):
+        was, now = (pod("p", "not-ours", notes={seating.CARDS_ANNOTATION: cards}) for cards in ("f", "f0"))
+        state.on_pod(added(was))
+        state.on_pod(changed(was, now))
+        assert held_by(state, "uid-p") == ("n1", 0b11110000)
+
+    def test_one_that_is_adopted_takes_the_seat_it_was_made_for(self, state):
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        stranger = pod("p", "not-ours")
+        state.on_pod(added(stranger))
+        assert free(state)["n1"] == 0
+        state.on_pod(changed(stranger, pod("p")))
+        assert free(state)["n1"] == 4
+        assert state.ledger.pod_in(UID, 0) == "uid-p"
+
+
 class TestNodes:
     def test_a_node_with_odd_resources_is_still_a_node(self, state):
         state.on_node(added(node("odd", **{"kubernetes.io/batch-cpu": "500m", "example.com/x": "1"})))

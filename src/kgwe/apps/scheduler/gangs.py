@@ -296,17 +296,21 @@ class Gangs:
         if group is None:
             return
         for number, uid in enumerate(plan.pods, plan.start):
-            if uid in group.members:
-                group.seats[uid] = number
-                self._seat(owner, group.members[uid][0], number)
+            self._give(owner, group, uid, number)
         if group.gang is None or plan.gang is None:
             return
         group.start = plan.start
         for pod, seat in group.gang.seated(plan.gang):
-            if pod.metadata.uid in group.members:
-                number = plan.start + seat.rank
-                group.seats[pod.metadata.uid] = number
-                self._seat(owner, group.members[pod.metadata.uid][0], number)
+            self._give(owner, group, pod.metadata.uid, plan.start + seat.rank)
+
+    def _give(self, owner: str, group: Group, uid: str, number: int) -> None:
+        if uid not in group.members:
+            return
+        pod, _ = group.members[uid]
+        group.seats[uid] = number
+        self._seat(owner, pod, number)
+        if pod.spec.nodeName:  # bound while it was planned
+            self._state.book(pod)
 
     # --- what the extender asks -------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 CARDS_ANNOTATION: Final = places.CARDS_ANNOTATION
 SLICES_ANNOTATION: Final = places.SLICES_ANNOTATION
 _HEX: Final = 16
+# Of any number that we write.
+_DIGITS: Final = 9
 # Four cards to a digit.
 _MASK: Final = f"[0-9a-f]{{1,{-(-MOST_CARDS // 4)}}}"
 _SLICE: Final = "[0-9]{1,3}@[0-9]{1,3}"
@@ -107,4 +109,4 @@ def seat_of(annotations: Mapping[str, str]) -> tuple[str, int] | None:
 
 def count_in(text: str) -> int:
     """A number somebody wrote into an annotation or label; -1 when it is none that we would write."""
-    return int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
+    return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else -1

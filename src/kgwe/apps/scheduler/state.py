@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, runs, seating
+from kgwe.apps.scheduler import jobs, podnews, runs, seating
 from kgwe.apps.scheduler.claimed import Claimed
 from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
@@ -288,18 +288,18 @@ class ClusterState:
             self._pod_gone(pod)
             return
         uid = pod.metadata.uid
-        self.pods[uid] = pod
+        known, self.pods[uid] = self.pods.get(uid), pod
         maker = runs.maker_of(pod)
         if maker:
             self._made.setdefault(maker, {})[uid] = pod
         owner = self._owners.get(maker, "")
-        if self.is_foreign(pod):
+        if self._is_foreign(pod, maker):
             self.on_foreign(uid, pod)
-        if pod.spec.nodeName:
-            self.book(pod)
-        elif owner:
+        if not pod.spec.nodeName:
             self._wait(pod, owner)
-        if owner and _interesting(change.old, pod):
+        elif not podnews.is_booked_alike(known, pod):
+            self.book(pod)
+        if owner and podnews.tells(change.old, pod):
             self._touch(owner)
             if pod.metadata.deletionTimestamp is not None:
                 self._seat_came_free(owner)
@@ -321,7 +321,7 @@ class ClusterState:
             self._touch(owner)
 
     def _wait(self, pod: core.Pod, owner: str) -> None:
-        if seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
+        if owner and seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:
             self.on_unseated(owner, pod)
 
     def _seat_came_free(self, owner: str) -> None:
@@ -330,7 +330,10 @@ class ClusterState:
 
     def is_foreign(self, pod: core.Pod) -> bool:
         """Whether others made it. A pod that is labelled as ours waits for what made it to be seen."""
-        return runs.maker_of(pod) not in self._owners and jobs.UID_LABEL not in pod.metadata.labels
+        return self._is_foreign(pod, runs.maker_of(pod))
+
+    def _is_foreign(self, pod: core.Pod, maker: str) -> bool:
+        return maker not in self._owners and jobs.UID_LABEL not in pod.metadata.labels
 
     def unseated(self, owner: str) -> Iterator[core.Pod]:
         """Pods of the owner that wait behind the gate."""
@@ -347,7 +350,7 @@ class ClusterState:
                 self.on_foreign(pod.metadata.uid, None)
             if pod.spec.nodeName:
                 self.book(pod)
-            elif owner:
+            else:
                 self._wait(pod, owner)
 
     def seat_of(self, pod: core.Pod) -> Seat | None:
@@ -382,19 +385,3 @@ class ClusterState:
         except errors.Permanent as exc:
             # Never seen from a real API server. Guessing its size would be worse than saying so.
             log.warning("pod_request_unreadable", pod=pod.metadata.key, error=str(exc))
-
-
-def _interesting(old: core.Pod | None, new: core.Pod) -> bool:
-    """Whether a change of a pod can change its workload's status."""
-    if old is None:
-        return True
-    return (
-        old.spec.nodeName != new.spec.nodeName
-        or old.status.phase != new.status.phase
-        or old.metadata.deletionTimestamp != new.metadata.deletionTimestamp
-        or _unschedulable(old) != _unschedulable(new)
-    )
-
-
-def _unschedulable(pod: core.Pod) -> bool:
-    return any(c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions)

@@ -36,7 +36,10 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The owner that manages the object; the API server allows at most one."""
-        return next((owner for owner in self.ownerReferences if owner.controller), None)
+        for owner in self.ownerReferences:
+            if owner.controller:
+                return owner
+        return None
 
     @property
     def key(self) -> str:

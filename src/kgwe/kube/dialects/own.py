@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: gangs by who made the pods
 BY_OWNER: Final = (owners.TRAINING, owners.JOB_SET, lws.LEADER_WORKER_SET, owners.JOB)
 
-_GANG: Final = wishes.OWN + "gang"
+_GANG: Final = wishes.GANG
 _SIZE: Final = wishes.OWN + "gang-size"
 _LEAST: Final = wishes.OWN + "gang-min-size"
 _ROLE: Final = wishes.OWN + "gang-role"

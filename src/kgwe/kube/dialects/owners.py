@@ -30,7 +30,7 @@ def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
     owner = pod.metadata.controller
     if owner is None or owner.kind != "Job" or not owner.apiVersion.startswith("batch/"):
         return None
-    named = wishes.inherited(pod, groups)(wishes.OWN + "gang") not in ("", "false")
+    named = wishes.inherited(pod, groups)(wishes.GANG) not in ("", "false")
     asked = named or wishes.present(pod, groups)
     return Key(pod.metadata.namespace, "Job.batch", owner.name) if asked else None
 

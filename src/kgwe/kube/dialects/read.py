@@ -27,7 +27,8 @@ DIALECTS: Final = (
 )
 
 # What keys of labels and annotations begin with, up to the slash. Most pods speak no dialect, which is seen at once.
-_WISHING: Final = frozenset({"kgwe.nvidia.io", "kueue.x-k8s.io", "kai.scheduler", "topology.scheduler"})
+# Ours count one by one, as most of them are not about gangs.
+_WISHING: Final = wishes.OWN_KEYS | wishes.DOMAINS
 _DOMAINS: Final = _WISHING | {
     "scheduling.x-k8s.io",
     "pod-group.scheduling.sigs.k8s.io",
@@ -58,20 +59,21 @@ def membership(pod: core.Pod, groups: Groups) -> Membership | None:
         except Unreadable as exc:
             return Membership(alone, dialect.name, problem=exc.problem)
         if key is not None:
-            return _member(pod, key, groups, dialect, wishing=not spoken.isdisjoint(_WISHING))
+            return _member(pod, key, groups, dialect, spoken)
     return None
 
 
 def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
     said = [pod.metadata.labels, pod.metadata.annotations]
     said += [owner.metadata.annotations for _, owner in groups.owners(pod)]
-    return {key.partition("/")[0] for each in said for key in each}
+    return {key if key in wishes.OWN_KEYS else key.partition("/")[0] for each in said for key in each}
 
 
-def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, *, wishing: bool) -> Membership | None:
+def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, spoken: set[str]) -> Membership | None:
+    wishing = not spoken.isdisjoint(_WISHING)
     try:
         member = dialect.member(pod, key, groups)
-        wish = wishes.read(pod, groups, member.wish) if member and wishing else None
+        wish = wishes.read(pod, groups, member.wish, spoken) if member and wishing else None
     except Unreadable as exc:
         return Membership(key, dialect.name, problem=exc.problem)
     if member is None:

@@ -17,6 +17,7 @@ from kgwe.placement.gang_request import Segment, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from kgwe.kube.api import core
     from kgwe.kube.dialects.groups import Groups
@@ -30,7 +31,15 @@ KUEUE: Final = "kueue.x-k8s.io/podset-"
 KAI: Final = "kai.scheduler/"
 SEED: Final = "topology.scheduler/"
 
+_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = (each.partition("/")[0] for each in (KUEUE, KAI, SEED))
+
+#: makes a pod one of a gang: its name, or "true" where the pods of one owner are one
+GANG: Final = OWN + "gang"
 _OWN_KEYS: Final = (OWN + "topology-required", OWN + "topology-preferred", OWN + "segment")
+#: ours that make a pod speak of gangs; others mean something only beside them
+OWN_KEYS: Final = frozenset((GANG, *_OWN_KEYS))
+#: what keys begin with, up to the slash, that may wish something
+DOMAINS: Final = frozenset((_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN))
 _KUEUE_KEYS: Final = tuple(
     KUEUE + word
     for word in (
@@ -67,16 +76,17 @@ def present(pod: core.Pod, groups: Groups) -> bool:
     return any(ask(key) for key in (*_OWN_KEYS, *_KAI_KEYS, *_SEED_KEYS))
 
 
-def read(pod: core.Pod, groups: Groups, group: Wish) -> Wish:
-    """All that is wished for the pod, with what its group object says."""
+def read(pod: core.Pod, groups: Groups, group: Wish, spoken: AbstractSet[str]) -> Wish:
+    """All that is wished for the pod, with what its group object says; `spoken`: domains of keys that are there."""
     ask = inherited(pod, groups)
-    others = [
-        (group, "its group"),
-        (_kueue(pod, groups.levels), "Kueue's annotations"),
-        (_kai(ask, groups.levels, segments=not group.segments), "KAI's annotations"),
-        (_seed(ask, groups.levels), "the annotations of topology.scheduler"),
-    ]
-    return _over(_own(ask, groups.levels), _agreed(others))
+    others = [(group, "its group")]
+    if _KUEUE_DOMAIN in spoken:
+        others.append((_kueue(pod, groups.levels), "Kueue's annotations"))
+    if _KAI_DOMAIN in spoken:
+        others.append((_kai(ask, groups.levels, segments=not group.segments), "KAI's annotations"))
+    if _SEED_DOMAIN in spoken:
+        others.append((_seed(ask, groups.levels), "the annotations of topology.scheduler"))
+    return _over(_own(ask, groups.levels), _agreed(others) if len(others) > 1 else group)
 
 
 def inherited(pod: core.Pod, groups: Groups) -> Said:

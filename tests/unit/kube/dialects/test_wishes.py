@@ -25,6 +25,11 @@ def test_our_own_words_go_before_those_of_others():
     assert World([pod(annotations=notes)]).gang().request.preferred == "spine"
 
 
+@pytest.mark.parametrize("word", ["strategy", "gpu-model", "recovery", "gang-role", "rank", "simulated-duration"])
+def test_our_own_words_that_are_not_about_gangs_make_none(word: str) -> None:
+    assert membership(pod(annotations={f"kgwe.nvidia.io/{word}": "1"}), Groups(LEVELS, {})) is None
+
+
 def test_our_own_segments_do_not_loosen_what_a_role_requires():
     notes = {**gang_of(4, segment="2@node"), PODSET + "required-topology": LEAF}
     request = World([pod(f"p{number}", annotations=notes) for number in range(4)]).gang().request

@@ -1,0 +1,37 @@
+"""What is new about a pod: most changes of one are no news to anybody here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kgwe.kube.api import core
+
+
+def is_booked_alike(old: core.Pod | None, new: core.Pod) -> bool:
+    """Whether nothing changed that a pod on a node is booked by: what changes most often is its status."""
+    if old is None:
+        return False
+    was, now = old.metadata, new.metadata
+    return (
+        old.spec == new.spec
+        and was.annotations == now.annotations
+        and was.labels == now.labels
+        and was.ownerReferences == now.ownerReferences
+    )
+
+
+def tells(old: core.Pod | None, new: core.Pod) -> bool:
+    """Whether a change of a pod can change its workload's status."""
+    if old is None:
+        return True
+    return (
+        old.spec.nodeName != new.spec.nodeName
+        or old.status.phase != new.status.phase
+        or old.metadata.deletionTimestamp != new.metadata.deletionTimestamp
+        or _unschedulable(old) != _unschedulable(new)
+    )
+
+
+def _unschedulable(pod: core.Pod) -> bool:
+    return any(c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions)
