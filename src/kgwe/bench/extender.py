@@ -3,7 +3,7 @@
     nodes, half taken → kube-scheduler asks about pods, all calls are taken down → KGWE is asked the same
 
     quiet     nothing else happens; in turns with a server that reads the same calls and decides nothing (echo)
-    busy      a gang that does not fit is planned again and again, because running pods end
+    busy      a gang that does not fit is planned again and again, because its pods are replaced one by one
     landing   a gang arrives, is planned, and every one of its pods is given its seat; then once more, while the echo is
               asked in KGWE's place: what is left of the figure then is the machine's
 
@@ -53,7 +53,7 @@ _SIZES = (1, 2, 4, 8)
 _GPUS_PER_NODE = 8
 # Pairs of calls before the other server has its turn.
 _TURN = 50
-# So soon after one running pod the next one ends, while the planner is kept busy.
+# So soon after one pod of the gang the next one is replaced, while the planner is kept busy.
 _NUDGE_S = 0.01
 _ECHO = "kgwe-echo"
 _PLANNING = re.compile(rb"^kgwe_dispatch_duration_seconds_sum ([0-9.e+-]+)$", re.MULTILINE)
@@ -200,32 +200,27 @@ class Asking:
         }
 
     async def _busy(self) -> dict[str, Any]:
-        """A gang that does not fit is planned again whenever a pod ends whose node it could use: all the time."""
+        """A gang that does not fit is planned again whenever one of its pods was replaced: most of the time."""
         ground = self._bed
         whole = sum(1 for free in ground.free.values() if free == _GPUS_PER_NODE)
-        # At most so many pods end, and then there is still one node too few.
-        ends = (self._options.nodes - whole) // 2
-        gang = Gang("busy", max(min(self._options.gang_size, self._options.nodes), whole + ends + 1), preferred="leaf")
-        spent, over = caller.Spent(), threading.Event()
+        gang = Gang("busy", max(min(self._options.gang_size, self._options.nodes), whole + 1), preferred="leaf")
+        spent = caller.Spent()
 
-        async def nudge() -> None:
-            for number in range(ends):
+        async def replace() -> None:
+            for number in itertools.count():
                 ground.step.update(f"busy: {len(spent.filter_ms)} of {self._options.calls}")
-                with contextlib.suppress(errors.NotFound):
-                    await ground.client.delete(
-                        resources.POD, f"standing-{number:06d}", bed.STANDING_NAMESPACE, grace_s=0
-                    )
+                await ground.client.delete(resources.POD, work_name(number), bed.WARM_UP_NAMESPACE, grace_s=0)
+                body = ground.load.body(Piece(work_name(gang.pods + number), _GPUS_PER_NODE, gang))
+                await ground.client.create(resources.POD, body, bed.WARM_UP_NAMESPACE)
                 await asyncio.sleep(_NUDGE_S)
-            over.set()
 
         async with Verdict(ground.client, bed.WARM_UP_NAMESPACE) as verdict:
             ground.step.update(f"{gang.pods} pods of a gang come")
             await self._submit(gang, gpus=_GPUS_PER_NODE)
             await ground.until("KGWE to say that the gang does not fit", verdict.spoken)
         began, planning_s = time.monotonic(), await self._planning_s()
-        turns = itertools.takewhile(lambda _: not over.is_set(), range(self._options.calls))
-        async with _meanwhile(nudge()):
-            await _calling(self._port, self._payloads, spent, turns)
+        async with _meanwhile(replace()):
+            await _calling(self._port, self._payloads, spent, range(self._options.calls))
             share = (await self._planning_s() - planning_s) / (time.monotonic() - began)
         await ground.clear(bed.WARM_UP_NAMESPACE)
         found = {

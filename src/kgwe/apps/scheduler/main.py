@@ -36,7 +36,7 @@ from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
-from kgwe.telemetry import http, logs, probes, tracing
+from kgwe.telemetry import http, logs, probes, stalls, tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -171,15 +171,20 @@ class Scheduler:
             await self.kinds.find()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
-            async with self._background():
-                await _first(wait_synced(*self.informers), stop.wait())
-                while not stop.is_set():
-                    await self._lead_once(stop)
-                await self.events.flush()
+            with stalls.watched(self.settings.log_stalls_ms / 1e3):
+                await self._lead(stop)
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
         await asyncio.to_thread(self.tracer.close)
         log.info("scheduler_stopped", id=self.identity)
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        """Know the cluster, and act on it term by term."""
+        async with self._background():
+            await _first(wait_synced(*self.informers), stop.wait())
+            while not stop.is_set():
+                await self._lead_once(stop)
+            await self.events.flush()
 
     @contextlib.asynccontextmanager
     async def _background(self) -> AsyncIterator[None]:

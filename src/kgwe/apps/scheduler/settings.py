@@ -69,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     record_directory: str = ""
     record_max_mb: int = 256
     log_level: str = "info"
+    # Log what keeps the event loop from its other work for longer than so many milliseconds; 0: do not look.
+    log_stalls_ms: float = 0.0
 
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
