@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Gang, Key, Membership
+    from kgwe.kube.dialects.membership import Size
+    from kgwe.kube.dialects.presence import Members, Presence
     from kgwe.model.domains import Tree
     from kgwe.placement.live import Fleet
     from kgwe.placement.node import Request
@@ -41,13 +43,22 @@ class Group:
     start: int = 0  # number of the first seat of the last plan
     awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
     problem: str = ""
-    lacking: int = 0  # pods that are still to come, where another like the others is one fewer; 0: look at all of it
+    plain: Size | None = None  # what all of them say, where that and their number is all it takes to be complete
+    lacking: int = 0  # then: how many are still to come
 
-    def is_one_more(self, pod: core.Pod, member: Membership) -> bool:
-        """Whether a new pod only brings it nearer to being complete: a large gang is not looked at whole for each."""
-        if self.lacking <= 1 or self.seats or self.awaited or not presence.counts(pod):
+    def only_counts(self, pod: core.Pod, member: Membership) -> bool:
+        """Whether by coming or going the pod only changes their number: a large gang is not looked at for each."""
+        if self.plain is None or self.seats or self.awaited or not presence.counts(pod):
             return False
-        return presence.says_size_only(member) and member.size == next(iter(self.members.values()))[1].size
+        return presence.says_size_only(member) and member.size == self.plain
+
+    def count(self, members: Members, found: Presence) -> None:
+        """Take down how many there are, where that is all it takes."""
+        self.plain = presence.plain_size(members)
+        self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()
+
+    def say_lacking(self) -> None:
+        self.problem = f"{self.lacking} more pods of {self.key.title} to come"
 
     @property
     def unseated(self) -> list[core.Pod]:
@@ -76,8 +87,6 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
 
 def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> Partial | None:
     """The whole gang when some of it have their places (`nodes`: pod -> node) and others none; None: no such thing."""
-    if not any(nodes.values()):
-        return None
     alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
     placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
     if not any(placed) or all(placed):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kgwe.kube.dialects import Groups, Membership
     from kgwe.kube.informer import Change
     from kgwe.placement.planning import Ask, Plan, Refusal
+    from kgwe.placement.refill import Partial
 
 log = structlog.get_logger(__name__)
 
@@ -100,16 +101,16 @@ class Gangs:
         self._owner[uid] = owner
         group = self._groups.setdefault(owner, Group(member.key))
         known = group.members.get(uid)
-        one_more = known is None and group.is_one_more(pod, member)
+        one_more = known is None and group.only_counts(pod, member)
         group.members[uid] = (pod, member)
         if known is None and not pod.spec.nodeName:
             # One by one as they come: all of a large gang at once would keep kube-scheduler waiting.
             with contextlib.suppress(errors.Permanent):
                 self._request_of(pod)
         self._restore(owner, group, pod)
-        if one_more:
+        if one_more and group.lacking > 1:
             group.lacking -= 1
-            group.problem = _to_come(group, group.lacking)
+            group.say_lacking()
         elif known is None or known[1] != member or _came_elsewhere(group, known[0], pod):
             self._look_soon(owner)
         elif uid in group.seats and seating.is_gated(pod):
@@ -150,14 +151,19 @@ class Gangs:
         group = self._groups.get(owner)
         if group is None:
             return
-        del group.members[uid]
+        one_fewer = group.only_counts(*group.members.pop(uid))
         number = group.seats.pop(uid, None)
         if number is not None and self._state.ledger.vacate(owner, number):
             self._state.on_room()
-        if group.members:
+        if not group.members:
+            if not group.awaited:
+                self._drop(owner)
+        elif one_fewer and group.lacking >= 0 and owner not in self._dirty:
+            group.lacking += 1
+            group.say_lacking()
+            self._forget(owner)
+        else:
             self._look_soon(owner)
-        elif not group.awaited:
-            self._drop(owner)
 
     def _drop(self, owner: str) -> None:
         del self._groups[owner]
@@ -205,27 +211,30 @@ class Gangs:
             self._forget(owner)
             return
         members = list(group.members.values())
-        lacking = dialects.missing(members)
-        group.lacking = lacking if dialects.presence.is_plain(members) else 0
-        if lacking:
+        there = dialects.look(members)
+        group.count(members, there)
+        if lacking := dialects.missing(members, there):
             said = next((member.problem.words for _, member in members if member.problem), "")
-            group.problem = said or _to_come(group, lacking)
+            group.problem = said or f"{lacking} more pods of {group.key.title} to come"
             self._forget(owner)
             return
-        nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
-        partial = asking.partial_of(group, nodes, self._request_of)
+        partial = self._partial(owner, group) if there.placed or group.seats else None
         if partial is not None:
             group.problem = ""
             place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
             self._want(asking.ask_beside(owner, self._state.fleet, partial, **place))
             return
-        found = dialects.gang_request(members, self._request_of)
+        found = dialects.gang_request(members, self._request_of, there)
         if isinstance(found, dialects.Problem):
             group.problem = found.words
             self._forget(owner)
             return
         group.gang, group.problem = found, ""
         self._want(asking.ask_for(owner, group, found, self._state.fleet.tree))
+
+    def _partial(self, owner: str, group: Group) -> Partial | None:
+        nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
+        return asking.partial_of(group, nodes, self._request_of)
 
     def _seat_latecomers(self, owner: str, group: Group) -> None:
         """Pods that were made only when others had their nodes: their seats have been waiting for them."""
@@ -350,10 +359,6 @@ class Gangs:
             owner: {"members": len(group.members), "seated": len(group.seats), "problem": group.problem}
             for owner, group in self._groups.items()
         }
-
-
-def _to_come(group: Group, count: int) -> str:
-    return f"{count} more pods of {group.key.title} to come"
 
 
 def _came_elsewhere(group: Group, old: core.Pod, new: core.Pod) -> bool:

@@ -20,7 +20,7 @@ from kgwe.kube.dialects.groups import Groups
 from kgwe.kube.dialects.kinds import KINDS, readable, served
 from kgwe.kube.dialects.levels import Levels
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
-from kgwe.kube.dialects.presence import missing
+from kgwe.kube.dialects.presence import look, missing
 from kgwe.kube.dialects.read import membership
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Size",
     "Wish",
     "gang_request",
+    "look",
     "membership",
     "missing",
     "readable",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.kube.dialects.membership import Membership, Size
-    from kgwe.kube.dialects.presence import Members
+    from kgwe.kube.dialects.presence import Members, Presence
     from kgwe.model.domains import Tree
     from kgwe.placement.gang_plan import GangPlan, Seat
     from kgwe.placement.node import Request
@@ -94,10 +94,13 @@ def _inside(request: Request, nodes: tuple[str, ...]) -> Request:
 # --- the request ----------------------------------------------------------------------------------------
 
 
-def gang_request(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang | Problem:
-    """All pods of one gang, as one request. `members` are all of its pods, also those that run already."""
+def gang_request(
+    members: Members, request_of: Callable[[core.Pod], Request], found: Presence | None = None
+) -> Gang | Problem:
+    """All pods of one gang, as one request. `members` are all of its pods, also those that run already; `found`: what
+    a look at them gave, if there was one."""
     try:
-        return _gang(members, request_of)
+        return _gang(members, request_of, found or presence.look(members))
     except Unreadable as exc:
         return exc.problem
     except errors.Permanent as exc:
@@ -105,8 +108,7 @@ def gang_request(members: Members, request_of: Callable[[core.Pod], Request]) ->
         return Problem(str(exc))
 
 
-def _gang(members: Members, request_of: Callable[[core.Pod], Request]) -> Gang:
-    found = presence.look(members)
+def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Presence) -> Gang:
     waiting, placed = found.waiting, found.placed
     speaking = found.speaking or members
     key = _checked(members, speaking)

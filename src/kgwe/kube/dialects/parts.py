@@ -8,6 +8,7 @@ are one, and equal roles that each lie inside one domain are the segments of one
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import re
 from dataclasses import dataclass, field
@@ -103,10 +104,9 @@ def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod],
         yield _Entry(behind, role, request, segments, wish.together, member.block, None, (role, index))
 
 
+@functools.lru_cache(maxsize=8192)
 def natural(text: str) -> tuple[str | int, ...]:
-    """Sorts worker-2 before worker-10."""
-    if not text:
-        return ("",)
+    """Sorts worker-2 before worker-10. Kept: the pods of a gang are sorted at every look at it."""
     return tuple(int(part) if number % 2 else part for number, part in enumerate(_DIGITS.split(text)))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgwe.kube.api import core
-    from kgwe.kube.dialects.membership import Membership
+    from kgwe.kube.dialects.membership import Membership, Size
 
     Members = Sequence[tuple[core.Pod, Membership]]
 
@@ -49,12 +49,14 @@ class Presence:
 
 
 def look(members: Members) -> Presence:
-    there = [(pod, member) for pod, member in members if counts(pod)]
-    alive = [(pod, member) for pod, member in there if not translate.is_terminal(pod)]
-    waiting = [(pod, member) for pod, member in alive if not pod.spec.nodeName]
-    placed = [(pod, member) for pod, member in alive if pod.spec.nodeName]
-    done = _done([*placed, *waiting], [(pod, member) for pod, member in there if translate.is_terminal(pod)])
-    return Presence(waiting, placed, done)
+    waiting: list[tuple[core.Pod, Membership]] = []
+    placed: list[tuple[core.Pod, Membership]] = []
+    ended: list[tuple[core.Pod, Membership]] = []
+    for each in members:
+        pod = each[0]
+        if counts(pod):
+            (ended if translate.is_terminal(pod) else placed if pod.spec.nodeName else waiting).append(each)
+    return Presence(waiting, placed, _done([*placed, *waiting], ended))
 
 
 def missing(members: Members, found: Presence | None = None) -> int:
@@ -68,16 +70,17 @@ def missing(members: Members, found: Presence | None = None) -> int:
     return max(lacking, 1) if unknown else lacking
 
 
-def is_plain(members: Members) -> bool:
-    """Whether every pod that comes and says the same as these is one fewer that is missing."""
-    sizes = {member.size for _, member in members}
-    return len(sizes) == 1 and all(says_size_only(member) for _, member in members)
+def plain_size(members: Members) -> Size | None:
+    """What all say, where every further pod that says the same is one fewer that is missing; None: it is not so."""
+    size = members[0][1].size
+    plain = all(says_size_only(member) and member.size == size for _, member in members)
+    return size if plain else None
 
 
 def says_size_only(member: Membership) -> bool:
     """Whether its gang is complete by the number of its pods alone."""
-    unsaid = (member.problem, member.followers, member.done)
-    return member.size is not None and not member.roles and unsaid == (None, None, None)
+    unsaid = member.problem is None and member.followers is None and member.done is None
+    return unsaid and not member.roles and member.size is not None
 
 
 def roles(members: Members) -> dict[str, int]:
@@ -91,9 +94,10 @@ def roles(members: Members) -> dict[str, int]:
 
 def counts(pod: core.Pod) -> bool:
     """Whether it is there. Failed ones, those being deleted and those held back by others are not."""
+    if pod.metadata.deletionTimestamp is not None or pod.status.phase == "Failed":
+        return False
     # Our own gate holds a pod back until its gang has a plan.
-    gated = any(gate.name != PLAN_GATE for gate in pod.spec.schedulingGates)
-    return pod.metadata.deletionTimestamp is None and pod.status.phase != "Failed" and not gated
+    return all(gate.name == PLAN_GATE for gate in pod.spec.schedulingGates)
 
 
 def _done(alive: Members, succeeded: Members) -> collections.Counter[str]:
@@ -113,5 +117,7 @@ def _done(alive: Members, succeeded: Members) -> collections.Counter[str]:
 
 
 def _owner(pod: core.Pod) -> str:
+    if not pod.metadata.ownerReferences:
+        return ""
     controller = pod.metadata.controller
     return controller.uid if controller is not None else ""
