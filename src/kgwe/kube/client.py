@@ -26,7 +26,7 @@ from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
 from kgwe.kube import connection
-from kgwe.kube.codec import JSON, ListPage, Status, Unreadable, read_status
+from kgwe.kube.codec import JSON, PROTOBUF, ListPage, Status, Unreadable, read_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -56,6 +56,10 @@ _CONFLICT_PAUSE_S = 0.02
 _SUCCESS = range(200, 300)
 # The API server sheds load with 429 and asks for patience with 408; 401 is a token about to be rotated.
 _RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
+
+
+class Forbidden(errors.Permanent):
+    """Whoever we are may not do that."""
 
 
 class NotAcceptable(errors.Permanent):
@@ -184,6 +188,12 @@ class KubeClient:
         reply = await self.request("PUT", path, body=body, params={"fieldManager": self.field_manager})
         return _decode(reply, resource.type, path)
 
+    async def replace_message(self, resource: Resource[Any], name: str, body: bytes, namespace: str | None) -> None:
+        """PUT of an object in protobuf, envelope and all; Conflict as above. The answer is not read."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name)
+        params = {"fieldManager": self.field_manager}
+        await self.request("PUT", path, body=body, params=params, content_type=PROTOBUF, accept=PROTOBUF)
+
     async def patch(
         self,
         resource: Resource[T],
@@ -298,6 +308,8 @@ def error_for(code: int, reason: str, message: str, retry_after: str | None = No
         return errors.NotFound(message)
     if code == httpx2.codes.CONFLICT:
         return (errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict)(message)
+    if code == httpx2.codes.FORBIDDEN:
+        return Forbidden(message)
     if code == httpx2.codes.NOT_ACCEPTABLE:
         return NotAcceptable(message)
     if code == httpx2.codes.GONE:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-GATE = {"name": "test.example/hold"}
+from kgwe.kube.dialects.membership import PLAN_GATE
+
+GATE = {"name": PLAN_GATE}
 
 
 def _container(name: str, **fields: Any) -> dict[str, Any]:

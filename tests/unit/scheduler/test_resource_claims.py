@@ -282,7 +282,7 @@ class Client:
 
 async def seated(state: ClusterState, *pods: Any) -> Client:
     client = Client()
-    seater = Seater(SimpleNamespace(client=client, state=state))  # type: ignore[arg-type] # all it needs
+    seater = Seater(SimpleNamespace(client=client, state=state, bytes_of=lambda _: b""))  # type: ignore[arg-type] # all it needs
     for each in pods:
         state.on_pod(added(each))
         seater.seat(UID, each)

@@ -60,7 +60,7 @@ def client():
 @pytest.fixture
 async def seating_pods(state, client, monkeypatch):
     monkeypatch.setattr(seater, "_LOOK_AGAIN_S", 0.02)
-    means: Any = SimpleNamespace(client=client, state=state)  # all that it takes of them
+    means: Any = SimpleNamespace(client=client, state=state, bytes_of=lambda _: b"")  # all that it takes of them
     made = Seater(means)
     made.start()
     state.tell(on_work=lambda _: None, on_room=lambda: None, on_gone=lambda _: None, on_unseated=made.seat)

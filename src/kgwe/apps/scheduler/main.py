@@ -91,6 +91,9 @@ class Scheduler:
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.events = EventRecorder(client.guarded(self.guard), controller=jobs.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
+        # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
+        running = "status.phase!=Succeeded,status.phase!=Failed"
+        self.pods = Informer(client, resources.POD, field_selector=running, keep=seating.is_gated)
         self.informers = self._watch()
         self.kinds = GroupKinds(
             client, self.state, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
@@ -125,11 +128,7 @@ class Scheduler:
             (Informer(client, resources.GPU_WORKLOAD), state.on_kgwe),
             (Informer(client, resources.JOB), state.on_job),
             (Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment),
-            # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
-            (
-                Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed"),
-                state.on_pod,
-            ),
+            (self.pods, state.on_pod),
         ]
         for informer, listener in pairs:
             informer.on_change(listener)
@@ -308,6 +307,7 @@ class Scheduler:
             rng=self.rng,
             choosers=self.choosers,
             recorder=self.recorder,
+            bytes_of=self.pods.bytes_of,
         )
 
     def guard(self) -> None:

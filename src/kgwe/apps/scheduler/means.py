@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from kgwe.apps.scheduler.gangs import Gangs
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.records import Recorder
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.apps.scheduler.state import ClusterState
+    from kgwe.kube.api import core
     from kgwe.kube.client import KubeClient
     from kgwe.kube.events import EventRecorder
     from kgwe.placement.strategies import Choosers
@@ -33,3 +35,5 @@ class Means:
     choosers: Choosers
     #: writes decisions down; None: nobody asked for that
     recorder: Recorder | None = None
+    #: that state of a pod as it came, where it was kept
+    bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

@@ -16,6 +16,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import claiming, jobs, seating, strays
 from kgwe.kube import resources
 from kgwe.kube.client import STRATEGIC_MERGE_PATCH
+from kgwe.kube.rewriting import Rewriter
 from kgwe.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Seater:
 
     def __init__(self, means: Means) -> None:
         self._client = means.client
+        self._pods = Rewriter(means.client, resources.POD, means.bytes_of)
         self._state = means.state
         self._queue: WorkQueue[str] = WorkQueue()
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
@@ -102,20 +104,25 @@ class Seater:
         if holding is None:
             return  # it is planned again, or has no seat left; whoever gives it one asks again
         self._given[uid] = number
-        if claiming.is_used(pod.spec) and not await self._claim(pod, owner, holding):
+        entered = await self._claim(pod, owner, holding) if claiming.is_used(pod.spec) else False
+        if entered is None:
             self._given.pop(uid, None)
             return  # the watch will show when Kubernetes has entered its claim
-        await self._write(pod, strays.mark(seated(pod, owner, number, holding), self._state.runs.get(owner)))
+        patch = strays.mark(seated(pod, owner, number, holding), self._state.runs.get(owner))
+        await self._write(pod, patch, as_known=not entered)
 
-    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool:
-        """See to it that the pod's claim is for the devices of its seat and no others; False: not yet possible."""
+    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
+        """See to it that the pod's claim is for the devices of its seat and no others.
+
+        Returns whether that was written into the pod; None: not yet possible.
+        """
         names, run, meta = self._state.reader.cards, self._state.runs.get(owner), pod.metadata
         if run is not None and claiming.is_exact(pod, run.meta.name, run.seats, holding, names):
-            return True
+            return False
         body = claiming.claim(pod, holding, names, {jobs.UID_LABEL: owner})
         name, known = body["metadata"]["name"], claiming.entered(pod)
         if known in ("", name):
-            return bool(known)
+            return False if known else None
         with contextlib.suppress(errors.AlreadyExists):
             await self._client.create(resources.RESOURCE_CLAIM, body, meta.namespace)
         entry = claiming.entry(pod, name)
@@ -124,8 +131,8 @@ class Seater:
         )
         return True
 
-    async def _write(self, pod: core.Pod, body: dict[str, Any]) -> None:
-        await self._client.patch(resources.POD, pod.metadata.name, body, pod.metadata.namespace)
+    async def _write(self, pod: core.Pod, patch: dict[str, Any], *, as_known: bool = True) -> None:
+        await self._pods.merge(pod, patch, as_known=as_known)
         self._queue.add_after(pod.metadata.uid, _LOOK_AGAIN_S)
 
     def _lacks_seat(self, pod: core.Pod) -> bool:
