@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from tests.unit.mig.bed import World
 
+from kgwe.apps.mig.drains import ANNOTATION
 from kgwe.kube import migcards
 from kgwe.kube.api.gpunode import HeldDevices
 from kgwe.local import cutting
 from kgwe.model import mig
+
+if TYPE_CHECKING:
+    from kgwe.kube.api import core
 
 A100 = mig.GEOMETRIES["A100-80GB"]
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
@@ -27,10 +31,21 @@ class Life(World):
         self.dice = dice
         self.has: dict[str, tuple[str, str]] = {}  # pod -> (node, UUID of its slice)
         self.count = 0
+        self.consenting = dice.choice((0.0, 0.5, 1.0))
 
     def come(self) -> None:
+        self.make(self.dice.choice(PROFILES), consents=self.dice.random() < self.consenting)
+
+    def make(self, profile: str, *, consents: bool) -> None:
         self.count += 1
-        self.pod(f"p{self.count}", self.dice.choice(PROFILES))
+        self.pod(f"p{self.count}", profile, annotations={ANNOTATION: "consent"} if consents else None)
+
+    def leave(self) -> None:
+        """Those who were evicted end, and are made anew by their owners."""
+        for name, pod in sorted(self.pods.items()):
+            if pod.metadata.deletionTimestamp is not None:
+                del self.pods[name], self.has[name]
+                self.make(_profile(pod), consents=True)
 
     def end(self) -> None:
         if self.pods:
@@ -42,12 +57,12 @@ class Life(World):
         """As a scheduler and a kubelet do: any slice that is offered and nobody has."""
         taken = {uuid for _, uuid in self.has.values()}
         for name, pod in sorted(self.pods.items()):
-            wanted = next(iter(pod.spec.containers[0].resources.limits)).removeprefix("nvidia.com/mig-")
+            wanted = _profile(pod)
             free = [] if name in self.has else self._free(wanted, taken)
             if free:
                 self.has[name] = node, uuid = self.dice.choice(free)
                 taken.add(uuid)
-                self.pod(name, wanted, node=node)
+                self.pod(name, wanted, node=node, annotations=pod.metadata.annotations)
 
     def _free(self, profile: str, taken: set[str]) -> list[tuple[str, str]]:
         return [
@@ -81,6 +96,9 @@ class Life(World):
             each.uuid for obj in self.gpu_nodes.values() for device in obj.status.gpus for each in device.mig.instances
         }
         assert {uuid for _, uuid in self.has.values()} <= there, "a pod lost its slice"
+        assert all(self.pods[name].metadata.annotations for name in self.evicted if name in self.pods), (
+            "without consent"
+        )
         for obj in self.gpu_nodes.values():
             for device in obj.status.gpus:
                 names = [f"{each.profile}@{each.start}" for each in device.mig.instances]
@@ -90,7 +108,11 @@ class Life(World):
                 assert mig.problems(A100, layout) == []
 
 
-@pytest.mark.parametrize("seed", range(12))
+def _profile(pod: core.Pod) -> str:
+    return next(iter(pod.spec.containers[0].resources.limits)).removeprefix("nvidia.com/mig-")
+
+
+@pytest.mark.parametrize("seed", range(16))
 def test_nobody_loses_a_slice_and_it_comes_to_rest(seed: int) -> None:
     dice = random.Random(seed)
     world = Life(dice)
@@ -100,7 +122,8 @@ def test_nobody_loses_a_slice_and_it_comes_to_rest(seed: int) -> None:
         rebalanceInterval="20s",
     )
     for _ in range(60):
-        dice.choice((world.come, world.come, world.end, world.bind, world.bind, world.round, world.agents))()
+        doing = world.come, world.come, world.end, world.bind, world.bind, world.round, world.agents, world.leave
+        dice.choice(doing)()
         world.check()
     # Nobody comes or goes any more: binding, cutting and deciding end.
     calm = 0
@@ -108,6 +131,7 @@ def test_nobody_loses_a_slice_and_it_comes_to_rest(seed: int) -> None:
         world.now += 5
         before = dict(world.has), [world.cuts(number) for number in range(2)], [world.wishes(n) for n in range(2)]
         world.round()
+        world.leave()
         world.agents()
         world.bind()
         world.check()

@@ -11,8 +11,8 @@ from tests.property.test_lifecycle import layouts
 
 from kgwe.model import mig
 from kgwe.sharing import strategy
-from kgwe.sharing.cutcards import Ask, CutCard, Gate
-from kgwe.sharing.rebalance import Group, decide
+from kgwe.sharing.cutcards import Ask, CutCard, Gate, Group
+from kgwe.sharing.rebalance import decide
 
 
 @st.composite

@@ -14,7 +14,7 @@ from kgwe.sharing.lifecycle import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kgwe.kube.api.gpunode import GPUDevice, GPUNode, MIGInstance, MIGLayout
+    from kgwe.kube.api.gpunode import CardSpec, GPUDevice, GPUNode, MIGInstance, MIGLayout
     from kgwe.kube.api.migstrategy import MIGStrategy
 
 #: what NVIDIA's mig-manager is told to make of a node, and how far it is
@@ -64,7 +64,12 @@ def selects(strategy: MIGStrategy, labels: Mapping[str, str], device: GPUDevice)
 
 def layouts(gpu_node: GPUNode | None) -> dict[str, MIGLayout]:
     """Card -> what it is to be cut into, for the cards that somebody has decided on."""
-    return {card.uuid: card.mig for card in gpu_node.spec.cards} if gpu_node else {}
+    return {uuid: card.mig for uuid, card in asked(gpu_node).items()}
+
+
+def asked(gpu_node: GPUNode | None) -> dict[str, CardSpec]:
+    """Card -> all that is asked of it."""
+    return {card.uuid: card for card in gpu_node.spec.cards} if gpu_node else {}
 
 
 def is_held_back(
@@ -99,7 +104,10 @@ def _may_select(strategy: MIGStrategy, labels: Mapping[str, str]) -> bool:
 
 
 def is_offered(device: GPUDevice, instance: MIGInstance, layout: MIGLayout | None) -> bool:
-    """Whether a slice that is there stays."""
-    if layout is None or device.mig.phase in _NOT_NOW:
+    """Whether a slice that is there stays, and nobody was asked to leave it."""
+    if layout is None:
         return True
-    return f"{instance.profile}@{instance.start}" in layout.instances
+    name = f"{instance.profile}@{instance.start}"
+    if device.mig.phase in _NOT_NOW:
+        return name not in layout.withheld
+    return name in layout.instances and name not in layout.withheld

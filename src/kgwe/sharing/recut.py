@@ -3,7 +3,8 @@
 Instances in use are never touched and never move. *Spare* ones (cut, used by nobody) may be destroyed, and new ones
 created where the geometry allows. Of all ways that give the wanted number of instances, the plan destroys the fewest
 spare instances, then creates the fewest, then takes the least room from what is likely to come (`slots`).
-A spare instance of the wanted profile serves as it is.
+A spare instance of the wanted profile serves as it is. Instances that are in use, but whose users would make way, may
+be given as *yielding*: they go only where there is no way without, and then as few memory units of them as will do.
 
 Exact: on a card all combinations are looked at, and the cards share the wanted number by dynamic programming.
 When there is no way, the answer names what must end first: for one instance the smallest such set.
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from kgwe.sharing.slots import Shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,6 +36,8 @@ class Card:
 
     used: tuple[mig.Placement, ...] = ()
     spare: tuple[mig.Placement, ...] = ()
+    yielding: tuple[mig.Placement, ...] = ()
+    """In use, but whoever has them would make way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,14 @@ class Change:
     create: tuple[mig.Placement, ...]
     serve: tuple[mig.Placement, ...]
     """The instances that answer the request: created now, or spare before."""
+    vacate: tuple[mig.Placement, ...] = ()
+    """Instances whose users have to make way first; then they are destroyed, too."""
 
     def applied(self, card: Card) -> Card:
         """The card afterwards, the served instances in use."""
-        gone = {*self.destroy, *self.serve}
-        return Card((*card.used, *self.serve), tuple(each for each in card.spare if each not in gone))
+        gone = {*self.destroy, *self.serve, *self.vacate}
+        used = (*card.used, *(each for each in card.yielding if each not in gone), *self.serve)
+        return Card(used, tuple(each for each in card.spare if each not in gone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,11 @@ class Recut:
         return sum(len(change.destroy) for change in self.changes)
 
     @property
+    def vacated_units(self) -> int:
+        """Memory units whose users have to make way."""
+        return sum(place.profile.units for change in self.changes for place in change.vacate)
+
+    @property
     def created(self) -> int:
         return sum(len(change.create) for change in self.changes)
 
@@ -71,6 +82,8 @@ class Recut:
     def reason(self) -> str:
         if not self.created:
             return "spare instances serve as they are"
+        if vacated := sum(len(change.vacate) for change in self.changes):
+            return f"{vacated} in use make way, {self.destroyed} spare destroyed, {self.created} created"
         if not self.destroyed:
             return f"{self.created} created in free units"
         return f"{self.destroyed} spare destroyed, {self.created} created; nothing in use is touched"
@@ -96,12 +109,30 @@ class Stuck:
 
 
 class _Cost(NamedTuple):
+    vacated: int
+    """Memory units."""
     destroyed: int
     created: int
     lost: float
 
     def plus(self, other: _Cost) -> _Cost:
-        return _Cost(self.destroyed + other.destroyed, self.created + other.created, self.lost + other.lost)
+        return _Cost(
+            self.vacated + other.vacated,
+            self.destroyed + other.destroyed,
+            self.created + other.created,
+            self.lost + other.lost,
+        )
+
+
+_NOTHING: Final = _Cost(0, 0, 0, 0.0)
+
+
+class _Kind(NamedTuple):
+    """A card; places as bits."""
+
+    used: int
+    spare: int
+    yielding: int
 
 
 class _Way(NamedTuple):
@@ -117,11 +148,11 @@ def plan(table: SlotTable, cards: Sequence[Card], profile: str, count: int = 1) 
     """Serve `count` instances of a profile on these cards, or say what stands in the way."""
     atlas = table.atlas
     wanted = list(atlas.places_of(profile))
-    masks = [(_mask(atlas, card.used), _mask(atlas, card.spare)) for card in cards]
-    states = np.array([atlas.find(used) for used, _ in masks], np.int64)
+    masks = [_Kind(*(_mask(atlas, part) for part in (card.used, card.spare, card.yielding))) for card in cards]
+    states = np.array([atlas.find(kind.used | kind.yielding) for kind in masks], np.int64)
     worth = table.worth(np.bincount(states, minlength=len(atlas)))
-    ways: dict[tuple[int, int], list[_Way | None]] = {}
-    few: dict[tuple[int, int], int] = {}
+    ways: dict[_Kind, list[_Way | None]] = {}
+    few: dict[_Kind, int] = {}
     chosen: list[tuple[int, list[_Way | None]]] = []
     for number, kind in enumerate(masks):
         # Cards of a kind are alike: more of them than instances are asked cannot help.
@@ -138,21 +169,25 @@ def plan(table: SlotTable, cards: Sequence[Card], profile: str, count: int = 1) 
 
 
 def _ways(
-    atlas: layouts.Atlas, kind: tuple[int, int], wanted: Sequence[int], count: int, worth: NDArray[np.float64]
+    atlas: layouts.Atlas, kind: _Kind, wanted: Sequence[int], count: int, worth: NDArray[np.float64]
 ) -> list[_Way | None]:
     """The cheapest way to serve 0, 1, 2 ... instances on a card of this kind; None: there is none."""
-    used, spare = kind
-    before = worth[atlas.find(used)]
-    best: list[_Way | None] = [_Way(_Cost(0, 0, 0.0), 0, 0)]
+    used, spare, yielding = kind
+    before = worth[atlas.find(used | yielding)]
+    best: list[_Way | None] = [_Way(_NOTHING, 0, 0)]
     for amount in range(1, min(count, len(wanted)) + 1):
         found = None
         for places in itertools.combinations(wanted, amount):
             serve = sum(1 << place for place in places)
-            if serve & used or not atlas.has(used | serve):
+            # That one makes way so that another has the very same is no re-cut.
+            if serve & (used | yielding) or not atlas.has(used | serve):
                 continue
-            destroy = _fewest(atlas, used | serve, spare & ~serve)
-            lost = float(before - worth[atlas.find(used | serve)])
-            cost = _Cost(destroy.bit_count(), (serve & ~spare).bit_count(), round(lost, 12))
+            destroy = _fewest(atlas, used | serve, spare & ~serve | yielding, yielding)
+            vacate = destroy & yielding
+            lost = float(before - worth[atlas.find(used | serve | yielding & ~vacate)])
+            cost = _Cost(
+                _units(atlas, vacate), (destroy & ~vacate).bit_count(), (serve & ~spare).bit_count(), round(lost, 12)
+            )
             if found is None or cost < found.cost:
                 found = _Way(cost, serve, destroy)
         best.append(found)
@@ -161,22 +196,30 @@ def _ways(
     return best
 
 
-def _fewest(atlas: layouts.Atlas, kept: int, others: int) -> int:
-    """The smallest part of `others` to be taken away so that the rest can live beside `kept`."""
+def _fewest(atlas: layouts.Atlas, kept: int, others: int, dear: int = 0) -> int:
+    """The smallest part of `others` to be taken away so that the rest can live beside `kept`; first of all with as few
+    memory units of `dear` as will do."""
     bits = [1 << bit for bit in range(others.bit_length()) if others >> bit & 1]
     # One that cannot live beside `kept` alone must go; usually that is all.
     gone = sum(bit for bit in bits if not atlas.has(kept | bit))
     rest = [bit for bit in bits if not bit & gone]
-    for amount in range(len(rest) + 1):
-        for more in itertools.combinations(rest, amount):
-            if atlas.has(kept | others & ~(gone | sum(more))):
-                return gone | sum(more)
-    return others
+    ways = (sum(more) for amount in range(len(rest) + 1) for more in itertools.combinations(rest, amount))
+    if dear:
+        return _first(atlas, kept, others, gone, sorted(ways, key=lambda w: (_units(atlas, w & dear), w.bit_count())))
+    return _first(atlas, kept, others, gone, ways)
+
+
+def _first(atlas: layouts.Atlas, kept: int, others: int, gone: int, ways: Iterable[int]) -> int:
+    return next((gone | more for more in ways if atlas.has(kept | others & ~(gone | more))), others)
+
+
+def _units(atlas: layouts.Atlas, mask: int) -> int:
+    return sum(place.profile.units for place in _placements(atlas, mask)) if mask else 0
 
 
 def _share_out(cards: Sequence[tuple[int, list[_Way | None]]], count: int) -> list[tuple[tuple[int, _Way], ...]]:
     """For 0, 1, 2 ... instances the cheapest ways over all cards; as long as that many can be had."""
-    best: list[tuple[_Cost, tuple[tuple[int, _Way], ...]] | None] = [(_Cost(0, 0, 0.0), ())] + [None] * count
+    best: list[tuple[_Cost, tuple[tuple[int, _Way], ...]] | None] = [(_NOTHING, ())] + [None] * count
     for number, ways in cards:
         for total in range(count, 0, -1):
             for amount in range(1, min(total, len(ways) - 1) + 1):
@@ -199,7 +242,7 @@ def _stuck(
     held = [0] * len(cards)
     for card, way in shared[possible]:
         held[card] = way.serve
-    used = [_mask(atlas, card.used) for card in cards]
+    used = [_mask(atlas, (*card.used, *card.yielding)) for card in cards]
     wanted = list(atlas.places_of(profile))
     ends: list[tuple[int, mig.Placement]] = []
     for _ in range(count - possible):
@@ -215,7 +258,7 @@ def _stuck(
         ends += [(number, atlas.places[bit]) for bit in range(len(atlas.places)) if blockers >> bit & 1]
         used[number] &= ~blockers
         held[number] |= 1 << place
-    free = [table.free[atlas.find(_mask(atlas, card.used))] for card in cards]
+    free = [table.free[atlas.find(_mask(atlas, (*card.used, *card.yielding)))] for card in cards]
     units = atlas.profiles[atlas.index(profile)].units
     spread = sum(int(each) // units for each in free)
     return Stuck(profile, count, possible, Shortage.HOLE if spread >= count else Shortage.FULL, tuple(ends))
@@ -229,15 +272,12 @@ def _openings(
         if atlas.has(held | 1 << place) and not held >> place & 1:
             # One of the same profile in the same place is in the way, too, though it looks like what is wanted.
             blockers = _fewest(atlas, held | 1 << place, used & ~(1 << place)) | used & 1 << place
-            units = sum(atlas.places[bit].profile.units for bit in range(len(atlas.places)) if blockers >> bit & 1)
-            yield blockers.bit_count(), units, number, place, blockers
+            yield blockers.bit_count(), _units(atlas, blockers), number, place, blockers
 
 
-def _change(atlas: layouts.Atlas, number: int, kind: tuple[int, int], way: _Way) -> Change:
-    _, spare = kind
-    return Change(
-        number, _placements(atlas, way.destroy), _placements(atlas, way.serve & ~spare), _placements(atlas, way.serve)
-    )
+def _change(atlas: layouts.Atlas, number: int, kind: _Kind, way: _Way) -> Change:
+    parts = way.destroy & ~kind.yielding, way.serve & ~kind.spare, way.serve, way.destroy & kind.yielding
+    return Change(number, *(_placements(atlas, part) for part in parts))
 
 
 def _mask(atlas: layouts.Atlas, placements: Sequence[mig.Placement]) -> int:

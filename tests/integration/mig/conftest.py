@@ -32,6 +32,8 @@ QUICK = {
     "KGWE_MIG_INTERVAL_SECONDS": "2",
     "KGWE_MIG_COOLDOWN_SECONDS": "1",
     "KGWE_MIG_ENABLE_PREWARMING": "false",
+    "KGWE_MIG_DRAIN_MIN_RUN_SECONDS": "0",
+    "KGWE_MIG_DRAIN_PAUSE_SECONDS": "1",
     "KGWE_MIG_LEASE_DURATION_SECONDS": "5",
     "KGWE_MIG_RENEW_DEADLINE_SECONDS": "3",
     "KGWE_MIG_RETRY_PERIOD_SECONDS": "0.5",
@@ -89,12 +91,13 @@ class MigBed:
     async def strategy(self, name: str, **spec: Any) -> None:
         await self.client.apply(resources.MIG_STRATEGY, {"metadata": {"name": name}, "spec": spec})
 
-    async def workload(self, name: str, wants: dict[str, Any]) -> Any:
+    async def workload(self, name: str, wants: dict[str, Any], annotations: dict[str, str] | None = None) -> Any:
         template = {
             "metadata": {"annotations": {"kgwe.nvidia.io/simulated-duration": "1h"}},
             "spec": {"containers": [{"name": "main", "image": "example.com/serve:1"}]},
         }
-        body = {"metadata": {"name": name}, "spec": {"gpuRequirements": wants, "podTemplate": template}}
+        meta = {"name": name, "annotations": annotations or {}}
+        body = {"metadata": meta, "spec": {"gpuRequirements": wants, "podTemplate": template}}
         kind = {"apiVersion": resources.GPU_WORKLOAD.api_version, "kind": resources.GPU_WORKLOAD.kind}
         return await self.client.create(resources.GPU_WORKLOAD, {**kind, **body}, "default")
 

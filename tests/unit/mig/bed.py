@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kgwe import errors
 from kgwe.apps.mig.controller import Controller, Stores
 from kgwe.apps.mig.settings import Settings
 from kgwe.kube import migcards, resources
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core, gpunode
     from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.api.migstrategy import MIGStrategy
+    from kgwe.kube.events import Event
 
 POOL = "a100-mig"
 """Eight cards, each 3g.40gb@0 2g.20gb@4 1g.10gb@6."""
@@ -39,14 +41,23 @@ class World:
         self.owned: dict[str, tuple[CardSpec, ...]] = {}
         self._version = itertools.count(1)
         self.writes: list[str] = []
+        self.evicted: list[str] = []
+        self.budgeted: set[str] = set()
+        self.is_down = False
+        self.events: list[Event] = []
         self.now = 1000.0
         built = [each for each in inventory.expand(models.load("hgx-a100"), 8 * nodes) if each.pool.name == pool]
         for each in built[:nodes]:
             self._add(each, cards)
+        self.start(**settings)
+
+    def start(self, **settings: Any) -> None:
+        """The controller, or another in its place: what the last one remembered is gone."""
         self.controller = Controller(
             self,  # type: ignore[arg-type] # takes what a controller writes
             Settings(**{"cooldown_seconds": 0.0, "enable_prewarming": False, **settings}),
             Stores(self.strategies, self.nodes, self.gpu_nodes, self.pods, self.workloads),
+            record=self.events.append,
             clock=lambda: self.now,
             wall=lambda: self.now,
         )
@@ -88,6 +99,20 @@ class World:
         status["currentDistribution"] = {key: value for key, value in shares.items() if value is not None}
         self.strategies[name] = msgspec.structs.replace(old, status=msgspec.convert(status, type(old.status)))
 
+    async def create(self, resource: object, body: Mapping[str, Any], *_: str, **__: str) -> None:
+        """An eviction: the pod is on its way out, or a budget keeps it."""
+        assert resource is resources.EVICTION
+        name = body["metadata"]["name"]
+        pod = self.pods[name]
+        assert body["deleteOptions"] == {"preconditions": {"uid": pod.metadata.uid}}
+        if self.is_down:
+            raise errors.Transient("connection refused")
+        if name in self.budgeted:
+            raise errors.Transient("Cannot evict pod as it would violate the pod's disruption budget.")
+        self.evicted.append(name)
+        leaving = msgspec.structs.replace(pod.metadata, deletionTimestamp="1970-01-01T00:20:00Z")
+        self.pods[name] = msgspec.structs.replace(pod, metadata=leaving)
+
     # --- what happens -----------------------------------------------------------------------------------
 
     def strategy(self, name: str = "s", *, shares: Mapping[str, float] | None = None, **spec: Any) -> None:
@@ -104,6 +129,7 @@ class World:
         count: int = 1,
         node: str = "",
         annotations: Mapping[str, str] | None = None,
+        owner: str = "ReplicaSet",
         **spec: Any,
     ) -> None:
         waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -115,13 +141,20 @@ class World:
                 "uid": name,
                 "creationTimestamp": "1970-01-01T00:10:00Z",
                 "annotations": annotations or {},
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": True}
+                ]
+                if owner
+                else [],
             },
             "spec": {
                 "nodeName": node,
                 "containers": [{"name": "main", "resources": {"limits": {resource: str(count)}}}],
                 **spec,
             },
-            "status": {"phase": "Running" if node else "Pending", "conditions": [] if node else [waiting]},
+            "status": {"phase": "Running", "startTime": "1970-01-01T00:10:00Z"}
+            if node
+            else {"phase": "Pending", "conditions": [waiting]},
         }
         self.pods[name] = msgspec.convert(body, resources.POD.type)
 

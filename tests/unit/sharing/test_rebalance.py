@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.mig_card import A100, places
 
-from kgwe.sharing.cutcards import Ask, CutCard, Gate
-from kgwe.sharing.rebalance import Decision, Group, decide
+from kgwe.sharing.cutcards import Ask, CutCard, Gate, Group
+from kgwe.sharing.rebalance import Decision, decide
 
 OPEN = Gate(slots=100)
 
@@ -70,7 +70,7 @@ def test_a_fixed_distribution_does_not_follow_demand() -> None:
     here = cut(0, spare="1g.10gb@0 1g.10gb@1 1g.10gb@2 1g.10gb@3 1g.10gb@4 1g.10gb@5 1g.10gb@6")
     decision = decide(group(here, dynamic=False), [Ask("pod", "3g.40gb")], OPEN)
     assert not decision.changed
-    assert decision.waiting == ("pod: no 3g.40gb is spare, and the distribution is fixed",)
+    assert decision.waiting == {"pod": "no 3g.40gb is spare, and the distribution is fixed"}
 
 
 def test_what_waits_is_cut_for_beside_what_is_in_use() -> None:
@@ -87,7 +87,7 @@ def test_a_spare_instance_serves_as_it_is_and_only_one() -> None:
     first, second = Ask("a", "3g.40gb"), Ask("b", "3g.40gb")
     assert not decide(group(here), [first], OPEN).changed
     decision = decide(group(here), [first, second], OPEN)
-    assert decision.waiting[0].startswith("b: 0 of 1 x 3g.40gb can be cut")
+    assert decision.waiting["b"].startswith("0 of 1 x 3g.40gb can be cut")
     assert not decide(group(here), [first, Ask("c", "1g.10gb")], OPEN).changed, "what waits longest keeps its place"
 
 
@@ -119,7 +119,7 @@ def test_cards_the_distribution_leaves_whole_stay_whole() -> None:
 def test_a_card_that_is_being_cut_is_not_cut_again() -> None:
     decision = decide(group(cut(0, spare="1g.10gb@0", is_open=False)), [Ask("a", "7g.80gb")], OPEN)
     assert not decision.changed
-    assert decision.waiting == ("a: every card is being cut, is used as a whole, or stays whole",)
+    assert decision.waiting == {"a": "every card is being cut, is used as a whole, or stays whole"}
 
 
 def test_slices_that_were_busy_of_late_are_the_last_to_go() -> None:

@@ -272,7 +272,7 @@ class Cutter:
         return found
 
     def _has_to_change(self, seen: Mapping[str, _Seen], decisions: Mapping[str, Decision]) -> frozenset[str]:
-        """Devices that are not as the card is to be: the whole card, or slices of it."""
+        """Devices that are not as the card is to be (the whole card, or slices of it), or are to be left."""
         found: set[str] = set()
         for uuid, decision in decisions.items():
             target, device = decision.target, seen[uuid].device
@@ -284,6 +284,10 @@ class Cutter:
             found |= {
                 each.uuid for each in device.mig.instances if each.uuid and (each.profile, each.start) not in stay
             }
+        for uuid, each in seen.items():
+            # Pods were asked to leave these; nobody else is to come in.
+            kept = self._work[uuid].layout.withheld
+            found |= {one.uuid for one in each.device.mig.instances if f"{one.profile}@{one.start}" in kept}
         return frozenset(found)
 
     async def _keep_back(self, devices: frozenset[str]) -> None:

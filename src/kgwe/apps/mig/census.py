@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import GPUDevice, GPUNode, MIGLayout
+    from kgwe.kube.api.gpunode import CardSpec, GPUDevice, GPUNode, MIGLayout
 
 _AS_PLANNED: Final = "DevicesAsPlanned"
 _NOT_NOW: Final = (Phase.FAILED, Phase.ROLLED_BACK)
@@ -39,6 +39,8 @@ class Held:
     """Mask of whole cards that somebody is known to have."""
     resources: frozenset[str] = frozenset()
     """Extended resources of which somebody has some, nobody knows which."""
+    owners: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """(card, start) -> uid of the pod that is known to have it."""
 
 
 def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
@@ -54,6 +56,7 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
     }
     cards = 0
     unknown: set[str] = set()
+    owners: dict[tuple[int, int], str] = {}
     for pod in pods:
         wanted = {name: n for name, n in translate.requested(pod.spec).items() if amounts.is_gpu(name) and n}
         if not wanted:
@@ -64,10 +67,11 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
         else:
             mine = places.planned(pod.metadata.annotations) if follows_plans else places.NOWHERE
         slices.update(mine.slices)
+        owners |= dict.fromkeys(mine.slices, pod.metadata.uid)
         cards |= mine.cards
         if len(mine.slices) + mine.cards.bit_count() < sum(wanted.values()):
             unknown |= wanted.keys()
-    return Held(frozenset(slices), cards, frozenset(unknown))
+    return Held(frozenset(slices), cards, frozenset(unknown), owners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,11 @@ class SeenCard:
     geometry: mig.Geometry
     is_settled: bool
     """It is as was asked."""
-    layout: MIGLayout | None
+    asked: CardSpec | None
+
+    @property
+    def layout(self) -> MIGLayout | None:
+        return self.asked.mig if self.asked else None
 
     @property
     def phase(self) -> str:
@@ -114,7 +122,8 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
     there = _placements(geometry, device) if geometry else None
     if geometry is None or there is None or not device.mig.capable:
         return None
-    layout = migcards.layouts(gpu_node).get(device.uuid)
+    asked = migcards.asked(gpu_node).get(device.uuid)
+    layout = asked.mig if asked else None
     wished = _wished(geometry, layout)
     used = tuple(
         place
@@ -142,7 +151,7 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
         else (is_settled or layout is None) and not device.mig.phase and since_s >= clocks.cooldown_s,
         is_taken=not device.mig.enabled and bool(taken.cards >> device.index & 1 or amounts.GPU in taken.resources),
     )
-    return SeenCard(card, device, geometry, is_settled, layout)
+    return SeenCard(card, device, geometry, is_settled, asked)
 
 
 def _placements(geometry: mig.Geometry, device: GPUDevice) -> tuple[mig.Placement, ...] | None:

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.mig import census, demand
+from kgwe.apps.mig import census, demand, drains
 from kgwe.apps.mig.status import Outcome, is_only_talk, status_of
 from kgwe.kube import migcards, resources, timestamp
 from kgwe.kube.api.gpunode import CardSpec, MIGLayout
 from kgwe.model import mig, quantity
 from kgwe.sharing import rebalance
-from kgwe.sharing.cutcards import Gate
+from kgwe.sharing.cutcards import Gate, Group
 from kgwe.sharing.lifecycle import name_of
-from kgwe.sharing.rebalance import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.api.migstrategy import MIGStrategy
     from kgwe.kube.client import KubeClient
-    from kgwe.sharing.cutcards import Ask, CutCard
+    from kgwe.sharing.cutcards import Ask, CutCard, Movable
 
 log = structlog.get_logger(__name__)
 
@@ -74,8 +73,10 @@ class _Round:
     gate: Gate
     asks: list[Ask]
     taken: dict[str, census.Held]
+    movable: dict[str, Movable]  # by uid
     served_by: dict[str, int] = field(default_factory=dict)  # request -> group that has a place for it
-    layouts: dict[str, dict[str, MIGLayout]] = field(default_factory=dict)  # node -> card -> layout
+    drained_by: dict[str, int] = field(default_factory=dict)  # request -> group in which others make way for it
+    layouts: dict[str, dict[str, CardSpec]] = field(default_factory=dict)  # node -> card -> what is asked of it
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
 
@@ -88,10 +89,12 @@ class Controller:
         settings: Settings,
         stores: Stores,
         *,
+        record: drains.Record = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
+        self.asking = drains.Asking(client, record=record, pause_s=settings.drain_pause_seconds, clock=clock)
         self._settings = settings
         self._stores = stores
         self._clock = clock
@@ -100,6 +103,7 @@ class Controller:
         self._memories: dict[str, _Memory] = {}
         self._asked_at: dict[str, float] = {}  # card -> when it was last asked to change
         self._written: dict[str, GPUNode] = {}  # newer than the watch has shown
+        self._movable: frozenset[str] = frozenset()  # uids of pods that consent to be moved
         self._of_others: dict[str, tuple[CardSpec, ...]] = {}  # node -> what others ask of its cards
         #: cards asked to change so far, and requests that no card can be cut for now
         self.recuts = 0
@@ -108,13 +112,19 @@ class Controller:
         self.phases: dict[str, int] = {}
 
     async def round(self) -> None:
-        """Decide on every selected card and write what changed."""
+        """Decide on every selected card, write what changed, and ask those to leave who are in the way."""
+        await self._decide_and_write()
+        if await self.asking.evict(self._gpu_nodes().values(), self._stores.pods.values(), self._movable):
+            await self._decide_and_write()
+
+    async def _decide_and_write(self) -> None:
         shown = self._stores
         # A copy, for a thread: what is decided for thousands of cards must not hold up the Lease.
         copy = Stores(
             dict(shown.strategies), dict(shown.nodes), dict(self._gpu_nodes()), dict(shown.pods), dict(shown.workloads)
         )
         decided = await asyncio.to_thread(self._decide, copy)
+        self._movable = frozenset(decided.movable)
         for node in sorted(decided.layouts.keys() | self._owned()):
             await self._write_node(node, decided.layouts.get(node, {}))
         for name, outcome in decided.outcomes.items():
@@ -134,11 +144,15 @@ class Controller:
         self._count_requests(stores)
         nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
         asks = demand.asks(stores.pods.values(), stores.workloads.values(), nodes)[:_MOST_ASKS]
-        found = _Round(now_s, Gate(0), asks, self._taken(stores))
+        taken = self._taken(stores)
+        found = _Round(now_s, Gate(0), asks, taken, self._find_movable(stores, taken, nodes))
         cards = self._select(stores, found)
         moving = {each.card.node for group in cards.values() for each in group if each.is_moving}
         moving = {node for node in moving if self._is_patient(gpu_nodes[node], now_s)}
-        found.gate = Gate(max(self._settings.max_concurrent_nodes - len(moving), 0), frozenset(moving))
+        # Nodes that pods are leaving have been let through already.
+        drained = {each.card.node for group in cards.values() for each in group if each.card.drain} - moving
+        slots = self._settings.max_concurrent_nodes - len(moving) - len(drained)
+        found.gate = Gate(max(slots, 0), frozenset(moving), frozenset(drained))
         groups = [
             (name, [seen for seen in mine if seen.geometry is geometry])
             for name, mine in cards.items()
@@ -149,14 +163,22 @@ class Controller:
         for name in cards:
             found.outcomes[name].seen = tuple(cards[name])
             self._remember(stores.strategies[name], cards[name], found)
-        for number, (name, mine) in enumerate(groups):
-            self._decide_group(number, stores.strategies[name], mine, found)
+        self._decide_groups(stores, groups, found)
         self.waiting = sum(len(outcome.waiting) for outcome in found.outcomes.values())
         self.phases = {}
         for each in (each for group in cards.values() for each in group):
             phase = each.phase or ("Ready" if each.is_settled else "Pending")
             self.phases[phase] = self.phases.get(phase, 0) + 1
         return found
+
+    def _find_movable(
+        self, stores: Stores, taken: Mapping[str, census.Held], nodes: demand.Nodes
+    ) -> dict[str, Movable]:
+        if not self._settings.enable_draining:
+            return {}
+        willing = drains.Willing(stores.pods.values(), stores.workloads.values(), self.asking.refused)
+        started = self._wall() - self._settings.drain_min_run_seconds
+        return willing.movable(stores.gpu_nodes, taken, nodes, started_before_s=started)
 
     def _count_requests(self, stores: Stores) -> None:
         wall_s = self._wall()
@@ -183,6 +205,7 @@ class Controller:
         order = sorted(stores.strategies.values(), key=lambda each: (-each.spec.priority, each.metadata.name))
         cards: dict[str, list[SeenCard]] = {each.metadata.name: [] for each in order}
         clocks = census.Clocks(self._asked_at, self._settings.cooldown_seconds, self._settings.patience_seconds)
+        by_uid = {pod.metadata.uid: pod for pod in stores.pods.values()} if _is_any_drained(stores) else {}
         for name in cards:
             found.outcomes[name] = Outcome()
         for node_name, obj in sorted(stores.gpu_nodes.items()):
@@ -201,7 +224,9 @@ class Controller:
                     outcome.left_alone[node_name] = why or "its cards are cut in a way that is not known"
                 else:
                     self._asked_at.setdefault(device.uuid, found.now_s - clocks.cooldown_s)
-                    cards[chosen.metadata.name].append(seen)
+                    after_s = self._wall() - self._settings.drain_timeout_seconds
+                    drain = drains.read(seen, found.taken[node_name], by_uid, found.movable, begun_after_s=after_s)
+                    cards[chosen.metadata.name].append(replace(seen, card=replace(seen.card, drain=drain)))
         return cards
 
     def _is_patient(self, obj: GPUNode, now_s: float) -> bool:
@@ -223,11 +248,35 @@ class Controller:
         }
         memory.busy.look(used, found.now_s, interval_s)
 
-    def _decide_group(self, number: int, strategy: MIGStrategy, cards: Sequence[SeenCard], found: _Round) -> None:
-        name, spec, settings = strategy.metadata.name, strategy.spec, self._settings
-        memory, outcome, geometry = self._memories[name], found.outcomes[name], cards[0].geometry
+    def _decide_groups(self, stores: Stores, groups: Sequence[tuple[str, list[SeenCard]]], found: _Round) -> None:
+        """First without asking anybody to leave. Who is still without a place then may be worth that."""
+        decided: dict[int, tuple[Group, rebalance.Decision]] = {}
+        waiting: dict[str, None] = {}
+        for number, (name, mine) in enumerate(groups):
+            group = self._group(stores.strategies[name], mine, found)
+            decided[number] = group, self._decide_group(number, group, found)
+            waiting |= dict.fromkeys(decided[number][1].waiting)
+        for number, (_, first) in decided.items():
+            found.drained_by |= {card.drain.ask: number for card in first.cards if card.drain}
+        for number, (group, first) in decided.items():
+            if group.movable and any(name not in found.served_by for name in waiting):
+                cards = (replace(card, is_open=card.is_open and card.uuid not in first.changed) for card in first.cards)
+                again = replace(group, cards=tuple(cards), is_due=False, may_drain=True)
+                second = self._decide_group(number, again, found)
+                found.drained_by |= {card.drain.ask: number for card in second.cards if card.drain}
+                changed = first.changed | second.changed
+                decided[number] = group, replace(second, changed=changed, short=first.short)
+        for number, (name, mine) in enumerate(groups):
+            self._keep(mine, decided[number][1], found, found.outcomes[name])
+
+    def _group(self, strategy: MIGStrategy, cards: Sequence[SeenCard], found: _Round) -> Group:
+        spec, settings = strategy.spec, self._settings
+        memory, outcome, geometry = self._memories[strategy.metadata.name], found.outcomes, cards[0].geometry
+        if not rebalance.known(geometry, spec.profileDistribution):
+            outcome[strategy.metadata.name].strange.append(geometry.name)
         is_dynamic = spec.allowDynamicReconfig and settings.enable_auto_rebalancing
-        group = Group(
+        mine = {seen.card.uuid for seen in cards}
+        return Group(
             geometry,
             spec.profileDistribution,
             tuple(self._with_warm(seen, memory, spec.minUtilizationThreshold) for seen in cards),
@@ -235,17 +284,22 @@ class Controller:
             is_due=is_dynamic and memory.is_due,
             mix=self._mix.weights(self._wall()),
             preferred=settings.preferred_profiles if settings.enable_prewarming else (),
+            movable=tuple(
+                each for each in found.movable.values() if is_dynamic and all(uuid in mine for uuid, _ in each.slices)
+            ),
+            may_drain=False,
         )
-        asks = [ask for ask in found.asks if found.served_by.get(ask.name, number) == number]
+
+    @staticmethod
+    def _decide_group(number: int, group: Group, found: _Round) -> rebalance.Decision:
+        theirs = {**found.drained_by, **found.served_by} if group.may_drain else found.served_by
+        asks = [ask for ask in found.asks if theirs.get(ask.name, number) == number]
         decision = rebalance.decide(group, asks, found.gate)
         found.gate = decision.gate
-        self._keep(cards, decision, found, outcome)
-        if not rebalance.known(geometry, spec.profileDistribution):
-            outcome.strange.append(geometry.name)
-        left = {text.partition(":")[0] for text in decision.waiting}
         for ask in asks:
-            if ask.profile in geometry.profiles and ask.name not in left:
+            if ask.profile in group.geometry.profiles and ask.name not in decision.waiting:
                 found.served_by[ask.name] = number
+        return decision
 
     @staticmethod
     def _with_warm(seen: SeenCard, memory: _Memory, threshold: float) -> CutCard:
@@ -257,19 +311,24 @@ class Controller:
         return replace(seen.card, warm=frozenset(warm))
 
     def _keep(self, cards: Sequence[SeenCard], decision: rebalance.Decision, found: _Round, outcome: Outcome) -> None:
+        now = timestamp.of(self._wall())
         for seen, new in zip(cards, decision.cards, strict=True):
-            layouts = found.layouts.setdefault(new.node, {})
-            if new.uuid in decision.changed or (new.is_decided and seen.layout is None):
+            wanted = found.layouts.setdefault(new.node, {})
+            is_changed = new.uuid in decision.changed
+            if is_changed or (new.is_decided and seen.asked is None):
                 layout = MIGLayout(not new.is_whole, tuple(name_of(place) for place in new.layout))
-                layouts[new.uuid] = layout
-                if layout != seen.layout and new.uuid in decision.changed:
+                is_new = is_changed and (seen.asked is None or layout != drains.ended(seen.asked).mig)
+                wanted[new.uuid] = CardSpec(new.uuid, layout, now if is_new or seen.asked is None else seen.asked.since)
+                if is_new:
                     self.recuts += 1
                     self._asked_at[new.uuid] = found.now_s
                     outcome.changed.add(new.uuid)
                     log.info("card_to_cut", node=new.node, uuid=new.uuid, layout=layout.instances or "whole")
-            elif seen.layout is not None:
-                layouts[new.uuid] = seen.layout
-        outcome.waiting += decision.waiting
+            elif seen.asked is not None:
+                wanted[new.uuid] = drains.written(seen.asked, seen.card, new, found.movable, now)
+        outcome.waiting += tuple(
+            f"{name}: {why}" for name, why in decision.waiting.items() if name not in found.served_by
+        )
         for profile, count in decision.short.items():
             outcome.short[profile] = outcome.short.get(profile, 0) + count
 
@@ -279,17 +338,15 @@ class Controller:
         """Nodes that a decision was written to."""
         return {name for name, obj in self._gpu_nodes().items() if obj.spec.cards}
 
-    async def _write_node(self, node: str, layouts: Mapping[str, MIGLayout]) -> None:
+    async def _write_node(self, node: str, cards: Mapping[str, CardSpec]) -> None:
         obj = self._gpu_nodes()[node]
-        wanted = tuple(
-            CardSpec(device.uuid, layouts[device.uuid]) for device in obj.status.gpus if device.uuid in layouts
-        )
+        wanted = tuple(cards[device.uuid] for device in obj.status.gpus if device.uuid in cards)
         if wanted == obj.spec.cards or (not wanted and self._of_others.get(node) == obj.spec.cards):
             return
         # The uid keeps a node that is gone from coming back as an empty one.
         body: dict[str, Any] = {"metadata": {"name": node, "uid": obj.metadata.uid}, "spec": {}}
         if wanted:
-            body["spec"]["cards"] = [_manifest(card) for card in wanted]
+            body["spec"]["cards"] = [drains.manifest(card) for card in wanted]
         try:
             written = self._written[node] = await self._client.apply(resources.GPU_NODE, body)
         except (errors.NotFound, errors.Conflict) as exc:
@@ -322,11 +379,8 @@ def _places(seen: SeenCard) -> list[mig.Placement]:
     return [mig.Placement(seen.geometry.profiles[each.profile], each.start) for each in seen.device.mig.instances]
 
 
-def _manifest(card: CardSpec) -> dict[str, Any]:
-    layout: dict[str, Any] = {"enabled": card.mig.enabled}
-    if card.mig.instances:
-        layout["instances"] = list(card.mig.instances)
-    return {"uuid": card.uuid, "mig": layout}
+def _is_any_drained(stores: Stores) -> bool:
+    return any(card.drain is not None for obj in stores.gpu_nodes.values() for card in obj.spec.cards)
 
 
 def _is_newer(mine: GPUNode, shown: GPUNode) -> bool:

@@ -99,8 +99,7 @@ def asks(pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], nodes: Node
         meta, wants = workload.metadata, workload.spec.gpuRequirements
         if wants.mig is None or not is_waiting_workload(workload):
             continue
-        allowed = nodes.for_pod(_template(workload), wants.gpuModel, wants.architecture)
-        ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed)
+        ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed(workload, nodes))
         found.append((meta.creationTimestamp or "", ask))
     return [ask for _, ask in sorted(found, key=lambda each: (each[0], each[1].name))]
 
@@ -128,6 +127,12 @@ def planned(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
         if workload.status.phase in on_the_way
         for each in workload.status.migInstances
     )
+
+
+def allowed(workload: GPUWorkload, nodes: Nodes) -> frozenset[str]:
+    """Nodes that its pods may go to."""
+    wants = workload.spec.gpuRequirements
+    return nodes.for_pod(_template(workload), wants.gpuModel, wants.architecture)
 
 
 def _template(workload: GPUWorkload) -> core.PodSpec:

@@ -22,10 +22,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe import errors
-from kgwe.apps.mig import demand
+from kgwe.apps.mig import demand, drains
 from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
 from kgwe.kube import resources, translate
 from kgwe.kube.client import KubeClient
+from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.model import amounts
@@ -70,10 +71,13 @@ class MigController:
         pods = Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed")
         workloads = Informer(client, resources.GPU_WORKLOAD)
         self.informers: list[Informer[Any]] = [strategies, nodes, gpu_nodes, pods, workloads]
+        acting = client.guarded(self.guard)
+        self.events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
         self.controller = Controller(
-            client.guarded(self.guard),
+            acting,
             settings,
             Stores(strategies.store, nodes.store, gpu_nodes.store, pods.store, workloads.store),
+            record=self.events.record,
         )
         self._wake = asyncio.Event()
         for informer, matters in zip(self.informers, _MATTERS, strict=True):
@@ -137,6 +141,7 @@ class MigController:
         """Informers and the campaign for the Lease; if one breaks, so does the process."""
         owner = asyncio.current_task()
         tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
+        tasks.append(asyncio.create_task(self.events.run()))
         if self.settings.leader_elect:
             tasks.append(asyncio.create_task(self.elector.run()))
 
@@ -199,12 +204,15 @@ def _of_pod(pod: core.Pod) -> Any:
     wanted = [name for each in pod.spec.containers for name in each.resources.limits if amounts.is_gpu(name)]
     if not wanted:
         return None
-    return wanted, pod.spec.nodeName, pod.status.phase, demand.is_waiting_pod(pod)
+    consents = pod.metadata.annotations.get(drains.ANNOTATION)
+    is_leaving = pod.metadata.deletionTimestamp is not None
+    return wanted, pod.spec.nodeName, pod.status.phase, demand.is_waiting_pod(pod), consents, is_leaving
 
 
 def _of_workload(workload: GPUWorkload) -> Any:
     wanted = workload.spec.gpuRequirements.mig
-    return wanted and (wanted, workload.status.phase, demand.is_waiting_workload(workload))
+    consents = workload.metadata.annotations.get(drains.ANNOTATION)
+    return wanted and (wanted, workload.status.phase, demand.is_waiting_workload(workload), consents)
 
 
 # What of a kind can change a decision, in the order of the informers.
@@ -229,6 +237,12 @@ class _Gauges(Collector):
         waiting = GaugeMetricFamily("kgwe_mig_waiting", "Requests for slices that no card can be cut for now")
         waiting.add_metric([], controller.waiting)
         yield waiting
+        moved = CounterMetricFamily(
+            "kgwe_mig_drained_pods", "Pods asked to make way for a cut, by what came of it", labels=["outcome"]
+        )
+        for outcome, count in sorted(controller.asking.asked.items()):
+            moved.add_metric([outcome], count)
+        yield moved
         cards = GaugeMetricFamily(
             "kgwe_mig_cards", "Cards that strategies select, by how far they are", labels=["phase"]
         )

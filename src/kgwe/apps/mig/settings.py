@@ -33,6 +33,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_concurrent_nodes: int = 8
     # Seconds an agent has to do what it was asked; then its node is no longer waited for.
     patience_seconds: float = 180.0
+    # Whether pods that consent may be moved so that a card can be cut.
+    enable_draining: bool = True
+    # Seconds a pod has run at least before it is moved.
+    drain_min_run_seconds: float = 300.0
+    # Seconds moved pods have to leave; then nothing is cut for now, and their slices are in service again.
+    drain_timeout_seconds: float = 600.0
+    # Seconds after which a pod that a disruption budget kept where it is may be asked again.
+    drain_pause_seconds: float = 300.0
     # Seconds after which what was asked counts half in the forecast.
     forecast_half_life_seconds: float = 3600.0
     # Address of /metrics, /healthz and /readyz.

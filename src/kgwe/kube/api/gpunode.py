@@ -57,6 +57,27 @@ class MIGLayout(ApiStruct, frozen=True):
         tuple[Annotated[str, about("Profile and first memory slice, 3g.40gb@4.", max_length=32, rules=(_PLACE,))], ...],
         about("All slices the card is to have.", max_items=16),
     ] = ()
+    withheld: Annotated[
+        tuple[Annotated[str, about("Profile and first memory slice, 3g.40gb@4.", max_length=32, rules=(_PLACE,))], ...],
+        about(
+            "Those of the slices that nobody else is given: they are to go once pods have left the card.", max_items=16
+        ),
+    ] = ()
+
+
+class DrainedPod(ApiStruct, frozen=True):
+    """A pod that was asked to leave."""
+
+    pod: Annotated[str, about("Namespace and name of the pod.", max_length=320)]
+    uid: Annotated[str, about("Its uid.", max_length=64)]
+
+
+class Drain(ApiStruct, frozen=True):
+    """Pods that consent to be moved, and were asked to leave the withheld slices so that the card can be cut."""
+
+    waiting: Annotated[str, about("Who waits for the cut: a pod or workload.", max_length=400)]
+    pods: Annotated[tuple[DrainedPod, ...], about("Who was asked.", max_items=16)]
+    since: Annotated[Timestamp, about("When.")]
 
 
 class CardSpec(ApiStruct, frozen=True):
@@ -64,6 +85,8 @@ class CardSpec(ApiStruct, frozen=True):
 
     uuid: Annotated[str, about("Identity of the card, GPU-….", max_length=64)]
     mig: Annotated[MIGLayout, about("How it is to be cut. Until it is, nothing of it that has to change is offered.")]
+    since: Annotated[Timestamp | None, about("When it was first asked to be cut so.")] = None
+    drain: Annotated[Drain | None, about("Who is to leave first; left out when nobody has to.")] = None
 
 
 class GPUNodeSpec(ApiStruct, frozen=True):

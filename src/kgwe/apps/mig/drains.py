@@ -1,0 +1,239 @@
+"""Pods that consent to be moved so that a card can be cut: who they are, who was asked, and asking them.
+
+    GPUNode.spec: slices withheld, who is to leave them, for whom ──► evicted ──► all gone ──► the card is cut
+                                                                        └ a budget says no: as if nobody had been asked
+
+All of it is in the GPUNode, written before the first pod is evicted: whoever takes over in the middle goes on.
+Pods go by the eviction API. They are made anew by their owners and placed like any other; a pod that nobody would
+make anew, or of which a whole gang depends, is not moved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.apps.mig import census, demand
+from kgwe.apps.scheduler import evictions, jobs, seating
+from kgwe.kube import resources, timestamp, translate
+from kgwe.kube.api import gpunode
+from kgwe.kube.api.gpunode import DrainedPod
+from kgwe.kube.events import Event
+from kgwe.model import amounts, mig
+from kgwe.sharing.cutcards import Ask, Drain, Movable
+from kgwe.sharing.lifecycle import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from kgwe.apps.mig.census import Held, SeenCard
+    from kgwe.kube.api import core
+    from kgwe.kube.api.gpunode import CardSpec, GPUNode
+    from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.client import KubeClient
+    from kgwe.sharing.cutcards import CutCard
+
+log = structlog.get_logger(__name__)
+
+#: on a pod, or on a GPUWorkload for all its pods
+ANNOTATION: Final = "kgwe.nvidia.io/drain"
+_CONSENT: Final = "consent"
+# These would come back to the node they were moved from.
+_BOUND_TO_NODE: Final = ("DaemonSet", "Node")
+
+Record = Callable[[Event], None]
+
+
+# --- who consents ---------------------------------------------------------------------------------------
+
+
+class Willing:
+    """The pods that may be asked, and those that were. `refused`: uids of pods that a budget keeps where they are."""
+
+    def __init__(self, pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], refused: Collection[str]) -> None:
+        self._workloads = {each.metadata.uid: each for each in workloads}
+        self.pods = {pod.metadata.uid: pod for pod in pods if pod.spec.nodeName and self._consents(pod)}
+        self._refused = refused
+
+    def _consents(self, pod: core.Pod) -> bool:
+        meta = pod.metadata
+        workload = self._workloads.get(meta.labels.get(jobs.UID_LABEL, ""))
+        said = workload.metadata.annotations.get(ANNOTATION) if workload else None
+        return meta.annotations.get(ANNOTATION, said) == _CONSENT
+
+    def movable(
+        self,
+        gpu_nodes: Mapping[str, GPUNode],
+        taken: Mapping[str, Held],
+        nodes: demand.Nodes,
+        *,
+        started_before_s: float,
+    ) -> dict[str, Movable]:
+        """Uid -> what it has and where it could go. Seconds are those since 1970."""
+        found: dict[str, Movable] = {}
+        for name in {pod.spec.nodeName for pod in self.pods.values()} & gpu_nodes.keys():
+            has: dict[str, list[tuple[str, mig.Placement]]] = {}
+            owners = taken[name].owners
+            for device in gpu_nodes[name].status.gpus:
+                geometry = census.geometry_of(device)
+                for each in device.mig.instances:
+                    uid = owners.get((device.index, each.start), "")
+                    if uid in self.pods and geometry is not None and each.profile in geometry.profiles:
+                        place = mig.Placement(geometry.profiles[each.profile], each.start)
+                        has.setdefault(uid, []).append((device.uuid, place))
+            for uid, slices in has.items():
+                home = self._home(self.pods[uid], nodes)
+                if home is not None and home.count == len(slices) and self._may_go(self.pods[uid], started_before_s):
+                    is_leaving = self.pods[uid].metadata.deletionTimestamp is not None
+                    found[uid] = Movable(uid, home, tuple(slices), is_leaving)
+        return found
+
+    def _may_go(self, pod: core.Pod, started_before_s: float) -> bool:
+        meta, status = pod.metadata, pod.status
+        owner = meta.controller
+        return (
+            meta.uid not in self._refused
+            and status.phase == "Running"
+            and owner is not None
+            and owner.kind not in _BOUND_TO_NODE
+            and seating.SEAT_ANNOTATION not in meta.annotations
+            and seating.SEATED_LABEL not in meta.labels
+            and status.startTime is not None
+            and timestamp.parse(status.startTime).timestamp() <= started_before_s
+        )
+
+    def _home(self, pod: core.Pod, nodes: demand.Nodes) -> Ask | None:
+        """What it will ask for when it is made anew; None where that cannot be told."""
+        wanted = demand.slices(pod.spec)
+        if wanted is None or translate.requested(pod.spec).get(amounts.GPU):
+            return None
+        uid = pod.metadata.labels.get(jobs.UID_LABEL)
+        if uid is None:
+            return Ask(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
+        # Its own spec holds it to the node it was planned for.
+        workload = self._workloads.get(uid)
+        return Ask(f"pod {pod.metadata.key}", *wanted, demand.allowed(workload, nodes)) if workload else None
+
+
+# --- who was asked --------------------------------------------------------------------------------------
+
+
+def read(
+    seen: SeenCard, taken: Held, pods: Mapping[str, core.Pod], movable: Collection[str], *, begun_after_s: float
+) -> Drain | None:
+    """What is written about a card; `pods` by uid. What began earlier than that is broken."""
+    asked = seen.asked
+    if asked is None or asked.drain is None:
+        return None
+    places = tuple(place for place in seen.card.layout if name_of(place) in asked.mig.withheld)
+    uids = frozenset(each.uid for each in asked.drain.pods)
+    owners = {taken.owners.get((seen.device.index, place.start)) for place in places} - {None}
+    staying = [
+        uid for uid in uids if uid in pods and pods[uid].metadata.deletionTimestamp is None and uid not in movable
+    ]
+    is_late = timestamp.parse(asked.drain.since).timestamp() < begun_after_s
+    is_broken = not places or bool(owners - uids) or bool(staying) or is_late
+    return Drain(asked.drain.waiting, uids, places, is_broken)
+
+
+def written(asked: CardSpec, old: CutCard, new: CutCard, movable: Mapping[str, Movable], now: str) -> CardSpec:
+    """What is asked of a card that stays as it is, but for who is to leave it."""
+    if new.drain is None:
+        return ended(asked)
+    if new.drain == old.drain:
+        return asked
+    pods = tuple(DrainedPod(movable[uid].home.name.removeprefix("pod "), uid) for uid in sorted(new.drain.pods))
+    withheld = tuple(name_of(place) for place in new.drain.places)
+    log.info("card_to_drain", node=new.node, uuid=new.uuid, withheld=withheld, waiting=new.drain.ask)
+    layout = msgspec.structs.replace(asked.mig, withheld=withheld)
+    return msgspec.structs.replace(asked, mig=layout, drain=gpunode.Drain(new.drain.ask, pods, now))
+
+
+def ended(asked: CardSpec) -> CardSpec:
+    """Nobody is to leave any more."""
+    if asked.drain is None and not asked.mig.withheld:
+        return asked
+    return msgspec.structs.replace(asked, mig=msgspec.structs.replace(asked.mig, withheld=()), drain=None)
+
+
+def manifest(card: CardSpec) -> dict[str, object]:
+    """What is asked of a card, as it is written: nothing that is not said."""
+    layout: dict[str, object] = {"enabled": card.mig.enabled}
+    layout |= {"instances": list(card.mig.instances)} if card.mig.instances else {}
+    layout |= {"withheld": list(card.mig.withheld)} if card.mig.withheld else {}
+    found: dict[str, object] = {"uuid": card.uuid, "mig": layout}
+    if card.since is not None:
+        found["since"] = card.since
+    if card.drain is not None:
+        pods = [{"pod": each.pod, "uid": each.uid} for each in card.drain.pods]
+        found["drain"] = {"waiting": card.drain.waiting, "pods": pods, "since": card.drain.since}
+    return found
+
+
+# --- asking them ----------------------------------------------------------------------------------------
+
+
+class Asking:
+    """Evicts the pods that GPUNodes name, and remembers who refused. `clock` is monotonic."""
+
+    def __init__(
+        self, client: KubeClient, *, record: Record, pause_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`pause_s`: how long a pod that a budget kept where it is, is not asked again."""
+        self._client = client
+        self._record = record
+        self._pause_s = pause_s
+        self._clock = clock
+        self._until: dict[str, float] = {}
+        #: outcome -> pods
+        self.asked = {"accepted": 0, "refused": 0}
+
+    @property
+    def refused(self) -> frozenset[str]:
+        now_s = self._clock()
+        self._until = {uid: until for uid, until in self._until.items() if until > now_s}
+        return frozenset(self._until)
+
+    async def evict(self, gpu_nodes: Iterable[GPUNode], pods: Iterable[core.Pod], movable: Collection[str]) -> bool:
+        """Ask all who have not been; whether one refused: nobody else is asked for the same cut then.
+
+        `movable`: uids of those who consent. What a GPUNode says beyond that is not followed.
+        """
+        drained = [(node, card) for node in gpu_nodes for card in node.spec.cards if card.drain is not None]
+        if not drained:
+            return False
+        by_uid = {pod.metadata.uid: pod for pod in pods}
+        in_vain: set[str] = set()
+        for node, card in drained:
+            for named in card.drain.pods if card.drain and card.drain.waiting not in in_vain else ():
+                pod = by_uid.get(named.uid)
+                if pod is None or pod.metadata.deletionTimestamp is not None or named.uid not in movable:
+                    continue
+                if card.drain and not await self._evict(pod, node, card, card.drain.waiting):
+                    in_vain.add(card.drain.waiting)
+                    break
+        return bool(in_vain)
+
+    async def _evict(self, pod: core.Pod, node: GPUNode, card: CardSpec, waiting: str) -> bool:
+        index = next((each.index for each in node.status.gpus if each.uuid == card.uuid), -1)
+        what = f"GPU {index} of node {node.metadata.name} is to be cut for {waiting}"
+        try:
+            await evictions.evict(self._client, pod)
+        except errors.NotFound:
+            return True
+        except evictions.Refused as exc:
+            self.asked["refused"] += 1
+            self._until[pod.metadata.uid] = self._clock() + self._pause_s
+            self._record(Event(resources.POD, pod.metadata, "Normal", "DrainRefused", f"{what}, but {exc}", "Draining"))
+            log.info("drain_refused", pod=pod.metadata.key, node=node.metadata.name, error=str(exc))
+            return False
+        self.asked["accepted"] += 1
+        note = f"{what}, and it consents to be moved"
+        self._record(Event(resources.POD, pod.metadata, "Normal", "Drained", note, "Draining"))
+        log.info("drained", pod=pod.metadata.key, node=node.metadata.name, card=card.uuid, waiting=waiting)
+        return True
