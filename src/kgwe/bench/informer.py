@@ -1,8 +1,8 @@
 """`kgwe bench informer`: what it costs to know every pod of a big cluster.
 
 Pods that nobody schedules are created on a private cluster and listed page by page, each time by a process of its
-own: by our informer, by lightkube's typed client (the baseline), and into plain dictionaries. Wall time includes the
-API server, which encodes every page on the same machine; CPU time is the lister's alone.
+own: by our informer, by the same in JSON, by lightkube's typed client (the baseline), and into plain dictionaries. Wall
+time includes the API server, which encodes every page on the same machine; CPU time is the lister's alone.
 """
 
 from __future__ import annotations

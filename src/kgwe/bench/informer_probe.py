@@ -6,6 +6,7 @@ A process for each, so that memory of one way is not charged to another.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import os
 import resource
@@ -16,21 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kgwe.kube import resources
+from kgwe.kube import codec, resources
 from kgwe.kube.client import KubeClient
+from kgwe.kube.codec import Codecs
 from kgwe.kube.informer import Informer
 from kgwe.kube.resources import Resource
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager
 
     List = Callable[[], Coroutine[Any, Any, Any]]
 
 INFORMER = "informer"
+JSON = "json"
 LIGHTKUBE = "lightkube"
 DICTS = "dicts"
-WAYS = (INFORMER, LIGHTKUBE, DICTS)
+WAYS = (INFORMER, JSON, LIGHTKUBE, DICTS)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -45,7 +49,7 @@ class Result(msgspec.Struct, frozen=True):
 
 async def measure(way: str, kubeconfig: str, page_size: int, lists: int) -> Result:
     """List once to warm up, then `lists` times on the clock; the objects of the last list are kept while weighing."""
-    connected = {INFORMER: _by_informer, LIGHTKUBE: _by_lightkube, DICTS: _as_dicts}[way]
+    connected = {INFORMER: _by_informer, JSON: _in_json, LIGHTKUBE: _by_lightkube, DICTS: _as_dicts}[way]
     before_mb = _rss_mb()
     walls, cpus = [], []
     kept: Any = None
@@ -67,16 +71,26 @@ async def measure(way: str, kubeconfig: str, page_size: int, lists: int) -> Resu
         rss_before_mb=before_mb,
         rss_mb=weight_mb,
         rss_peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        bytes=await _bytes(kubeconfig, page_size),
+        bytes=await _bytes(kubeconfig, page_size, Codecs(resources.POD).accept if way == INFORMER else codec.JSON),
     )
 
 
+def _by_informer(kubeconfig: str, page_size: int) -> AbstractAsyncContextManager[List]:
+    """As our processes do: in protobuf."""
+    return _informed(resources.POD, kubeconfig, page_size)
+
+
+def _in_json(kubeconfig: str, page_size: int) -> AbstractAsyncContextManager[List]:
+    """The same informer, as it reads kinds that have no protobuf."""
+    return _informed(dataclasses.replace(resources.POD, message=""), kubeconfig, page_size)
+
+
 @asynccontextmanager
-async def _by_informer(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
+async def _informed(kind: Resource[Any], kubeconfig: str, page_size: int) -> AsyncIterator[List]:
     async with KubeClient.connect(kubeconfig) as client:
 
         async def list_all() -> Any:
-            informer = Informer(client, resources.POD, page_size=page_size)
+            informer = Informer(client, kind, page_size=page_size)
             running = asyncio.ensure_future(informer.run())
             try:
                 await informer.synced.wait()
@@ -116,11 +130,12 @@ async def _as_dicts(kubeconfig: str, page_size: int) -> AsyncIterator[List]:
         yield list_all
 
 
-async def _bytes(kubeconfig: str, page_size: int) -> int:
+async def _bytes(kubeconfig: str, page_size: int, accept: str) -> int:
     """What the server sends for all of them, from one page."""
     async with KubeClient.connect(kubeconfig) as client:
-        body = await client.request("GET", resources.POD.path(), params={"limit": str(page_size)})
-        page: dict[str, Any] = msgspec.json.decode(body)
+        params = {"limit": str(page_size)}
+        body = await client.request("GET", resources.POD.path(), params=params, accept=accept)
+        page: dict[str, Any] = msgspec.json.decode(await client.request("GET", resources.POD.path(), params=params))
         total: int = len(page["items"]) + page["metadata"].get("remainingItemCount", 0)
         return len(body) * total // max(len(page["items"]), 1)
 

@@ -14,6 +14,9 @@ An object that cannot be decoded hides no other; if an earlier state of it was u
 what the object holds (a GPU, say) is not free just because we cannot read it. A handler that raises ends `run`:
 memory that missed a change is worth less than a restart.
 
+All of this is the same in JSON and in protobuf (`codec.py`). Of objects that `keep` picks, the bytes are kept too, as
+long as they are picked: whoever writes such an object back writes also what its struct leaves out.
+
 Assumptions about the other side: a list without a version is a consistent read; a watch delivers every
 change after its version or fails with 410; bookmarks only move the version forward.
 """

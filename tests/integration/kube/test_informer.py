@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+from tests.integration.kube import configmaps
+from tests.integration.kube.configmaps import ConfigMap
 
 from kgwe import errors
 from kgwe.kube import resources
@@ -20,14 +22,15 @@ from kgwe.local.cluster import service_account_kubeconfig
 pytestmark = pytest.mark.cluster
 
 
-class ConfigMap(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta
-    data: dict[str, str] = {}
-
-
-CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=ConfigMap)
+CONFIG_MAP = configmaps.IN_JSON
 # The control plane puts a ConfigMap of its own into every namespace.
 OURS = {"labelSelector": "test=informer"}
+
+
+@pytest.fixture(autouse=True, params=[configmaps.IN_JSON, configmaps.IN_PROTOBUF], ids=["json", "protobuf"])
+def encoding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test in each."""
+    monkeypatch.setattr(request.module, "CONFIG_MAP", request.param)
 
 
 async def create(client: KubeClient, namespace: str, name: str, **data: str) -> ConfigMap:
@@ -35,8 +38,8 @@ async def create(client: KubeClient, namespace: str, name: str, **data: str) -> 
     return await client.create(CONFIG_MAP, body, namespace)
 
 
-def informer(client: KubeClient, namespace: str, resource: Resource[Any] = CONFIG_MAP, **how: Any) -> Informer[Any]:
-    return Informer(client, resource, namespace=namespace, label_selector=OURS["labelSelector"], **how)
+def informer(client: KubeClient, namespace: str, resource: Resource[Any] | None = None, **how: Any) -> Informer[Any]:
+    return Informer(client, resource or CONFIG_MAP, namespace=namespace, label_selector=OURS["labelSelector"], **how)
 
 
 # --- undisturbed ----------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ import httpx2
 import msgspec
 import pytest
 import pytest_asyncio
+from tests.integration.kube import configmaps
 
 from kgwe import errors
 from kgwe.kube import resources
-from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
 from kgwe.kube.client import KubeClient
 from kgwe.kube.informer import Informer
-from kgwe.kube.resources import Resource
 from kgwe.local import certificates, components
 
 if TYPE_CHECKING:
@@ -30,12 +29,13 @@ pytestmark = pytest.mark.cluster
 LABEL = "test=outage"
 
 
-class ConfigMap(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta
-    data: dict[str, str] = {}
+CONFIG_MAP = configmaps.IN_JSON
 
 
-CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=ConfigMap)
+@pytest.fixture(autouse=True, params=[configmaps.IN_JSON, configmaps.IN_PROTOBUF], ids=["json", "protobuf"])
+def encoding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test in each."""
+    monkeypatch.setattr(request.module, "CONFIG_MAP", request.param)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

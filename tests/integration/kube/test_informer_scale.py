@@ -70,6 +70,7 @@ def test_the_benchmark_runs_and_says_what_it_promises():
     assert told["name"] == "informer"
     assert {way: numbers["pods"] for way, numbers in told["metrics"]["ways"].items()} == {
         "informer": 600,
+        "json": 600,
         "lightkube": 600,
         "dicts": 600,
     }

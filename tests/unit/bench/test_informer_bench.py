@@ -6,7 +6,7 @@ import pytest
 
 from kgwe import errors
 from kgwe.bench import informer
-from kgwe.bench.informer_probe import DICTS, INFORMER, LIGHTKUBE, Result
+from kgwe.bench.informer_probe import DICTS, INFORMER, JSON, LIGHTKUBE, Result
 
 
 def result(cpu_s: float, rss_mb: float) -> Result:
@@ -25,6 +25,7 @@ def test_numbers_are_medians_per_pod_and_ratios_are_baseline_over_ours():
     metrics = informer.summarize(
         {
             INFORMER: [result(0.010, 50), result(0.010, 52), result(0.010, 90)],
+            JSON: [result(0.009, 53)],
             LIGHTKUBE: [result(0.050, 76)],
             DICTS: [result(0.080, 90)],
         }
@@ -38,7 +39,7 @@ def test_numbers_are_medians_per_pod_and_ratios_are_baseline_over_ours():
     assert metrics["bytes_per_pod"] == 4000
     assert metrics["lightkube_cpu_us_per_pod"] == 100
     assert (metrics["cpu_ratio"], metrics["rss_ratio"]) == (5, 3)
-    assert set(metrics["ways"]) == {INFORMER, LIGHTKUBE, DICTS}
+    assert set(metrics["ways"]) == {INFORMER, JSON, LIGHTKUBE, DICTS}
 
 
 @pytest.mark.parametrize("name", ["pods", "page_size", "lists", "repeat"])

@@ -28,7 +28,7 @@ def run(
     repeat: int = 3,
     json: Json = False,
 ) -> int:
-    """List every pod of a big cluster with our informer, with lightkube's typed client, and into dictionaries.
+    """List every pod of a big cluster with our informer (protobuf, JSON), with lightkube, and into dictionaries.
 
     Wall and CPU time per pod and memory, on a private local cluster, each way in processes of its own.
     With 10,000 pods it takes a few minutes, most of them to create the pods.
