@@ -19,6 +19,8 @@ from kgwe.placement import planning
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kgwe.kube.api import core
+
 
 @pytest.fixture
 def state():
@@ -101,6 +103,35 @@ def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state)
     gangs.planned(asked[-1].owner, replace(found, start=start))
     assert {state.ledger.pod_in(asked[-1].owner, number) for number in (0, 1)} == {"uid-p", "uid-q"}
     assert sum(free(state).values()) == 8
+
+
+def test_a_term_goes_on_with_the_seats_that_the_one_before_did_not_come_to_write(state):
+    gangs = state.on_foreign.__self__
+    asked: list[planning.Ask] = []
+    later: list[Callable[[], None]] = []
+    first: list[tuple[str, int]] = []
+    gangs.tell(want=asked.append, forget=_ignore, seat=_noting(first), free=_ignore, later=later.append)
+    for name in ("p", "q"):
+        state.on_pod(added(member(name, at="")))
+    later.pop()()
+    owner, found = asked[-1].owner, planning.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
+    assert isinstance(found, planning.Plan)
+    start = state.ledger.commit(owner, found.wanted, found.grants, [seat.node for seat in found.seats])
+    gangs.planned(owner, replace(found, start=start))
+    (written, number), (lacking, other) = first
+    gangs.deaf()
+    pin = state.ledger.seat(owner, number).node
+    state.on_pod(added(member(written, at="", pin=pin, says=f"{owner}/{number}")))
+
+    second: list[tuple[str, int]] = []
+    gangs.tell(want=asked.append, forget=_ignore, seat=_noting(second), free=_ignore, later=later.append)
+
+    assert second == [(lacking, other)]
+    assert len(asked) == 1, "and plans nothing anew"
+
+
+def _noting(seats: list[tuple[str, int]]) -> Callable[[str, core.Pod, int], None]:
+    return lambda _, pod, number: seats.append((pod.metadata.name, number))
 
 
 def _ignore(*_):

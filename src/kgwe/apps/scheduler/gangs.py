@@ -69,7 +69,8 @@ class Gangs:
         this in a moment."""
         self._want, self._forget, self._seat, self._free, self._later = want, forget, seat, free, later
         self._dirty = {}  # what came while nobody listened is looked at now
-        for owner in list(self._groups):
+        for owner, group in list(self._groups.items()):
+            self._seat_again(owner, group)
             self._look(owner)
 
     def deaf(self) -> None:
@@ -235,6 +236,13 @@ class Gangs:
     def _partial(self, owner: str, group: Group) -> Partial | None:
         nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
         return asking.partial_of(group, nodes, self._request_of)
+
+    def _seat_again(self, owner: str, group: Group) -> None:
+        """Pods whose seats were decided in an earlier term of this process, which ended before they were written."""
+        for uid, (pod, _) in group.members.items():
+            unwritten = not pod.spec.nodeName and seating.SEAT_ANNOTATION not in pod.metadata.annotations
+            if unwritten and (number := group.seats.get(uid)) is not None:
+                self._seat(owner, pod, number)
 
     def _seat_latecomers(self, owner: str, group: Group) -> None:
         """Pods that were made only when others had their nodes: their seats have been waiting for them."""
