@@ -91,13 +91,19 @@ class MigBed:
     async def strategy(self, name: str, **spec: Any) -> None:
         await self.client.apply(resources.MIG_STRATEGY, {"metadata": {"name": name}, "spec": spec})
 
-    async def workload(self, name: str, wants: dict[str, Any], annotations: dict[str, str] | None = None) -> Any:
+    async def workload(
+        self,
+        name: str,
+        wants: dict[str, Any],
+        annotations: dict[str, str] | None = None,
+        spec: dict[str, Any] | None = None,
+    ) -> Any:
         template = {
             "metadata": {"annotations": {"kgwe.nvidia.io/simulated-duration": "1h"}},
             "spec": {"containers": [{"name": "main", "image": "example.com/serve:1"}]},
         }
         meta = {"name": name, "annotations": annotations or {}}
-        body = {"metadata": meta, "spec": {"gpuRequirements": wants, "podTemplate": template}}
+        body = {"metadata": meta, "spec": {"gpuRequirements": wants, "podTemplate": template, **(spec or {})}}
         kind = {"apiVersion": resources.GPU_WORKLOAD.api_version, "kind": resources.GPU_WORKLOAD.kind}
         return await self.client.create(resources.GPU_WORKLOAD, {**kind, **body}, "default")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
+from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.controller import Controller, Stores
 from kgwe.apps.mig.settings import Settings
 from kgwe.kube import migcards, resources
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core, gpunode
     from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.api.migstrategy import MIGStrategy
+    from kgwe.kube.api.resource import ResourceClaim
     from kgwe.kube.events import Event
 
 POOL = "a100-mig"
@@ -44,6 +46,8 @@ class World:
         self.evicted: list[str] = []
         self.budgeted: set[str] = set()
         self.is_down = False
+        self.claimed: dict[str, ResourceClaim] = {}
+        self.claims = Claims(self.claimed, lambda pool, device: (pool, device))
         self.events: list[Event] = []
         self.now = 1000.0
         built = [each for each in inventory.expand(models.load("hgx-a100"), 8 * nodes) if each.pool.name == pool]
@@ -56,7 +60,7 @@ class World:
         self.controller = Controller(
             self,  # type: ignore[arg-type] # takes what a controller writes
             Settings(**{"cooldown_seconds": 0.0, "enable_prewarming": False, **settings}),
-            Stores(self.strategies, self.nodes, self.gpu_nodes, self.pods, self.workloads),
+            Stores(self.strategies, self.nodes, self.gpu_nodes, self.pods, self.workloads, self.claims),
             record=self.events.append,
             clock=lambda: self.now,
             wall=lambda: self.now,

@@ -44,7 +44,8 @@ class Held:
 
 
 def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
-    """`pods`: those on the node that have not ended; `planned`: UUIDs of slices that are planned for somebody."""
+    """`pods`: those on the node that have not ended; `planned`: UUIDs of cards and slices that are somebody's, or are
+    planned to be."""
     known = {each.uid or each.pod: each for each in gpu_node.status.held}
     # The agent reports at once what is not as planned; the rest when it has something to report anyway.
     follows_plans = any(each.type == _AS_PLANNED and each.status == "True" for each in gpu_node.status.conditions)
@@ -54,7 +55,7 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
         for each in device.mig.instances
         if each.uuid in planned
     }
-    cards = 0
+    cards = sum(1 << device.index for device in gpu_node.status.gpus if device.uuid in planned)
     unknown: set[str] = set()
     owners: dict[tuple[int, int], str] = {}
     for pod in pods:

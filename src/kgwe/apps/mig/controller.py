@@ -17,6 +17,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.mig import census, demand, drains
+from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.status import Outcome, is_only_talk, status_of
 from kgwe.kube import migcards, resources, timestamp
 from kgwe.kube.api.gpunode import CardSpec, MIGLayout
@@ -53,6 +54,7 @@ class Stores:
     gpu_nodes: Mapping[str, GPUNode]
     pods: Mapping[str, core.Pod]
     workloads: Mapping[str, GPUWorkload]
+    claims: Claims = field(default_factory=Claims)
 
 
 @dataclass
@@ -121,7 +123,12 @@ class Controller:
         shown = self._stores
         # A copy, for a thread: what is decided for thousands of cards must not hold up the Lease.
         copy = Stores(
-            dict(shown.strategies), dict(shown.nodes), dict(self._gpu_nodes()), dict(shown.pods), dict(shown.workloads)
+            dict(shown.strategies),
+            dict(shown.nodes),
+            dict(self._gpu_nodes()),
+            dict(shown.pods),
+            dict(shown.workloads),
+            shown.claims.copy(),
         )
         decided = await asyncio.to_thread(self._decide, copy)
         self._movable = frozenset(decided.movable)
@@ -143,7 +150,7 @@ class Controller:
         now_s, gpu_nodes = self._clock(), stores.gpu_nodes
         self._count_requests(stores)
         nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
-        asks = demand.asks(stores.pods.values(), stores.workloads.values(), nodes)[:_MOST_ASKS]
+        asks = demand.asks(stores.pods.values(), stores.workloads.values(), nodes, stores.claims)[:_MOST_ASKS]
         taken = self._taken(stores)
         found = _Round(now_s, Gate(0), asks, taken, self._find_movable(stores, taken, nodes))
         cards = self._select(stores, found)
@@ -197,7 +204,7 @@ class Controller:
         for pod in stores.pods.values():
             if pod.spec.nodeName:
                 on.setdefault(pod.spec.nodeName, []).append(pod)
-        planned = demand.planned(stores.workloads.values())
+        planned = demand.planned(stores.workloads.values()) | stores.claims.given()
         return {name: census.held(obj, on.get(name, ()), planned) for name, obj in stores.gpu_nodes.items()}
 
     def _select(self, stores: Stores, found: _Round) -> dict[str, list[SeenCard]]:

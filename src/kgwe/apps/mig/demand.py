@@ -21,6 +21,7 @@ from kgwe.sharing.cutcards import Ask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kgwe.apps.mig.claims import Claims
     from kgwe.kube.api.gpunode import GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
 
@@ -87,17 +88,32 @@ def slices(spec: core.PodSpec) -> tuple[str, int] | None:
     return (_PROFILE_OF[wanted[0][0]], wanted[0][1]) if len(wanted) == 1 else None
 
 
-def asks(pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], nodes: Nodes) -> list[Ask]:
-    """Who waits for slices, oldest first. A workload's pods come with its plan, so only the workload itself waits."""
+def asks(
+    pods: Iterable[core.Pod],
+    workloads: Iterable[GPUWorkload],
+    nodes: Nodes,
+    claims: Claims,
+) -> list[Ask]:
+    """Who waits for slices, oldest first. A workload's pods come with its plan, so only the workload itself waits.
+
+    A pod may claim slices instead of asking for them in its spec.
+    """
+    claimed, holders = claims.asked(), claims.holders()
+    placed: set[str] = set()
     found: list[tuple[str, Ask]] = []
     for pod in pods:
         meta = pod.metadata
-        wanted = slices(pod.spec) if jobs.UID_LABEL not in meta.labels and is_waiting_pod(pod) else None
+        if (uid := meta.labels.get(jobs.UID_LABEL)) is not None:
+            # Its workload may say for a moment longer that it waits: it has its slices.
+            if meta.deletionTimestamp is None and (pod.spec.nodeName or meta.uid in holders):
+                placed.add(uid)
+            continue
+        wanted = (slices(pod.spec) or claimed.get(meta.uid)) if is_waiting_pod(pod) else None
         if wanted is not None:
             found.append((meta.creationTimestamp or "", Ask(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec))))
     for workload in workloads:
         meta, wants = workload.metadata, workload.spec.gpuRequirements
-        if wants.mig is None or not is_waiting_workload(workload):
+        if wants.mig is None or meta.uid in placed or not is_waiting_workload(workload):
             continue
         ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed(workload, nodes))
         found.append((meta.creationTimestamp or "", ask))

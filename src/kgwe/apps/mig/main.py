@@ -23,9 +23,11 @@ from prometheus_client.registry import Collector
 
 from kgwe import errors
 from kgwe.apps.mig import demand, drains
+from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
-from kgwe.kube import resources, translate
+from kgwe.kube import dialects, resources, translate
 from kgwe.kube.client import KubeClient
+from kgwe.kube.deviceslices import DeviceSlices
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.gpunode import GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.resource import ResourceSlice
     from kgwe.kube.informer import Change
 
 log = structlog.get_logger(__name__)
@@ -71,12 +74,15 @@ class MigController:
         pods = Informer(client, resources.POD, field_selector="status.phase!=Succeeded,status.phase!=Failed")
         workloads = Informer(client, resources.GPU_WORKLOAD)
         self.informers: list[Informer[Any]] = [strategies, nodes, gpu_nodes, pods, workloads]
+        self._devices = DeviceSlices()
+        self._claimed = Informer(client, resources.RESOURCE_CLAIM)
+        self._claims = Claims(self._claimed.store, self._devices.find)
         acting = client.guarded(self.guard)
         self.events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
         self.controller = Controller(
             acting,
             settings,
-            Stores(strategies.store, nodes.store, gpu_nodes.store, pods.store, workloads.store),
+            Stores(strategies.store, nodes.store, gpu_nodes.store, pods.store, workloads.store, self._claims),
             record=self.events.record,
         )
         self._wake = asyncio.Event()
@@ -89,10 +95,24 @@ class MigController:
             collector(registry=self.registry)
         self.registry.register(_Gauges(self.controller))
 
+    async def _watch_claims(self) -> None:
+        """Who was given slices by claims, and who asks for some, where this cluster has such a thing."""
+        kinds = (resources.RESOURCE_SLICE, resources.RESOURCE_CLAIM)
+        if len(await dialects.served(self.client, kinds)) < len(kinds):
+            return
+        slices = Informer(self.client, resources.RESOURCE_SLICE)
+        slices.on_change(self._on_slice)
+        self._claimed.on_change(functools.partial(self._on_change, lambda claim: (claim.spec, claim.status)))
+        self.informers += [slices, self._claimed]
+
     def _on_change(self, matters: Callable[[Any], Any], change: Change[Any]) -> None:
         """Most of what happens in a cluster (signs of life, pods without GPUs) is no reason to decide anew."""
         old, new = (None if each is None else matters(each) for each in (change.old, change.new))
         if old != new:
+            self._wake.set()
+
+    def _on_slice(self, change: Change[ResourceSlice]) -> None:
+        if self._devices.set(change.key, change.new):
             self._wake.set()
 
     def _on_pod(self, change: Change[core.Pod]) -> None:
@@ -118,6 +138,7 @@ class MigController:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act whenever this replica leads, until `stop` is set."""
+        await self._watch_claims()
         app = probes.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
         async with (
             http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
@@ -202,7 +223,7 @@ def _of_gpu_node(node: GPUNode) -> Any:
 
 def _of_pod(pod: core.Pod) -> Any:
     wanted = [name for each in pod.spec.containers for name in each.resources.limits if amounts.is_gpu(name)]
-    if not wanted:
+    if not wanted and not pod.spec.resourceClaims:
         return None
     consents = pod.metadata.annotations.get(drains.ANNOTATION)
     is_leaving = pod.metadata.deletionTimestamp is not None

@@ -92,8 +92,38 @@ class ResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
     allocation: Allocation | None = None
 
 
+class CEL(msgspec.Struct, frozen=True, gc=False):
+    expression: str = ""
+
+
+class DeviceSelector(msgspec.Struct, frozen=True, gc=False):
+    cel: CEL | None = None
+
+
+class ExactRequest(msgspec.Struct, frozen=True, gc=False):
+    """Devices of one class that all selectors are true of."""
+
+    deviceClassName: str = ""
+    allocationMode: str = "ExactCount"
+    count: int = 1
+    selectors: tuple[DeviceSelector, ...] = ()
+
+
+class DeviceRequest(msgspec.Struct, frozen=True, gc=False):
+    exactly: ExactRequest | None = None
+
+
+class DeviceClaim(msgspec.Struct, frozen=True, gc=False):
+    requests: tuple[DeviceRequest, ...] = ()
+
+
+class ResourceClaimSpec(msgspec.Struct, frozen=True, gc=False):
+    devices: DeviceClaim = DeviceClaim()
+
+
 class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
+    spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
     @property

@@ -1,0 +1,76 @@
+"""Slices by ResourceClaims (dynamic resource allocation): who was given which, and whose claims none can serve.
+
+A claim asks for a profile by a selector: `device.attributes['gpu.nvidia.com'].profile == '1g.10gb'`. That is what is
+understood here; who asks in other words gets what is there. Counted are the claims that Kubernetes makes for one pod
+from a template. Pods of GPUWorkloads claim what their plan names, so it is the workload that waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kgwe.kube.api.resource import MIG_CLASS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api.resource import ResourceClaim
+
+_PROFILE: Final = re.compile(r"""\.profile\s*==\s*['"]([1-9]g\.[0-9]+gb(?:[+-][a-z.]+)?)['"]""")
+
+Find = Callable[[str, str], tuple[str, str] | None]
+"""(pool, device) as a claim names it -> (node, UUID)."""
+
+
+def _unknown(_pool: str, _device: str) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What the cluster has of them; nothing where it knows no such thing."""
+
+    store: Mapping[str, ResourceClaim] = field(default_factory=dict)
+    find: Find = _unknown
+
+    def copy(self) -> Claims:
+        return Claims(dict(self.store), self.find)
+
+    def given(self) -> frozenset[str]:
+        """UUIDs of the cards and slices that claims have."""
+        named = (self.find(each.pool, each.device) for claim in self.store.values() for each in claim.gpus)
+        return frozenset(found[1] for found in named if found is not None)
+
+    def holders(self) -> frozenset[str]:
+        """Uids of the pods whose own claims were given something."""
+        owners = (claim.metadata.controller for claim in self.store.values() if claim.gpus)
+        return frozenset(owner.uid for owner in owners if owner is not None and owner.kind == "Pod")
+
+    def asked(self) -> dict[str, tuple[str, int]]:
+        """Uid of a pod -> (profile, how many) that a claim of its own asks for and was not given."""
+        found: dict[str, tuple[str, int]] = {}
+        for claim in self.store.values():
+            owner = claim.metadata.controller
+            if owner is None or owner.kind != "Pod" or claim.status.allocation is not None:
+                continue
+            wanted = _wanted(claim)
+            if wanted is not None:
+                found[owner.uid] = wanted
+        return found
+
+
+def _wanted(claim: ResourceClaim) -> tuple[str, int] | None:
+    """Of a claim that asks for slices of one kind."""
+    wanted: dict[str, int] = {}
+    for request in claim.spec.devices.requests:
+        exactly = request.exactly
+        if exactly is None or exactly.deviceClassName != MIG_CLASS or exactly.allocationMode != "ExactCount":
+            continue
+        profiles = {name for each in exactly.selectors if each.cel for name in _PROFILE.findall(each.cel.expression)}
+        if len(profiles) == 1:
+            (profile,) = profiles
+            wanted[profile] = wanted.get(profile, 0) + exactly.count
+    return next(iter(wanted.items())) if len(wanted) == 1 else None
