@@ -170,6 +170,22 @@ class FleetReader:
         """What a node was read from."""
         return self._nodes[node], self._gpu_nodes.get(node)
 
+    def held_back(self, node: str) -> frozenset[int]:
+        """Cards that are whole and given to nobody, because they are to be cut or may be."""
+        obj = self._gpu_nodes.get(node)
+        if obj is None or node not in self._nodes:
+            return frozenset()
+        return self._held_back(obj.status.gpus, migcards.layouts(obj), self._nodes[node].metadata.labels)
+
+    def _held_back(
+        self, devices: Iterable[GPUDevice], layouts: Mapping[str, MIGLayout], labels: Mapping[str, str]
+    ) -> frozenset[int]:
+        return frozenset(
+            device.index
+            for device in devices
+            if migcards.is_held_back(device, layouts.get(device.uuid), labels, self._strategies.values())
+        )
+
     def fault(self, node: str) -> Fault | None:
         """What is wrong with a node; one that is not there is lost."""
         return nodehealth.fault(self._nodes.get(node))
@@ -216,13 +232,9 @@ class FleetReader:
         shape = self._shape(offered, labels, gpu_node)
         layouts = migcards.layouts(gpu_node)
         cut = _cut(devices, offered, shape, layouts)
-        held_back = {
-            card
-            for card, device in devices.items()
-            if migcards.is_held_back(device, layouts.get(device.uuid), labels, self._strategies.values())
-        }
+        held_back = self._held_back(devices.values(), layouts, labels)
         if not devices and migcards.is_unknown(labels, self._strategies.values()):
-            held_back = set(range(shape.cards))
+            held_back = frozenset(range(shape.cards))
         healthy = sum(
             1 << card
             for card in range(shape.cards)

@@ -10,7 +10,7 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, seating, standing, truth
 from kgwe.apps.scheduler.workload import Workload
-from kgwe.apps.whatif import words
+from kgwe.apps.whatif import cuts, words
 from kgwe.apps.whatif.explanation import (
     Best,
     Change,
@@ -306,7 +306,7 @@ def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     ask = view.asks.get(owner)
     if ask is None:
         return _with(base, summary="waits, and there is nothing to plan for it yet")
-    base = _with(base, asked=asked(view, ask), turn=turn(view, owner))
+    base = _with(base, asked=asked(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask))
     found = view.forbidden(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
     if isinstance(found, Refusal):
         return _with(base, summary=f"waits: {found.message}", waiting=refused(found))

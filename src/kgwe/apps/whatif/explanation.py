@@ -116,6 +116,8 @@ class Explanation(_Said, frozen=True):
     would_go: Placed | None = None
     """Where it would go if it were planned now."""
     waiting: Waiting | None = None
+    cuts: tuple[str, ...] = ()
+    """Cards that it may be waiting for: held back to be cut, or being cut."""
     gang: Gang | None = None
     turn: Turn | None = None
     estimated_start: tuple[str, str] | None = None

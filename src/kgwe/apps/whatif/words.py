@@ -112,6 +112,7 @@ def _lines(told: Explanation) -> Iterator[str]:
         yield from _waiting(told.waiting)
     if told.would_go is not None:
         yield from _placed(told.would_go, "would go to")
+    yield from _block("MIG", told.cuts)
     if told.gang is not None:
         yield from _gang(told.gang)
     if told.turn is not None:
