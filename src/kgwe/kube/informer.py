@@ -246,7 +246,7 @@ class Informer(Generic[T]):
                 return await self._list_pages(0)
             page = self._read_page(body)
             for obj, raw in page.items:
-                found[obj.metadata.key] = obj, raw
+                found[obj.metadata.key] = obj, raw if self._keep is not None and self._keep(obj) else b""
             for identity, why in page.unreadable:
                 self._skip(identity, why)
                 if identity is not None:
@@ -364,8 +364,7 @@ class Informer(Generic[T]):
     def _remember(self, key: str, new: T | None, raw: bytes) -> None:
         if self._keep is None:
             return
-        wanted = new is not None and raw and self._keep(new)
-        if wanted and (key in self._kept or len(self._kept) < _KEPT):
+        if raw and new is not None and (key in self._kept or len(self._kept) < _KEPT):
             self._kept[key] = raw
         else:
             self._kept.pop(key, None)
