@@ -8,6 +8,7 @@ What is asked of the cluster while a clock runs is the phase's own; here is only
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
@@ -163,9 +164,15 @@ class Bed:
     async def clear(self, namespace: str) -> None:
         """Delete all work of a namespace and wait until it is gone."""
         path = self.load.resource.path(namespace=namespace)
-        await self.client.request("DELETE", path, body={"propagationPolicy": "Background"})
+        asked = False
 
         async def gone() -> bool:
+            nonlocal asked
+            # Of thousands on a machine that has other work the API server may not be done in time: then once more.
+            with contextlib.suppress(errors.Transient):
+                if not asked:
+                    await self.client.request("DELETE", path, body={"propagationPolicy": "Background"})
+                asked = True
             pods = await self.client.list(resources.POD, namespace)
             return not pods and not await self.client.list(self.load.resource, namespace)
 
