@@ -45,6 +45,7 @@ class Group:
     problem: str = ""
     plain: Size | None = None  # what all of them say, where that and their number is all it takes to be complete
     lacking: int = 0  # then: how many are still to come
+    rests_until: float = 0.0  # not looked at again before
 
     def only_counts(self, pod: core.Pod, member: Membership) -> bool:
         """Whether by coming or going the pod only changes their number: a large gang is not looked at for each."""

@@ -10,7 +10,8 @@ nothing but pods is needed to go on after a restart.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from kgwe.placement.refill import Partial
 
 log = structlog.get_logger(__name__)
+
+# Looks that take longer, at gangs of hundreds of pods, are made so many times as seldom: others wait for the loop too.
+_LONG_LOOK_S: Final = 0.001
+_RESTS: Final = 20
 
 
 class Gangs:
@@ -199,8 +204,16 @@ class Gangs:
     def _look_at_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
         for owner in dirty:
-            if owner in self._groups:
+            group = self._groups.get(owner)
+            if group is not None and time.monotonic() < group.rests_until:
+                self._dirty[owner] = None
+            elif group is not None:
+                began = time.thread_time()
                 self._look(owner)
+                took_s = time.thread_time() - began
+                group.rests_until = time.monotonic() + _RESTS * took_s if took_s > _LONG_LOOK_S else 0.0
+        if self._dirty:
+            self._later(self._look_at_dirty)
 
     def _look(self, owner: str) -> None:
         """Ask for a plan when all are there and some have no seat."""
