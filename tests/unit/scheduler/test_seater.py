@@ -63,7 +63,13 @@ async def seating_pods(state, client, monkeypatch):
     means: Any = SimpleNamespace(client=client, state=state, bytes_of=lambda _: b"")  # all that it takes of them
     made = Seater(means)
     made.start()
-    state.tell(on_work=lambda _: None, on_room=lambda: None, on_gone=lambda _: None, on_unseated=made.seat)
+    state.tell(
+        on_workload=lambda _: None,
+        on_work=lambda _: None,
+        on_room=lambda: None,
+        on_gone=lambda _: None,
+        on_unseated=made.seat,
+    )
     yield made
     await made.stop()
 

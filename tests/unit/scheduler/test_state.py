@@ -18,6 +18,7 @@ from tests.unit.scheduler.objects import (
     free,
     job,
     leaving,
+    make,
     node,
     pod,
     removed,
@@ -27,6 +28,7 @@ from tests.unit.scheduler.objects import (
 
 from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import resources
 from kgwe.model import amounts
 from kgwe.placement.planning import Seat
 
@@ -42,6 +44,7 @@ def state():
 def listen(state):
     heard: list[Any] = []
     state.tell(
+        on_workload=lambda _: None,
         on_work=lambda _: None,
         on_room=lambda: heard.append("room"),
         on_gone=heard.append,
@@ -359,6 +362,58 @@ class TestNodes:
             state.on_pod(added(huge))
         assert state.fleet.snapshot.cpu_milli[0] < 0
         assert (state.fleet.recount().cpu_milli == state.fleet.snapshot.cpu_milli).all()
+
+
+class TestWhatARunTells:
+    @pytest.fixture
+    def heard(self, state):
+        heard: list[Any] = []
+        state.on_kgwe(added(workload()))
+        state.on_job(added(job()))
+        state.on_work = heard.append
+        return heard
+
+    def test_pods_it_made_speak_for_themselves(self, state, heard):
+        state.on_job(changed(job(), job(active=1, ready=1, startTime="2026-01-01T00:00:00Z")))
+        assert heard == []
+        assert state.runs[UID].made == 1
+
+    def test_what_nobody_reads_is_not_read(self, state, heard):
+        known = state.runs[UID]
+        state.on_job(changed(job(), job(ready=1)))
+        assert state.runs[UID] is known
+        assert heard == []
+
+    def test_pods_it_lost_are_news(self, state, heard):
+        state.on_job(changed(job(), job(active=1)))
+        state.on_job(changed(job(active=1), job(failed=1)))
+        assert len(heard) == 1
+
+    @pytest.mark.parametrize(
+        "now",
+        [
+            job(suspend=True),
+            job(conditions=[{"type": "Complete", "status": "True"}]),
+            job(conditions=[{"type": "FailureTarget", "status": "True"}]),
+            job(completedIndexes="0"),
+            job(seats=(Seat("n1", 0b1),)),
+            job(owner="another"),
+            leaving(job()),
+        ],
+    )
+    def test_all_else_is_news(self, state, heard, now):
+        state.on_job(changed(job(), now))
+        assert len(heard) == 1
+
+
+def test_the_clusters_settings_concern_every_workload(state):
+    heard: list[Any] = []
+    state.on_kgwe(added(workload()))
+    state.on_work = heard.append
+    config = make(resources.SCHEDULER_CONFIG.type, {"metadata": {"name": "default"}, "spec": {"deviceMode": "DRA"}})
+    state.on_config(added(config))
+    assert len(heard) == 1
+    assert state.workload(UID).claims
 
 
 def test_room_is_announced_when_something_ends(state):

@@ -88,6 +88,7 @@ def test_room_is_looked_at_again(state):
     heard: list[str] = []
     start(state)
     state.tell(
+        on_workload=lambda _: None,
         on_work=lambda _: None,
         on_room=lambda: heard.append("room"),
         on_gone=lambda _: None,

@@ -65,6 +65,26 @@ async def test_a_write_that_changed_nothing_makes_nobody_wait(made):
     assert not write.is_behind(made)
 
 
+async def test_what_we_wrote_is_no_news_when_the_watch_shows_it_once(made):
+    write = writer(Client())
+    await write.status(made, replace(made.status, phase="Running"))
+    assert write.is_echo(seen(made, "2"))
+    assert not write.is_echo(seen(made, "2"))
+
+
+async def test_what_others_wrote_on_top_is_news(made):
+    write = writer(Client())
+    await write.status(made, replace(made.status, phase="Running"))
+    assert not write.is_echo(seen(made, "3"))
+
+
+async def test_what_we_wrote_is_news_to_who_was_turned_away_meanwhile(made):
+    write = writer(Client())
+    await write.status(made, replace(made.status, phase="Running"))
+    assert write.is_behind(made)
+    assert not write.is_echo(seen(made, "2"))
+
+
 async def test_only_the_small_kind_gets_a_finalizer(made):
     client = Client()
     assert await writer(client).finalize(made) is made

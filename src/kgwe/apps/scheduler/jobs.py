@@ -8,7 +8,6 @@ one template, so theirs has a scheduling gate instead, and each pod is pinned as
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -236,7 +235,7 @@ def build(
     workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "", names: Naming = _unnamed
 ) -> dict[str, Any]:
     """The Job or Deployment to create for `workload` where `plan` says; no two Deployments have one `run_id`."""
-    template = copy.deepcopy(template)
+    template = _without_nulls(template)
     pods = len(plan.seats)
     spec = template["spec"]
     if plan.gpus_per_pod and not asks_itself(workload):

@@ -10,15 +10,7 @@ if TYPE_CHECKING:
 
 def is_booked_alike(old: core.Pod | None, new: core.Pod) -> bool:
     """Whether nothing changed that a pod on a node is booked by: what changes most often is its status."""
-    if old is None:
-        return False
-    was, now = old.metadata, new.metadata
-    return (
-        old.spec == new.spec
-        and was.annotations == now.annotations
-        and was.labels == now.labels
-        and was.ownerReferences == now.ownerReferences
-    )
+    return old is not None and old.spec == new.spec and old.metadata.is_like(new.metadata)
 
 
 def tells(old: core.Pod | None, new: core.Pod) -> bool:

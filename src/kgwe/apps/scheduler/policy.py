@@ -25,7 +25,8 @@ def spec_of(config: SchedulerConfig | None) -> SchedulerConfigSpec:
 
 def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Workload:
     """The workload, which gets its GPUs as it says itself, else as the cluster has it."""
-    return replace(workload, claims=(workload.device_mode or spec_of(config).deviceMode) == "DRA")
+    claims = (workload.device_mode or spec_of(config).deviceMode) == "DRA"
+    return workload if workload.claims == claims else replace(workload, claims=claims)
 
 
 def node_weights(config: SchedulerConfig | None) -> Weights:

@@ -89,6 +89,10 @@ class Reconciler:
         if workload is not None:
             self.planner.forget(workload.meta.uid)
 
+    def is_echo(self, workload: Workload) -> bool:
+        """Whether this is what we wrote last, and whatever came since was looked at: then nothing is left to do."""
+        return self._write.is_echo(workload)
+
     async def reconcile(self, key: Key) -> Result:
         if (orphan := self._state.orphans.get(key)) is not None:
             # The garbage collector would do it too, in its own time.
@@ -249,9 +253,8 @@ class Reconciler:
             return "done"  # the watch will show that it is gone
         memory.held_at, memory.told_at = None, 0.0
         pods = self._state.pods_of(run)
-        placed = phases.Placement(run, workload, self._state.reader.cards, pods)
         if run.ended is not None:
-            return await self._finish(workload, run, placed, run.ended)
+            return await self._finish(workload, run, run.ended)
         if 0 < run.generation < workload.meta.generation and not standing.is_bound(pods):
             # Edited before anything of it ran: what was asked for last counts.
             await self._write.delete(run)
@@ -259,12 +262,13 @@ class Reconciler:
             return "done"
         if standing.is_running(workload, run, pods):
             memory.refusals, memory.unplaced_at = 0, None
+            placed = self._placed(workload, run)
             await self._write.status(workload, phases.running(workload, placed, timestamp.seconds()))
-            self._warn_of_edit(workload, placed)
+            self._warn_of_edit(workload, run)
             return "done"
         if run.suspended:
             memory.unplaced_at = None
-            status = phases.scheduled(workload, placed, timestamp.seconds(), "it is suspended")
+            status = phases.scheduled(workload, self._placed(workload, run), timestamp.seconds(), "it is suspended")
             await self._write.status(workload, status)
             return "done"
         why = standing.unplaced(self._state, workload, run, pods)
@@ -272,30 +276,31 @@ class Reconciler:
             memory.unplaced_at = None
         elif memory.unplaced_at is None:
             memory.unplaced_at = now
-        return await self._wait_placed(workload, run, memory, placed, why)
+        return await self._wait_placed(workload, run, memory, why)
 
-    def _warn_of_edit(self, workload: Workload, placed: phases.Placement) -> None:
-        if workload.meta.generation > placed.generation > 0:
+    def _placed(self, workload: Workload, run: Run) -> phases.Placement:
+        return phases.Placement(run, workload, self._state.reader.cards, self._state.pods_of(run))
+
+    def _warn_of_edit(self, workload: Workload, run: Run) -> None:
+        if workload.meta.generation > run.generation > 0:
             note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
             self._write.event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
-    async def _finish(self, workload: Workload, run: Run, placed: phases.Placement, ended: core.Condition) -> Result:
-        if workload.status.phase == Phase.FAILED and placed.generation < workload.meta.generation:
+    async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
+        if workload.status.phase == Phase.FAILED and run.generation < workload.meta.generation:
             # Failed and edited since: clear the way for another try.
             await self._write.delete(run)
             return "done"
         if ended.type == "Failed" and self.excuse(workload, run):
             return "retry"
-        status = phases.finished(workload, placed, run, ended, timestamp.seconds())
+        status = phases.finished(workload, self._placed(workload, run), run, ended, timestamp.seconds())
         if await self._write.status(workload, status):
             if status.phase == Phase.FAILED:
                 self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
             log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
         return "done"
 
-    async def _wait_placed(
-        self, workload: Workload, run: Run, memory: Memory, placed: phases.Placement, why: Unplaced | None
-    ) -> Result:
+    async def _wait_placed(self, workload: Workload, run: Run, memory: Memory, why: Unplaced | None) -> Result:
         """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
         now = self._clock()
         if run.meta.deletionTimestamp is not None:
@@ -315,9 +320,10 @@ class Reconciler:
         if now - since < memory.settle_s:
             self._requeue(workload.key, since + memory.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
+            placed = self._placed(workload, run)
             await self._write.status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
         if why is None:
-            self._warn_of_edit(workload, placed)
+            self._warn_of_edit(workload, run)
         return "done"
 
     def _patience_s(self, why: Unplaced) -> float:

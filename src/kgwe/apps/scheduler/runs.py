@@ -150,6 +150,21 @@ def believed(run: Run, workload: Workload) -> Run:
     return run
 
 
+def is_unread(old: Any, new: Any) -> bool:
+    """Whether nothing changed in a Job or Deployment that anybody here reads."""
+    if old is None or new is None:
+        return False
+    return bool(old.spec == new.spec and old.status == new.status and old.metadata.is_like(new.metadata))
+
+
+def is_news(was: Run | None, now: Run | None) -> bool:
+    """Whether the workload has to be looked at again. Pods that were made, and when the first was, is not news: the
+    pods themselves are."""
+    if was is None or now is None or was.made > now.made or not was.meta.is_like(now.meta):
+        return True
+    return replace(now, meta=was.meta, made=was.made, start_time=was.start_time) != was
+
+
 def belongs_to(run: Run, workload: Workload) -> bool:
     """Whether the run is the one made for the workload. Labels alone anybody can set."""
     owner = run.meta.controller

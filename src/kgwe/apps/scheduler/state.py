@@ -1,8 +1,8 @@
 """What the scheduler knows of the cluster, fed by the informers and by nothing else.
 
 Every replica keeps this up to date, leader or not, so that a new leader knows the cluster at once. Who is interested
-hears that a workload should be looked at (`on_work`), that room may have come free (`on_room`), that a workload is
-gone (`on_gone`), and of every pod that no workload of ours owns (`on_foreign`).
+hears that a workload should be looked at (`on_workload`, `on_work`), that room may have come free (`on_room`), that a
+workload is gone (`on_gone`), and of every pod that no workload of ours owns (`on_foreign`).
 """
 
 from __future__ import annotations
@@ -78,19 +78,22 @@ class ClusterState:
     def tell(
         self,
         *,
+        on_workload: Callable[[Key], None],
         on_work: Callable[[Key], None],
         on_room: Callable[[], None],
         on_gone: Callable[[str], None],
         on_unseated: Callable[[str, core.Pod], None],
     ) -> None:
-        """Call these from now on; `on_gone` hears the uid of a workload that no longer exists, `on_unseated` an owner
-        and a pod of it that waits behind the gate for its seat."""
-        self.on_work, self.on_room, self.on_gone, self.on_unseated = on_work, on_room, on_gone, on_unseated
+        """Call these from now on; `on_workload` hears of a workload that came or changed, `on_work` of one for which
+        something else did; `on_gone` the uid of one that no longer exists, `on_unseated` an owner and a pod of it that
+        waits behind the gate for its seat."""
+        self.on_workload, self.on_work = on_workload, on_work
+        self.on_room, self.on_gone, self.on_unseated = on_room, on_gone, on_unseated
 
     def deaf(self) -> None:
         """Tell nobody (a standby)."""
         self.on_health = self.on_budgets = _ignore
-        self.tell(on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
+        self.tell(on_workload=_ignore, on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -154,29 +157,29 @@ class ClusterState:
         self.ledger.fleet.domain_weights = domain_weights(change.new)
         self.nodes_changed(self.reader.set_config(change.new))
         for workload in list(self.workloads.values()):
-            self._set_workload(workload)
+            self.on_work(self._set_workload(workload))
 
     # --- workloads --------------------------------------------------------------------------------------
 
     def on_warp(self, change: Change[WarpGPUWorkload]) -> None:
         if change.new is not None:
-            self._set_workload(from_warp(change.new))
+            self.on_workload(self._set_workload(from_warp(change.new)))
         elif change.old is not None:
             self._remove_workload(change.old.metadata.uid)
 
     def on_kgwe(self, change: Change[GPUWorkload]) -> None:
         if change.new is not None:
-            self._set_workload(from_kgwe(change.new))
+            self.on_workload(self._set_workload(from_kgwe(change.new)))
         elif change.old is not None:
             self._remove_workload(change.old.metadata.uid)
 
-    def _set_workload(self, workload: Workload) -> None:
+    def _set_workload(self, workload: Workload) -> Key:
         is_new = workload.meta.uid not in self.keys
         self.workloads[workload.key] = with_device_mode(workload, self.config)
         self.keys[workload.meta.uid] = workload.key
         if is_new and workload.meta.uid in self._claims:
             self._adopt(workload.meta.uid)
-        self.on_work(workload.key)
+        return workload.key
 
     def _remove_workload(self, uid: str) -> None:
         key, run = self.keys.pop(uid), self.runs.get(uid)
@@ -208,6 +211,8 @@ class ClusterState:
 
     def _on_run(self, change: Change[Any], read: Callable[[Any], Run]) -> None:
         """The label says whose it claims to be; it may be edited like any other."""
+        if runs.is_unread(change.old, change.new):
+            return
         uids = [obj.metadata.labels.get(jobs.UID_LABEL, "") if obj else "" for obj in (change.old, change.new)]
         key = f"{read.__name__}/{change.key}"
         if change.new is None and change.old is not None:
@@ -215,7 +220,7 @@ class ClusterState:
             self.orphans = {each: run for each, run in self.orphans.items() if run.meta.uid != gone}
         for uid in dict.fromkeys(uid for uid in uids if uid):
             claims = self._claims.setdefault(uid, {})
-            claims.pop(key, None)
+            was = claims.pop(key, None)
             if change.new is not None and uid == uids[1]:
                 try:
                     claims[key] = read(change.new)
@@ -224,7 +229,8 @@ class ClusterState:
             if not claims:
                 del self._claims[uid]
             self._adopt(uid)
-            self._touch(uid)
+            if runs.is_news(was, claims.get(key)):
+                self._touch(uid)
 
     def _adopt(self, uid: str) -> None:
         """Of the runs that claim to be the workload's, take the one that is, and count what it stands for."""

@@ -64,7 +64,8 @@ class Term:
         self._reconciler.excuse = self._recovery.repairs.excuse
         self._planner.on_refused = self._preemption.refused
         self._workers: list[asyncio.Task[None]] = []
-        self._calls: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
+        self._ending = False
 
     def _decided(self, uid: str) -> None:
         plan = self._planner.planned.get(uid)
@@ -112,6 +113,7 @@ class Term:
 
     async def __aenter__(self) -> Self:
         self._state.tell(
+            on_workload=self._changed,
             on_work=self._touched,
             on_room=self._room,
             on_gone=self._gone,
@@ -135,9 +137,16 @@ class Term:
         for owner in list(self._state.runs):
             for pod in self._state.unseated(owner):
                 self._seater.seat(owner, pod)
+        self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
+
+    def _changed(self, key: Key) -> None:
+        """The object came or changed: news, but where the watch only shows what we wrote ourselves."""
+        workload = self._state.workloads.get(key)
+        if workload is None or not self._reconciler.is_echo(workload):
+            self._touched(key)
 
     def _touched(self, key: Key) -> None:
         self._queue.add(key)
@@ -159,10 +168,8 @@ class Term:
         self._gangs.deaf()
         self._state.deaf()
         self._queue.close()
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
         await self._let_finish()
+        self._metrics.queue.set_function(lambda: 0)
         await self._preemption.stop()
         await self._recovery.stop()
         await self._evictions.stop()
@@ -171,26 +178,26 @@ class Term:
         log.info("term_ended")
 
     async def _work(self) -> None:
-        while True:
+        me = asyncio.current_task()
+        while not self._ending:
+            self._idle.add(me)
             key = await self._queue.get()
-            call = asyncio.create_task(self._reconcile(key))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            self._idle.discard(me)
             try:
-                # Shielded: when the term ends, calls under way are given time to finish, see _let_finish.
-                await asyncio.shield(call)
+                await self._reconcile(key)
             finally:
                 self._queue.done(key)
-                self._metrics.queue.set(len(self._queue))
 
     async def _let_finish(self) -> None:
         """A write under way is finished rather than torn; what takes too long is cut off before we let go."""
-        calls = list(self._calls)
-        if calls:
-            _, late = await asyncio.wait(calls, timeout=_GRACE_S)
-            for call in late:
-                call.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        self._ending = True
+        for worker in self._workers:
+            if worker in self._idle:
+                worker.cancel()
+        _, late = await asyncio.wait(self._workers, timeout=_GRACE_S)
+        for worker in late:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
 
     async def _reconcile(self, key: Key) -> None:
         started = time.perf_counter()

@@ -24,17 +24,25 @@ class Writer:
         self._client = client
         self._events = events
         self._overwritten: dict[str, str] = {}  # uid -> version that our last write replaced
+        self._expected: dict[str, str] = {}  # uid -> version that our last write made, if nothing else waits for it
 
     def is_behind(self, workload: Workload) -> bool:
         """Whether the watch has yet to show what we wrote last: writing again now would only be refused."""
         uid = workload.meta.uid
+        # Whoever asks has come for something: if it is turned away, what the watch shows then is news to it.
+        self._expected.pop(uid, None)
         if self._overwritten.get(uid) == workload.meta.resourceVersion:
             return True
         self._overwritten.pop(uid, None)
         return False
 
+    def is_echo(self, workload: Workload) -> bool:
+        """Whether the watch shows what we wrote last, and nobody was turned away since."""
+        return self._expected.pop(workload.meta.uid, "") == workload.meta.resourceVersion
+
     def forget(self, uid: str) -> None:
         self._overwritten.pop(uid, None)
+        self._expected.pop(uid, None)
 
     async def status(self, workload: Workload, new: Status) -> bool:
         """One write, and only when something changed; returns whether it did."""
@@ -47,6 +55,7 @@ class Writer:
         )
         if stored.metadata.resourceVersion != workload.meta.resourceVersion:
             self._overwritten[workload.meta.uid] = workload.meta.resourceVersion
+            self._expected[workload.meta.uid] = stored.metadata.resourceVersion
         return True
 
     async def finalize(self, workload: Workload) -> Workload:

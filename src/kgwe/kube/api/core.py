@@ -143,7 +143,6 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 class JobStatus(msgspec.Struct, frozen=True, gc=False):
     active: int = 0
-    ready: int = 0
     succeeded: int = 0
     failed: int = 0
     completedIndexes: str = ""

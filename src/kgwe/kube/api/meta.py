@@ -41,6 +41,16 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 return owner
         return None
 
+    def is_like(self, other: ObjectMeta) -> bool:
+        """Whether the same object says the same: versions and finalizers may differ."""
+        return (
+            self.uid == other.uid
+            and self.annotations == other.annotations
+            and self.labels == other.labels
+            and self.ownerReferences == other.ownerReferences
+            and self.deletionTimestamp == other.deletionTimestamp
+        )
+
     @property
     def key(self) -> str:
         """`namespace/name`, or `name` for cluster-scoped objects: unique within one resource."""
