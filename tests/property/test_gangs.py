@@ -28,6 +28,7 @@ from kgwe.placement.gang import (
     Segment,
     Strategy,
 )
+from kgwe.placement.ladder import Ladders
 from kgwe.placement.node import Gpus, Node, Request, Shape
 from kgwe.placement.preempt import PreemptionPlan, plan_preemption
 from kgwe.placement.running import Member, Running
@@ -350,6 +351,26 @@ def test_steps_of_the_network_are_what_the_tree_says(world, linked):
     pairs = list(itertools.product(range(len(tree.nodes)), repeat=2))
     a, b = np.array(pairs).T
     assert ring.network_gb_per_s(tree, a, b).tolist() == [tree.gb_per_s(*pair) for pair in pairs]
+
+
+@given(world=worlds())
+def test_no_step_is_faster_than_the_ceiling_of_its_node(world):
+    rings, ladder = ring.Rings(world.snapshot), Ladders(world.tree, world.snapshot).of()
+    pairs = list(itertools.permutations(range(len(ladder.node)), 2))
+    assume(pairs)
+    here, there = np.array(pairs).T
+    whole = np.ones(len(pairs))
+    rates, _ = rings.edges(ladder, here, there, whole, whole)
+    assert (rates <= rings.ceilings(ladder)[here]).all()
+
+
+@given(world=worlds(), gang=gangs())
+def test_a_gang_over_several_nodes_has_no_faster_ring_than_their_ceilings(world, gang):
+    plan = world.planner.plan(gang)
+    if isinstance(plan, GangPlan) and len(plan.nodes) > 1:
+        ladder = Ladders(world.tree, world.snapshot).of(gang.named_levels)
+        ceilings = dict(zip(ladder.rungs[0].names, ring.Rings(world.snapshot).ceilings(ladder).tolist(), strict=True))
+        assert plan.ring.gb_per_s <= min(ceilings[node] for node in plan.nodes)
 
 
 @given(world=worlds(), gang=gangs(), least=st.sampled_from((10.0, 25.0, 50.0)))

@@ -249,18 +249,53 @@ class Climb:
         if len(counts) > 1:
             yield from self._seat_together(rung, shortlist, counts)
             return
-        options = [(domain, *self._divided(rung, domain, counts[0])) for domain in shortlist]
-        options = [option for option in options if self._reaches(np.flatnonzero(option[1]))]
-        fastest = max((rate for _, _, rate in options if rate < np.inf), default=0.0)
+        for thorough in (False, True):
+            options, fastest = self._compared(rung, shortlist, counts[0], score, thorough=thorough)
+            for domain, loads in options if thorough else options[:1]:
+                trial = gang_seats.Trial(self.fitter, self.ladder)
+                taken = trial.take(self.gang.roles[0].request, loads)
+                trial.undo()
+                if taken is not None:
+                    yield _Found(domain, [taken], fastest)
+
+    def _compared(
+        self, rung: int, shortlist: Sequence[int], count: int, score: NDArray[np.float64], *, thorough: bool
+    ) -> tuple[list[tuple[int, Ints]], float]:
+        """Domains with their loads, the best first, and the fastest ring; unless thorough, the best need be right."""
         known = self.ladder.rungs[rung].known
+
+        def merit(domain: int, rate: float) -> tuple[bool, float, float]:
+            """The least is the best."""
+            return (not known[domain], -rate if self.by_rate else 0.0, -float(score[domain]))
+
+        ceilings = self._ceilings(rung, shortlist, count)
+        options: list[tuple[tuple[bool, float, float], int, Ints]] = []
+        fastest = 0.0
+        for number, domain in enumerate(shortlist):
+            rest = zip(shortlist[number:], ceilings[number:], strict=True)
+            best = min((each for each, _, _ in options), default=None)
+            if best and not thorough and all(rate <= fastest and merit(other, rate) >= best for other, rate in rest):
+                break
+            loads, rate = self._divided(rung, domain, count)
+            if self._reaches(np.flatnonzero(loads)):
+                fastest = max(fastest, rate) if rate < np.inf else fastest
+                options.append((merit(domain, rate), domain, loads))
         # Stable: what is equal stays in the order of the shortlist.
-        options.sort(key=lambda o: (not known[o[0]], -o[2] if self.by_rate else 0.0, -float(score[o[0]])))
-        for domain, loads, _ in options:
-            trial = gang_seats.Trial(self.fitter, self.ladder)
-            taken = trial.take(self.gang.roles[0].request, loads)
-            trial.undo()
-            if taken is not None:
-                yield _Found(domain, [taken], fastest)
+        options.sort(key=lambda option: option[0])
+        return [(domain, loads) for _, domain, loads in options], fastest
+
+    def _ceilings(self, rung: int, domains: Sequence[int], count: int) -> list[float]:
+        """Per domain, no less than the GB/s of the ring that the gang will have there; nothing to go by: infinite."""
+        level, room = self.ladder.rungs[rung], self.room.capacity(0, rung)[0]
+        if not self.by_rate:
+            return [0.0] * len(domains)
+        if not self.gang.roles[0].request.gpus.count:
+            return [np.inf] * len(domains)
+        steps = level.largest(np.where(room > 0, self.context.rings.ceilings(self.ladder), 0.0))[domains]
+        # One that fits a node may need no network.
+        is_one_node = level.largest(room.astype(np.float64))[domains] >= count
+        ceilings: list[float] = np.where(is_one_node, np.inf, steps).tolist()
+        return ceilings
 
     def _divided(self, rung: int, domain: int, count: int) -> tuple[Ints, float]:
         """Pods per place, and the GB/s of the ring when the pods of a node get its best cards together."""

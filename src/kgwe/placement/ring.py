@@ -122,6 +122,17 @@ class Rings:
         joined = known & (tree.nvlink_of[a] == tree.nvlink_of[b]) & (tree.nvlink_of[a] != NO_DOMAIN) & (nvlink > 0)
         return np.where(joined, nvlink, rates), joined
 
+    def ceilings(self, ladder: Ladder) -> NDArray[np.float64]:
+        """Per place, no less than the GB/s of any step from there to another node."""
+        tree, places = ladder.tree, ladder.tree_place
+        if any((level.oversubscription < 1).any() for level in tree.levels):
+            return np.full(len(places), np.inf)
+        rates = np.where(places >= 0, tree.node_gb_per_s[places], UNKNOWN_GB_PER_S)
+        if tree.levels:
+            rates = np.minimum(rates, tree.levels[0].gb_per_s[tree.domain_of[0, places]])
+        nvlink: NDArray[np.float64] = np.maximum(rates, self.nvlink[self._snapshot.shape[ladder.node]])
+        return nvlink
+
     def inside(self, shape: int, mask: int) -> float:
         """Ring through a set of cards of one node, one direction."""
         key = (shape, mask)
