@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from kgwe.cli import scheduler
+from kgwe.cli import flags, scheduler
 
 app = App(
     name="controller",
@@ -26,29 +25,19 @@ are counted and otherwise left alone.""",
 @app.default
 def controller(
     *,
-    kubeconfig: Annotated[Path | None, Parameter(env_var="KUBECONFIG")] = None,
+    kubeconfig: flags.Kubeconfig = None,
     config: Path | None = None,
-    metrics_bind_address: str | None = None,
-    leader_elect: bool | None = None,
-    default_image: str | None = None,
-    log_level: str | None = None,
+    metrics_bind_address: flags.MetricsBindAddress = None,
+    leader_elect: flags.LeaderElect = None,
+    default_image: flags.DefaultImage = None,
+    log_level: flags.LogLevel = None,
 ) -> None:
     """Run the controller.
 
     Parameters
     ----------
-    kubeconfig
-        How to reach the API server; inside a cluster the service account is used.
     config
         Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
-    metrics_bind_address
-        Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one.
-    leader_elect
-        Hold a Lease while acting, so that only one of several replicas does.
-    default_image
-        Container image of workloads that bring no podTemplate.
-    log_level
-        debug, info, warning or error.
     """
     scheduler.run(
         config,

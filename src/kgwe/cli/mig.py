@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from kgwe.apps.mig import main as process
 from kgwe.apps.mig import settings
+from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
 
@@ -31,47 +32,35 @@ cutting; what is in use is never touched, and nodes that NVIDIA's mig-manager cu
   kgwe mig cards                                            what every card is cut into, and is to be""",
 )
 
-Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
-
 
 @app.default
 def mig(
     *,
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: flags.Kubeconfig = None,
     config: Path | None = None,
-    metrics_bind_address: str | None = None,
-    leader_elect: bool | None = None,
-    log_level: str | None = None,
+    metrics_bind_address: flags.MetricsBindAddress = None,
+    leader_elect: flags.LeaderElect = None,
+    log_level: flags.LogLevel = None,
 ) -> None:
     """Run the controller.
 
     Parameters
     ----------
-    kubeconfig
-        How to reach the API server; inside a cluster the service account is used.
     config
         Settings file (YAML); every key can also be given as KGWE_MIG_<KEY>.
-    metrics_bind_address
-        Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one.
-    leader_elect
-        Hold a Lease while acting, so that only one of several replicas does.
-    log_level
-        debug, info, warning or error.
     """
     overrides = {"metrics_bind_address": metrics_bind_address, "leader_elect": leader_elect, "log_level": log_level}
     asyncio.run(process.serve(settings.load(config, overrides), kubeconfig))
 
 
 @app.command
-def cards(*nodes: str, kubeconfig: Kubeconfig = None) -> None:
+def cards(*nodes: str, kubeconfig: flags.Kubeconfig = None) -> None:
     """List the cards that can be cut: what they are, what they are to be, and how far that is.
 
     Parameters
     ----------
     nodes
         Only these nodes.
-    kubeconfig
-        How to reach the API server.
     """
     rows = [("NODE", "GPU", "CUT INTO", "TO BE", "PHASE"), *asyncio.run(_rows(kubeconfig, frozenset(nodes)))]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from kgwe.apps.scheduler import main as process
 from kgwe.apps.scheduler import settings
+from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.kube import scheduler_configuration
 
 if TYPE_CHECKING:
@@ -29,38 +30,26 @@ binds; it asks this process where GPU pods go (see `kgwe scheduler config`).""",
   kgwe scheduler config --url http://kgwe-scheduler.kgwe-system:8888 > kube-scheduler.yaml""",
 )
 
-Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
-
 
 @app.default
 def scheduler(
     *,
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: flags.Kubeconfig = None,
     config: Path | None = None,
     extender_bind_address: str | None = None,
-    metrics_bind_address: str | None = None,
-    leader_elect: bool | None = None,
-    default_image: str | None = None,
-    log_level: str | None = None,
+    metrics_bind_address: flags.MetricsBindAddress = None,
+    leader_elect: flags.LeaderElect = None,
+    default_image: flags.DefaultImage = None,
+    log_level: flags.LogLevel = None,
 ) -> None:
     """Run the scheduler.
 
     Parameters
     ----------
-    kubeconfig
-        How to reach the API server; inside a cluster the service account is used.
     config
         Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
     extender_bind_address
         Where kube-scheduler's calls are answered, such as :8888; only the replica that leads listens.
-    metrics_bind_address
-        Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one.
-    leader_elect
-        Hold a Lease while acting, so that only one of several replicas does.
-    default_image
-        Container image of workloads that bring no podTemplate.
-    log_level
-        debug, info, warning or error.
     """
     run(
         config,

@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe import errors
+from kgwe.apps import background
 from kgwe.apps.mig import demand, drains
 from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
@@ -35,7 +36,7 @@ from kgwe.model import amounts
 from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from prometheus_client import Metric
@@ -142,7 +143,7 @@ class MigController:
         app = probes.ProbeApp(self.registry, live=lambda: None, ready=self.problem)
         async with (
             http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port,
-            self._background(),
+            background.running(self._background()),
         ):
             log.info("mig_controller_started", id=self.identity, port=port)
             acting = asyncio.create_task(self._act())
@@ -155,31 +156,15 @@ class MigController:
                 for task in (acting, stopping):
                     task.cancel()
                 await asyncio.gather(acting, stopping, return_exceptions=True)
+            await self.events.flush()
         log.info("mig_controller_stopped", id=self.identity)
 
-    @contextlib.asynccontextmanager
-    async def _background(self) -> AsyncIterator[None]:
-        """Informers and the campaign for the Lease; if one breaks, so does the process."""
-        owner = asyncio.current_task()
-        tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
-        tasks.append(asyncio.create_task(self.events.run()))
+    def _background(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Informers, events and the campaign for the Lease."""
+        yield from (informer.run() for informer in self.informers)
+        yield self.events.run()
         if self.settings.leader_elect:
-            tasks.append(asyncio.create_task(self.elector.run()))
-
-        def broke(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and task.exception() is not None and owner is not None:
-                owner.cancel(f"background task failed: {task.exception()!r}")
-
-        for task in tasks:
-            task.add_done_callback(broke)
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, Exception):
-                    raise result
+            yield self.elector.run()
 
     async def _act(self) -> None:
         await wait_synced(*self.informers)

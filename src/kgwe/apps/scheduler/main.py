@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps import pauses
+from kgwe.apps import background, pauses
 from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
 from kgwe.apps.scheduler.gangs import Gangs
@@ -39,7 +39,7 @@ from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import http, logs, probes, stalls, tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api import core
@@ -179,40 +179,22 @@ class Scheduler:
 
     async def _lead(self, stop: asyncio.Event) -> None:
         """Know the cluster, and act on it term by term."""
-        async with self._background():
+        async with background.running(self._background()):
             await _first(wait_synced(*self.informers), stop.wait())
             while not stop.is_set():
                 await self._lead_once(stop)
             await self.events.flush()
 
-    @contextlib.asynccontextmanager
-    async def _background(self) -> AsyncIterator[None]:
-        """Informers, events and the campaign for the Lease; if one breaks, so does the process."""
-        owner = asyncio.current_task()
-        tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
-        tasks.append(asyncio.create_task(self.kinds.run()))
-        tasks.append(asyncio.create_task(self.events.run()))
-        tasks.append(asyncio.create_task(_measure_lag(self.metrics.loop_lag.set)))
+    def _background(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Informers, events and the campaign for the Lease."""
+        yield from (informer.run() for informer in self.informers)
+        yield self.kinds.run()
+        yield self.events.run()
+        yield _measure_lag(self.metrics.loop_lag.set)
         if self.recorder is not None:
-            tasks.append(asyncio.create_task(self.recorder.watch(self.state.ledger)))
+            yield self.recorder.watch(self.state.ledger)
         if self.settings.leader_elect:
-            tasks.append(asyncio.create_task(self.elector.run()))
-
-        def broke(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and task.exception() is not None and owner is not None:
-                owner.cancel(f"background task failed: {task.exception()!r}")
-
-        for task in tasks:
-            task.add_done_callback(broke)
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            for result in results:
-                if isinstance(result, Exception):
-                    raise result
+            yield self.elector.run()
 
     async def _lead_once(self, stop: asyncio.Event) -> None:
         """One term: wait for the Lease, act while it is ours."""
