@@ -1,7 +1,7 @@
 """Merge patches to objects whose bytes we have: carried out here, and written whole.
 
-A patch costs the API server more than twice what a replacement in protobuf costs it: it turns the object into JSON,
-merges, and reads the result again. What is written is the object as the watch showed it, every field of it, known here
+A patch costs the API server more than a replacement in protobuf: it turns the object into JSON, merges, and reads the
+result again. What is written is the object as the watch showed it, every field of it, known here
 or not; whoever wrote meanwhile is not overwritten, because the version is named. Then, and when the bytes are not at
 hand, the patch is sent as it is.
 """

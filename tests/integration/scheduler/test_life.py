@@ -239,7 +239,8 @@ async def test_deleting_a_kgwe_workload_needs_no_scheduler(bed: Bed):
 
     await bed.delete(workload)
 
-    await bed.until(lambda: bed.now(workload) is None and not bed.jobs_of(workload) and not bed.gpus_bound())
+    # The garbage collector looks for kinds it does not know yet every 30 s.
+    await bed.until(lambda: bed.now(workload) is None and not bed.jobs_of(workload) and not bed.gpus_bound(), 120)
 
 
 async def test_a_job_the_api_server_refuses_is_retried_then_failed(bed: Bed):
