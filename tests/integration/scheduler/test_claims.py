@@ -292,6 +292,10 @@ async def test_a_scheduler_that_is_killed_amid_claims_leaves_every_rank_its_own_
 async def test_what_a_claim_costs_the_api_server(bed: Bed, claims: Claims):
     """A template for each workload, a claim for each pod; allocating writes a claim twice. Nobody warns of anything."""
     await bed.controller()
+    # What tests before this one left is still being collected, and deleting is writing.
+    async with asyncio.timeout(90):
+        while await bed.client.list(resources.RESOURCE_CLAIM_TEMPLATE, "default") or claims.claims.store:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.2)
     before = await count(bed)
     for number in range(4):
         await claims.running(await bed.submit(dra(f"single-{number}", 1)))
