@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 22
+#: the verbs in which a seat may be written
+SEATING = ("patch", "update")
 
 
 class ObjectRef(msgspec.Struct, frozen=True):
@@ -52,15 +54,17 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class AuditTail:
-    """Reads what was added to the log since the last read; only one verb in one namespace is of interest."""
+    """Reads what was added to the log since the last read; only some verbs in one namespace are of interest."""
 
-    def __init__(self, path: Path, namespace: str, verb: str = "create") -> None:
+    def __init__(self, path: Path, namespace: str, *verbs: str) -> None:
+        """Without verbs: what is created."""
         self._path = path
         self._decoder = msgspec.json.Decoder(Entry)
         # Most lines are something else: looking for these is far cheaper than decoding.
-        self._marks = (b'"verb":"%s"' % verb.encode(), b'"namespace":"%s"' % namespace.encode())
+        self._mark = b'"namespace":"%s"' % namespace.encode()
+        self._verbs = frozenset(verbs or ("create",))
+        self._verb_marks = [b'"verb":"%s"' % verb.encode() for verb in self._verbs]
         self._namespace = namespace
-        self._verb = verb
         self._position = 0
         self._rest = b""
 
@@ -72,5 +76,8 @@ class AuditTail:
             while chunk := file.read(_CHUNK_BYTES):
                 self._position += len(chunk)
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
-                entries += [self._decoder.decode(line) for line in lines if all(mark in line for mark in self._marks)]
-        return [entry for entry in entries if entry.verb == self._verb and entry.object.namespace == self._namespace]
+                entries += [self._decoder.decode(line) for line in lines if self._may_matter(line)]
+        return [each for each in entries if each.verb in self._verbs and each.object.namespace == self._namespace]
+
+    def _may_matter(self, line: bytes) -> bool:
+        return self._mark in line and any(mark in line for mark in self._verb_marks)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kgwe import errors
 from kgwe.apps.scheduler.extender import LARGEST
 from kgwe.bench import bed, caller, capture, clusters, load, report, scheduler
-from kgwe.bench.audit import AuditTail
+from kgwe.bench.audit import SEATING, AuditTail
 from kgwe.bench.bed import Bed
 from kgwe.bench.load import Load
 from kgwe.bench.loop import loop_factory
@@ -234,16 +234,13 @@ class Asking:
         """A gang that fits arrives and is seated, while the server on `port` is asked."""
         ground = self._bed
         gang = Gang(name.replace("_", "-"), self._options.gang_size, preferred="leaf")
-        # However a seat is written.
-        seats = [AuditTail(ground.cluster.audit_log, bed.WARM_UP_NAMESPACE, verb) for verb in ("patch", "update")]
-        for tail in seats:
-            tail.read()
+        seats = AuditTail(ground.cluster.audit_log, bed.WARM_UP_NAMESPACE, *SEATING)
+        seats.read()
         spent, seated = caller.Spent(), 0
 
         async def all_seated() -> bool:
             nonlocal seated
-            entries = [entry for tail in seats for entry in tail.read()]
-            seated += sum(entry.succeeded and entry.user.username == scheduler.USER for entry in entries)
+            seated += sum(entry.succeeded and entry.user.username == scheduler.USER for entry in seats.read())
             ground.step.update(f"{name}: {seated} of {gang.pods} seated, {len(spent.filter_ms)} calls")
             return seated >= gang.pods
 

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kgwe.bench import bed, load, scenarios, scheduler
-from kgwe.bench.audit import AuditTail
+from kgwe.bench.audit import SEATING, AuditTail
 from kgwe.bench.phase import PhaseResult
 from kgwe.bench.scenarios import Phase
 from kgwe.kube import resources
@@ -74,7 +74,7 @@ class Restart:
         phase = ground.load.phase
         self._stop()
         await load.submit(ground.client, ground.load, self._pieces, bed.NAMESPACE, {})
-        seats = AuditTail(ground.cluster.audit_log, bed.NAMESPACE, "patch")
+        seats = AuditTail(ground.cluster.audit_log, bed.NAMESPACE, *SEATING)
         binds = AuditTail(ground.cluster.audit_log, bed.NAMESPACE)
         seats.read(), binds.read()
         started = dt.datetime.now(dt.UTC)
