@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from cyclopts import App
 
 from kgwe.bench import agent as bench
-from kgwe.cli.bench.command import INTERRUPTED, Json, end_on_sigterm, show
+from kgwe.cli.bench.command import INTERRUPTED, Json, show, to_end
 from kgwe.local import progress
 
 app = App(
@@ -36,11 +34,8 @@ def run(*, seconds: float = 60.0, warm_up: float = 15.0, standalone: bool = Fals
         Without a cluster; writes are then not measured.
     """
     options = bench.Options(seconds=seconds, warm_up=warm_up, standalone=standalone)
-    end_on_sigterm()
-    try:
-        measured = bench.run(options, progress.for_stream())
-    except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+    measured = to_end(lambda: bench.run(options, progress.for_stream()))
+    if measured is None:
         return INTERRUPTED
     show(measured, as_json=json)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from kgwe.bench import cluster as bench
 from kgwe.bench import scenarios, summary
 from kgwe.bench.load import Kind  # noqa: TC001 -- cyclopts reads annotations at run time
 from kgwe.bench.scenarios import Phase, Scenario
-from kgwe.cli.bench.command import INTERRUPTED, Json, complain, end_on_sigterm, show
+from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show, to_end
 from kgwe.local import progress
 
 app = App(
@@ -128,11 +127,8 @@ def run(
         keep=keep,
         profile=profile,
     )
-    end_on_sigterm()
-    try:
-        measured = bench.run(options, progress.for_stream())
-    except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+    measured = to_end(lambda: bench.run(options, progress.for_stream()))
+    if measured is None:
         return INTERRUPTED
     show(measured, as_json=json)
     if summary.is_correct(measured.metrics, fits_all=scenarios.fits_all(scenario)):

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from kgwe.bench import report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one line of JSON instead of a table.")]
@@ -29,9 +30,14 @@ def complain(problem: str) -> int:
     return 1
 
 
-def end_on_sigterm() -> None:
-    """As Ctrl-C: the clusters of a benchmark must not outlive it."""
+def to_end(measure: Callable[[], report.Report]) -> report.Report | None:
+    """What it measures; None when it is interrupted, by SIGTERM as by Ctrl-C: its clusters must not outlive it."""
     signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return measure()
+    except KeyboardInterrupt:
+        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+        return None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

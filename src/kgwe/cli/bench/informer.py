@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from cyclopts import App
 
 from kgwe.bench import informer as bench
-from kgwe.cli.bench.command import INTERRUPTED, Json, end_on_sigterm, show
+from kgwe.cli.bench.command import INTERRUPTED, Json, show, to_end
 from kgwe.local import progress
 
 app = App(
@@ -45,11 +43,8 @@ def run(
         Processes per way of listing, taken in turns; numbers are medians over all lists.
     """
     options = bench.Options(pods=pods, page_size=page_size, lists=lists, repeat=repeat)
-    end_on_sigterm()
-    try:
-        measured = bench.run(options, progress.for_stream())
-    except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+    measured = to_end(lambda: bench.run(options, progress.for_stream()))
+    if measured is None:
         return INTERRUPTED
     show(measured, as_json=json)
     return 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from cyclopts import App
 
 from kgwe.bench import recovery as bench
-from kgwe.cli.bench.command import INTERRUPTED, Json, end_on_sigterm, show
+from kgwe.cli.bench.command import INTERRUPTED, Json, show, to_end
 from kgwe.local import progress
 from kgwe.telemetry import logs
 
@@ -69,11 +67,8 @@ def run(
         timeout_s=timeout_s,
     )
     logs.configure(level="error")
-    end_on_sigterm()
-    try:
-        measured = bench.run(options, progress.for_stream())
-    except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; everything the benchmark started has been stopped.\n")
+    measured = to_end(lambda: bench.run(options, progress.for_stream()))
+    if measured is None:
         return INTERRUPTED
     show(measured, as_json=json)
     return 0
