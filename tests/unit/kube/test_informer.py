@@ -235,7 +235,9 @@ async def test_a_server_that_refuses_protobuf_is_asked_for_json(things, server, 
     assert things._failures == 0, "without a pause"
 
 
-async def test_a_refusal_is_understood_in_either_encoding(things, server, running):
+async def test_a_refusal_is_understood_in_either_encoding(things, server, running, monkeypatch):
+    # A logger of its own: one that a test before this has used keeps the configuration of that time.
+    monkeypatch.setattr("kgwe.kube.informer.log", structlog.get_logger())
     said = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "things is forbidden"}
     server.answers.append(lambda _: httpx2.Response(403, content=server.encoding.status(said)))
     with structlog.testing.capture_logs() as logs:
