@@ -35,8 +35,9 @@ test-unit: $(READY) ## The tests that need no cluster
 test-slow: $(READY) ## The slow tests
 	@$(PYTEST) -m slow
 
-search: $(READY) ## The property tests with new examples: what they find goes into a test of its own
-	@HYPOTHESIS_PROFILE=search $(PYTEST) tests/property
+search: $(READY) ## New examples and another order: what it finds goes into a test of its own
+	@HYPOTHESIS_PROFILE=search $(PYTEST) tests/property --randomly-seed=$$RANDOM
+	@$(PYTEST) -m "not slow and not cluster" --randomly-seed=$$RANDOM
 
 check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff format --check --quiet .

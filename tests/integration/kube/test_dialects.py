@@ -61,6 +61,17 @@ async def _until_created(client: KubeClient, body: dict[str, Any], namespace: st
                 return
 
 
+async def _until_gone(client: KubeClient) -> None:
+    """Its objects go first; whoever applied it before that would see it go with them."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await client.get(resources.CRD, CRD["metadata"]["name"])
+            except errors.NotFound:
+                return
+            await asyncio.sleep(0.1)
+
+
 @pytest_asyncio.fixture
 async def pod_groups(client: KubeClient) -> AsyncIterator[None]:
     await client.apply(resources.CRD, CRD)
@@ -71,6 +82,7 @@ async def pod_groups(client: KubeClient) -> AsyncIterator[None]:
         yield
     finally:
         await client.delete(resources.CRD, CRD["metadata"]["name"])
+        await _until_gone(client)
 
 
 async def test_only_kinds_that_exist_are_found(client: KubeClient) -> None:

@@ -30,11 +30,14 @@ def seat(pod: Any) -> dict[str, Any]:
 
 
 def comparable(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    """Without what differs between twins."""
+    """Without what differs between twins, and without what kube-scheduler says of them meanwhile."""
     rest = copy.deepcopy(pod)
+    del rest["status"]
+    meta = rest["metadata"]
     for field in ("name", "uid", "resourceVersion", "creationTimestamp"):
-        del rest["metadata"][field]
-    for entry in rest["metadata"]["managedFields"]:
+        del meta[field]
+    meta["managedFields"] = [entry for entry in meta["managedFields"] if entry.get("subresource") != "status"]
+    for entry in meta["managedFields"]:
         del entry["time"]
     assert pod["metadata"]["name"] == name
     return rest
