@@ -12,6 +12,7 @@ CLAIMS_LABEL here, and one whose cards can be had no other way a taint of that n
 from __future__ import annotations
 
 import collections
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from kgwe import errors
 from kgwe.kube import migcards, nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
 from kgwe.kube.deviceslices import DeviceSlices
-from kgwe.model import amounts, domain_labels, gpu, mig, places
+from kgwe.model import amounts, domain_labels, gpu, mig, pieces, places
 from kgwe.model.places import NOWHERE, Places
 from kgwe.model.wiring import Slot, Wiring
 from kgwe.placement.node import MOST_CARDS, Node, Shape
@@ -52,6 +53,8 @@ _SPOT_LABELS: Final[Mapping[str, str]] = {
     "node.kubernetes.io/capacity-type": "spot",
     CHEAP_NODE_LABEL: "true",
 }
+# Set by GPU feature discovery.
+_REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
 _NOBODY: Final[Mapping[str, Places]] = {}
 
 
@@ -93,7 +96,9 @@ class FleetReader:
             self._nodes[name] = node
         if before is not None and node is not None and _same(before, node):
             return False
-        return self._rebuild(name)
+        changed = self._rebuild(name)
+        self._hear(name)
+        return changed
 
     def set_gpu_node(self, name: str, gpu_node: GPUNode | None) -> bool:
         before = self._gpu_nodes.get(name)
@@ -101,11 +106,18 @@ class FleetReader:
             self._gpu_nodes.pop(name, None)
         else:
             self._gpu_nodes[name] = gpu_node
-        if (held := _held(gpu_node)) != self.holders(name):
-            self._held[name] = held
         if before is not None and gpu_node is not None and _says_the_same(before, gpu_node):
             return False
-        return self._rebuild(name)
+        changed = self._rebuild(name)
+        self._hear(name)
+        return changed
+
+    def _hear(self, name: str) -> None:
+        """Who holds what there, as its kubelet says."""
+        built = self._built.get(name)
+        held = _held(self._gpu_nodes.get(name), divided=built is not None and bool(built.pieces))
+        if held != self.holders(name):
+            self._held[name] = held
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> bool:
         changed = [self._rebuild(node) for node in self.slices.set(name, new)]
@@ -229,6 +241,10 @@ class FleetReader:
         if not _has_gpus(offered):
             return None
         devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
+        divided = _divided(node, devices.values())
+        if divided:
+            # Every card is divided, and nobody gets one whole.
+            offered = {**offered, amounts.GPU: math.ceil(offered.get(amounts.SHARED, 0) / divided)}
         shape = self._shape(offered, labels, gpu_node)
         layouts = migcards.layouts(gpu_node)
         cut = _cut(devices, offered, shape, layouts)
@@ -255,6 +271,7 @@ class FleetReader:
             cut=cut,
             reliability=_reliability(gpu_node),
             spot=any(labels.get(key) == value for key, value in _SPOT_LABELS.items()),
+            pieces=divided,
         )
 
     def _shape(self, offered: Mapping[str, int], labels: Mapping[str, str], gpu_node: GPUNode | None) -> Shape:
@@ -281,12 +298,13 @@ class FleetReader:
         return self._shapes.setdefault(shape, shape)
 
 
-def _held(gpu_node: GPUNode | None) -> dict[str, Places]:
-    """By uid where the agent knows it. A share of a card is no card: those are left out."""
+def _held(gpu_node: GPUNode | None, *, divided: bool) -> dict[str, Places]:
+    """By uid where the agent knows it. Where cards are offered several times under their own name a share looks like
+    a card, and is left out."""
     return {
         each.uid or each.pod: Places(places.parse_cards(each.cards), places.parse_slices(each.slices))
         for each in (gpu_node.status.held if gpu_node else ())
-        if not each.replicas
+        if divided or not each.replicas
     }
 
 
@@ -308,6 +326,13 @@ def _says_the_same(old: GPUNode, new: GPUNode) -> bool:
 
 def _has_gpus(offered: Mapping[str, int]) -> bool:
     return any(amounts.is_gpu(resource) and count for resource, count in offered.items())
+
+
+def _divided(node: core.Node, devices: Iterable[GPUDevice]) -> int:
+    """Into how many shares the device plugin divides each card; 0: it does not, or nobody can tell."""
+    offered = translate.capacity(node, amounts.SHARED)
+    whole = sum(not device.mig.enabled for device in devices)
+    return pieces.of_offer(offered, whole, translate.int_label(node.metadata.labels, _REPLICAS_LABEL)) if offered else 0
 
 
 def _is_listed(device: GPUDevice, claimable: Claimable) -> bool:

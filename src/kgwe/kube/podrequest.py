@@ -9,6 +9,11 @@ be said in annotations, in the words of GPUWorkload:
     kgwe.nvidia.io/gpu-model: H100
     kgwe.nvidia.io/gpu-architecture: Hopper
     kgwe.nvidia.io/strategy: pack
+
+A pod that asks for `nvidia.com/gpu.shared` may say how large a share it means; it then goes to nodes that divide their
+cards like that:
+
+    kgwe.nvidia.io/gpu-share: "0.5"
 """
 
 from __future__ import annotations
@@ -19,8 +24,9 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.kube import translate
 from kgwe.model import amounts
+from kgwe.model import pieces as shares
 from kgwe.placement.constraints import Constraints
-from kgwe.placement.node import Gpus, Preference, Request
+from kgwe.placement.node import Gpus, Preference, Request, piece_milli
 from kgwe.placement.ranking import Strategy, parse_strategy
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ MIN_MEMORY: Final = f"{_PREFIX}min-memory-gb"
 MODEL: Final = f"{_PREFIX}gpu-model"
 ARCHITECTURE: Final = f"{_PREFIX}gpu-architecture"
 STRATEGY: Final = f"{_PREFIX}strategy"
+SHARE: Final = f"{_PREFIX}gpu-share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +55,11 @@ class PodAsk:
     strategy: Strategy | None = None
 
 
-def read(pod: core.Pod) -> PodAsk:
-    """Permanent, with what to change, when it cannot be followed: a wish is never read as less than it says."""
+def read(pod: core.Pod, *, pieces: int = 0) -> PodAsk:
+    """Permanent, with what to change, when it cannot be followed: a wish is never read as less than it says.
+
+    `pieces`: into how many shares a card is divided, for a pod that asks for one and does not say how large.
+    """
     wanted = translate.requested(pod.spec)
     said = pod.metadata.annotations
     try:
@@ -59,7 +69,7 @@ def read(pod: core.Pod) -> PodAsk:
     strategy = said.get(STRATEGY, "")
     return PodAsk(
         request=Request(
-            _gpus(wanted),
+            _gpus(wanted, said, pieces),
             cpu_milli=wanted.get(amounts.CPU, 0),
             memory_bytes=wanted.get(amounts.MEMORY, 0),
             preference=_preference(said),
@@ -80,16 +90,38 @@ def asks_for_gpus(wanted: Mapping[str, int]) -> bool:
     return any(amounts.is_gpu(name) and count for name, count in wanted.items())
 
 
-def _gpus(wanted: Mapping[str, int]) -> Gpus:
+def says_its_share(pod: core.Pod) -> bool:
+    """Whether what it asks for is the same on every node."""
+    return SHARE in pod.metadata.annotations or not translate.requested(pod.spec).get(amounts.SHARED)
+
+
+def _gpus(wanted: Mapping[str, int], said: Mapping[str, str], pieces: int) -> Gpus:
     kinds = {name: count for name, count in wanted.items() if amounts.is_gpu(name) and count}
     if len(kinds) > 1:
         listed = ", ".join(sorted(kinds))
         raise errors.Permanent(f"asks for several kinds of GPU at once ({listed}): use one kind per pod")
     for name, count in kinds.items():
+        if name == amounts.SHARED:
+            return Gpus(milli=_share(count, said.get(SHARE, ""), pieces))
         if name != amounts.GPU:
             return Gpus(profile=name.removeprefix(amounts.MIG_PREFIX), slices=count)
         return Gpus(count=count)
     return Gpus()
+
+
+def _share(count: int, said: str, pieces: int) -> int:
+    if count > 1:
+        raise errors.Permanent(
+            f"asks for {count} {amounts.SHARED}: several shares are not more of a card, and may be of one; ask for 1"
+        )
+    if said:
+        try:
+            return piece_milli(shares.of_share(float(said)))
+        except ValueError:
+            raise errors.Permanent(f"annotation {SHARE}: {said!r} is not {shares.MEANING}") from None
+    if not pieces:
+        raise errors.Permanent(f"asks for {amounts.SHARED}, which no node offers; or say how large: annotation {SHARE}")
+    return piece_milli(pieces)
 
 
 def _preference(said: Mapping[str, str]) -> Preference:

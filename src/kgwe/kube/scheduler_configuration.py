@@ -21,8 +21,8 @@ _HEADER = """\
 
 
 def managed_resources() -> list[str]:
-    """Every resource name a GPU or a slice can have."""
-    return [amounts.GPU, *sorted({mig.resource_of(profile) for profile in PROFILES})]
+    """Every resource name a GPU, a share of one or a slice can have."""
+    return [amounts.GPU, amounts.SHARED, *sorted({mig.resource_of(profile) for profile in PROFILES})]
 
 
 def document(

@@ -117,6 +117,12 @@ def offered(node: core.Node) -> Amounts:
     return result
 
 
+def capacity(node: core.Node, resource: str) -> int:
+    """How many of it the node has, in service or not."""
+    text = node.status.capacity.get(resource) or node.status.allocatable.get(resource)
+    return _parse_one(resource, text) if text else 0
+
+
 def is_ready(node: core.Node) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 

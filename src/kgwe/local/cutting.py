@@ -68,7 +68,7 @@ def offer(node: core.Node, obj: gpunode.GPUNode) -> tuple[dict[str, str], dict[s
     there, open_ = devices(obj)
     status = node.status
     # A resource that was offered once stays, as zero.
-    gone = {name: "0" for name in status.capacity if amounts.is_gpu(name) and name not in there}
+    gone = {name: "0" for name in status.capacity if name.startswith(amounts.MIG_PREFIX) and name not in there}
     capacity = {**status.capacity, **gone, **{name: str(count) for name, count in there.items()}}
     allocatable = {**status.allocatable, **gone, **{name: str(count) for name, count in open_.items()}}
     return None if (capacity, allocatable) == (status.capacity, status.allocatable) else (capacity, allocatable)

@@ -20,14 +20,16 @@ cards stay empty enough to be cut anew.
 
 from __future__ import annotations
 
+import collections
 import enum
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
 from kgwe.placement import cardsets, subset
-from kgwe.placement.node import CARD_MILLI, Gpus, Preference, Request
+from kgwe.placement.node import CARD_MILLI, Gpus, Preference, Request, piece_milli
 from kgwe.placement.snapshot import Grant
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Verdict(enum.IntEnum):
     GPU_MEMORY = 5
     """Its cards have too little memory, or it is not known how much."""
     TOO_FEW_CARDS = 6
-    """Even when nothing runs there: cards, or slices of the profile."""
+    """Even when nothing runs there: cards, shares of that size, or slices of the profile."""
     CARDS_TAKEN = 7
     WIRING = 8
     """Cards enough, but no set of them that meets the preference and the bandwidth."""
@@ -95,6 +97,9 @@ _MEMORY: Final = np.uint8(Verdict.MEMORY)
 _PODS: Final = np.uint8(Verdict.PODS)
 
 _PAIR: Final = 2
+# What a card of the node can be divided into, beside the milli of its equal shares.
+_ANY: Final = -1
+_WHOLE: Final = 0
 _EVERYWHERE: Final = slice(None)
 # Requests remembered, the oldest forgotten first: a fleet of 10,000 nodes takes 10 kB for each.
 _KEPT: Final = 2048
@@ -126,6 +131,7 @@ class Fitter:
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
         self._pods = np.array([node.pods for node in nodes], np.int32)
+        self._piece_milli = np.array([_piece(node.pieces) for node in nodes], np.int32)
         self._when_empty: dict[Request, Codes] = {}
         self._sets: dict[tuple[int, Preference, float], _Sets] = {}
 
@@ -183,11 +189,11 @@ class Fitter:
         gpus = request.gpus
         if gpus.count:
             codes: Codes = self._sets_of(request).codes[self._rows(self._usable, _EVERYWHERE)]
-            codes[codes == Verdict.CARDS_TAKEN] = Verdict.TOO_FEW_CARDS
+            codes[(codes == Verdict.CARDS_TAKEN) | (self._piece_milli > 0)] = Verdict.TOO_FEW_CARDS
             return codes
         short = np.zeros(len(self.snapshot), np.bool_)
         if gpus.milli:
-            short = self._usable == 0
+            short = (self._usable == 0) | ((self._piece_milli != gpus.milli) & (self._piece_milli != _ANY))
         elif gpus.slices:
             short = self._slices_when_empty(gpus.profile) < gpus.slices
         return np.where(short, np.uint8(Verdict.TOO_FEW_CARDS), _FITS)
@@ -229,6 +235,12 @@ class Fitter:
     def _free_slices(self, profile: str) -> NDArray[np.int32]:
         found = self.snapshot.slices.get(profile)
         return np.zeros(len(self.snapshot), np.int32) if found is None else found
+
+    @functools.cached_property
+    def usual_pieces(self) -> int:
+        """How most nodes that share their cards divide them; 0 when none does."""
+        found = collections.Counter(node.pieces for node in self.snapshot.nodes if node.pieces)
+        return max(found, key=lambda pieces: (found[pieces], -pieces), default=0)
 
     # --- room -------------------------------------------------------------------------------------------
 
@@ -353,6 +365,12 @@ def _pods_of(best: NDArray[np.uint16], masks: NDArray[np.int64]) -> NDArray[np.i
         left = left ^ taken
         taken = best[left]
     return room
+
+
+def _piece(pieces: int | None) -> int:
+    if pieces is None:
+        return _ANY
+    return piece_milli(pieces) if pieces else _WHOLE
 
 
 _Key = TypeVar("_Key")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.placement.gang_plan import Seat
+from kgwe.placement.running import cards_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,10 +84,5 @@ def cards_in_use(ordered: Seating) -> dict[int, int]:
     used: dict[int, int] = {}
     for pods in ordered:
         for place, grant in pods:
-            mask = grant.cards
-            if grant.share is not None:
-                mask |= 1 << grant.share[0]
-            for card, _ in grant.slices:
-                mask |= 1 << card
-            used[place] = used.get(place, 0) | mask
+            used[place] = used.get(place, 0) | cards_of(grant)
     return used

@@ -21,13 +21,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from kgwe import errors
 from kgwe.model import amounts, domains
 from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
 from kgwe.placement.gang import GangPlanner
 from kgwe.placement.gang_plan import DomainWeights
-from kgwe.placement.node import Gpus, Request
+from kgwe.placement.node import CARD_MILLI, Gpus, Request, piece_milli
 from kgwe.placement.score import Weights
 from kgwe.placement.snapshot import Grant, Snapshot, bits
 
@@ -115,6 +117,11 @@ class Fleet:
         number = self.snapshot.index.get(name)
         return None if number is None else self.snapshot.nodes[number]
 
+    def pieces(self, name: str) -> int:
+        """Into how many shares the node divides each of its cards; of no node in particular, as most do."""
+        node = self.node(name)
+        return (node.pieces if node is not None else 0) or self.fitter.usual_pieces
+
     # --- holders ----------------------------------------------------------------------------------------
 
     def __contains__(self, key: str) -> bool:
@@ -125,7 +132,7 @@ class Fleet:
         held = self._held.get(key)
         if held is None:
             return None
-        cards = next((grant.cards for grant in held.grants if grant.cards), held.holding.cards)
+        cards = _cards_of(held) or held.holding.cards
         return replace(held.holding, cards=cards, slices=_slices_of(held) or held.holding.slices)
 
     def planned(self, key: str) -> Holding:
@@ -170,8 +177,9 @@ class Fleet:
         self.snapshot.commit_all(grants)
         for (key, wanted), grant in zip(seats.items(), grants, strict=True):
             slices = tuple((card, placed.start) for card, placed in grant.slices)
-            holding = Holding(self.snapshot.nodes[grant.node].name, wanted, grant.cards, slices)
-            self._held[key] = _Held(holding, (grant,), last=grant.cards)
+            cards = grant.whole_or_shared
+            holding = Holding(self.snapshot.nodes[grant.node].name, wanted, cards, slices)
+            self._held[key] = _Held(holding, (grant,), last=cards)
             self._on.setdefault(holding.node, {})[key] = None
 
     # --- booking ----------------------------------------------------------------------------------------
@@ -213,7 +221,7 @@ class Fleet:
             self._give_back(each)
         for each in (held, *sorted(others, key=lambda other: -other.holding.trust)):
             each.grants, each.short = self._grants_of(each, number)
-            each.last = each.grants[0].cards
+            each.last = _cards_of(each)
             for grant in each.grants:
                 self.snapshot.book(grant)
 
@@ -221,6 +229,8 @@ class Fleet:
         """Holders who have a card or slice that this one has with more certainty."""
         known = held.holding
         cards = known.cards & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
+        if known.amounts.get(amounts.SHARED):
+            cards &= ~self._with_room(number)
         free = {(card, each.start) for card, each in self._free_slices(number)} if known.slices else set()
         slices = set(known.slices) - free
         if not cards and not slices:
@@ -232,7 +242,7 @@ class Fleet:
             if other is not held
             and other.holding.trust < known.trust
             and any(
-                grant.cards & cards or any((card, each.start) in slices for card, each in grant.slices)
+                grant.whole_or_shared & cards or any((card, each.start) in slices for card, each in grant.slices)
                 for grant in other.grants
             )
         ]
@@ -252,6 +262,15 @@ class Fleet:
         slices = [(name, number) for name, number in wanted.items() if name.startswith(amounts.MIG_PREFIX) and number]
         short = cards.bit_count() < count
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(amounts.PODS, 1))]
+        for _ in range(min(wanted.get(amounts.SHARED, 0), CARD_MILLI)):
+            share = self._share(held, node, [grant.share for grant in grants if grant.share])
+            if share is None:
+                short = True
+                break
+            if grants[0].cards or grants[0].share:
+                grants.append(Grant(node, share=share, pods=0))
+            else:
+                grants[0] = replace(grants[0], share=share)
         for name, number in slices:
             found = self._slices(name.removeprefix(amounts.MIG_PREFIX), number, node, holding.slices)
             short |= len(found) < number
@@ -273,6 +292,27 @@ class Fleet:
         # Others may be known to have cards that are not booked for them yet.
         rest = bits(free & ~own & ~self._known_to_others(held))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
+
+    def _share(self, held: _Held, node: int, mine: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
+        """One more share of the node's size: of the card that is known to be its own, else of the fullest with room."""
+        pieces = self.snapshot.nodes[node].pieces
+        if not pieces:
+            return None
+        milli = piece_milli(pieces)
+        left = self.snapshot.milli[node].copy()
+        for card, taken, _ in mine:
+            left[card] -= taken
+        known = held.holding.cards or held.last
+        with_room: list[int] = np.flatnonzero(left >= milli).tolist()
+        if not with_room:
+            return None
+        return min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card)), milli, 0
+
+    def _with_room(self, node: int) -> int:
+        """Mask of the cards that have another share to give."""
+        pieces = self.snapshot.nodes[node].pieces
+        least = piece_milli(pieces) if pieces else CARD_MILLI
+        return sum(1 << card for card in np.flatnonzero(self.snapshot.milli[node] >= least).tolist())
 
     def _known_to_others(self, held: _Held) -> int:
         mask = 0
@@ -310,6 +350,13 @@ def _is_no_news(held: _Held, new: Holding) -> bool:
     if new.cards in (0, told.cards) and new.slices in ((), told.slices):
         return True
     return new.cards in (0, held.last) and new.slices in ((), _slices_of(held))
+
+
+def _cards_of(held: _Held) -> int:
+    mask = 0
+    for grant in held.grants:
+        mask |= grant.whole_or_shared
+    return mask
 
 
 def _slices_of(held: _Held) -> Slices:

@@ -72,6 +72,8 @@ class Node:
     spot: bool = False
     #: 0..1; 1: no trouble is known (`kgwe.model.reliability`)
     reliability: float = 1.0
+    #: equal shares that each of its cards is offered as; 0: whole cards only; None: whole, or any share
+    pieces: int | None = None
 
     @property
     def usable(self) -> int:
@@ -80,6 +82,11 @@ class Node:
         for card in self.cut:
             mask &= ~(1 << card)
         return mask
+
+
+def piece_milli(pieces: int) -> int:
+    """One of so many equal shares of a card."""
+    return CARD_MILLI // pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,14 +112,14 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Seat:
     node: str
-    #: mask of whole cards
+    #: mask of whole cards, or of the one it has a share of
     cards: int = 0
     #: (card, start) of MIG slices
     slices: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, node: str, grant: Grant) -> Seat:
-        return cls(node, grant.cards, tuple((card, placed.start) for card, placed in grant.slices))
+        return cls(node, grant.whole_or_shared, tuple((card, placed.start) for card, placed in grant.slices))
 
 
 @dataclass(frozen=True)
@@ -373,6 +373,8 @@ def amounts_of(request: Request) -> dict[str, int]:
     found = {amounts.CPU: request.cpu_milli, amounts.MEMORY: request.memory_bytes, amounts.PODS: 1}
     if gpus.count:
         found[amounts.GPU] = gpus.count
+    if gpus.milli:
+        found[amounts.SHARED] = 1
     if gpus.slices:
         found[f"{amounts.MIG_PREFIX}{gpus.profile}"] = gpus.slices
     return {name: amount for name, amount in found.items() if amount}

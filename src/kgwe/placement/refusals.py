@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.fit import Verdict
+from kgwe.placement.node import CARD_MILLI, piece_milli
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,10 +101,18 @@ def unknown_strategy(ask: Ask, ours: Iterable[str], installed: Iterable[str]) ->
 
 
 def needs(ask: Ask) -> str:
-    """`8 GPUs`, `16 pods of 8 GPUs`, `2 slices of 1g.10gb`."""
-    gpus = ask.request.gpus
-    each = f"{gpus.milli} thousandths of a GPU" if gpus.milli else _amount(gpus, gpus.slices or gpus.count)
+    """`8 GPUs`, `16 pods of 8 GPUs`, `1/2 of a GPU`, `2 slices of 1g.10gb`."""
+    each = of_pod(ask.request.gpus)
     return each if ask.pods == 1 else f"{ask.pods} pods of {each}"
+
+
+def of_pod(gpus: Gpus) -> str:
+    """What one pod asks for."""
+    if gpus.milli:
+        pieces = CARD_MILLI // gpus.milli
+        is_piece = pieces and piece_milli(pieces) == gpus.milli
+        return f"1/{pieces} of a GPU" if is_piece else f"{gpus.milli} thousandths of a GPU"
+    return _amount(gpus, gpus.slices or gpus.count)
 
 
 def _amount(gpus: Gpus, count: int) -> str:

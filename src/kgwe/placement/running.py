@@ -134,9 +134,7 @@ def milli_of(grant: Grant, snapshot: Snapshot) -> int:
 
 def cards_of(grant: Grant) -> int:
     """Mask of the cards it holds anything of."""
-    mask = grant.cards
-    if grant.share is not None:
-        mask |= 1 << grant.share[0]
+    mask = grant.whole_or_shared
     for card, _ in grant.slices:
         mask |= 1 << card
     return mask

@@ -52,6 +52,11 @@ class Grant:
         if kinds > 1 or len({(card, placed.start) for card, placed in self.slices}) != len(self.slices):
             raise errors.InvariantBroken(f"a grant is of one kind and names a slice once: {self}")
 
+    @property
+    def whole_or_shared(self) -> int:
+        """Mask of the cards it has whole, or a share of."""
+        return self.cards if self.share is None else 1 << self.share[0]
+
 
 @dataclass
 class Snapshot:

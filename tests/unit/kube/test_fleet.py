@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from kgwe.kube import migcards, resources
-from kgwe.kube.api.gpunode import CardSpec, Fabric, MIGLayout, Reliability
+from kgwe.kube.api.gpunode import CardSpec, Fabric, HeldDevices, MIGLayout, Reliability
 from kgwe.kube.fleet import FleetReader
 from kgwe.local import gpunodes, models
 from kgwe.model import amounts, inventory
+from kgwe.model.places import Places
 
 
 def built(model="dgx-h100", count=2, faults=()):
@@ -314,3 +315,53 @@ def test_nodes_that_offer_slices_as_gpus_are_left_alone():
     single = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels=labels))
     assert "single" in migcards.left_alone(labels)
     assert usable(read(single, gpu_node, strategy())) == 0xFF
+
+
+# --- cards that are shared -------------------------------------------------------------------------------
+
+
+def shared(name="n1", pieces=16, label="", **offers):
+    labels = {"nvidia.com/gpu.replicas": label} if label else {}
+    return plain(name, 0, offers={amounts.SHARED: str(pieces), **offers}, labels=labels)
+
+
+def test_a_node_that_divides_its_cards_offers_them_as_shares():
+    reader = FleetReader()
+    reader.set_node("n1", shared(label="2"))
+    (made,) = reader.nodes()
+    assert (made.pieces, made.shape.cards, made.usable) == (2, 8, 0xFF)
+
+
+def test_without_a_label_its_cards_tell_how_it_divides_them(reader):
+    name = next(iter(reader.nodes())).name
+    reader.set_node(name, shared(name, 32))
+    made = next(each for each in reader.nodes() if each.name == name)
+    assert (made.pieces, made.usable) == (4, 0xFF)
+    assert made.shape.wiring.switch_links, "and it is wired as it was"
+
+
+def test_only_as_many_cards_are_shared_as_the_plugin_offers():
+    reader = FleetReader()
+    reader.set_node("n1", shared(pieces=14, label="2"))
+    assert next(iter(reader.nodes())).usable.bit_count() == 7
+
+
+def test_shares_of_unknown_size_are_nobodys():
+    reader = FleetReader()
+    reader.set_node("n1", shared())
+    assert not any(node.usable for node in reader.nodes())
+
+
+def test_other_nodes_give_whole_cards_only(reader):
+    assert {node.pieces for node in reader.nodes()} == {0}
+
+
+def test_who_has_a_share_is_known_where_shares_are_offered_as_such(reader):
+    """Where replicas go by the name of whole cards they are more than there are cards, and cannot be booked."""
+    (_, told), *_ = built()
+    name = told.metadata.name
+    held = (HeldDevices("ns/p", "uid", "4", replicas=1),)
+    reader.set_gpu_node(name, msgspec.structs.replace(told, status=msgspec.structs.replace(told.status, held=held)))
+    assert reader.holders(name) == {}
+    reader.set_node(name, shared(name))
+    assert reader.holders(name) == {"uid": Places(0b100)}

@@ -18,6 +18,7 @@ from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.model import amounts, places
 from kgwe.model.places import Places
+from kgwe.placement.node import Gpus
 from kgwe.placement.planning import Plan, Seat
 
 UID = "0f1e2d3c-aaaa-bbbb-cccc-0123456789ab"
@@ -398,3 +399,31 @@ class TestRendezvous:
         assert made["spec"]["clusterIP"] == "None"
         assert made["spec"]["publishNotReadyAddresses"]
         assert made["spec"]["selector"] == {jobs.UID_LABEL: UID}
+
+
+# --- a share of a card -----------------------------------------------------------------------------------
+
+
+def test_a_share_is_asked_for_as_one_piece_and_said_on_the_pod():
+    workload = kgwe({"gpuRequirements": {"share": 0.5}})
+    asked = ask(workload)
+    assert asked.request.gpus == Gpus(milli=500)
+    assert (asked.amounts[amounts.SHARED], asked.pods, asked.divisible) == (1, 1, False)
+    template = jobs.pod_template(workload, IMAGE)
+    assert template["spec"]["containers"][0]["resources"]["limits"] == {amounts.SHARED: "1"}
+    assert template["metadata"]["annotations"]["kgwe.nvidia.io/gpu-share"] == "0.5"
+
+
+def test_a_template_may_ask_for_the_piece_itself_and_for_nothing_else():
+    def workload(limits):
+        container = CONTAINER | {"resources": {"limits": limits}}
+        return kgwe({"gpuRequirements": {"share": 0.25}, "podTemplate": {"spec": {"containers": [container]}}})
+
+    assert ask(workload({amounts.SHARED: 1})).request.gpus == Gpus(milli=250)
+    with pytest.raises(errors.Permanent, match="make both agree"):
+        ask(workload({amounts.GPU: 1}))
+
+
+def test_a_share_that_no_card_is_divided_into_is_told():
+    with pytest.raises(errors.Permanent, match=r"gpuRequirements\.share: 0\.4 is not"):
+        ask(kgwe({"gpuRequirements": {"share": 0.4}}))

@@ -84,7 +84,8 @@ class Judge:
     def _gpus_of(self, uid: str, pod: core.Pod) -> Gpus | None:
         if uid not in self._gpus and is_gpu_pod(pod):
             try:
-                self._gpus[uid] = podrequest.read(pod).request.gpus
+                pieces = self._view.fleet.pieces(pod.spec.nodeName)
+                self._gpus[uid] = podrequest.read(pod, pieces=pieces).request.gpus
             except errors.Permanent:
                 return None
         return self._gpus.get(uid)

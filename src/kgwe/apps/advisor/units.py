@@ -134,11 +134,11 @@ def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:
         running = None if key.startswith(_JOB_PREFIX) else view.census.of(key)
         if running is not None and running.gang is not None:
             gang: GangRequest | None = running.gang
-        elif len(pods) > 1:
-            gang = GangRequest.of(podrequest.read(as_made(pods[0])).request, len(pods))
         else:
-            gang = None
-        request = podrequest.read(as_made(pods[0])).request if gang is None else gang.roles[0].request
+            pod = pods[0]
+            read = podrequest.read(as_made(pod), pieces=view.fleet.pieces(pod.spec.nodeName)).request
+            gang = GangRequest.of(read, len(pods)) if len(pods) > 1 else None
+        request = read if gang is None else gang.roles[0].request
     except errors.Permanent:
         return None
     return view.limited(Ask(key, request, pods=len(pods), gang=gang, name=_name(view, key, pods[0])))

@@ -94,10 +94,12 @@ class Answers:
             if len(self._asks) >= _KEPT:
                 del self._asks[next(iter(self._asks))]
             try:
-                known = podrequest.read(pod)
+                known = podrequest.read(pod, pieces=self._state.fleet.pieces(""))
             except errors.Permanent as exc:
                 known = f"kgwe: {exc}"
-            self._asks[uid] = known
+            # Otherwise what it asks for is what nodes offer today.
+            if podrequest.says_its_share(pod):
+                self._asks[uid] = known
         return known
 
     def forget(self, uid: str) -> None:

@@ -103,10 +103,10 @@ class Census:
                 yield replace(found, least=None)
         for uid, pod in self._state.pods.items():
             if pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true" and self._stands_alone(pod):
-                grant = self.grant(uid)
-                if grant is not None:
+                grant, request = self.grant(uid), self._readable(pod)
+                if grant is not None and request is not None:
                     started = _seconds(pod.status.startTime)
-                    yield Running(uid, (Member(uid, _request(pod), grant),), pod.spec.priority, started_at_s=started)
+                    yield Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
 
     def preemptible_priorities(self) -> Iterator[int]:
         """Of all that says it may be stopped, whether or not it holds anything: quick to say."""
@@ -229,7 +229,7 @@ class Census:
             key = uid if uid in self._state.fleet else seat_key(owner, number if number is not None else -1)
             grant = self.grant(key)
         name = str(number) if number is not None else uid
-        return Member(name, _request(pod), grant, failed=place is not None and is_lost(place))
+        return Member(name, self._request(pod), grant, failed=place is not None and is_lost(place))
 
     def _pods(self, group: Group) -> _Pods | None:
         """All pods of the gang as one request, as if none had a place yet."""
@@ -238,16 +238,22 @@ class Census:
         ]
         if not members:
             return None
-        found = dialects.gang_request(members, _request)
+        found = dialects.gang_request(members, self._request)
         if isinstance(found, dialects.Problem):
             return None
         order = tuple(pod for pod in found.order if pod is not None)
         least = sum(role.least for role in found.request.roles)
         return _Pods(order, found.request, least) if order else None
 
+    def _request(self, pod: core.Pod) -> Request:
+        return podrequest.read(pod, pieces=self._state.fleet.pieces(pod.spec.nodeName)).request
 
-def _request(pod: core.Pod) -> Request:
-    return podrequest.read(pod).request
+    def _readable(self, pod: core.Pod) -> Request | None:
+        """None when nobody can read what it asks for: others may have bound it all the same."""
+        try:
+            return self._request(pod)
+        except errors.Permanent:
+            return None
 
 
 def _repair(pods: Sequence[core.Pod]) -> Repair:

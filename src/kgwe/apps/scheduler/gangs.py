@@ -312,7 +312,9 @@ class Gangs:
     def _request_of(self, pod: core.Pod) -> Any:
         known = self._requests.get(pod.metadata.uid)
         if known is None:
-            known = self._requests[pod.metadata.uid] = podrequest.read(as_made(pod))
+            known = podrequest.read(as_made(pod), pieces=self._state.fleet.pieces(""))
+            if podrequest.says_its_share(pod):
+                self._requests[pod.metadata.uid] = known
         return known.request
 
     def _node_of(self, owner: str, group: Group, pod: core.Pod) -> str:

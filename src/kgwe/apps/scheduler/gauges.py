@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe.placement.node import CARD_MILLI
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -47,11 +49,11 @@ class FleetGauges:
             yield (node.name, node.shape.model), float(node.shape.cards)
 
     def _counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Per place of the tree: healthy GPUs, free ones, and free ones on nodes that are partly used."""
+        """Per place of the tree, in thousandths of a GPU: healthy, free, and free on nodes that are partly used."""
         fleet = self._state.fleet
         snapshot, tree = fleet.snapshot, fleet.tree
-        usable = np.array([node.usable.bit_count() for node in snapshot.nodes], np.int64)
-        free = np.bitwise_count(snapshot.free).astype(np.int64)
+        usable = np.array([node.usable.bit_count() * CARD_MILLI for node in snapshot.nodes], np.int64)
+        free = snapshot.milli.sum(axis=1, dtype=np.int64)
         order = np.array([snapshot.index[name] for name in tree.nodes], np.intp)
         partly = np.where(free < usable, free, 0)
         return usable[order], free[order], partly[order]

@@ -17,12 +17,12 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.scheduler import claiming, rendezvous, seating
 from kgwe.apps.scheduler.workload import Details
-from kgwe.kube import resources, translate
+from kgwe.kube import podrequest, resources, translate
 from kgwe.kube.api import core
 from kgwe.kube.fleet import CLAIMS_LABEL, Cards
-from kgwe.model import amounts
+from kgwe.model import amounts, pieces
 from kgwe.placement.constraints import Constraints
-from kgwe.placement.node import Gpus, Request
+from kgwe.placement.node import Gpus, Request, piece_milli
 from kgwe.placement.planning import Ask, Plan
 from kgwe.placement.taints import Toleration
 
@@ -85,13 +85,11 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         tolerations = (*tolerations, Toleration(CLAIMS_LABEL, "Exists"))
     wanted = translate.requested(spec)
     workload = _counted(workload, wanted)
-    is_slices = workload.resource != amounts.GPU
-    gpus = Gpus(profile=_profile(workload), slices=workload.per_pod) if is_slices else Gpus(count=workload.per_pod)
     needs = workload.needs
     return Ask(
         owner=workload.meta.uid,
         request=Request(
-            gpus,
+            _gpus(workload),
             cpu_milli=wanted.get(amounts.CPU, 0),
             memory_bytes=wanted.get(amounts.MEMORY, 0),
             preference=needs.preference,
@@ -116,8 +114,16 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
     )
 
 
-def _profile(workload: Workload) -> str:
-    return workload.resource.removeprefix(amounts.MIG_PREFIX)
+def _gpus(workload: Workload) -> Gpus:
+    """What each of its pods wants of GPUs."""
+    if workload.resource == amounts.GPU:
+        return Gpus(count=workload.per_pod)
+    if workload.resource == amounts.SHARED:
+        try:
+            return Gpus(milli=piece_milli(pieces.of_share(workload.share)))
+        except ValueError as exc:
+            raise errors.Permanent(f"gpuRequirements.share: {exc}") from exc
+    return Gpus(profile=workload.resource.removeprefix(amounts.MIG_PREFIX), slices=workload.per_pod)
 
 
 def asks_itself(workload: Workload) -> bool:
@@ -168,6 +174,8 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     meta["labels"] = {"app": ours["app"], **meta.get("labels", {})} | {k: v for k, v in ours.items() if k != "app"}
     if workload.model_name:
         meta["annotations"] = meta.get("annotations", {}) | {MODEL_ANNOTATION: workload.model_name}
+    if workload.share:
+        meta["annotations"] = meta.get("annotations", {}) | {podrequest.SHARE: f"{workload.share:g}"}
     spec = template["spec"]
     spec.setdefault("restartPolicy", "Never")
     for container in (*spec["containers"], *spec.get("initContainers", ())):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe.kube.api.schedulerconfig import SchedulerConfigSpec
-from kgwe.model import quantity
+from kgwe.model import amounts, quantity
 from kgwe.placement.gang_plan import DomainWeights
 from kgwe.placement.planning import Reason, Refusal
 from kgwe.placement.score import Weights
@@ -25,7 +25,9 @@ def spec_of(config: SchedulerConfig | None) -> SchedulerConfigSpec:
 
 def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Workload:
     """The workload, which gets its GPUs as it says itself, else as the cluster has it."""
-    claims = (workload.device_mode or spec_of(config).deviceMode) == "DRA"
+    mode = workload.device_mode or spec_of(config).deviceMode
+    # Nobody can claim a share.
+    claims = mode == "DRA" and workload.resource != amounts.SHARED
     return workload if workload.claims == claims else replace(workload, claims=claims)
 
 

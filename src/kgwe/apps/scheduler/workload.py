@@ -134,6 +134,8 @@ class Workload:
     status: Status
     #: whether its pods get their GPUs by ResourceClaims
     claims: bool = False
+    #: the part of one card that its pod asks for; 0: whole cards or slices
+    share: float = 0.0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -186,6 +188,8 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
     wants = spec.gpuRequirements
     if wants.mig is not None:
         resource, per_pod = mig.resource_of(wants.mig.profile), wants.mig.count
+    elif wants.share is not None:
+        resource, per_pod = amounts.SHARED, 1
     else:
         resource, per_pod = amounts.GPU, spec.gpusPerPod or wants.count or 1
     near = wants.topology
@@ -196,7 +200,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         resource=resource,
         per_pod=per_pod,
         pods=spec.pods,
-        divisible=wants.mig is None and spec.gpusPerPod is None,
+        divisible=resource == amounts.GPU and spec.gpusPerPod is None,
         device_mode=spec.deviceMode,
         needs=Needs(
             preference=_preference(spec),
@@ -223,6 +227,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         model_name="",
         template=spec.podTemplate,
         status=_status(status, status.scheduledNode),
+        share=wants.share or 0.0,
     )
 
 

@@ -27,6 +27,7 @@ from kgwe.kube.informer import Change
 from kgwe.placement.planning import Ask
 from kgwe.placement.preempt import Evictable
 from kgwe.placement.queue import Queue
+from kgwe.placement.running import milli_of
 from kgwe.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class View:
 
     def ask_of_pod(self, pod: core.Pod) -> Ask:
         """What a pod that belongs to no gang asks for."""
-        found, meta = podrequest.read(pod), pod.metadata
+        found, meta = podrequest.read(pod, pieces=self.fleet.pieces(pod.spec.nodeName)), pod.metadata
         return self.limited(
             Ask(
                 meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,
@@ -177,7 +178,7 @@ class View:
         """Namespace -> thousandths of cards that its pods hold."""
         found: dict[str, int] = {}
         for uid, pod in self.state.pods.items():
-            milli = sum(grant.cards.bit_count() * 1000 for grant in self.fleet.grants(uid))
+            milli = sum(milli_of(grant, self.fleet.snapshot) for grant in self.fleet.grants(uid))
             if milli:
                 found[pod.metadata.namespace] = found.get(pod.metadata.namespace, 0) + milli
         return found

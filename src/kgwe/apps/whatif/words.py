@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement.node import Preference
-from kgwe.placement.refusals import needs
+from kgwe.placement.refusals import needs, of_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,8 +41,7 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
 
 
 def _role(name: str, replicas: int, least: int, request: Request) -> str:
-    gpus = request.gpus
-    each = f"{gpus.slices} slices of {gpus.profile}" if gpus.slices else f"{gpus.count} GPUs"
+    each = of_pod(request.gpus)
     count = f"{replicas}" if least == replicas else f"{least} to {replicas}"
     return ", ".join([f"{count} {name} pods of {each}", *_of_pod(request)])
 

@@ -18,6 +18,7 @@ from kgwe.kube.schema import (
     about,
     matching,
 )
+from kgwe.model import pieces
 from kgwe.model.gpu import Architecture
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
@@ -101,17 +102,27 @@ class MIGRequest(ApiStruct, frozen=True):
 
 
 class GPURequirements(ApiStruct, frozen=True):
-    """What the workload needs from GPUs: whole ones (count) or slices (mig)."""
+    """What the workload needs from GPUs: whole ones (count), a share of one (share) or slices (mig)."""
 
     rules: ClassVar = (
         Rule(
-            "has(self.count) || has(self.mig)",
-            "say how many GPUs: set gpuRequirements.count for whole GPUs or gpuRequirements.mig for MIG slices",
+            "has(self.count) || has(self.mig) || has(self.share)",
+            "say how many GPUs: set gpuRequirements.count for whole GPUs, gpuRequirements.share for a part of one or"
+            " gpuRequirements.mig for MIG slices",
         ),
         Rule(
             "!(has(self.count) && has(self.mig))",
             "count asks for whole GPUs and mig for slices: remove gpuRequirements.count and give the number of slices"
             " in gpuRequirements.mig.count",
+        ),
+        Rule(
+            "!has(self.share) || !(has(self.count) || has(self.mig))",
+            "share asks for a part of one GPU: remove gpuRequirements.share, or both count and mig",
+        ),
+        Rule(
+            "!has(self.share) || !has(self.topology) || self.topology.preference != 'NVLinkRequired'",
+            "a share is of one GPU and has nothing to be wired to: remove topology.preference NVLinkRequired, or ask"
+            " for whole GPUs with count",
         ),
         Rule(
             "!has(self.minBandwidthGBps) || !has(self.topology) || !has(self.topology.minBandwidthGBps)"
@@ -139,6 +150,22 @@ class GPURequirements(ApiStruct, frozen=True):
     ] = None
     topology: Annotated[Topology, about("How the GPUs must be wired to each other.")] = Topology()
     mig: Annotated[MIGRequest | None, about("MIG slices instead of whole GPUs; not together with count.")] = None
+    share: Annotated[
+        float | None,
+        about(
+            "A part of one GPU instead of whole ones: one of the equal pieces (nvidia.com/gpu.shared) that some nodes"
+            " divide their GPUs into, 0.5 for a half. Pieces take turns, or run side by side with MPS; see the docs on"
+            " sharing for what keeps them apart.",
+            gt=0,
+            rules=(
+                Rule(
+                    f"[{', '.join(str(each) for each in range(pieces.FEWEST, pieces.MOST + 1))}].exists(n,"
+                    f" self * double(n) >= {1 - pieces.TOLERANCE} && self * double(n) <= {1 + pieces.TOLERANCE})",
+                    f"gpuRequirements.share is {pieces.MEANING}",
+                ),
+            ),
+        ),
+    ] = None
     gpuModel: Annotated[
         str,
         about(
@@ -203,6 +230,11 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     """What to run and what it needs."""
 
     rules: ClassVar = (
+        Rule(
+            "!has(self.gpuRequirements.share) || !has(self.deviceMode) || self.deviceMode != 'DRA'",
+            "ResourceClaims are for whole GPUs and MIG slices: remove deviceMode DRA, or gpuRequirements.share",
+            field=".deviceMode",
+        ),
         Rule(
             "!has(self.gpusPerPod) || has(self.gpuRequirements.count)",
             "gpusPerPod divides whole GPUs among pods: set gpuRequirements.count too, or remove gpusPerPod",

@@ -1,0 +1,36 @@
+"""Shares of a card, as people write them: 0.5 is one of two equal pieces.
+
+Device plugins divide a card into equal pieces and know no others. So a share is 1/n; 0.33 is close enough to a third.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+FEWEST: Final = 2
+#: clients of one MPS server
+MOST: Final = 48
+#: how far a share may be from 1/n, as a part of it: two digits are enough down to a seventh
+TOLERANCE: Final = 0.025
+MEANING: Final = f"a share of one card, 1/n for n from {FEWEST} to {MOST}, such as 0.5, 0.33 or 0.25"
+
+
+def of_share(share: float) -> int:
+    """Into how many pieces a card is divided when one of them is this share; ValueError when it is no such share."""
+    if not math.isfinite(share) or not 1 / (2 * MOST) < share < 1:
+        raise ValueError(f"{share:g} is not {MEANING}")
+    pieces = round(1 / share)
+    if not FEWEST <= pieces <= MOST or abs(share * pieces - 1) > TOLERANCE:
+        raise ValueError(f"{share:g} is not {MEANING}")
+    return pieces
+
+
+def of_offer(offered: int, cards: int, label: int | None) -> int:
+    """Into how many pieces a node divides each card that offers so many pieces in all; 0 when nobody can tell.
+
+    `label` is what feature discovery says; it also says 1 of nodes that do not divide.
+    """
+    if label is not None and label >= FEWEST:
+        return label if label <= MOST else 0
+    return offered // cards if cards and offered % cards == 0 and FEWEST <= offered // cards <= MOST else 0

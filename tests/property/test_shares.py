@@ -1,0 +1,121 @@
+"""Shares of cards against plain counting: no card has more holders than it is divided into, and none is forgotten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests import small_fleet
+from tests.plans import state
+
+from kgwe.model import amounts, domains
+from kgwe.model.places import Places
+from kgwe.placement.engine import Decision
+from kgwe.placement.ledger import Ledger, seat_key
+from kgwe.placement.live import Holding
+from kgwe.placement.node import Gpus, Request, piece_milli
+from kgwe.placement.snapshot import bits
+
+NODES = st.sampled_from(["n0", "n1"])
+PIECES = st.sampled_from([0, 2, 3])
+MASKS = st.integers(0, 0b1111)
+CARDS = st.integers(0, 3)
+PODS = st.sampled_from([f"p{number}" for number in range(12)])
+SEATS = st.tuples(st.sampled_from(["w", "v"]), st.integers(0, 3))
+WANTED = {amounts.SHARED: 1, amounts.CPU: 100, amounts.PODS: 1}
+
+
+class ShareMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.now = 0
+
+    @initialize(there=st.fixed_dictionaries({"n0": st.tuples(PIECES, MASKS), "n1": st.tuples(PIECES, MASKS)}))
+    def start(self, there: dict[str, tuple[int, int]]) -> None:
+        self.nodes_change(there)
+
+    @rule(there=st.dictionaries(NODES, st.tuples(PIECES, MASKS)))
+    def nodes_change(self, there: dict[str, tuple[int, int]]) -> None:
+        kept = {node.name: node for node in self.ledger.fleet.snapshot.nodes}
+        made = []
+        for name, (pieces, healthy) in there.items():
+            node = replace(small_fleet.node(0), name=name, healthy=healthy, pieces=pieces)
+            made.append(kept[name] if kept.get(name) == node else node)
+        self.ledger.fleet.set_nodes(made, domains.build((), ()))
+
+    @rule(uid=PODS, node=NODES, card=CARDS, seat=st.none() | SEATS)
+    def pod_is_bound(self, uid: str, node: str, card: int, seat: tuple[str, int] | None) -> None:
+        self.ledger.set_pod(uid, node, WANTED, seat, given=Places(1 << card))
+
+    @rule(uid=PODS, node=NODES, card=CARDS)
+    def kubelet_says_what_a_pod_has(self, uid: str, node: str, card: int) -> None:
+        """It has that, unless others of whom it is said fill the card."""
+        self.ledger.set_pod(uid, node, WANTED, held=Places(1 << card))
+        fleet = self.ledger.fleet
+        there = fleet.node(node)
+        if there is None or not there.pieces or not there.usable >> card & 1:
+            return
+        told = [key for key in fleet.holders(node) if key != uid and fleet.planned(key).certain]
+        if sum(fleet.grants(key)[0].whole_or_shared == 1 << card for key in told) < there.pieces:
+            assert fleet.grants(uid)[0].whole_or_shared == 1 << card
+
+    @rule(uid=PODS)
+    def pod_goes(self, uid: str) -> None:
+        self.ledger.remove_pod(uid)
+
+    @rule(owner=st.sampled_from(["w", "v"]), seats=st.dictionaries(st.integers(0, 3), st.tuples(NODES, CARDS)))
+    def owner_has_seats(self, owner: str, seats: dict[int, tuple[str, int]]) -> None:
+        self.ledger.reserve(owner, {n: Holding(node, WANTED, 1 << card) for n, (node, card) in seats.items()})
+
+    @rule(uid=PODS, pieces=st.sampled_from([2, 3]))
+    def a_pod_is_placed(self, uid: str, pieces: int) -> None:
+        fleet = self.ledger.fleet
+        if uid in fleet or not len(fleet.snapshot):
+            return
+        found = fleet.engine.decide(Request(Gpus(milli=piece_milli(pieces)), cpu_milli=100))
+        if isinstance(found, Decision):
+            assert fleet.snapshot.nodes[found.node].pieces == pieces
+            self.now += 1
+            self.ledger.assume(uid, WANTED, found.grant, self.now + 5)
+        else:
+            for number, node in enumerate(fleet.snapshot.nodes):
+                left = fleet.snapshot.milli[number]
+                assert node.pieces != pieces or (left < piece_milli(pieces)).all()
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now += 3
+        self.ledger.expire(self.now)
+
+    @invariant()
+    def no_card_has_more_holders_than_shares(self) -> None:
+        fleet = self.ledger.fleet
+        for node in fleet.snapshot.nodes:
+            holders = Counter(
+                card
+                for key in fleet.holders(node.name)
+                for grant in fleet.grants(key)
+                for card in bits(grant.whole_or_shared)
+            )
+            assert not holders or max(holders.values()) <= (node.pieces or 0)
+            assert not any(not node.usable >> card & 1 for card in holders)
+            lacking = [key for key in fleet.holders(node.name) if not fleet.is_whole(key)]
+            room = (node.pieces or 0) * node.usable.bit_count()
+            assert len(lacking) == max(0, len(fleet.holders(node.name)) - room), "whoever can have one has one"
+
+    @invariant()
+    def the_books_are_what_booking_afresh_gives(self) -> None:
+        fleet = self.ledger.fleet
+        assert state(fleet.recount()) == state(fleet.snapshot)
+        assert all(seat_key(*seat) in fleet or seat in self.ledger._taken for seat in self.seats())
+
+    def seats(self) -> list[tuple[str, int]]:
+        return [(owner, number) for owner in self.ledger.owners() for number in self.ledger.seats(owner)]
+
+
+TestShares = ShareMachine.TestCase
+TestShares.settings = settings(max_examples=60, stateful_step_count=40)

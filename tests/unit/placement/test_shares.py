@@ -1,0 +1,156 @@
+"""Nodes that divide their cards into equal shares: who fits, who gets which card, and who holds it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from tests import small_fleet
+from tests.plans import state
+
+from kgwe.model import amounts, domains
+from kgwe.model.domains import Place
+from kgwe.placement import planning
+from kgwe.placement.fit import Verdict
+from kgwe.placement.live import Fleet, Holding
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.planning import Ask, Plan, Refusal
+
+HALF = Request(Gpus(milli=500))
+QUARTER = Request(Gpus(milli=250))
+WHOLE = Request(Gpus(count=1))
+
+
+def fleet(*pieces):
+    """Nodes n0, n1, … of four cards each, divided like that."""
+    made = Fleet()
+    nodes = [replace(small_fleet.node(number), pieces=each) for number, each in enumerate(pieces)]
+    made.set_nodes(nodes, domains.build([Place(node.name) for node in nodes], ()))
+    return made
+
+
+def share(node="n0", known=0, **more):
+    return Holding(node, {amounts.SHARED: 1, amounts.PODS: 1}, known, **more)
+
+
+def on_cards(made, keys):
+    """Card -> how many of them have a share of it."""
+    return Counter(grant.share[0] for key in keys for grant in made.grants(key) if grant.share)
+
+
+def check(made):
+    assert state(made.recount()) == state(made.snapshot)
+
+
+class TestFit:
+    def test_a_share_goes_only_where_cards_are_divided_like_that(self):
+        verdicts = fleet(0, 2, 4).fitter.verdicts
+        assert verdicts(HALF).tolist() == [Verdict.TOO_FEW_CARDS, Verdict.FITS, Verdict.TOO_FEW_CARDS]
+        assert verdicts(QUARTER).tolist() == [Verdict.TOO_FEW_CARDS, Verdict.TOO_FEW_CARDS, Verdict.FITS]
+
+    def test_a_whole_card_is_never_one_that_is_divided(self):
+        made = fleet(0, 2)
+        assert made.fitter.verdicts(WHOLE).tolist() == [Verdict.FITS, Verdict.TOO_FEW_CARDS]
+        assert made.fitter.room(WHOLE).tolist() == [4, 0]
+
+    def test_where_nothing_is_said_any_share_can_be_cut_off(self):
+        assert fleet(None).fitter.verdicts(HALF).tolist() == [Verdict.FITS]
+
+    def test_what_most_nodes_do_is_what_is_usual(self):
+        assert fleet(0, 0, 0).fitter.usual_pieces == 0
+        assert fleet(0, 4, 4, 2).fitter.usual_pieces == 4
+        assert fleet(4, 2).fitter.usual_pieces == 2, "of equally many the larger share"
+
+    def test_a_node_tells_its_own_and_no_node_what_is_usual(self):
+        made = fleet(4, 2, 2)
+        assert (made.pieces("n0"), made.pieces(""), made.pieces("gone")) == (4, 2, 2)
+
+
+class TestHolding:
+    def test_pods_of_others_are_packed_two_to_a_card(self):
+        made = fleet(2)
+        for number in range(8):
+            made.hold(f"p{number}", share())
+            check(made)
+        assert set(on_cards(made, [f"p{n}" for n in range(8)]).values()) == {2}
+        made.hold("late", share())
+        assert not made.is_whole("late"), "there are no more"
+        made.drop("p3")
+        assert made.is_whole("late"), "what comes free is its"
+        check(made)
+
+    def test_the_kubelet_is_believed_and_guesses_give_way(self):
+        made = fleet(2)
+        made.hold("a", share())
+        made.hold("b", share())
+        full = made.holding("a").cards
+        assert made.holding("b").cards == full, "guessed onto the card that is shared already"
+        made.hold("c", share(known=full, certain=True))
+        made.hold("d", share(known=full, certain=True))
+        assert made.holding("c").cards == made.holding("d").cards == full
+        assert not (made.holding("a").cards | made.holding("b").cards) & full
+        check(made)
+
+    def test_a_share_is_as_large_as_its_node_divides(self):
+        made = fleet(2, 3)
+        made.hold("a", share("n0"))
+        made.hold("b", share("n1"))
+        assert (made.grants("a")[0].share[1], made.grants("b")[0].share[1]) == (500, 333)
+
+    def test_a_node_that_no_longer_divides_has_nothing_for_it(self):
+        made = fleet(2)
+        made.hold("a", share())
+        made.set_nodes([replace(small_fleet.node(0), pieces=0)], domains.build((), ()))
+        assert not made.is_whole("a")
+        assert made.holding("a").amounts == {amounts.SHARED: 1, amounts.PODS: 1}
+        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
+        assert made.is_whole("a")
+        check(made)
+
+    def test_a_sick_card_takes_its_shares_with_it(self):
+        made = fleet(2)
+        made.hold("a", share(known=0b0100))
+        made.set_nodes([replace(made.snapshot.nodes[0], healthy=0b1011)], domains.build((), ()))
+        assert made.holding("a").cards != 0b0100
+        check(made)
+
+    def test_several_shares_of_one_pod_are_counted_each(self):
+        made = fleet(2)
+        made.hold("greedy", Holding("n0", {amounts.SHARED: 3, amounts.PODS: 1}))
+        assert sum(on_cards(made, ["greedy"]).values()) == 3
+        check(made)
+
+
+class TestPlans:
+    def test_sixteen_halves_on_eight_cards_are_two_to_a_card(self):
+        """KAI#2153: there 16 pods of half a GPU at once came to 3 or 4 on one card."""
+        made = fleet(2, 2)
+        found = planning.plan(made, Ask("gang", HALF, planning.amounts_of(HALF), pods=16))
+        assert isinstance(found, Plan)
+        made.seat({str(n): wanted for n, wanted in enumerate(found.wanted)}, found.grants)
+        assert Counter((seat.node, seat.cards) for seat in found.seats) == {
+            (node, 1 << card): 2 for node in ("n0", "n1") for card in range(4)
+        }
+        assert isinstance(planning.plan(made, Ask("late", HALF, planning.amounts_of(HALF))), Refusal)
+        check(made)
+
+    def test_a_seat_is_kept_over_a_restart(self):
+        """What is read back from the API is node, amounts and the card."""
+        made = fleet(2)
+        found = planning.plan(made, Ask("w", HALF, planning.amounts_of(HALF)))
+        assert isinstance(found, Plan)
+        seat = found.seats[0]
+        again = fleet(2)
+        again.hold("w/0", Holding(seat.node, found.wanted[0], seat.cards, seat.slices))
+        assert again.grants("w/0")[0].share == found.grants[0].share
+
+    @pytest.mark.parametrize(
+        ("pieces", "words"),
+        [((0, 0), "needs 1/2 of a GPU: no node could hold it"), ((4, 4), "needs 1/2 of a GPU: no node could hold it")],
+    )
+    def test_why_it_waits(self, pieces, words):
+        found = planning.plan(fleet(*pieces), Ask("w", HALF, planning.amounts_of(HALF)))
+        assert isinstance(found, Refusal)
+        assert found.message.startswith(words)
+        assert not found.possible
