@@ -92,7 +92,11 @@ def asks_for_gpus(wanted: Mapping[str, int]) -> bool:
 
 def says_its_share(pod: core.Pod) -> bool:
     """Whether what it asks for is the same on every node."""
-    return SHARE in pod.metadata.annotations or not translate.requested(pod.spec).get(amounts.SHARED)
+    if SHARE in pod.metadata.annotations:
+        return True
+    # Cheaper than adding up all it asks for; a GPU is always among the limits.
+    containers = (*pod.spec.initContainers, *pod.spec.containers)
+    return not any(amounts.SHARED in each.resources.limits for each in containers)
 
 
 def _gpus(wanted: Mapping[str, int], said: Mapping[str, str], pieces: int) -> Gpus:
