@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from kgwe.model.device import Machine
 
-_REPLICA: Final = "::"
+#: between the UUID of a card and the number of one of its pieces
+REPLICA: Final = "::"
 _DRIVER: Final = "gpu.nvidia.com"
 _DRIVER_NAME: Final = re.compile(r"gpu-(\d{1,3})(?:-mig-\d+-(\d{1,2})-\d{1,2})?")
 
@@ -118,7 +119,7 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
     slices: set[tuple[int, int]] = set()
     strangers = []
     for each in _ids(pod, names, claimed or {}):
-        uuid, shared, _ = each.partition(_REPLICA)
+        uuid, shared, _ = each.partition(REPLICA)
         if uuid in names.cards:
             cards |= 1 << names.cards[uuid]
         elif uuid in names.slices:
@@ -128,6 +129,21 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
             continue
         replicas += bool(shared)
     return Taken(Places(cards, tuple(sorted(slices))), replicas, tuple(strangers))
+
+
+def is_piece(device: str) -> bool:
+    return REPLICA in device
+
+
+def uuid_of(device: str) -> str:
+    """What the driver calls it: all pieces of a card are that card."""
+    return device.partition(REPLICA)[0]
+
+
+def clash(one: str, other: str) -> bool:
+    """Whether two pods cannot have these at once: the same id, or a card whole and a piece of it. The kubelet, to which
+    ids are just text, knows of the first only."""
+    return one == other or (uuid_of(one) == uuid_of(other) and not (is_piece(one) and is_piece(other)))
 
 
 def _ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iterable[str]:
@@ -175,11 +191,11 @@ class Difference:
 
 def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tuple[Difference, ...]:
     """Where plan and truth part, by pod (namespace/name). A pod without a plan cannot differ from it, and one that has
-    not got all of its devices yet does not."""
+    not got all of its devices yet does not. Of a shared card the plan names the card, and any piece of it will do."""
     found = [
         Difference(pod, "OtherDevices", f"planned {plan}, holds {mine.places}")
         for pod, mine in held.items()
-        if (plan := planned.get(pod)) and not mine.replicas and not mine.places.within(plan)
+        if (plan := planned.get(pod)) and not mine.places.within(plan)
     ]
     found += [
         Difference(pod, "UnknownDevices", f"holds {', '.join(mine.strangers)}, which the driver does not know")
@@ -190,7 +206,7 @@ def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tup
 
 
 def _twice(held: Mapping[str, Taken]) -> Iterable[Difference]:
-    """Devices that several pods have whole."""
+    """Devices that several pods have whole; pieces of a card are there to be held by several."""
     holders: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
     for pod, mine in held.items():
         if not mine.replicas:

@@ -120,10 +120,19 @@ async def test_a_pod_the_watch_has_not_shown_is_known_by_name(made):
 
 
 async def test_shares_are_marked(made):
-    made.hold("a", "GPU-2::0", "GPU-2::1", plan=Places(0b11))
+    made.hold("a", "GPU-2::0", plan=Places(0b100))
+    made.hold("b", "GPU-2::1", plan=Places(0b100))
     await made.holdings.refresh()
-    assert made.holdings.held[0] == HeldDevices(pod="team/a", uid="uid-a", cards="4", replicas=2)
+    assert made.holdings.held[0] == HeldDevices(pod="team/a", uid="uid-a", cards="4", replicas=1)
     assert made.status() == ("True", "AsPlanned")
+
+
+async def test_a_share_of_another_card_than_planned_is_told(made):
+    made.hold("a", "GPU-2::0", plan=Places(0b1))
+    await made.holdings.refresh()
+    assert made.status() == ("False", "OtherDevices")
+    assert made.told == [("a", "OtherDevices")]
+    assert "team/a planned card 0, holds card 2" in made.holdings.condition().message
 
 
 async def test_it_reads_by_itself(made):

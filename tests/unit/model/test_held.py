@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kgwe.model import held
 from kgwe.model.device import Device, Instance, Machine, MigState
 from kgwe.model.held import ClaimDevice, ContainerDevices, Names, PodDevices, Taken
@@ -67,6 +69,21 @@ class TestTaken:
         assert held.taken(only, NAMES) == Taken(Places(0b1))
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "do"),
+    [
+        ("GPU-0", "GPU-0", True),
+        ("GPU-0::1", "GPU-0::1", True),
+        ("GPU-0", "GPU-0::1", True),
+        ("GPU-0::0", "GPU-0::1", False),
+        ("GPU-0", "GPU-1::0", False),
+        ("MIG-a", "MIG-b", False),
+    ],
+)
+def test_a_card_held_whole_and_its_pieces_clash(one, other, do):
+    assert held.clash(one, other) == held.clash(other, one) == do
+
+
 class TestDifferences:
     def test_none_where_pods_hold_what_was_planned(self):
         plans = {"t/a": Places(0b11), "t/b": Places(slices=((2, 4),))}
@@ -81,9 +98,14 @@ class TestDifferences:
         assert (found.pod, found.reason) == ("t/a", "OtherDevices")
         assert found.message == "planned card 0, card 1, holds card 1, card 2"
 
-    def test_shares_are_not_compared(self):
+    def test_several_may_hold_pieces_of_a_card(self):
+        truth = {name: Taken(Places(0b10), replicas=1) for name in ("t/a", "t/b", "t/c")}
+        assert held.differences({"t/a": Places(0b10), "t/b": Places(0b10)}, truth) == ()
+
+    def test_a_piece_of_another_card_than_planned(self):
         truth = {"t/a": Taken(Places(0b10), replicas=1), "t/b": Taken(Places(0b10), replicas=1)}
-        assert held.differences({"t/a": Places(0b01)}, truth) == ()
+        (found,) = held.differences({"t/a": Places(0b01), "t/b": Places(0b10)}, truth)
+        assert (found.pod, found.reason, found.message) == ("t/a", "OtherDevices", "planned card 0, holds card 1")
 
     def test_a_device_two_pods_have(self):
         found = held.differences({}, {"t/a": Taken(Places(0b10)), "t/b": Taken(Places(0b11))})
