@@ -1,16 +1,17 @@
 """What a node's driver has to offer, as the resources a device plugin names.
 
-A card that is whole is one device of `<prefix>/gpu`; each slice of a card that is cut one of `<prefix>/mig-<profile>`.
-A card that is lost, out of service, or about to be cut is offered as unhealthy: who has it keeps it, nobody else gets
-it.
+A card that is whole is one device of `<prefix>/gpu`, or, where cards are shared, so many pieces of
+`<prefix>/gpu.shared`, never both: who has a card whole has it alone. Each slice of a card that is cut is one of
+`<prefix>/mig-<profile>`. A card that is lost, out of service, or about to be cut is offered as unhealthy, all of its
+pieces with it: who has it keeps it, nobody else gets it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model import amounts, mig
+from kgwe.model import amounts, held, mig
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from kgwe.model.device import Device, Machine
 
 DEFAULT_PREFIX: Final = "nvidia.com"
+#: pieces of shared cards, by the name NVIDIA's plugin has for them where it renames them
+SHARED: Final = f"{amounts.GPU}.shared"
+#: how many pieces a card can be offered as: one is not sharing, and an MPS server has no more clients
+FEWEST_PIECES: Final = 2
+MOST_PIECES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +38,46 @@ class Offer:
     """Where a slice starts; None: the whole card."""
     minor: int | None = None
     """Of the card's device node."""
+    piece: int | None = None
+    """Number of the piece of a shared card; None: nobody else has this device."""
+
+    @property
+    def place(self) -> int | None:
+        """Which part of its card it is; None: all of it."""
+        return self.start if self.start is not None else self.piece
+
+    @property
+    def uuid(self) -> str:
+        return held.uuid_of(self.id)
 
 
 def offers(
-    machine: Machine, *, out_of_service: Collection[str] = (), prefix: str = DEFAULT_PREFIX
+    machine: Machine, *, out_of_service: Collection[str] = (), prefix: str = DEFAULT_PREFIX, pieces: int = 0
 ) -> dict[str, tuple[Offer, ...]]:
-    """Resource -> its devices. `out_of_service` are UUIDs of cards or slices; whole cards are always listed, none or
-    not, so that the kubelet knows the resource."""
+    """Resource -> its devices. `out_of_service` are UUIDs of cards or slices; `pieces` is how many each whole card is
+    shared as, 0: not at all. Whole cards and, where they are shared, pieces are always listed, none or not: so the
+    kubelet knows the resource, and forgets whole cards it heard of before they were shared."""
     found: dict[str, list[Offer]] = {renamed(amounts.GPU, prefix): []}
+    if pieces:
+        found[renamed(SHARED, prefix)] = []
     for device in machine.devices:
         is_fit = not (device.is_lost or device.mig.is_pending or device.uuid in out_of_service)
-        for resource, each in _of(device):
+        for resource, each in _of(device, pieces):
             fit = is_fit and each.id not in out_of_service
-            offer = Offer(each.id, each.card, fit, each.numa, each.start, each.minor)
-            found.setdefault(renamed(resource, prefix), []).append(offer)
+            found.setdefault(renamed(resource, prefix), []).append(replace(each, is_healthy=fit))
     return {
-        resource: tuple(sorted(each, key=lambda one: (one.card, one.start or 0))) for resource, each in found.items()
+        resource: tuple(sorted(each, key=lambda one: (one.card, one.place or 0))) for resource, each in found.items()
     }
 
 
-def _of(device: Device) -> Iterable[tuple[str, Offer]]:
+def _of(device: Device, pieces: int) -> Iterable[tuple[str, Offer]]:
     numa, minor = device.slot.numa, device.minor
     if not device.mig.is_enabled:
-        yield amounts.GPU, Offer(device.uuid, device.index, is_healthy=True, numa=numa, minor=minor)
+        whole = Offer(device.uuid, device.index, is_healthy=True, numa=numa, minor=minor)
+        if not pieces:
+            yield amounts.GPU, whole
+        for piece in range(pieces):
+            yield SHARED, replace(whole, id=f"{device.uuid}{held.REPLICA}{piece}", piece=piece)
         return
     for each in device.mig.instances:
         if each.uuid:  # without a compute instance it cannot be used

@@ -34,8 +34,11 @@ class Ask:
     """Devices its containers have already."""
     since: str = ""
     """When it was created, as the API writes it: a kubelet takes the oldest first."""
+    uid: str = ""
     advised: int = 0
     """How often it was advised since it last got anything: a pod that was advised in vain has been refused."""
+    lacks: int = 1
+    """How many it will take in all beside those it has; counts where devices are pieces."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,11 @@ class Stock:
     cards: Mapping[str, int] = field(default_factory=dict)
     """Device -> number of its card; whole cards and slices alike."""
     order: Mapping[str, int] = field(default_factory=dict)
-    """Device -> where a slice starts on its card."""
+    """Device -> where a slice starts on its card, or which of its pieces it is."""
     wiring: Wiring | None = None
-    """Between whole cards; None: slices, or nothing is known of it."""
+    """Between whole cards; None: slices, pieces, or nothing is known of it."""
+    is_shared: bool = False
+    """They are pieces of shared cards: `pieces` advises."""
 
 
 @dataclass(frozen=True, slots=True)
