@@ -1,4 +1,4 @@
-"""The device plugins as a process of their own, to be killed: `plugin_process.py FOLDER`."""
+"""The device plugins as a process of their own, to be killed: `plugin_process.py FOLDER PIECES`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class FilePods:
         return next((pod for pod in self.pods() if pod.metadata.key == key), None)
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, pieces: int) -> None:
     desk = Desk(FilePods(folder / "pods.json"), PodResources(folder / "pod-resources" / "kubelet.sock"))
     plugins = DevicePlugins(folder / "device-plugins", desk, look_s=0.05)
-    offers = offer.offers(MACHINE)
+    offers = offer.offers(MACHINE, pieces=pieces)
     desk.stock(offers, None)
     plugins.offer(offers)
     await plugins.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -33,6 +33,7 @@ def test_devices_of_a_kind_that_is_asked_for_are_claimed() -> None:
     slices = pod(**{"nvidia.com/mig-1g.10gb": "1", "cpu": "1"})
     assert claims.claimed(machine, [slices]) == {"MIG-GPU-0-1g.10gb@0", "MIG-GPU-0-1g.10gb@1"}
     assert claims.claimed(machine, [pod(**{"nvidia.com/gpu": "1"})]) == {"GPU-1"}
+    assert claims.claimed(machine, [pod(**{"nvidia.com/gpu.shared": "1"})]) == {"GPU-1"}
     assert claims.claimed(machine, [pod("Succeeded", **{"nvidia.com/gpu": "1"}), pod()]) == frozenset()
 
 

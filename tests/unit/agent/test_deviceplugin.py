@@ -3,81 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from tests import kubelet as bed
-from tests.kubelet import GPU, Kubelet, Pods, Refused, machine, pod, until
+from tests.kubelet import GPU, Kubelet, Refused, machine, pod, until
+from tests.unit.agent.plugin_bed import Node, ids, running
 
-from kgwe.apps.agent.deviceplugin import DevicePlugins
-from kgwe.apps.agent.handouts import Desk, Means, Outcome, Wording
-from kgwe.hardware.kubelet.podresources import PodResources
+from kgwe.apps.agent.handouts import Means, Outcome, Wording
 from kgwe.model import offer
 from kgwe.model.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from kgwe.model.device import Machine
-
 SLICE = "nvidia.com/mig-3g.40gb"
 CUT = machine(cut={6: (("3g.40gb", 0, 4), ("3g.40gb", 4, 4)), 7: (("3g.40gb", 0, 4), ("3g.40gb", 4, 4))})
-
-
-class Node:
-    """A kubelet and our plugins beside it."""
-
-    def __init__(self, kubelet: Kubelet, pods: Pods, *, built: Machine, prefix: str = "nvidia.com") -> None:
-        self.kubelet = kubelet
-        self.pods = pods
-        self.prefix = prefix
-        self.built = built
-        self.truth = PodResources(kubelet.socket)
-        self.desk = Desk(pods, self.truth)
-        self.plugins = DevicePlugins(kubelet.plugins, self.desk, look_s=0.05)
-        self.outcomes: list[Outcome] = []
-        self.desk.on_outcome = lambda _resource, outcome: self.outcomes.append(outcome)
-
-    def offer(self, *sick: str) -> None:
-        offers = offer.offers(self.built, out_of_service=sick, prefix=self.prefix)
-        self.desk.stock(offers, None)
-        self.plugins.offer(offers)
-
-    async def admit(self, *pods):
-        self.pods.add(*pods)
-        for each in pods:
-            await self.kubelet.admit(each)
-
-
-@contextlib.asynccontextmanager
-async def running(*, built: Machine | None = None, prefix: str = "nvidia.com", kubelet: Kubelet | None = None):
-    with bed.folder() as root:
-        other = kubelet or Kubelet(root)
-        await other.start()
-        node = Node(other, Pods(), built=built or machine(), prefix=prefix)
-        node.offer()
-        task = asyncio.create_task(node.plugins.run())
-        try:
-            await until(lambda: set(other.devices) == set(node.plugins.resources))
-            yield node
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await node.truth.close()
-            await other.stop()
 
 
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     async with running() as made:
         yield made
-
-
-def ids(*cards: int) -> set[str]:
-    return {f"GPU-{card}" for card in cards}
 
 
 class TestRegistration:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from tests import kubelet as bed
-from tests.kubelet import Kubelet, Refused, pod, until
+from tests.kubelet import GPU, Kubelet, Refused, pod, until
 
 from kgwe.model.places import Places
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
 
+SHARED = "nvidia.com/gpu.shared"
 SCRIPT = Path(__file__).with_name("plugin_process.py")
 ROUNDS = 5
 
 
-async def start(root: Path) -> asyncio.subprocess.Process:
+async def start(root: Path, pieces: int = 0) -> asyncio.subprocess.Process:
     log = (root / "plugin.log").open("ab")
     with log:
-        return await asyncio.create_subprocess_exec(sys.executable, SCRIPT, root, stdout=log, stderr=log)
+        return await asyncio.create_subprocess_exec(sys.executable, SCRIPT, root, str(pieces), stdout=log, stderr=log)
 
 
 def write(root: Path, pods: Sequence[core.Pod]) -> None:
@@ -67,8 +68,57 @@ async def test_kill_at_any_moment():
             await kubelet.stop()
 
 
-async def _registered(kubelet, times):
-    await until(lambda: len(kubelet.registrations) == times and len(kubelet.healthy()) == 8, 30)
+async def test_pieces_have_one_holder_whenever_it_is_killed():
+    """Every round the plugin is killed while pods come, planned on cards that have a piece left."""
+    rng = random.Random(4)
+    with bed.folder() as root:
+        kubelet = Kubelet(root)
+        await kubelet.start()
+        alive: dict[str, core.Pod] = {}
+        write(root, [])
+        process = await start(root, pieces=2)
+        try:
+            for turn in range(ROUNDS):
+                await _registered(kubelet, turn + 1, SHARED, 16)
+                await _share_some(kubelet, root, alive, rng, turn, process)
+                await process.wait()
+                process = await start(root, pieces=2)
+                assert len(kubelet.in_use(SHARED)) == len(set(kubelet.in_use(SHARED))) == len(alive)
+            assert alive
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            await kubelet.stop()
+
+
+async def _share_some(kubelet, root, alive, rng, turn, process):
+    """Pods come until the plugin is killed amid them."""
+    doomed = rng.randint(1, 12)
+    for number in range(40):
+        if number == doomed:
+            asyncio.get_running_loop().call_later(rng.uniform(0.0, 0.005), process.kill)
+        free = sorted(kubelet.devices[SHARED].keys() - set(kubelet.in_use(SHARED)))
+        if not free:
+            kubelet.end(alive.pop(rng.choice(sorted(alive))))
+            continue
+        card = int(rng.choice(free).partition("::")[0].removeprefix("GPU-"))
+        made = pod(f"p{turn}-{number}", 1, resource=SHARED, plan=Places(1 << card))
+        write(root, [*alive.values(), made])
+        try:
+            await kubelet.admit(made)
+        except Refused:
+            break
+        alive[made.metadata.key] = made
+        assert {each.partition("::")[0] for each in kubelet.held(made.metadata.key, SHARED)} == {f"GPU-{card}"}
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+async def _registered(kubelet, times, resource=GPU, devices=8):
+    await until(
+        lambda: kubelet.registrations.count(resource) == times and len(kubelet.healthy(resource)) == devices, 30
+    )
 
 
 async def _admit_some(kubelet, root, alive, rng, turn, process):

@@ -67,3 +67,6 @@ def test_what_containers_ask_for_in_the_order_they_are_served():
     assert nodepods.asked_for(made, GPU) == {"side0": 1, "init0": 4, "c0": 2, "c2": 1}
     assert nodepods.asked_for(made, "nvidia.com/mig-1g.10gb") == {}
     assert nodepods.passing(made) == {"init0"}
+    assert nodepods.at_once(made, GPU) == 5, "the sidecar beside the init container"
+    assert nodepods.at_once(pod("b", 2, 1, init=(1, 1)), GPU) == 3
+    assert nodepods.at_once(made, "nvidia.com/mig-1g.10gb") == 0

@@ -44,6 +44,7 @@ class Devices:
         settings = agent.settings
         self._agent = agent
         self._prefix = settings.device_plugin_prefix
+        self._pieces = settings.device_plugin_replicas
         folder = Path(settings.host_root) / settings.kubelet_folder.lstrip("/")
         self.pods = NodePods(client, agent.node)
         self.truth = PodResources(folder / SOCKET)
@@ -102,7 +103,7 @@ class Devices:
         machine = self._agent.machine
         if machine is not None and self._desk is not None and self.plugins is not None and self._agent.driver.is_ready:
             closed = out_of_service(status.gpus) | self._agent.withheld()
-            offers = offer.offers(machine, out_of_service=closed, prefix=self._prefix)
+            offers = offer.offers(machine, out_of_service=closed, prefix=self._prefix, pieces=self._pieces)
             self._desk.stock(offers, report.wiring(machine, status))
             self.plugins.offer(offers)
         return status

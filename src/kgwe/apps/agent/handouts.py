@@ -5,7 +5,8 @@ which pods it knows and what each has: the pod it asks for is there and lacks de
 had, the pods the API server shows on this node that have not started stand in for it.
 
     GetPreferredAllocation   the devices of that pod's plan; they are kept for it until it has them
-    Allocate                 refused for devices that are unknown, unhealthy, or held by another pod
+    Allocate                 refused for devices that are unknown, unhealthy, or held by another pod, and for more than
+                             one piece of shared cards
 
 Nothing needs to be remembered over a restart: who holds what is what the kubelet says.
 """
@@ -24,8 +25,9 @@ import structlog
 from kgwe import errors
 from kgwe.apps.agent import nodepods
 from kgwe.hardware.kubelet.deviceplugin import Granted
-from kgwe.model import places
-from kgwe.placement import handout
+from kgwe.model import held, places
+from kgwe.model.held import PodDevices
+from kgwe.placement import handout, pieces
 from kgwe.placement.handout import Ask, Stock
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from kgwe.apps.agent.nodepods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
     from kgwe.kube.api import core
-    from kgwe.model.held import PodDevices
     from kgwe.model.offer import Offer
     from kgwe.model.wiring import Wiring
 
@@ -81,6 +82,7 @@ class _Kept(NamedTuple):
     devices: frozenset[str]
     planned: frozenset[str]
     until: float
+    uid: str = ""
 
 
 class Desk:
@@ -101,6 +103,7 @@ class Desk:
         self._offers: dict[str, dict[str, Offer]] = {}
         self._stocks: dict[str, Stock] = {}
         self._kept: dict[str, list[_Kept]] = collections.defaultdict(list)  # resource -> advice not yet followed
+        self._given: dict[str, list[_Kept]] = collections.defaultdict(list)  # resource -> advice just followed
         self._advised: collections.Counter[tuple[str, str]] = collections.Counter()  # (resource, pod)
         self._served: dict[tuple[str, str], frozenset[str]] = {}  # (resource, pod) -> given, where nobody else tells
         self._in_hand: set[str] = set()  # devices another call is just deciding on
@@ -113,8 +116,9 @@ class Desk:
         self._stocks = {
             resource: Stock(
                 {each.id: each.card for each in listed},
-                {each.id: each.start for each in listed if each.start is not None},
-                None if any(each.start is not None for each in listed) else wiring,
+                {each.id: each.place for each in listed if each.place is not None},
+                None if any(each.place is not None for each in listed) else wiring,
+                is_shared=any(each.piece is not None for each in listed),
             )
             for resource, listed in offers.items()
         }
@@ -125,29 +129,64 @@ class Desk:
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         truth = await self._known()
-        asks, to_come = await self._asks(resource, truth)
+        pods, to_come = await self._asks(resource, truth)
+        asks = [ask for ask in pods if ask.sizes]
         now = self._clock()
         kept = self._kept[resource] = [each for each in self._kept[resource] if each.until > now]
         stock = self._stocks.get(resource, Stock())
-        # Whoever was advised and has not allocated yet is about to: its devices are as good as gone.
         who = handout.who(asks, must_include, size)
-        promised = [each.devices for each in kept if who is None or each.pod != who.pod]
-        advice = handout.advise(asks, stock, available, size, must=must_include, spoken_for=to_come.union(*promised))
-        planned = who.planned if who is not None else frozenset()
+        promised = self._promised(resource, who, pods)
+        promised[""] |= self._otherwise_taken(resource, truth)
+        if stock.is_shared:
+            advice = pieces.advise(asks, stock, available, size, must=must_include, promised=promised, to_come=to_come)
+        else:
+            spoken_for = frozenset[str]().union(*promised.values(), *(each.planned for each in to_come))
+            advice = handout.advise(asks, stock, available, size, must=must_include, spoken_for=spoken_for)
         kept[:] = [each for each in kept if each.pod != advice.pod or not advice.pod]
-        kept.append(_Kept(advice.pod, frozenset(advice.devices), planned, now + _KEPT_S))
+        planned, uid = (who.planned, who.uid) if who is not None else (frozenset[str](), "")
+        kept.append(_Kept(advice.pod, frozenset(advice.devices), planned, now + _KEPT_S, uid))
         if advice.pod:
             self._advised[resource, advice.pod] += 1
         log.debug("devices_advised", resource=resource, pod=advice.pod, devices=advice.devices)
         return advice.devices
 
-    async def _asks(self, resource: str, truth: Sequence[PodDevices] | None) -> tuple[list[Ask], frozenset[str]]:
-        """Pods that may be asking, and devices planned for pods that are still to come."""
+    def _promised(
+        self, resource: str, who: Ask | None, pods: Iterable[Ask]
+    ) -> collections.defaultdict[str, frozenset[str]]:
+        """Devices that are as good as gone, by pod; without a name those of pods nobody knows."""
+        found: collections.defaultdict[str, frozenset[str]] = collections.defaultdict(frozenset)
+        asks = {ask.pod: ask for ask in pods}
+        for each in self._kept[resource]:
+            # Whoever was advised and has not allocated yet is about to, unless it has got something else or is gone.
+            lacks = not each.pod or (each.pod in asks and asks[each.pod].sizes)
+            if lacks and (who is None or each.pod != who.pod):
+                found[each.pod] |= each.devices
+        for ask in asks.values():
+            for each in self._unseen(resource, ask.pod, ask.uid, ask.has):
+                found[ask.pod] |= each.devices - ask.has
+        return found
+
+    def _unseen(self, resource: str, pod: str, uid: str, has: frozenset[str]) -> list[_Kept]:
+        """What the pod was given and the kubelet does not list yet: others may be asking at this very moment."""
+        now = self._clock()
+        given = self._given[resource] = [each for each in self._given[resource] if each.until > now]
+        return [each for each in given if (each.pod, each.uid) == (pod, uid) and not each.devices <= has]
+
+    def _otherwise_taken(self, resource: str, truth: Sequence[PodDevices] | None) -> frozenset[str]:
+        """Pieces of cards that somebody has whole, or the reverse: from before the setting was changed, or by another
+        plugin. The kubelet takes them for free."""
+        is_shared = self._stocks.get(resource, Stock()).is_shared
+        listed = (ids for pod in truth or () for container in pod.containers for _, ids in container.devices)
+        taken = {held.uuid_of(each) for ids in listed for each in ids if held.is_piece(each) != is_shared}
+        return frozenset(each.id for each in self._offers.get(resource, {}).values() if each.uuid in taken)
+
+    async def _asks(self, resource: str, truth: Sequence[PodDevices] | None) -> tuple[list[Ask], list[Ask]]:
+        """Pods the kubelet knows, of which those that lack devices may be asking, and pods that are still to come."""
         here = {pod.metadata.key: pod for pod in self._pods.pods() if not nodepods.is_over(pod)}
         if truth is None:
             waiting = [pod for pod in here.values() if pod.status.phase in ("", "Pending")]
             asks = [self._ask(pod, resource, None) for pod in waiting]
-            return [ask for ask in asks if ask.sizes], frozenset()
+            return asks, []
         known = {each.key: here.pop(each.key, None) for each in truth}
         # Not heard of yet, or the one before it of the same name.
         doubtful = [each for each in truth if (pod := known[each.key]) is None or pod.metadata.deletionTimestamp]
@@ -158,11 +197,12 @@ class Desk:
             if (pod := known[each.key]) is not None and not nodepods.is_over(pod)
         ]
         # Bound to this node, and not yet seen by the kubelet.
-        to_come = [self._planned(pod, resource) for pod in here.values() if pod.status.phase in ("", "Pending")]
+        unseen = [pod for pod in here.values() if pod.status.phase in ("", "Pending")]
+        to_come = [self._ask(pod, resource, PodDevices(pod.metadata.namespace, pod.metadata.name)) for pod in unseen]
         pods = {(resource, ask.pod) for ask in asks if ask.sizes}
         for key in [key for key in self._advised if key[0] == resource and key not in pods]:
             del self._advised[key]
-        return [ask for ask in asks if ask.sizes], frozenset().union(*to_come)
+        return asks, to_come
 
     async def _looked_up(self, pods: Sequence[PodDevices]) -> dict[str, core.Pod | None]:
         """As far as the API server tells in time: the kubelet waits."""
@@ -183,16 +223,22 @@ class Desk:
             served = frozenset(each.name for each in truth.containers if each.ids(resource))
         if served:
             served |= nodepods.passing(pod)  # they came before
-        sizes = tuple(count for name, count in wanted.items() if name not in served)
+        sizes = [count for name, count in wanted.items() if name not in served]
         if truth is None and len(has) >= sum(wanted.values()):
-            sizes = ()
+            sizes = []
+        # Once something is listed, what is not was an init container's.
+        for each in self._unseen(resource, key, pod.metadata.uid, has) if not served else ():
+            if len(each.devices) in sizes:
+                sizes.remove(len(each.devices))
         return Ask(
             key,
-            sizes,
+            tuple(sizes),
             self._planned(pod, resource),
             has,
             pod.metadata.creationTimestamp or "",
-            self._advised[resource, key],
+            uid=pod.metadata.uid,
+            advised=self._advised[resource, key],
+            lacks=nodepods.at_once(pod, resource) - len(has),
         )
 
     def _planned(self, pod: core.Pod, resource: str) -> frozenset[str]:
@@ -236,6 +282,10 @@ class Desk:
 
     def _check(self, resource: str, wanted: frozenset[str]) -> None:
         offers = self._offers.get(resource, {})
+        if len(wanted) > 1 and self._stocks.get(resource, Stock()).is_shared:
+            raise errors.Permanent(
+                f"{len(wanted)} of {resource} for one container: ask for 1, two pieces are not twice as much"
+            )
         if unknown := wanted - offers.keys():
             raise errors.NotFound(f"{_listed(unknown)}: not on this node")
         if sick := [each for each in wanted if not offers[each].is_healthy]:
@@ -252,6 +302,7 @@ class Desk:
             kept.remove(mine)
             self._advised.pop((resource, mine.pod), None)
             if mine.pod:
+                self._given[resource].append(mine._replace(until=self._clock() + _KEPT_S))
                 self._served[resource, mine.pod] = self._served.get((resource, mine.pod), frozenset()) | wanted
             if mine.planned:
                 outcome = Outcome.PLANNED if wanted <= mine.planned else Outcome.OTHER
@@ -270,26 +321,27 @@ class Desk:
 
     def _granted(self, resource: str, wanted: frozenset[str]) -> Granted:
         offers = sorted(
-            (self._offers[resource][each] for each in wanted), key=lambda each: (each.card, each.start or 0)
+            (self._offers[resource][each] for each in wanted), key=lambda each: (each.card, each.place or 0)
         )
+        uuids = dict.fromkeys(each.uuid for each in offers)
         means = self._wording.means
         nodes: tuple[str, ...] = ()
         if Means.NODES in means:
             minors = dict.fromkeys(each.minor for each in offers if each.minor is not None)
             nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *_CONTROL_NODES)
         return Granted(
-            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(each.id for each in offers)} if Means.ENV in means else {},
-            cdi=tuple(f"{self._wording.cdi_kind}={each.id}" for each in offers) if Means.CDI in means else (),
+            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if Means.ENV in means else {},
+            cdi=tuple(f"{self._wording.cdi_kind}={uuid}" for uuid in uuids) if Means.CDI in means else (),
             nodes=nodes,
         )
 
 
 def _refuse_held(wanted: frozenset[str], truth: Iterable[PodDevices] | None) -> None:
     """A device has one holder: whoever the kubelet lists with it. An init container that has ended is not listed, so
-    what it leaves to its own pod is not taken for somebody else's."""
+    what it leaves to its own pod is not taken for somebody else's. A card that is held whole has no pieces to give."""
     for pod in truth or ():
         mine = {each for container in pod.containers for _, ids in container.devices for each in ids}
-        if taken := wanted & mine:
+        if taken := [each for each in wanted if any(held.clash(each, other) for other in mine)]:
             raise errors.Conflict(f"{_listed(taken)}: held by {pod.key}")
 
 

@@ -77,6 +77,16 @@ def asked_for(pod: core.Pod, resource: str) -> dict[str, int]:
     return {name: int(text) for name, text in counts.items() if text.isdecimal() and int(text)}
 
 
+def at_once(pod: core.Pod, resource: str) -> int:
+    """The most devices it ever has: containers that end before the others begin leave theirs to them."""
+    early = passing(pod)
+    most = lasting = 0
+    for name, count in asked_for(pod, resource).items():
+        most = max(most, lasting + count)
+        lasting += 0 if name in early else count
+    return most
+
+
 def passing(pod: core.Pod) -> frozenset[str]:
     """Containers that end before the others begin; the kubelet does not tell what they have."""
     return frozenset(each.name for each in pod.spec.initContainers if each.restartPolicy != "Always")

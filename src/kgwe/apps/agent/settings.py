@@ -13,6 +13,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps import configuration
+from kgwe.model import offer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kubelet_folder: str = "/var/lib/kubelet"
     # Vendor part of the resources our device plugin offers; another than nvidia.com runs beside NVIDIA's plugin.
     device_plugin_prefix: str = "nvidia.com"
+    # Offer each card that is not cut as so many pieces (gpu.shared) for as many pods, and not whole; 0: not shared.
+    device_plugin_replicas: int = 0
     # How containers are told of their devices: any of env, cdi, nodes.
     device_plugin_means: tuple[Literal["env", "cdi", "nodes"], ...] = ("env",)
     # Kind of the CDI names; as the node's CDI description calls them.
@@ -100,6 +103,11 @@ def _check(settings: Settings) -> None:
     for field in msgspec.structs.fields(Settings):
         if field.name.endswith("_seconds") and getattr(settings, field.name) <= 0:
             raise errors.Permanent(f"settings: {field.encode_name} must be more than 0")
+    pieces = settings.device_plugin_replicas
+    if pieces and not offer.FEWEST_PIECES <= pieces <= offer.MOST_PIECES:
+        raise errors.Permanent(
+            f"settings: devicePluginReplicas must be 0 or {offer.FEWEST_PIECES} to {offer.MOST_PIECES}, not {pieces}"
+        )
     files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     if any(files) and not all(files):
         raise errors.Permanent(
