@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from kgwe.model.device import Device, Machine
 
 DEFAULT_PREFIX: Final = "nvidia.com"
-#: pieces of shared cards, by the name NVIDIA's plugin has for them where it renames them
-SHARED: Final = f"{amounts.GPU}.shared"
-#: how many pieces a card can be offered as: one is not sharing, and an MPS server has no more clients
-FEWEST_PIECES: Final = 2
-MOST_PIECES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ def offers(
     kubelet knows the resource, and forgets whole cards it heard of before they were shared."""
     found: dict[str, list[Offer]] = {renamed(amounts.GPU, prefix): []}
     if pieces:
-        found[renamed(SHARED, prefix)] = []
+        found[renamed(amounts.SHARED, prefix)] = []
     for device in machine.devices:
         is_fit = not (device.is_lost or device.mig.is_pending or device.uuid in out_of_service)
         for resource, each in _of(device, pieces):
@@ -77,7 +72,7 @@ def _of(device: Device, pieces: int) -> Iterable[tuple[str, Offer]]:
         if not pieces:
             yield amounts.GPU, whole
         for piece in range(pieces):
-            yield SHARED, replace(whole, id=f"{device.uuid}{held.REPLICA}{piece}", piece=piece)
+            yield amounts.SHARED, replace(whole, id=f"{device.uuid}{held.REPLICA}{piece}", piece=piece)
         return
     for each in device.mig.instances:
         if each.uuid:  # without a compute instance it cannot be used

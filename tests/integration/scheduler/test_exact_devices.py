@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.kube import resources
 from kgwe.kube.informer import Informer
-from kgwe.model import places
+from kgwe.model import amounts, held, places
 from kgwe.model.device import Event
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ NODE = "n1"
 class OneNode:
     """A node with an agent of ours and a kubelet that admits whatever is bound to it, one pod after another."""
 
-    def __init__(self, bed: Bed, root: Path) -> None:
+    def __init__(self, bed: Bed, root: Path, pieces: int) -> None:
         self.bed = bed
         self.kubelet = Kubelet(root)
         self.driver = gpus.MemoryDriver(gpus.machine(gpus.node("h100")))
@@ -48,6 +49,7 @@ class OneNode:
             grpc_bind_address="",
             exporter_bind_address="",
             enable_device_plugin=True,
+            device_plugin_replicas=pieces,
             enable_mig=False,
             discovery_interval_seconds=2.0,
         )
@@ -89,16 +91,31 @@ class OneNode:
 
 @pytest.fixture
 async def node(bed: Bed) -> AsyncIterator[OneNode]:
-    await bed.node(NODE)
+    async with one_node(bed) as made:
+        yield made
+
+
+@pytest.fixture
+async def divided(bed: Bed) -> AsyncIterator[OneNode]:
+    """The same with two pieces to a card."""
+    async with one_node(bed, pieces=2) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def one_node(bed: Bed, *, pieces: int = 0) -> AsyncIterator[OneNode]:
+    resource, count = (amounts.SHARED, 8 * pieces) if pieces else (amounts.GPU, 8)
+    await bed.node(NODE, 0, more={resource: str(count)})
     with stand_in.folder() as root:
-        made = OneNode(bed, root)
+        made = OneNode(bed, root, pieces)
         await made.kubelet.start()
         stop = asyncio.Event()
         jobs: list[Awaitable[None]] = [made.agent.run(stop), made.admit(), made.gpunodes.run()]
         tasks = [asyncio.ensure_future(each) for each in jobs]
         bed.pods.on_change(made.on_pod)
         try:
-            await stand_in.until(lambda: len(made.kubelet.healthy()) == 8 and NODE in made.gpunodes.store, 60)
+            offered = made.kubelet.healthy
+            await stand_in.until(lambda: len(offered(resource)) == count and NODE in made.gpunodes.store, 60)
             yield made
         finally:
             stop.set()
@@ -116,6 +133,10 @@ async def node(bed: Bed) -> AsyncIterator[OneNode]:
 async def run(bed: Bed, name: str, count: int) -> Any:
     workload = await bed.submit(kgwe(name, count))
     return await bed.until_phase(workload, "Running")
+
+
+def half(name: str) -> dict[str, Any]:
+    return kgwe(name, gpuRequirements={"share": 0.5})
 
 
 async def eventually(true: Callable[[], Any]) -> None:
@@ -174,3 +195,41 @@ async def test_a_card_that_fails_is_taken_from_the_kubelet_and_nobody_is_planned
     await eventually(lambda: len(node.kubelet.in_use()) == 7)
     (pod,) = node.pods()
     assert node.kubelet.held(pod.metadata.key) == node.planned(pod) == set(node.uuids) - {broken}
+
+
+async def test_sixteen_halves_at_once_are_two_to_a_card_and_each_where_it_was_planned(bed: Bed, divided: OneNode):
+    """KAI#2153: 16 pods of half a GPU at once on 8 cards; there 3 or 4 came to one card and crashed."""
+    await bed.controller()
+    made = await asyncio.gather(*(bed.submit(half(f"half-{number}")) for number in range(16)))
+    for workload in made:
+        await bed.until_phase(workload, "Running")
+    await eventually(lambda: len(divided.kubelet.in_use(amounts.SHARED)) == 16)
+
+    pieces = divided.kubelet.in_use(amounts.SHARED)
+    assert len(set(pieces)) == 16, "nobody has a piece of another"
+    assert collections.Counter(held.uuid_of(each) for each in pieces) == dict.fromkeys(divided.uuids, 2)
+    for pod in divided.pods():
+        mine = divided.kubelet.held(pod.metadata.key, amounts.SHARED)
+        assert {held.uuid_of(each) for each in mine} == divided.planned(pod)
+    await eventually(lambda: len(divided.holders()) == 16)
+    assert divided.verdict() == ("True", "AsPlanned")
+
+
+async def test_where_the_kubelet_shares_otherwise_the_next_plan_follows_the_truth(bed: Bed, divided: OneNode):
+    await bed.controller()
+    divided.kubelet.stubborn = True
+    for name in ("a", "b", "c"):
+        await bed.until_phase(await bed.submit(half(name)), "Running")
+    await eventually(lambda: len(divided.holders()) == 3)
+    really = collections.Counter(uuid for mine in divided.holders().values() for uuid in mine)
+    assert any(divided.holders()[pod.metadata.key] != divided.planned(pod) for pod in divided.pods())
+    await eventually(lambda: divided.verdict() == ("False", "OtherDevices"))
+
+    divided.kubelet.stubborn = False
+    for workload in [await bed.submit(half(f"rest-{number}")) for number in range(13)]:
+        await bed.until_phase(workload, "Running")
+    await eventually(lambda: len(divided.kubelet.in_use(amounts.SHARED)) == 16)
+    planned = collections.Counter(
+        uuid for pod in divided.pods() if pod.metadata.name.startswith("rest-") for uuid in divided.planned(pod)
+    )
+    assert planned + really == dict.fromkeys(divided.uuids, 2), "planned on what is really free"

@@ -26,7 +26,7 @@ async def divided(bed: Bed, name: str, cards: int = 8, pieces: int = 2) -> None:
 
 
 def half(name: str) -> dict[str, Any]:
-    return kgwe(name) | {"spec": kgwe(name)["spec"] | {"gpuRequirements": {"share": 0.5}}}
+    return kgwe(name, gpuRequirements={"share": 0.5})
 
 
 async def shared_pod(live: Live, name: str, *, share: str = "0.5", annotations: dict[str, str] | None = None) -> None:
@@ -51,11 +51,12 @@ def cards(bed: Bed, prefix: str = "") -> Counter[tuple[str, int]]:
     )
 
 
-async def test_sixteen_workloads_for_half_a_gpu_are_two_to_a_card(bed: Bed):
+async def test_sixteen_workloads_for_half_a_gpu_are_two_to_a_card(live: Live):
     """KAI#2153: 16 pods of half a GPU at once on 8 cards; there 3 or 4 came to one card and crashed."""
+    bed = live.bed
     await bed.node("whole", 8)
     await divided(bed, "shared")
-    await bed.controller()
+    await live.scheduler()
     made = await asyncio.gather(*(bed.submit(half(f"half-{number}")) for number in range(16)))
     for workload in made:
         await bed.until_phase(workload, "Running")
@@ -70,15 +71,16 @@ async def test_sixteen_workloads_for_half_a_gpu_are_two_to_a_card(bed: Bed):
     assert cards(bed, "half-") + cards(bed, "late-") == {("shared", card): 2 for card in range(8)}
 
 
-async def test_who_wants_a_whole_gpu_gets_none_that_is_shared_and_shares_are_found_after_a_restart(bed: Bed):
+async def test_who_wants_a_whole_gpu_gets_none_that_is_shared_and_shares_are_found_after_a_restart(live: Live):
+    bed = live.bed
     await divided(bed, "shared", cards=2)
-    first = await bed.controller()
+    first = await live.scheduler()
     for name in ("a", "b", "c"):
         await bed.until_phase(await bed.submit(half(name)), "Running")
     whole = await bed.submit(kgwe("whole"))
     await bed.until(lambda: "needs 1 GPU" in said(bed, whole))
     first.kill()
-    await bed.controller()
+    await live.scheduler()
     await bed.until_phase(await bed.submit(half("d")), "Running")
 
     assert cards(bed) == {("shared", 0): 2, ("shared", 1): 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model import amounts, mig, offer
+from kgwe.model import amounts, mig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ def claimed(machine: Machine, pods: Iterable[core.Pod]) -> frozenset[str]:
         for container in (*pod.spec.initContainers, *pod.spec.containers)
         for name in (*container.resources.limits, *container.resources.requests)
     }
-    is_asked = bool({amounts.GPU, offer.SHARED} & kinds)
+    is_asked = bool({amounts.GPU, amounts.SHARED} & kinds)
     found = {card.uuid for card in machine.devices if is_asked and not card.mig.is_enabled}
     for card in machine.devices:
         found |= {each.uuid for each in card.mig.instances if mig.resource_of(each.profile) in kinds}

@@ -13,7 +13,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps import configuration
-from kgwe.model import offer
+from kgwe.model import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,10 +103,10 @@ def _check(settings: Settings) -> None:
     for field in msgspec.structs.fields(Settings):
         if field.name.endswith("_seconds") and getattr(settings, field.name) <= 0:
             raise errors.Permanent(f"settings: {field.encode_name} must be more than 0")
-    pieces = settings.device_plugin_replicas
-    if pieces and not offer.FEWEST_PIECES <= pieces <= offer.MOST_PIECES:
+    replicas = settings.device_plugin_replicas
+    if replicas and not pieces.FEWEST <= replicas <= pieces.MOST:
         raise errors.Permanent(
-            f"settings: devicePluginReplicas must be 0 or {offer.FEWEST_PIECES} to {offer.MOST_PIECES}, not {pieces}"
+            f"settings: devicePluginReplicas must be 0 or {pieces.FEWEST} to {pieces.MOST}, not {replicas}"
         )
     files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     if any(files) and not all(files):
