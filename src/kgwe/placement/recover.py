@@ -33,7 +33,7 @@ from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_search import GangSearch
 from kgwe.placement.reseat import Reseating, Seated
 from kgwe.placement.running import Repair, cards_of
-from kgwe.placement.snapshot import Grant
+from kgwe.placement.snapshot import Grant, bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -179,6 +179,10 @@ class _Site:
         free = int(self._snapshot.free[node]) & mask
         if free and self._snapshot.pods[node] > 0:
             yield Grant(node, cards=free)
+        for card in bits(mask & ~free):
+            # What is left of a card that others share is no better.
+            if card < self._snapshot.milli.shape[1] and (left := int(self._snapshot.milli[node, card])):
+                yield Grant(node, share=(card, left, int(self._snapshot.share_mib[node, card])), pods=0)
         slices = [
             (card, placed)
             for (at, card), held in sorted(self._snapshot.free_slices.items())

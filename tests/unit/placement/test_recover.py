@@ -71,6 +71,17 @@ def test_of_places_equally_near_the_one_that_can_be_relied_on():
     assert moved(recover(fleet, nodes="b").repairs[0]) == {"g-1": ("b", "c", "leaf")}
 
 
+def test_a_share_of_a_card_that_failed_is_not_replaced_by_another_of_the_same():
+    """Card 0: half of it is w's, half somebody's who is not moved."""
+    fleet = Fleet("a")
+    share = (0, 500, 0)
+    fleet.snapshot.commit_all([Grant(0, share=share), Grant(0, share=share)])
+    member = Member("w-0", Request(Gpus(milli=500)), Grant(0, share=share))
+    fleet.running.append(Running("w", (member,)))
+    (repaired,) = recover(fleet, cards={"a": 1}).repairs
+    assert repaired.moves[0].grant.share == (1, 500, 0)
+
+
 def test_a_dead_leaf_is_left_for_the_spine():
     fleet = Fleet("ab cd ef", spines=1)
     fleet.run("g", "ab", 4)
