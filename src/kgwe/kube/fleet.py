@@ -53,8 +53,6 @@ _SPOT_LABELS: Final[Mapping[str, str]] = {
     "node.kubernetes.io/capacity-type": "spot",
     CHEAP_NODE_LABEL: "true",
 }
-# Set by GPU feature discovery.
-_REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
 _NOBODY: Final[Mapping[str, Places]] = {}
 
 
@@ -332,7 +330,8 @@ def _divided(node: core.Node, devices: Iterable[GPUDevice]) -> int:
     """Into how many shares the device plugin divides each card; 0: it does not, or nobody can tell."""
     offered = translate.capacity(node, amounts.SHARED)
     whole = sum(not device.mig.enabled for device in devices)
-    return pieces.of_offer(offered, whole, translate.int_label(node.metadata.labels, _REPLICAS_LABEL)) if offered else 0
+    label = translate.int_label(node.metadata.labels, translate.GPU_REPLICAS_LABEL)
+    return pieces.of_offer(offered, whole, label) if offered else 0
 
 
 def _is_listed(device: GPUDevice, claimable: Claimable) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_FAMILY_LABEL = "nvidia.com/gpu.family"
+GPU_REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 
 _TERMINAL = ("Succeeded", "Failed")
 

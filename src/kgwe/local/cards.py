@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import gpunode
     from kgwe.local.gpupods import GpuPod
 
-#: A card, or (card, GPU instance id).
+#: A card, (card, GPU instance id), or a share of a card: (card, -1), (card, -2) …
 Unit = tuple[int, int | None]
 
 
@@ -46,8 +46,11 @@ class Grant(NamedTuple):
 Grants = dict[str, tuple[Grant, ...]]
 
 
-def offers(obj: gpunode.GPUNode, node_resources: Iterable[str]) -> list[Offer]:
-    """What a node has, lowest card first; `node_resources` tells whether slices are offered as plain GPUs."""
+def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0) -> list[Offer]:
+    """What a node has, lowest card first; `node_resources` tells whether slices are offered as plain GPUs.
+
+    `shares`: into how many each card is divided; 0: not at all.
+    """
     known = set(node_resources)
     layouts = migcards.layouts(obj)
     found = []
@@ -59,7 +62,9 @@ def offers(obj: gpunode.GPUNode, node_resources: Iterable[str]) -> list[Offer]:
             found.append(Offer((device.index, instance.instanceID), name if name in known else amounts.GPU, is_open))
         if not device.mig.enabled:
             is_open = healthy and not cutting.is_withheld(device, None, layouts.get(device.uuid))
-            found.append(Offer((device.index, None), amounts.GPU, is_open))
+            parts: list[Unit] = [(device.index, -1 - piece) for piece in range(shares)]
+            resource = amounts.SHARED if shares else amounts.GPU
+            found += [Offer(unit, resource, is_open) for unit in parts or [(device.index, None)]]
     return found
 
 

@@ -14,9 +14,9 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps.agent.cutter import Cutter
-from kgwe.kube import migcards
+from kgwe.kube import migcards, translate
 from kgwe.kube.api import gpunode
-from kgwe.model import amounts, device, gpu, health, mig
+from kgwe.model import amounts, device, gpu, health, mig, pieces
 from kgwe.model.wiring import Slot
 
 if TYPE_CHECKING:
@@ -42,8 +42,17 @@ def is_withheld(
     return migcards.is_held_back(card, layout, {}, ())
 
 
-def devices(obj: gpunode.GPUNode) -> tuple[dict[str, int], dict[str, int]]:
-    """Extended resource -> how many there are, and how many of them can be given; strategy mixed."""
+def pieces_of(node: core.Node) -> int:
+    """Into how many shares the node divides each card that is whole; 0: it does not."""
+    said = translate.int_label(node.metadata.labels, translate.GPU_REPLICAS_LABEL) or 0
+    return said if said >= pieces.FEWEST else 0
+
+
+def devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict[str, int]]:
+    """Extended resource -> how many there are, and how many of them can be given; strategy mixed.
+
+    `shares`: into how many each whole card is divided; 0: not at all.
+    """
     layouts = migcards.layouts(obj)
     there: dict[str, int] = {amounts.GPU: 0}
     open_: dict[str, int] = {amounts.GPU: 0}
@@ -53,7 +62,7 @@ def devices(obj: gpunode.GPUNode) -> tuple[dict[str, int], dict[str, int]]:
             (mig.resource_of(each.profile), each) for each in card.mig.instances
         ]
         if not card.mig.enabled:
-            parts = [(amounts.GPU, None)]
+            parts = [(amounts.SHARED, None)] * shares or [(amounts.GPU, None)]
         for name, instance in parts:
             is_open = health.is_in_service(card.health.state) and not is_withheld(card, instance, layout)
             there[name] = there.get(name, 0) + 1
@@ -65,10 +74,10 @@ def offer(node: core.Node, obj: gpunode.GPUNode) -> tuple[dict[str, str], dict[s
     """(capacity, allocatable) as they should be; None when they are, or when slices are offered as plain GPUs."""
     if node.metadata.labels.get(migcards.STRATEGY_LABEL) == "single":
         return None
-    there, open_ = devices(obj)
     status = node.status
+    there, open_ = devices(obj, pieces_of(node))
     # A resource that was offered once stays, as zero.
-    gone = {name: "0" for name in status.capacity if name.startswith(amounts.MIG_PREFIX) and name not in there}
+    gone = {name: "0" for name in status.capacity if amounts.is_gpu(name) and name not in there}
     capacity = {**status.capacity, **gone, **{name: str(count) for name, count in there.items()}}
     allocatable = {**status.allocatable, **gone, **{name: str(count) for name, count in open_.items()}}
     return None if (capacity, allocatable) == (status.capacity, status.allocatable) else (capacity, allocatable)
@@ -86,16 +95,17 @@ def holds(
     taken: set[str] = set()
     said = []
     for uid, grants in sorted(given.items()):
-        mask, slices = 0, []
+        mask, slices, replicas = 0, [], 0
         for number, instance in (grant.unit for grant in grants):
-            if instance is None and number in cards:
+            if (instance is None or instance < 0) and number in cards:
                 mask |= 1 << number
+                replicas += instance is not None
                 taken.add(cards[number].uuid)
             elif instance is not None and (found := starts.get((number, instance))):
                 slices.append(f"{number}@{found.start}")
                 taken.add(found.uuid)
         pod = pods[uid].metadata
-        said.append(gpunode.HeldDevices(pod.key, uid, f"{mask:x}" if mask else "", tuple(slices)))
+        said.append(gpunode.HeldDevices(pod.key, uid, f"{mask:x}" if mask else "", tuple(slices), replicas))
     return frozenset(taken), tuple(sorted(said, key=lambda each: each.pod))
 
 

@@ -21,7 +21,7 @@ import msgspec
 from kgwe import errors
 from kgwe.kube import client as kube_client
 from kgwe.kube import informer, resources, timestamp
-from kgwe.local import deviceslices, fleet, gpunodes
+from kgwe.local import cutting, deviceslices, fleet, gpunodes
 from kgwe.model import amounts, health, inventory, mig
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ async def _change_cards(
             await client.patch(resources.GPU_NODE, name, {"metadata": metadata})
         if status != obj.status:
             await fleet.put_status(client, name, msgspec.to_builtins(status))
-        allocatable = {**node.status.allocatable, **devices(status, node.status.capacity)}
+        allocatable = {**node.status.allocatable, **devices(status, node.status.capacity, cutting.pieces_of(node))}
         if allocatable != node.status.allocatable:
             await fleet.patch_devices(client, name, node, node.status.capacity, allocatable)
         changed = msgspec.structs.replace(obj, status=status)
@@ -258,13 +258,14 @@ async def _change_cards(
     return await kube_client.retry_conflict(attempt)
 
 
-def devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str]) -> dict[str, str]:
+def devices(status: gpunode.GPUNodeStatus, capacity: dict[str, str], shares: int = 0) -> dict[str, str]:
     """What the device plugin offers of the healthy cards, in the resources the node has."""
     counts = dict.fromkeys((name for name in capacity if amounts.is_gpu(name)), 0)
     for device in status.gpus:
         if not health.is_in_service(device.health.state):
             continue
-        names = [mig.resource_of(instance.profile) for instance in device.mig.instances] or [amounts.GPU]
+        whole = [amounts.SHARED] * shares or [amounts.GPU]
+        names = [mig.resource_of(instance.profile) for instance in device.mig.instances] or whole
         for name in names:
             # Strategy single offers slices as plain GPUs.
             counts[name if name in counts else amounts.GPU] += 1

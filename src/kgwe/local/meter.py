@@ -7,6 +7,7 @@ their users change, not when somebody asks.
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from kgwe.kube import timestamp
 from kgwe.model import gpu, sensors, use
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kgwe.kube.api import gpunode
     from kgwe.local.cards import Holder, Unit
@@ -37,6 +38,7 @@ class _Row:
 class _Card:
     model: gpu.GpuModel
     rows: list[_Row]
+    """Its instances; of a whole card itself, and again for every other pod that shares it."""
     is_cut: bool
     links: int
     has_nvlink: bool
@@ -109,13 +111,29 @@ class NodeMeter:
     def hold(self, holders: Mapping[Unit, Holder]) -> None:
         """Who has which card from now on."""
         self._holders = holders
+        shared: dict[int, list[Holder]] = collections.defaultdict(list)
+        for (index, part), sharer in sorted(holders.items(), key=lambda each: -(each[0][1] or 0)):
+            if part is not None and part < 0:
+                shared[index].append(sharer)
         for card in self._cards:
+            if not card.is_cut and self._share(card, shared.get(card.rows[0].device.index, [])):
+                continue
             for row in card.rows:
                 instance = row.device.mig_instance if row.device.mig_profile else None
                 holder = holders.get((row.device.index, instance))
                 if not row.labels or _owner(holder) != _owner(row.holder):
                     row.labels = dcgm.label_block(row.device, _owner(holder))
                 row.holder = holder
+
+    @staticmethod
+    def _share(card: _Card, holders: Sequence[Holder]) -> bool:
+        """A row for each who shares the card, with what the card does: instruments do not tell them apart."""
+        device = card.rows[0].device
+        if not holders:
+            card.rows = card.rows[:1]
+            return False
+        card.rows = [_Row(device, dcgm.label_block(device, _owner(each)), holder=each) for each in holders]
+        return True
 
     def rows(self, now_s: float) -> list[dcgm.Row]:
         """Every row of the node, now."""
@@ -127,7 +145,7 @@ class NodeMeter:
                 if card.is_cut:
                     values = dcgm.instance_values(reading, how, row.memory_mib)
                 else:
-                    values = dcgm.card_values(reading, how)
+                    values = dcgm.card_values(reading, how if len(uses) == 1 else _together(card, uses))
                 found.append((row.labels, values))
         return found
 
@@ -150,12 +168,14 @@ def _owner(holder: Holder | None) -> dcgm.Owner | None:
 
 
 def _together(card: _Card, uses: list[use.Use]) -> use.Use:
-    """What the instances of a card do to the card as a whole."""
-    if not card.is_cut:
+    """What the instances of a card, or those who share it, do to the card as a whole."""
+    if len(uses) == 1 and not card.is_cut:
         return uses[0]
     parts = [(row.share, how) for row, how in zip(card.rows, uses, strict=True)]
     return use.Use(
         util=min(sum(share * how.util for share, how in parts), 1.0),
+        # Of a card that is cut each instance has its own.
+        memory=0.0 if card.is_cut else min(sum(how.memory for how in uses), 1.0),
         tensor=min(sum(share * how.tensor for share, how in parts), 1.0),
         dram=min(sum(share * how.dram for share, how in parts), 1.0),
     )

@@ -126,7 +126,7 @@ class Simulator:
         given: cards.Grants = {}
         if node is not None and obj is not None:
             known = {uid: grants for uid in pods if (grants := before.get(uid) or self._remembered.pop(uid, ()))}
-            given = cards.assign(cards.offers(obj, node.status.capacity), pods.values(), known)
+            given = cards.assign(cards.offers(obj, node.status.capacity, cutting.pieces_of(node)), pods.values(), known)
             self._held[name] = given
             if meter := self._meters.get(name):
                 meter.hold(cards.holders(pods, given))

@@ -17,6 +17,7 @@ import yaml
 
 from kgwe import errors
 from kgwe.model import gpu, mig, quantity, wiring
+from kgwe.model import pieces as shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -86,6 +87,7 @@ class PoolFile(_Described, frozen=True):
     weight: int = 1
     capacity_type: Literal["on-demand", "spot", "reserved"] = "on-demand"
     mig: MigCut | None = None
+    pieces: int = 0
     labels: dict[str, str] = {}
 
 
@@ -137,6 +139,8 @@ class Pool:
     layouts: tuple[tuple[mig.Placement, ...], ...]
     """Per card, its MIG instances; an empty tuple is a whole card."""
     mig_strategy: str
+    pieces: int
+    """Equal shares that each card is offered as; 0: cards are whole."""
     labels: Mapping[str, str]
 
 
@@ -205,12 +209,20 @@ def _fleet_problems(file: FleetFile, machines: Mapping[str, MachineFile]) -> Ite
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"pools: {name!r} is named twice"
     for pool in file.pools:
-        if not _DNS_LABEL.fullmatch(pool.name):
-            yield f"pools.{pool.name}: a name has at most 40 lower-case letters, digits and dashes"
-        if pool.weight < 1:
-            yield f"pools.{pool.name}.weight: at least 1"
-        if pool.machine not in machines:
-            yield f"pools.{pool.name}.machine: no machine {pool.machine!r}; there are {', '.join(machines) or 'none'}"
+        yield from (f"pools.{pool.name}{problem}" for problem in _pool_problems(pool, machines))
+
+
+def _pool_problems(pool: PoolFile, machines: Mapping[str, MachineFile]) -> Iterator[str]:
+    if not _DNS_LABEL.fullmatch(pool.name):
+        yield ": a name has at most 40 lower-case letters, digits and dashes"
+    if pool.weight < 1:
+        yield ".weight: at least 1"
+    if pool.pieces and not shares.FEWEST <= pool.pieces <= shares.MOST:
+        yield f".pieces: {shares.FEWEST} to {shares.MOST}, or 0 for whole cards"
+    if pool.pieces and pool.mig is not None:
+        yield ": cards are cut (mig) or shared (pieces), not both"
+    if pool.machine not in machines:
+        yield f".machine: no machine {pool.machine!r}; there are {', '.join(machines) or 'none'}"
 
 
 def _machine_problems(machine: MachineFile) -> Iterator[str]:
@@ -325,5 +337,6 @@ def _pool(file: PoolFile, machine: Machine, layouts: tuple[tuple[mig.Placement, 
         capacity_type=file.capacity_type,
         layouts=layouts,
         mig_strategy=file.mig.strategy if file.mig else "none",
+        pieces=file.pieces,
         labels=file.labels,
     )

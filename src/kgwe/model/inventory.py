@@ -141,7 +141,7 @@ class FleetNode:
                 single = self.pool.mig_strategy == "single"
                 counts[amounts.GPU if single else instance.placement.profile.resource] += 1
             if not card.is_cut:
-                counts[amounts.GPU] += 1
+                counts[amounts.SHARED if self.pool.pieces else amounts.GPU] += self.pool.pieces or 1
         return dict(counts)
 
 
@@ -259,8 +259,8 @@ def _feature_labels(node: FleetNode) -> Mapping[str, str]:
         "compute.major": str(model.compute_capability[0]),
         "compute.minor": str(model.compute_capability[1]),
         "mode": "compute",
-        "replicas": "1",
-        "sharing-strategy": "none",
+        "replicas": str(node.pool.pieces or 1),
+        "sharing-strategy": "time-slicing" if node.pool.pieces else "none",
     }
     out = {f"gpu.{key}": value for key, value in out.items()} | {
         "cuda.driver.major": driver[0],

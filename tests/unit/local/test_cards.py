@@ -146,3 +146,30 @@ def test_a_pod_that_may_restart_starts_again():
     assert container["restartCount"] == 1
     assert container["state"] == {"running": {"startedAt": "2026-11-15T10:01:00Z"}}
     assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
+
+
+# --- shared cards ----------------------------------------------------------------------------------------
+
+
+SHARED = next(node for node in inventory.expand(models.load("shared"), 2) if node.pool.pieces)
+
+
+def pieces(*broken: gpunodes.CardFault) -> list[cards.Offer]:
+    return cards.offers(gpunodes.gpu_node(SHARED, "uid", broken), SHARED.capacity(), 2)
+
+
+def test_a_divided_card_is_offered_as_pieces_and_not_whole():
+    assert SHARED.capacity()["nvidia.com/gpu.shared"] == "16"
+    assert SHARED.capacity()["nvidia.com/gpu"] == "0"
+    assert {(offer.unit[0], offer.resource) for offer in pieces()} == {(n, "nvidia.com/gpu.shared") for n in range(8)}
+    assert len({offer.unit for offer in pieces()}) == 16
+
+
+def test_each_pod_has_a_piece_of_its_own_and_keeps_it():
+    pods = [pod(f"p{number:02}", 1, resource="nvidia.com/gpu.shared") for number in range(17)]
+    given = cards.assign(pieces(), pods, {})
+    assert len(given) == 16, "the last waits"
+    assert sorted(card for mine in dealt(given).values() for card in mine) == sorted([*range(8)] * 2)
+    assert cards.assign(pieces(), pods, given) == given
+    fault = gpunodes.Xid(gpu=3, xid=79, since="2026-01-01T00:00:00Z")
+    assert all(card != 3 for mine in dealt(cards.assign(pieces(fault), pods, {})).values() for card in mine)

@@ -89,3 +89,20 @@ def test_a_card_with_links_down_moves_less_over_nvlink():
 
 def test_a_card_without_nvlink_has_no_figure_for_it():
     assert column(meter("l40s").rows(T0), dcgm.Field.NVLINK) == [None] * 8
+
+
+def test_who_share_a_card_have_a_row_each_with_what_the_card_does():
+    node = meter("h100")
+    idle_w = column(node.rows(T0), dcgm.Field.POWER_USAGE)[2]
+    node.hold({(2, -2): holder("constant(util=0.3, mem=0.2, noise=0)", "b"), (2, -1): holder(pod="a")})
+    rows = node.rows(T0)
+    assert len(rows) == 9
+    ours = [(labels, values) for labels, values in rows if "pod=" in labels]
+    assert ['pod="a"' in ours[0][0], 'pod="b"' in ours[1][0]] == [True, True]
+    assert column(ours, dcgm.Field.GPU_UTIL) == [100, 100]
+    assert column(ours, dcgm.Field.POWER_USAGE)[0] > idle_w
+    node.hold({(2, -2): holder(pod="b")})
+    assert column(node.rows(T0), dcgm.Field.GPU_UTIL) == [0, 0, 80, 0, 0, 0, 0, 0]
+    node.hold({})
+    assert len(node.rows(T0)) == 8
+    assert not any("pod=" in labels for labels, _ in node.rows(T0))

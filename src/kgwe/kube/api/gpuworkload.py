@@ -423,6 +423,7 @@ class GPUWorkload(CustomObject, frozen=True):
             AGE,
             Column("Type", ".spec.workloadType", priority=1),
             Column("MIG", ".spec.gpuRequirements.mig.profile", priority=1),
+            Column("Share", ".spec.gpuRequirements.share", "number", priority=1),
             Column("Message", ".status.message", priority=1),
         ),
     )
