@@ -95,17 +95,31 @@ class ShareMachine(RuleBasedStateMachine):
     def no_card_has_more_holders_than_shares(self) -> None:
         fleet = self.ledger.fleet
         for node in fleet.snapshot.nodes:
-            holders = Counter(
-                card
-                for key in fleet.holders(node.name)
-                for grant in fleet.grants(key)
-                for card in bits(grant.whole_or_shared)
-            )
-            assert not holders or max(holders.values()) <= (node.pieces or 0)
-            assert not any(not node.usable >> card & 1 for card in holders)
-            lacking = [key for key in fleet.holders(node.name) if not fleet.is_whole(key)]
-            room = (node.pieces or 0) * node.usable.bit_count()
-            assert len(lacking) == max(0, len(fleet.holders(node.name)) - room), "whoever can have one has one"
+            on = self.on_cards(node.name)
+            # Where cards are no longer divided, whoever is known to have a part of one keeps others away.
+            assert not on or max(on.values()) <= (node.pieces or 1)
+            assert not any(not node.usable >> card & 1 for card in on)
+
+    @invariant()
+    def whoever_can_have_one_has_one(self) -> None:
+        fleet = self.ledger.fleet
+        for node in fleet.snapshot.nodes:
+            on = self.on_cards(node.name)
+            full = sum(1 << card for card, count in on.items() if count == node.pieces) if node.pieces else -1
+            for key in fleet.holders(node.name):
+                told, mine = fleet.planned(key), self.cards(key)
+                may_have = told.cards if told.certain else -1
+                assert not mine & ~may_have, "who is known to have a card is on no other"
+                assert mine or not node.usable & ~full & may_have
+
+    def cards(self, key: str) -> int:
+        mask = 0
+        for grant in self.ledger.fleet.grants(key):
+            mask |= grant.whole_or_shared
+        return mask
+
+    def on_cards(self, node: str) -> Counter[int]:
+        return Counter(card for key in self.ledger.fleet.holders(node) for card in bits(self.cards(key)))
 
     @invariant()
     def the_books_are_what_booking_afresh_gives(self) -> None:

@@ -112,8 +112,10 @@ class FleetReader:
 
     def _hear(self, name: str) -> None:
         """Who holds what there, as its kubelet says."""
-        built = self._built.get(name)
-        held = _held(self._gpu_nodes.get(name), divided=built is not None and bool(built.pieces))
+        node = self._nodes.get(name)
+        # Offered several times under their own name, cards have other numbers here than the driver's.
+        is_named = node is not None and amounts.SHARED in {**node.status.capacity, **node.status.allocatable}
+        held = _held(self._gpu_nodes.get(name), shares=is_named)
         if held != self.holders(name):
             self._held[name] = held
 
@@ -218,7 +220,7 @@ class FleetReader:
     def _rebuild(self, name: str) -> bool:
         before = self._built.pop(name, None), self._infos.pop(name, None)
         node, gpu_node = self._nodes.get(name), self._described(name)
-        built = None if node is None else self._build(node, gpu_node)
+        built = None if node is None else self._build(node, gpu_node, before[0])
         if node is None or built is None:
             return before[0] is not None
         info = topology.node_info(name, node.metadata.labels, gpu_node)
@@ -227,7 +229,7 @@ class FleetReader:
         self._built[name], self._infos[name] = (before[0] or built if is_same else built), info
         return not is_same
 
-    def _build(self, node: core.Node, gpu_node: GPUNode | None) -> Node | None:
+    def _build(self, node: core.Node, gpu_node: GPUNode | None, before: Node | None) -> Node | None:
         offered = translate.offered(node)
         claimable = self.slices.of(node.metadata.name)
         labels, taints = node.metadata.labels, tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints)
@@ -239,7 +241,7 @@ class FleetReader:
         if not _has_gpus(offered):
             return None
         devices = {device.index: device for device in gpu_node.status.gpus} if gpu_node else {}
-        divided = _divided(node, devices.values())
+        divided = _divided(node, devices.values(), before.pieces or 0 if before is not None else 0)
         if divided:
             # Every card is divided, and nobody gets one whole.
             offered = {**offered, amounts.GPU: math.ceil(offered.get(amounts.SHARED, 0) / divided)}
@@ -296,13 +298,12 @@ class FleetReader:
         return self._shapes.setdefault(shape, shape)
 
 
-def _held(gpu_node: GPUNode | None, *, divided: bool) -> dict[str, Places]:
-    """By uid where the agent knows it. Where cards are offered several times under their own name a share looks like
-    a card, and is left out."""
+def _held(gpu_node: GPUNode | None, *, shares: bool) -> dict[str, Places]:
+    """By uid where the agent knows it; `shares`: of cards, too."""
     return {
         each.uid or each.pod: Places(places.parse_cards(each.cards), places.parse_slices(each.slices))
         for each in (gpu_node.status.held if gpu_node else ())
-        if divided or not each.replicas
+        if shares or not each.replicas
     }
 
 
@@ -326,12 +327,15 @@ def _has_gpus(offered: Mapping[str, int]) -> bool:
     return any(amounts.is_gpu(resource) and count for resource, count in offered.items())
 
 
-def _divided(node: core.Node, devices: Iterable[GPUDevice]) -> int:
+def _divided(node: core.Node, devices: Iterable[GPUDevice], before: int) -> int:
     """Into how many shares the device plugin divides each card; 0: it does not, or nobody can tell."""
-    offered = translate.capacity(node, amounts.SHARED)
+    offered, open_ = translate.capacity(node, amounts.SHARED), translate.offered(node)
+    if not offered or (open_.get(amounts.GPU) and not open_.get(amounts.SHARED)):
+        # What a plugin offered once stays, as zero.
+        return 0
     whole = sum(not device.mig.enabled for device in devices)
     label = translate.int_label(node.metadata.labels, translate.GPU_REPLICAS_LABEL)
-    return pieces.of_offer(offered, whole, label) if offered else 0
+    return pieces.of_offer(offered, whole, label, before)
 
 
 def _is_listed(device: GPUDevice, claimable: Claimable) -> bool:

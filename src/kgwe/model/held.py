@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: between the UUID of a card and the number of one of its pieces
 REPLICA: Final = "::"
+_SHARED: Final = ".shared"
 _DRIVER: Final = "gpu.nvidia.com"
 _DRIVER_NAME: Final = re.compile(r"gpu-(\d{1,3})(?:-mig-\d+-(\d{1,2})-\d{1,2})?")
 
@@ -106,6 +107,8 @@ class Taken:
     places: Places = NOWHERE
     replicas: int = 0
     """How many of its devices are shares of a card that others may have too."""
+    is_named: bool = True
+    """Whether shares go by a name of their own; else a plan speaks of other cards than the driver."""
     strangers: tuple[str, ...] = ()
     """Ids that are nothing on this node."""
 
@@ -128,7 +131,10 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
             strangers.append(each)
             continue
         replicas += bool(shared)
-    return Taken(Places(cards, tuple(sorted(slices))), replicas, tuple(strangers))
+    named = all(
+        name.endswith(_SHARED) for each in pod.containers for name, ids in each.devices if any(map(is_piece, ids))
+    )
+    return Taken(Places(cards, tuple(sorted(slices))), replicas, named, tuple(strangers))
 
 
 def is_piece(device: str) -> bool:
@@ -195,7 +201,7 @@ def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tup
     found = [
         Difference(pod, "OtherDevices", f"planned {plan}, holds {mine.places}")
         for pod, mine in held.items()
-        if (plan := planned.get(pod)) and not mine.places.within(plan)
+        if (plan := planned.get(pod)) and (mine.is_named or not mine.replicas) and not mine.places.within(plan)
     ]
     found += [
         Difference(pod, "UnknownDevices", f"holds {', '.join(mine.strangers)}, which the driver does not know")

@@ -9,8 +9,8 @@ import math
 from typing import Final
 
 FEWEST: Final = 2
-#: clients of one MPS server
-MOST: Final = 48
+#: as many as can be told apart in thousandths of a card
+MOST: Final = 32
 #: how far a share may be from 1/n, as a part of it: two digits are enough down to a seventh
 TOLERANCE: Final = 0.025
 MEANING: Final = f"a share of one card, 1/n for n from {FEWEST} to {MOST}, such as 0.5, 0.33 or 0.25"
@@ -20,17 +20,20 @@ def of_share(share: float) -> int:
     """Into how many pieces a card is divided when one of them is this share; ValueError when it is no such share."""
     if not math.isfinite(share) or not 1 / (2 * MOST) < share < 1:
         raise ValueError(f"{share:g} is not {MEANING}")
-    pieces = round(1 / share)
-    if not FEWEST <= pieces <= MOST or abs(share * pieces - 1) > TOLERANCE:
+    pieces = min(max(round(1 / share), FEWEST), MOST)
+    if abs(share * pieces - 1) > TOLERANCE:
         raise ValueError(f"{share:g} is not {MEANING}")
     return pieces
 
 
-def of_offer(offered: int, cards: int, label: int | None) -> int:
+def of_offer(offered: int, cards: int, label: int | None, before: int = 0) -> int:
     """Into how many pieces a node divides each card that offers so many pieces in all; 0 when nobody can tell.
 
-    `label` is what feature discovery says; it also says 1 of nodes that do not divide.
+    `cards` is how many it has, 0 when nobody describes them; `label` what feature discovery says, which looks now and
+    then, and says 1 of nodes that do not divide; `before` what it was: a card is cut before the kubelet offers fewer.
     """
-    if label is not None and label >= FEWEST:
-        return label if label <= MOST else 0
-    return offered // cards if cards and offered % cards == 0 and FEWEST <= offered // cards <= MOST else 0
+    if cards and offered % cards == 0:
+        found = offered // cards
+    else:
+        found = label if label is not None and label >= FEWEST else before
+    return found if FEWEST <= found <= MOST else 0

@@ -237,10 +237,15 @@ class Fitter:
         return np.zeros(len(self.snapshot), np.int32) if found is None else found
 
     @functools.cached_property
+    def divisions(self) -> tuple[int, ...]:
+        """Into how many pieces nodes divide their cards, as most do first; of equally many the larger share."""
+        found = collections.Counter(node.pieces for node in self.snapshot.nodes if node.pieces and node.ready)
+        return tuple(sorted(found, key=lambda pieces: (-found[pieces], pieces)))
+
+    @property
     def usual_pieces(self) -> int:
         """How most nodes that share their cards divide them; 0 when none does."""
-        found = collections.Counter(node.pieces for node in self.snapshot.nodes if node.pieces)
-        return max(found, key=lambda pieces: (found[pieces], -pieces), default=0)
+        return self.divisions[0] if self.divisions else 0
 
     # --- room -------------------------------------------------------------------------------------------
 

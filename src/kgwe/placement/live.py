@@ -19,7 +19,7 @@ more than its node has cards gets what there is, and the rest as soon as a card 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -204,11 +204,12 @@ class Fleet:
         return held
 
     def _fill(self, nodes: Iterable[str]) -> None:
-        """Whoever was short there gets what has come free, the oldest first."""
+        """Whoever was short there gets what has come free, the oldest first; and who is known to have another card
+        than is booked for him."""
         for node in dict.fromkeys(nodes):
             for key in self._on.get(node, ()):
                 held = self._held[key]
-                if held.short:
+                if held.short or _is_astray(held):
                     self._give_back(held)
                     self._book(held)
 
@@ -263,14 +264,14 @@ class Fleet:
         short = cards.bit_count() < count
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(amounts.PODS, 1))]
         for _ in range(min(wanted.get(amounts.SHARED, 0), CARD_MILLI)):
-            share = self._share(held, node, [grant.share for grant in grants if grant.share])
-            if share is None:
+            found_share = self._share(held, node, grants)
+            if found_share is None:
                 short = True
                 break
-            if grants[0].cards or grants[0].share:
-                grants.append(Grant(node, share=share, pods=0))
+            if grants[0].whole_or_shared:
+                grants.append(Grant(node, pods=0, **found_share))
             else:
-                grants[0] = replace(grants[0], share=share)
+                grants[0] = replace(grants[0], **found_share)
         for name, number in slices:
             found = self._slices(name.removeprefix(amounts.MIG_PREFIX), number, node, holding.slices)
             short |= len(found) < number
@@ -293,20 +294,25 @@ class Fleet:
         rest = bits(free & ~own & ~self._known_to_others(held))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
 
-    def _share(self, held: _Held, node: int, mine: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
-        """One more share of the node's size: of the card that is known to be its own, else of the fullest with room."""
-        pieces = self.snapshot.nodes[node].pieces
-        if not pieces:
-            return None
-        milli = piece_milli(pieces)
+    def _share(self, held: _Held, node: int, mine: Sequence[Grant]) -> dict[str, Any] | None:
+        """One more share of the node's size, beside what it has: of the card that is known to be its own, else of the
+        fullest with room. Where cards are no longer divided, its own card is nobody else's: it is booked whole."""
+        pieces, holding = self.snapshot.nodes[node].pieces, held.holding
         left = self.snapshot.milli[node].copy()
-        for card, taken, _ in mine:
-            left[card] -= taken
-        known = held.holding.cards or held.last
+        for grant in mine:
+            left[bits(grant.cards)] = 0
+            if grant.share is not None:
+                left[grant.share[0]] -= grant.share[1]
+        known = holding.cards or held.last
+        milli = piece_milli(pieces) if pieces else CARD_MILLI
         with_room: list[int] = np.flatnonzero(left >= milli).tolist()
+        if holding.certain or not pieces:
+            # On another card it would keep away those who could have that.
+            with_room = [card for card in with_room if known >> card & 1]
         if not with_room:
             return None
-        return min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card)), milli, 0
+        card = min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card))
+        return {"share": (card, milli, 0)} if pieces else {"cards": 1 << card}
 
     def _with_room(self, node: int) -> int:
         """Mask of the cards that have another share to give."""
@@ -350,6 +356,10 @@ def _is_no_news(held: _Held, new: Holding) -> bool:
     if new.cards in (0, told.cards) and new.slices in ((), told.slices):
         return True
     return new.cards in (0, held.last) and new.slices in ((), _slices_of(held))
+
+
+def _is_astray(held: _Held) -> bool:
+    return held.holding.certain and bool(held.holding.cards & ~_cards_of(held))
 
 
 def _cards_of(held: _Held) -> int:

@@ -95,7 +95,7 @@ class Shadow:
             self.snapshot.release(grant)
             for grant in grants
             # What is told to be held and is not booked here was given back meanwhile.
-            if grant.node not in hidden and not grant.cards & int(self.snapshot.free[grant.node])
+            if grant.node not in hidden and self.snapshot.holds(grant)
         ]
 
         def undo() -> None:

@@ -170,12 +170,12 @@ class Snapshot:
 
     def release(self, grant: Grant) -> Callable[[], None]:
         """Give back what is booked, as an eviction would; returns the function that books it again."""
-        if not self._holds(grant):
+        if not self.holds(grant):
             raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: it is not booked")
         self._book(grant, -1)
         return lambda: self._book(grant, 1)
 
-    def _holds(self, grant: Grant) -> bool:
+    def holds(self, grant: Grant) -> bool:
         """Whether cards, share and slices are taken, by whomever."""
         node, cut = grant.node, self.nodes[grant.node].cut
         # A cut card is neither free nor held: only its slices are.

@@ -12,6 +12,7 @@ from tests.kubelet import GPU, Kubelet, Pods, machine, pod, until
 from kgwe.apps.agent.holdings import Holdings
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.kube.api.gpunode import GPUNodeStatus, HeldDevices
+from kgwe.model import amounts
 from kgwe.model.places import Places
 
 
@@ -128,11 +129,18 @@ async def test_shares_are_marked(made):
 
 
 async def test_a_share_of_another_card_than_planned_is_told(made):
-    made.hold("a", "GPU-2::0", plan=Places(0b1))
+    made.hold("a", "GPU-2::0", plan=Places(0b1), resource=amounts.SHARED)
     await made.holdings.refresh()
     assert made.status() == ("False", "OtherDevices")
     assert made.told == [("a", "OtherDevices")]
     assert "team/a planned card 0, holds card 2" in made.holdings.condition().message
+
+
+async def test_replicas_that_go_by_the_name_of_whole_cards_have_other_numbers_than_the_plan(made):
+    """The scheduler then knows as many cards as are offered."""
+    made.hold("a", "GPU-2::0", plan=Places(1 << 20))
+    await made.holdings.refresh()
+    assert made.status() == ("True", "AsPlanned")
 
 
 async def test_it_reads_by_itself(made):

@@ -27,7 +27,7 @@ def test_the_node_is_told_by_the_environment_of_the_pod(monkeypatch):
     assert settings.load().node == "n7"
 
 
-@pytest.mark.parametrize("pieces", [0, 2, 48])
+@pytest.mark.parametrize("pieces", [0, 2, 32])
 def test_cards_are_shared_by_as_many_as_is_said(monkeypatch, pieces):
     monkeypatch.setenv("KGWE_AGENT_DEVICE_PLUGIN_REPLICAS", str(pieces))
     assert settings.load().device_plugin_replicas == pieces
@@ -45,9 +45,9 @@ def test_lists_are_given_with_commas(monkeypatch):
         ("telemetryIntervalSeconds: often", "telemetryIntervalSeconds"),
         ("telemetryIntervalSeconds: 0", "must be more than 0"),
         ("tlsCertFile: /x", "go together"),
-        ("devicePluginReplicas: 1", "devicePluginReplicas must be 0 or 2 to 48, not 1"),
-        ("devicePluginReplicas: 49", "must be 0 or 2 to 48"),
-        ("devicePluginReplicas: -2", "must be 0 or 2 to 48"),
+        ("devicePluginReplicas: 1", "devicePluginReplicas must be 0 or 2 to 32, not 1"),
+        ("devicePluginReplicas: 33", "must be 0 or 2 to 32"),
+        ("devicePluginReplicas: -2", "must be 0 or 2 to 32"),
         ("- a", "expected a mapping"),
         ("a: [", "reading settings"),
     ],

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe.model import pieces
+from kgwe.placement.node import CARD_MILLI, piece_milli
 
 
 @pytest.mark.parametrize(
-    ("share", "found"), [(0.5, 2), (0.33, 3), (1 / 3, 3), (0.25, 4), (0.2, 5), (0.14, 7), (1 / 48, 48)]
+    ("share", "found"), [(0.5, 2), (0.33, 3), (1 / 3, 3), (0.25, 4), (0.2, 5), (0.14, 7), (1 / 32, 32), (0.031, 32)]
 )
 def test_a_share_is_one_of_so_many_equal_pieces(share, found):
     assert pieces.of_share(share) == found
@@ -46,13 +47,27 @@ def test_any_number_is_read_or_refused(share):
         (16, 8, 1, 2),  # feature discovery has not looked since
         (16, 0, 2, 2),  # nobody describes the cards
         (14, 8, 2, 2),  # the plugin does not offer all
+        (16, 8, 4, 2),  # a label from before
         (14, 8, None, 0),
         (16, 0, None, 0),
         (8, 8, None, 0),
         (8 * 64, 8, None, 0),
         (8, 8, 64, 0),
+        (14, 8, 64, 0),
         (0, 8, None, 0),
     ],
 )
 def test_what_a_node_offers_tells_how_it_divides_its_cards(offered, cards, label, found):
     assert pieces.of_offer(offered, cards, label) == found
+
+
+def test_while_a_card_is_cut_it_is_as_it_was():
+    """The agent says so before the kubelet offers fewer."""
+    assert pieces.of_offer(16, 7, None, before=2) == 2
+
+
+@pytest.mark.parametrize("count", range(pieces.FEWEST, pieces.MOST + 1))
+def test_a_card_has_as_many_shares_as_it_is_divided_into(count):
+    each = piece_milli(count)
+    assert CARD_MILLI // each == count
+    assert each not in {piece_milli(other) for other in range(pieces.FEWEST, pieces.MOST + 1) if other != count}

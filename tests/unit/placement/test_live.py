@@ -83,6 +83,15 @@ class TestHolding:
         assert made.holding("first").cards == 1
         assert made.grants("second")[0].cards not in (0, 1)
 
+    def test_who_is_known_to_have_a_card_gets_it_when_the_other_who_is_has_gone(self):
+        made = fleet()
+        made.hold("first", replace(cards(1, known=1), certain=True))
+        made.hold("second", replace(cards(1, known=1), certain=True))
+        assert made.holding("second").cards != 1
+        made.drop("first")
+        assert made.holding("second").cards == 1
+        check(made)
+
     def test_a_plan_gives_way_to_what_the_kubelet_says(self):
         made = fleet()
         made.hold("seat", cards(2, known=0b0011))

@@ -61,6 +61,7 @@ class TestFit:
         assert fleet(0, 0, 0).fitter.usual_pieces == 0
         assert fleet(0, 4, 4, 2).fitter.usual_pieces == 4
         assert fleet(4, 2).fitter.usual_pieces == 2, "of equally many the larger share"
+        assert fleet(0, 4, 2, 4).fitter.divisions == (4, 2)
 
     def test_a_node_tells_its_own_and_no_node_what_is_usual(self):
         made = fleet(4, 2, 2)
@@ -98,14 +99,40 @@ class TestHolding:
         made.hold("b", share("n1"))
         assert (made.grants("a")[0].share[1], made.grants("b")[0].share[1]) == (500, 333)
 
-    def test_a_node_that_no_longer_divides_has_nothing_for_it(self):
+    def test_where_cards_are_no_longer_divided_whoever_is_known_to_share_one_keeps_others_away(self):
         made = fleet(2)
-        made.hold("a", share())
-        made.set_nodes([replace(small_fleet.node(0), pieces=0)], domains.build((), ()))
-        assert not made.is_whole("a")
-        assert made.holding("a").amounts == {amounts.SHARED: 1, amounts.PODS: 1}
+        made.hold("a", share(known=0b0100, certain=True))
+        made.hold("b", share(known=0b0100, certain=True))
+        whole = [replace(small_fleet.node(0), pieces=0)]
+        made.set_nodes(whole, domains.build((), ()))
+        assert int(made.snapshot.free[0]) == 0b1011
+        made.drop("a")
+        assert int(made.snapshot.free[0]) == 0b1011, "the other still has it"
+        made.drop("b")
+        assert int(made.snapshot.free[0]) == 0b1111
+        made.hold("c", share())
         made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
-        assert made.is_whole("a")
+        assert made.is_whole("c"), "they are divided again"
+        check(made)
+
+    def test_where_more_are_known_to_share_a_card_than_it_has_pieces_no_other_card_is_taken(self):
+        made = fleet(4)
+        for number in range(4):
+            made.hold(f"p{number}", share(known=1, certain=True))
+        made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
+        assert on_cards(made, [f"p{n}" for n in range(4)]) == {0: 2}
+        made.drop("p0")
+        assert on_cards(made, [f"p{n}" for n in range(1, 4)]) == {0: 2}
+        check(made)
+
+    def test_a_pod_with_a_whole_card_and_a_share_brings_nothing_down(self):
+        """Nobody would place it, but whoever makes a pod may name its node."""
+        made = fleet(2)
+        made.hold("odd", Holding("n0", {amounts.GPU: 1, amounts.SHARED: 2, amounts.PODS: 1}))
+        cards = [grant.whole_or_shared for grant in made.grants("odd")]
+        assert cards[0] not in cards[1:]
+        check(made)
+        made.drop("odd")
         check(made)
 
     def test_a_sick_card_takes_its_shares_with_it(self):

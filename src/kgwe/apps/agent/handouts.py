@@ -136,7 +136,9 @@ class Desk:
         stock = self._stocks.get(resource, Stock())
         who = handout.who(asks, must_include, size)
         promised = self._promised(resource, who, pods)
-        promised[""] |= self._otherwise_taken(resource, truth)
+        # Also of the pod's own plan: they could not be given.
+        taken = self._otherwise_taken(resource, truth)
+        available = [each for each in available if each not in taken]
         if stock.is_shared:
             advice = pieces.advise(asks, stock, available, size, must=must_include, promised=promised, to_come=to_come)
         else:

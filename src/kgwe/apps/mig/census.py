@@ -60,9 +60,9 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
     owners: dict[tuple[int, int], str] = {}
     for pod in pods:
         wanted = {name: n for name, n in translate.requested(pod.spec).items() if amounts.is_gpu(name) and n}
-        if not wanted:
-            continue
         said = known.get(pod.metadata.uid) or known.get(pod.metadata.key)
+        if not wanted and said is None:
+            continue
         if said is not None:
             mine = Places(places.parse_cards(said.cards), places.parse_slices(said.slices))
         else:
@@ -150,7 +150,8 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
         is_open=since_s >= clocks.patience_s
         if is_given_up
         else (is_settled or layout is None) and not device.mig.phase and since_s >= clocks.cooldown_s,
-        is_taken=not device.mig.enabled and bool(taken.cards >> device.index & 1 or amounts.GPU in taken.resources),
+        is_taken=not device.mig.enabled
+        and bool(taken.cards >> device.index & 1 or {amounts.GPU, amounts.SHARED} & taken.resources),
     )
     return SeenCard(card, device, geometry, is_settled, asked)
 

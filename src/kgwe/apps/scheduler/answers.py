@@ -15,13 +15,14 @@ import numpy as np
 from kgwe import errors
 from kgwe.apps.scheduler.nominations import nominated_key
 from kgwe.kube import extender, podrequest, translate
+from kgwe.model import amounts
 from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
 from kgwe.placement.planning import Ask
 from kgwe.placement.ranking import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,10 +74,27 @@ class Answers:
             return args.nobody(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
         if (waits := self._gangs.waits(pod)) is not None:
             return args.nobody(waits), "gang_waits"
+        if not podrequest.says_its_share(pod):
+            return self._place_share(args, pod)
         ask = self._ask(pod)
         if isinstance(ask, str):
             return args.nobody(ask), "invalid"
-        return self._place(args, pod, ask)
+        return self._place(args, pod, (ask,))
+
+    def _place_share(self, args: Args, pod: core.Pod) -> tuple[bytes, str]:
+        """A share of any size: as most nodes offer it, else as others do."""
+        divisions = self._state.fleet.fitter.divisions
+        if not divisions or translate.requested(pod.spec)[amounts.SHARED] > 1:
+            # How its nodes divide their cards, or what several pieces are worth, nobody here can tell: kube-scheduler
+            # counts them alone.
+            return extender.some(args.names()), "not_ours"
+        asks = []
+        for pieces in divisions:
+            ask = self._read(pod, pieces)
+            if isinstance(ask, str):
+                return args.nobody(ask), "invalid"
+            asks.append(ask)
+        return self._place(args, pod, asks)
 
     def _seat(self, pod: core.Pod) -> str | None:
         """The node of the pod's seat; None when it has none."""
@@ -93,29 +111,37 @@ class Answers:
         if known is None:
             if len(self._asks) >= _KEPT:
                 del self._asks[next(iter(self._asks))]
-            try:
-                known = podrequest.read(pod, pieces=self._state.fleet.pieces(""))
-            except errors.Permanent as exc:
-                known = f"kgwe: {exc}"
+            known = self._read(pod, self._state.fleet.pieces(""))
             # Otherwise what it asks for is what nodes offer today.
             if podrequest.says_its_share(pod):
                 self._asks[uid] = known
         return known
 
+    @staticmethod
+    def _read(pod: core.Pod, pieces: int) -> PodAsk | str:
+        try:
+            return podrequest.read(pod, pieces=pieces)
+        except errors.Permanent as exc:
+            return f"kgwe: {exc}"
+
     def forget(self, uid: str) -> None:
         self._asks.pop(uid, None)
 
-    def _place(self, args: Args, pod: core.Pod, ask: PodAsk) -> tuple[bytes, str]:
+    def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodAsk]) -> tuple[bytes, str]:
+        """Of several that will do, the first that finds a place."""
         ledger, now = self._state.ledger, self._clock()
         ledger.expire(now)
         ledger.forget(args.uid)
         kept = dict(ledger.places(nominated_key(args.uid)))  # what is kept for it is its own to take
         ledger.release(nominated_key(args.uid))
-        found = self._decide(args, pod, ask)
+        for ask in asks:
+            found = self._decide(args, pod, ask)
+            if isinstance(found, Decision):
+                break
         self.on_decision(ask.strategy or Strategy.SCORE, isinstance(found, Decision), self._clock() - now)
         if not isinstance(found, Decision):
             ledger.reserve(nominated_key(args.uid), kept)
-            return self._refuse(args, ask), "no_room"
+            return self._refuse(args, asks), "no_room"
         ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
         return extender.one(found.name), "placed"
 
@@ -145,12 +171,18 @@ class Answers:
         offered = np.array(sorted([index[name] for name in args.names() if name in index]), np.intp)
         return offered if blocked is None else offered[~blocked[offered]]
 
-    def _refuse(self, args: Args, ask: PodAsk) -> bytes:
+    def _refuse(self, args: Args, asks: Sequence[PodAsk]) -> bytes:
         """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
         fleet = self._state.fleet
         index = fleet.snapshot.index
-        codes = fleet.engine.verdicts(ask.request).tolist()
-        never = fleet.fitter.when_empty(ask.request).tolist()
+        codes, never = fleet.engine.verdicts(asks[0].request), fleet.fitter.when_empty(asks[0].request)
+        for ask in asks[1:]:
+            # Shares of another size are what other nodes offer.
+            other = fleet.fitter.when_empty(ask.request)
+            here = other != Verdict.TOO_FEW_CARDS
+            codes = np.where(here, fleet.engine.verdicts(ask.request), codes)
+            never = np.where(here, other, never)
+        codes, never = codes.tolist(), never.tolist()
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name in args.names():

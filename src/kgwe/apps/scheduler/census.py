@@ -127,11 +127,13 @@ class Census:
         return bool(pod.spec.nodeName) and self._state.is_foreign(pod) and self._gangs.seat(pod.metadata.uid) is None
 
     def grant(self, key: str) -> Grant | None:
-        """What the holder has, as one; None when its node is not there."""
+        """What the holder has, as one; None when its node is not there, or it has several kinds."""
         grants = self._state.fleet.grants(key)
         if len(grants) <= 1:
             return grants[0] if grants else None
         first, *others = grants
+        if any(each.whole_or_shared for each in grants):
+            return None
         return replace(first, slices=tuple(each for other in others for each in other.slices))
 
     # --- workloads of ours ------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ class Gangs:
         self._free: Callable[[core.Pod], None]
         self._later: Callable[[Callable[[], None]], object]
         self._dirty: dict[str, None] = {}
+        self._unsized: set[str] = set()  # owners of pods that ask for shares of whatever size nodes offer
+        state.on_nodes = self._look_at_unsized
         self.deaf()
 
     def tell(
@@ -173,6 +175,7 @@ class Gangs:
 
     def _drop(self, owner: str) -> None:
         del self._groups[owner]
+        self._unsized.discard(owner)
         self._state.ledger.release(owner)
         self._forget(owner)
 
@@ -200,6 +203,11 @@ class Gangs:
         if not self._dirty:
             self._later(self._look_at_dirty)
         self._dirty[owner] = None
+
+    def _look_at_unsized(self) -> None:
+        """Other nodes may offer shares of another size."""
+        for owner in self._unsized & self._groups.keys():
+            self._look_soon(owner)
 
     def _look_at_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -312,9 +320,10 @@ class Gangs:
     def _request_of(self, pod: core.Pod) -> Any:
         known = self._requests.get(pod.metadata.uid)
         if known is None:
-            known = podrequest.read(as_made(pod), pieces=self._state.fleet.pieces(""))
-            if podrequest.says_its_share(pod):
-                self._requests[pod.metadata.uid] = known
+            if not podrequest.says_its_share(pod):
+                self._unsized.add(self._owner[pod.metadata.uid])
+                return podrequest.read(as_made(pod), pieces=self._state.fleet.pieces("")).request
+            known = self._requests[pod.metadata.uid] = podrequest.read(as_made(pod))
         return known.request
 
     def _node_of(self, owner: str, group: Group, pod: core.Pod) -> str:

@@ -70,6 +70,8 @@ class ClusterState:
         #: uid of a pod that others made -> its seat, if it has one
         self.foreign_seat: Callable[[str], Seat | None] = lambda _uid: None
         self.on_foreign: Callable[[str, core.Pod | None], None] = _ignore
+        #: hears that nodes came, went or became others
+        self.on_nodes: Callable[[], None] = _ignore
         #: hears the name of a node whose state, or that of its cards, may have changed
         self.on_health: Callable[[str], None] = _ignore
         self.on_budgets: Callable[[], None] = _ignore
@@ -110,14 +112,18 @@ class ClusterState:
     def nodes_changed(self, changed: bool) -> None:  # noqa: FBT001 - passed on
         if changed:
             self._stale = True
+            self.on_nodes()
             self.on_room()
 
     def on_node(self, change: Change[core.Node]) -> None:
+        before = self.reader.holders(change.key)
         try:
             self.nodes_changed(self.reader.set_node(change.key, change.new))
         except errors.Permanent as exc:
             log.warning("node_unreadable", node=change.key, error=str(exc))
             self.nodes_changed(self.reader.set_node(change.key, None))
+        if self.reader.holders(change.key) is not before:
+            self._follow(change.key)
         self.on_health(change.key)
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:

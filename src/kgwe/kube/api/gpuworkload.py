@@ -236,6 +236,12 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             field=".deviceMode",
         ),
         Rule(
+            "!has(self.gpuRequirements.share) || !has(self.distributedConfig)"
+            " || !has(self.distributedConfig.worldSize) || self.distributedConfig.worldSize == 1",
+            "a share is for one pod with one rank: remove distributedConfig.worldSize, or ask for whole GPUs",
+            field=".distributedConfig",
+        ),
+        Rule(
             "!has(self.gpusPerPod) || has(self.gpuRequirements.count)",
             "gpusPerPod divides whole GPUs among pods: set gpuRequirements.count too, or remove gpusPerPod",
             field=".gpusPerPod",
