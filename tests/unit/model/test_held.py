@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kgwe.model import held
@@ -41,7 +43,10 @@ class TestTaken:
         assert held.taken(both, NAMES) == Taken(Places(0b11, ((2, 4),)))
 
     def test_replicas_are_shares(self):
-        assert held.taken(pod("GPU-1::3", "GPU-1::0"), NAMES) == Taken(Places(0b10), replicas=2)
+        ids = ("GPU-1::3", "GPU-1::0")
+        named = held.taken(pod(*ids, resource="nvidia.com/gpu.shared"), NAMES)
+        assert named == Taken(Places(0b10), replicas=2)
+        assert held.taken(pod(*ids), NAMES) == replace(named, is_named=False), "they go by the name of whole cards"
 
     def test_an_id_nobody_knows_is_said(self):
         assert held.taken(pod("GPU-9", "GPU-0"), NAMES) == Taken(Places(0b1), strangers=("GPU-9",))
