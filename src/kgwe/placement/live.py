@@ -19,7 +19,7 @@ more than its node has cards gets what there is, and the rest as soon as a card 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -264,14 +264,14 @@ class Fleet:
         short = cards.bit_count() < count
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(amounts.PODS, 1))]
         for _ in range(min(wanted.get(amounts.SHARED, 0), CARD_MILLI)):
-            found_share = self._share(held, node, grants)
-            if found_share is None:
+            share = self._share(held, node, grants)
+            if share is None:
                 short = True
                 break
             if grants[0].whole_or_shared:
-                grants.append(Grant(node, pods=0, **found_share))
+                grants.append(share)
             else:
-                grants[0] = replace(grants[0], **found_share)
+                grants[0] = replace(grants[0], cards=share.cards, share=share.share)
         for name, number in slices:
             found = self._slices(name.removeprefix(amounts.MIG_PREFIX), number, node, holding.slices)
             short |= len(found) < number
@@ -294,7 +294,7 @@ class Fleet:
         rest = bits(free & ~own & ~self._known_to_others(held))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
 
-    def _share(self, held: _Held, node: int, mine: Sequence[Grant]) -> dict[str, Any] | None:
+    def _share(self, held: _Held, node: int, mine: Sequence[Grant]) -> Grant | None:
         """One more share of the node's size, beside what it has: of the card that is known to be its own, else of the
         fullest with room. Where cards are no longer divided, its own card is nobody else's: it is booked whole."""
         pieces, holding = self.snapshot.nodes[node].pieces, held.holding
@@ -312,7 +312,7 @@ class Fleet:
         if not with_room:
             return None
         card = min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card))
-        return {"share": (card, milli, 0)} if pieces else {"cards": 1 << card}
+        return Grant(node, share=(card, milli, 0), pods=0) if pieces else Grant(node, cards=1 << card, pods=0)
 
     def _with_room(self, node: int) -> int:
         """Mask of the cards that have another share to give."""
