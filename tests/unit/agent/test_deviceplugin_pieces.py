@@ -331,3 +331,16 @@ class TestWhatAContainerIsTold:
         assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-3"}
         assert [each.name for each in answer.cdi_devices] == ["nvidia.com/gpu=GPU-3"]
         assert [each.host_path for each in answer.devices][:2] == ["/dev/nvidia3", "/dev/nvidiactl"]
+
+
+async def test_a_plan_for_a_whole_card_that_somebody_still_shares_is_given_another():
+    """Sharing was switched off while he ran; the kubelet takes his card for free."""
+    with bed.folder() as root:
+        kubelet = Kubelet(root)
+        async with running(kubelet=kubelet, pieces=2) as node:
+            await node.admit(pod("sharer", card=2))
+            before = node.pods.pods()
+        async with running(kubelet=kubelet) as node:
+            node.pods.add(*before)
+            await node.admit(bed.pod("whole", 1, resource=GPU, plan=Places(0b100)))
+            assert kubelet.held("team/whole") <= {f"GPU-{card}" for card in range(8) if card != 2}
