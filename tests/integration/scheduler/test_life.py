@@ -214,35 +214,6 @@ async def test_delete_works_in_every_phase(bed: Bed, phase: str):
     await bed.until(lambda: not bed.jobs_of(workload) and not bed.gpus_bound())
 
 
-async def test_delete_with_no_scheduler_running_ends_when_one_starts(bed: Bed):
-    """The small kind keeps its finalizer: those who know it from elsewhere rely on that."""
-    await bed.node("n1")
-    replica = await bed.controller()
-    workload = await bed.submit(warp("w", 1))
-    await bed.until_phase(workload, "Running")
-    assert replica.stop() == 0
-
-    await bed.delete(workload)
-    await bed.until(lambda: bed.now(workload).metadata.deletionTimestamp is not None)
-    await bed.controller()
-
-    await bed.until(lambda: bed.now(workload) is None)
-
-
-async def test_deleting_a_kgwe_workload_needs_no_scheduler(bed: Bed):
-    await bed.node("n1")
-    replica = await bed.controller()
-    workload = await bed.submit(kgwe("w", 1))
-    running = await bed.until_phase(workload, "Running")
-    assert running.metadata.finalizers == ()
-    assert replica.stop() == 0
-
-    await bed.delete(workload)
-
-    # The garbage collector looks for kinds it does not know yet every 30 s.
-    await bed.until(lambda: bed.now(workload) is None and not bed.jobs_of(workload) and not bed.gpus_bound(), 120)
-
-
 async def test_a_job_the_api_server_refuses_is_retried_then_failed(bed: Bed):
     await bed.node("n1")
     replica = await bed.controller()

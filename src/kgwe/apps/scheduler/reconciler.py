@@ -107,7 +107,9 @@ class Reconciler:
         uid = workload.meta.uid
         self._starting.discard(uid)
         if workload.meta.deletionTimestamp is not None:
-            return await self._finalize(workload)
+            return await self._end(workload)
+        if await self._write.remove_finalizer(workload):
+            return "done"  # the watch shows the workload without it, which calls us again
         run = self._state.runs.get(uid)
         if run is not None:
             self.planner.confirm(uid)
@@ -195,7 +197,6 @@ class Reconciler:
     # --- creating the Job -------------------------------------------------------------------------------
 
     async def _start(self, workload: Workload, body: dict[str, Any], plan: Plan) -> Result:
-        workload = await self._write.finalize(workload)
         resource, namespace = jobs.resource(workload), workload.meta.namespace
         try:
             for kind, companion in jobs.companions(workload, plan, self._state.reader.cards):
@@ -363,8 +364,8 @@ class Reconciler:
             log.warning("workload_failed", workload=workload.meta.key, reason=reason, message=message)
         return "done"
 
-    async def _finalize(self, workload: Workload) -> Result:
-        """Whatever the phase: stop what runs, let the object go. Only an unreachable API server delays it."""
+    async def _end(self, workload: Workload) -> Result:
+        """The workload is being deleted: stop what runs it, whatever its phase."""
         uid = workload.meta.uid
         run = self._state.runs.get(uid)
         try:
@@ -379,7 +380,7 @@ class Reconciler:
             # The owner reference has the garbage collector do it; the user's delete must not wait for us.
             log.warning("run_not_deleted", workload=workload.meta.key, error=str(exc))
         self.planner.forget(uid)
-        await self._write.let_go(workload)
+        await self._write.remove_finalizer(workload)
         return "done"
 
     def _remember(self, workload: Workload) -> Memory:

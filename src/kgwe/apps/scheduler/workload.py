@@ -35,15 +35,13 @@ class Kind:
     """What differs between the kinds as far as the API is concerned."""
 
     resource: Resource[Any]
-    #: taken away when the object is deleted
+    #: put on objects by earlier releases and removed on sight: owner references delete what runs the work
     finalizer: str
     node_field: str
-    #: whether the finalizer is put on: owner references delete what runs the work without it
-    is_finalized: bool
 
 
-WARP = Kind(resources.WARP_GPU_WORKLOAD, "gpu.warp.dev/finalizer", "assignedNode", is_finalized=True)
-KGWE = Kind(resources.GPU_WORKLOAD, "kgwe.nvidia.io/finalizer", "scheduledNode", is_finalized=False)
+WARP = Kind(resources.WARP_GPU_WORKLOAD, "gpu.warp.dev/finalizer", "assignedNode")
+KGWE = Kind(resources.GPU_WORKLOAD, "kgwe.nvidia.io/finalizer", "scheduledNode")
 
 
 @dataclass(frozen=True, slots=True)

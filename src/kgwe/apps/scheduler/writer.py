@@ -1,10 +1,9 @@
-"""What the reconciler writes about a workload: its status, its finalizer, Events; and the end of what runs it."""
+"""What the reconciler writes about a workload: its status and Events; it also deletes what runs it."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kgwe import errors
 from kgwe.apps.scheduler.workload import Workload, status_patch
@@ -58,27 +57,15 @@ class Writer:
             self._expected[workload.meta.uid] = stored.metadata.resourceVersion
         return True
 
-    async def finalize(self, workload: Workload) -> Workload:
-        """Put our finalizer on, where the kind has one."""
-        if not workload.kind.is_finalized or workload.kind.finalizer in workload.meta.finalizers:
-            return workload
-        body: dict[str, Any] = {
-            "metadata": {
-                "resourceVersion": workload.meta.resourceVersion,
-                "finalizers": [*workload.meta.finalizers, workload.kind.finalizer],
-            }
-        }
-        stored = await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
-        return replace(workload, meta=stored.metadata)
-
-    async def let_go(self, workload: Workload) -> None:
-        """Take our finalizer off, if it is there."""
+    async def remove_finalizer(self, workload: Workload) -> bool:
+        """Remove the finalizer of an earlier release; returns whether the workload had it."""
         if workload.kind.finalizer not in workload.meta.finalizers:
-            return
+            return False
         kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
         body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
         with contextlib.suppress(errors.NotFound):
             await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
+        return True
 
     async def delete(self, run: Run) -> None:
         if run.meta.deletionTimestamp is not None:
