@@ -21,9 +21,10 @@ from kgwe.kube import migcards, nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
 from kgwe.kube.deviceslices import DeviceSlices
 from kgwe.model import amounts, domain_labels, gpu, mig, pieces, places
+from kgwe.model.limits import MOST_CARDS
 from kgwe.model.places import NOWHERE, Places
 from kgwe.model.wiring import Slot, Wiring
-from kgwe.placement.node import MOST_CARDS, Node, Shape
+from kgwe.placement.node import Node, Shape
 from kgwe.placement.taints import Taint
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kgwe.model.limits import MOST_CARDS
 from kgwe.placement.constraints import ANYWHERE, Constraints
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 #: a whole card in the unit of shares
 CARD_MILLI = 1000
-#: cards of one node that a mask has bits for
-MOST_CARDS = 63
 
 
 class Preference(enum.StrEnum):

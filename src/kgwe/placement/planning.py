@@ -19,6 +19,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.model import amounts
+from kgwe.model.limits import MOST_CARDS
 from kgwe.placement import caution
 from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
@@ -207,8 +208,10 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
     count = ask.request.gpus.count
     if not ask.divisible or not count:
         return ask
-    for pods in (each for each in range(1, count + 1) if _divides(ask, each)):
-        per_pod = count // pods
+    for per_pod in range(min(count, MOST_CARDS), 0, -1):
+        pods = count // per_pod
+        if count % per_pod or not _divides(ask, pods):
+            continue
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=per_pod))
         if (fitter.when_empty(request) == Verdict.FITS).any():
             if pods == 1:
@@ -219,8 +222,8 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
 
 
 def _divides(ask: Ask, pods: int) -> bool:
-    """Whether so many pods can have equal parts of its cards and ranks, and make whole segments."""
-    if ask.request.gpus.count % pods or ask.ranks % pods:
+    """Whether so many pods can have equal parts of its ranks, and make whole segments."""
+    if ask.ranks % pods:
         return False
     return pods == 1 or all(pods % segment.size == 0 for segment in ask.nearness.segments)
 

@@ -129,6 +129,15 @@ class TestDivided:
         assert found.reason == Reason.TOO_LARGE
         assert "needs 18 GPUs" in found.message
 
+    def test_a_rack_of_72_gpus_is_18_pods_of_four(self):
+        found = placed(fleet(*[SMALL] * 18), ask(72, divisible=True))
+        assert (len(found.seats), found.gpus_per_pod) == (18, 4)
+
+    def test_more_gpus_than_any_node_can_have_are_divided(self):
+        found = refused(fleet(H100), ask(100_000, divisible=True))
+        assert found.reason == Reason.TOO_LARGE
+        assert "12500 pods" in found.message
+
     def test_pods_make_whole_segments(self):
         made = fleet(H100, H100, H100, H100)
         near = Nearness(segments=(Segment(2, "leaf"),))

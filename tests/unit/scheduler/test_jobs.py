@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, seating
+from kgwe.apps.scheduler import jobs, rendezvous, seating
 from kgwe.apps.scheduler.workload import Details, from_kgwe, from_warp
 from kgwe.kube import resources
 from kgwe.kube.api.meta import ObjectMeta
@@ -378,6 +378,11 @@ class TestRendezvous:
         assert config["cluster"]["worker"][0] == f"{env['MASTER_ADDR']}:29500"
         assert config["task"] == {"type": "worker", "index": 1}
         assert list(env).index("KGWE_RANK") < list(env).index("TF_CONFIG"), "only what is defined before is filled in"
+
+    def test_more_workers_than_a_variable_can_name_are_refused(self):
+        spec = {"containers": [{**CONTAINER}]}
+        with pytest.raises(errors.Permanent, match=r"TF_CONFIG names every worker, which takes .* for 16384 pods"):
+            rendezvous.add(spec, "train-job-12345678", pods=16_384, gpus=1, ranks=0, framework="TensorFlow")
 
     def test_jax_gets_a_process_per_pod(self):
         _, env = self.env(with_template({"containers": [CONTAINER]}, count=16, framework="JAX"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.scheduler.objects import TWO, UID, deployment, job, pod, replica
 
-from kgwe.apps.scheduler import runs, seating
+from kgwe.apps.scheduler import plantext, runs, seating
 from kgwe.model import places
-from kgwe.placement.node import MOST_CARDS
+from kgwe.model.limits import MOST_CARDS
 from kgwe.placement.planning import Seat
 
 NODES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -24,6 +28,102 @@ SEATS = st.builds(
 @given(st.lists(SEATS, min_size=1, max_size=64))
 def test_a_plan_survives_being_written_down(seats):
     assert seating.decode(seating.encode(seats)) == tuple(seats)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["h100-", "n", "", "ip-10-0-1-", "gke-a3-7f9-"]),
+            st.sampled_from(["", ".internal", "x", ".node-1.example"]),
+            st.integers(0, 1200),
+            st.integers(1, 150),
+            st.sampled_from([0, 3, 4]),
+            st.booleans(),
+            st.lists(st.tuples(st.integers(0, 2**MOST_CARDS - 1), st.integers(1, 3)), min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_large_plan_survives_being_written_down(rows):
+    seats = [
+        Seat(f"{head}{number:0{width}}{tail}", cards)
+        for head, tail, first, length, width, is_down, masks in rows
+        for number in (range(first + length, first, -1) if is_down else range(first, first + length))
+        for cards, times in masks
+        for _ in range(times)
+    ]
+    assert seating.decode(seating.encode(seats)) == tuple(seats)
+
+
+@given(st.lists(SEATS, min_size=65, max_size=90))
+def test_a_large_plan_on_any_nodes_survives_being_written_down(seats):
+    assert seating.decode(seating.encode(seats)) == tuple(seats)
+
+
+def test_a_small_plan_is_written_as_older_schedulers_read_it():
+    seats = [Seat("n1", 0xFF), Seat("n2", 0, ((0, 0), (0, 4)))]
+    assert seating.encode(seats) == "n1=ff;n2=0/0@0,0@4"
+    assert len(seating.decode(";".join(f"n{number}=1" for number in range(64)))) == 64
+
+
+@pytest.mark.parametrize(
+    ("seats", "text"),
+    [
+        ([Seat(f"h100-{number:04}", 0xFF) for number in range(2048)], "2:h100-[0000-2047]=ff"),
+        ([Seat(f"n{number // 4}", 1 << number % 4) for number in range(400)], "2:n[0-9]=1,2,4,8;n[10-99]=1,2,4,8"),
+        ([Seat(f"n{number}.a1", 1) for number in range(900, 100, -1)], "2:n[900-101].a1=1"),
+        ([Seat("n7", 0, ((0, 0), (1, 4)))] * 70, "2:n7=0/0@0+1@4*70"),
+    ],
+)
+def test_a_plan_on_numbered_nodes_is_a_line_that_people_can_read(seats, text):
+    assert seating.encode(seats) == text
+    assert seating.decode(text) == tuple(seats)
+
+
+def cloud_name(number):
+    return f"ip-10-{number * 7919 % 256}-{number * 104729 % 251}-{number * 1299709 % 241}.eu-west-1.compute.internal"
+
+
+@pytest.mark.parametrize("per_pod", [1, 8])
+def test_a_hundred_thousand_gpus_on_nodes_with_names_of_a_cloud_fit_an_annotation(per_pod):
+    masks = [(1 << per_pod) - 1 << start for start in range(0, 8, per_pod)]
+    seats = [Seat(cloud_name(node), mask) for node in range(12_500) for mask in masks]
+    assert len(seats) == 100_000 // per_pod
+    text = seating.encode(seats)
+    assert len(text) <= plantext.MOST_BYTES_AT_START
+    assert seating.decode(text) == tuple(seats)
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_the_limit():
+    seats = [Seat(f"{hashlib.sha256(b'%d' % node).hexdigest()[:63]}", 1) for node in range(20_000)]
+    with pytest.raises(plantext.PlanTooLarge, match=r"plan of 20000 pods takes \d+ bytes, and 212992 can be stored"):
+        seating.encode(seats)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2:", "2z:", "2:n[0-1", "2:n[0-1]", "2:n[0-1]=", "2:n[0-1]=g", "2:n[0-1]=1*0", "2:n[0-1]=1*", "2:[0-1]-=1"),
+        *("2:n[00-1]=1", "2:n[0-1][0-1]=1", "2:n1=1;;n2=1", "2:n1=1,", "2:N1=1", "2:n1=1ffffffffffffffff", "2z:@@@@"),
+        "2z:" + base64.b64encode(b"n1=1").decode(),
+    ],
+)
+def test_a_large_plan_that_we_would_not_write_is_not_believed(text):
+    assert seating.decode(text) == ()
+
+
+@pytest.mark.parametrize(
+    "plain", ["n[0-999999999]=1", "n[0-99999]=1,1", "n1=1*999999", "n[0-50000]=1;m[0-50000]=1", "n[0-9999]=1*11"]
+)
+def test_a_text_of_more_seats_than_a_workload_may_have_is_not_expanded(plain):
+    assert seating.decode(f"2:{plain}") == ()
+    assert seating.decode("2z:" + base64.b64encode(zlib.compress(plain.encode())).decode()) == ()
+
+
+def test_a_compressed_text_that_grows_without_end_is_not_believed():
+    bomb = zlib.compress(b"n1=1;" * 10_000_000)
+    assert seating.decode("2z:" + base64.b64encode(bomb).decode()) == ()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +142,7 @@ def test_any_text_can_be_read(text):
     seating.decode(text)
     seating.seat_of({seating.SEAT_ANNOTATION: text})
     places.planned({seating.CARDS_ANNOTATION: text, seating.SLICES_ANNOTATION: text})
-    runs.parse_indexes(text)
+    runs.parse_indexes(text, 8)
 
 
 def test_a_seat_is_named_by_owner_and_number():
@@ -59,14 +159,19 @@ def test_cards_are_a_mask_of_no_more_than_a_node_can_have():
 
 
 @pytest.mark.parametrize(
-    ("text", "indexes"), [("", []), ("0", [0]), ("0-3,7", [0, 1, 2, 3, 7]), ("5-2", []), ("x,2", [2]), ("1-", [])]
+    ("text", "indexes"),
+    [
+        *(("", []), ("0", [0]), ("0-3,7", [0, 1, 2, 3, 7]), ("5-2", []), ("x,2", [2]), ("1-", []), ("63,64,65", [63])),
+        *(("0-3,1-9", [0, 1, 2, 3]), ("9,2", [9])),
+    ],
 )
-def test_completed_indexes_are_ranges(text, indexes):
-    assert runs.parse_indexes(text) == set(indexes)
+def test_completed_indexes_are_ranges_in_order(text, indexes):
+    assert runs.parse_indexes(text, 64) == set(indexes)
 
 
-def test_a_range_of_completed_indexes_is_no_larger_than_a_gang_can_be():
-    assert len(runs.parse_indexes("0-999999999")) == 65
+def test_a_range_of_completed_indexes_is_no_larger_than_its_gang():
+    assert len(runs.parse_indexes("0-999999999", 2048)) == 2048
+    assert len(runs.parse_indexes("0-999999999", 2**31)) == 100_000
 
 
 class TestSeatOfAPod:

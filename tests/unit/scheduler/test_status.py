@@ -14,6 +14,7 @@ from kgwe.kube.api.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadS
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.fleet import Cards
+from kgwe.model import amounts
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.node import Gpus, Request
 from kgwe.placement.planning import Ask, Reason, Refusal, Seat
@@ -101,6 +102,29 @@ def test_an_edit_starts_the_count_of_errors_afresh():
 def test_messages_are_cut_to_what_the_api_server_takes():
     status = phases.pending(workload(), "TooLarge", "x" * 100_000, "t1")
     assert len(status.message) == len(status.conditions[0].message) == 1024
+
+
+class TestLargePlans:
+    def status(self, nodes, per_node):
+        names = Cards({card: f"GPU-{card}" for card in range(8)}, {})
+        masks = [(1 << 8 // per_node) - 1 << start for start in range(0, 8, 8 // per_node)]
+        seats = [Seat(f"n{number}", mask) for number in range(nodes) for mask in masks]
+        made = replace(run(*seats), wanted={amounts.GPU: 8 // per_node})
+        kgwe = from_kgwe(GPUWorkload(ObjectMeta(name="w", uid="u"), GPUWorkloadSpec(GPURequirements(count=nodes * 8))))
+        return status_patch(kgwe, phases.running(kgwe, phases.Placement(made, kgwe, lambda _node: names), "t1"))
+
+    @pytest.mark.parametrize(("nodes", "per_node"), [(2_048, 1), (2_048, 8), (12_500, 8)])
+    def test_lists_end_at_512_and_counts_tell_the_whole(self, nodes, per_node):
+        status = self.status(nodes, per_node)["status"]
+        assert len(status["placements"]) == len(status["allocatedGPUs"]) == 512
+        assert sum(len(each.get("gpus", ())) for each in status["placements"]) == 512
+        assert (status["nodeCount"], status["allocatedGPUCount"]) == (nodes, nodes * 8)
+        assert status["message"] == f"running on {nodes} nodes"
+        assert len(msgspec.json.encode(status)) < 100_000
+
+    def test_a_plan_of_an_nvl72_rack_is_listed_in_full(self):
+        status = self.status(9, 1)["status"]
+        assert (len(status["allocatedGPUs"]), status["allocatedGPUCount"], status["nodeCount"]) == (72, 72, 9)
 
 
 def test_failed_work_counts_as_finished_until_its_spec_is_edited():

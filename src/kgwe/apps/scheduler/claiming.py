@@ -105,10 +105,11 @@ def is_exact(pod: core.Pod, job: str, seats: Sequence[Seat], place: Holding, nam
 
     `seats`: the plan as it is now.
     """
+    if len(seats) * len(devices(place, names)) > _MOST_LISTED:
+        return False
     here = [seat for seat in seats if seat.node == place.node]
     return (
         len(here) == 1
-        and len(seats) * len(devices(place, names)) <= _MOST_LISTED
         and set(devices(here[0], names)) == set(devices(place, names))
         and _template_of(pod.spec) == template_name(job, seats, names)
     )

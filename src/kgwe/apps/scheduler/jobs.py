@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import claiming, rendezvous, seating
+from kgwe.apps.scheduler import claiming, plantext, rendezvous, seating
 from kgwe.apps.scheduler.workload import Details
 from kgwe.kube import podrequest, resources, translate
 from kgwe.kube.api import core
@@ -271,7 +271,7 @@ def build(
         "namespace": workload.meta.namespace,
         "labels": labels(workload),
         "annotations": {
-            seating.PLAN_ANNOTATION: seating.encode(plan.seats),
+            seating.PLAN_ANNOTATION: seating.encode(plan.seats, plantext.MOST_BYTES_AT_START),
             DETAILS_ANNOTATION: msgspec.json.encode(_details(plan)).decode(),
             GENERATION_ANNOTATION: str(workload.meta.generation),
             "gpu.warp.dev/created-by": CONTROLLER_NAME,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe.placement.snapshot import bits
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from kgwe.kube.nodehealth import Fault
     from kgwe.placement.live import Holding
     from kgwe.placement.recover import Repaired
+
+# Nodes and pods that a message names: it is stored with the plan and has to stay short.
+_MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Losses:
             else:
                 many = "s" * (cards.bit_count() > 1)
                 parts.append(f"GPU{many} {', '.join(map(str, bits(cards)))} of node {node} failed")
-        return " and ".join(parts)
+        more = [f"{len(parts) - _MOST_NAMED} more failed"] if len(parts) > _MOST_NAMED else []
+        return " and ".join(parts[:_MOST_NAMED] + more)
 
     def _hit(self, places: Iterable[Holding]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -49,7 +53,8 @@ class Losses:
 
 def move_words(repaired: Repaired) -> str:
     """What is planned for one that was hit."""
-    moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves)
+    moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves[:_MOST_NAMED])
+    moved += f" and {len(repaired.moves) - _MOST_NAMED} more move" * (len(repaired.moves) > _MOST_NAMED)
     again = f"; {len(repaired.restarts)} others start again" if repaired.restarts else ""
     short = f"; {repaired.missing} have no place yet" if repaired.missing else ""
     return moved + again + short

@@ -6,6 +6,7 @@ condition it has, and only times are carried over (a condition's since when, the
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from kgwe.apps.scheduler import strays
 from kgwe.apps.scheduler.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
+from kgwe.model import amounts
 from kgwe.placement.snapshot import bits
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
 # The CRD allows more; nobody reads more, and the API server's own messages can be very long.
 _MESSAGE_CHARS = 1024
+# Nodes and UUIDs that a status lists: an object has room for 1.5 MiB, and every write carries all of it.
+_MOST_LISTED = 512
 
 Verdict = tuple[bool, str, str]
 """(status, reason, message) of one condition."""
@@ -94,32 +98,36 @@ class Placement:
         self.node = run.node
         self.job_name = run.meta.name
         self.generation = run.generation
-        nodes = list(dict.fromkeys(seat.node for seat in run.seats))
-        self.where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+        self.placed = _placed(run, workload.status.placed, cards)
+        self.where = run.node if self.placed.node_count == 1 else f"{self.placed.node_count} nodes"
         self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy}"
         if note := run.meta.annotations.get(strays.NOTE_ANNOTATION):
             running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
             self.reason = "Recovered" if running >= run.pods else "Recovering"
             self.words = _cut(note)
-        self.placed = _placed(run, workload.status.placed, cards)
 
 
 def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Placed:
     placements: list[tuple[str, int, tuple[str, ...]]] = []
     slices: list[tuple[str, str, str]] = []
-    for seat in run.seats:
-        known = cards(seat.node)
-        mine = tuple(known.uuids[card] for card in bits(seat.cards) if card in known.uuids)
-        slices += [known.slices[each] for each in seat.slices if each in known.slices]
-        if placements and placements[-1][0] == seat.node:
-            node, pods, before = placements[-1]
-            placements[-1] = (node, pods + 1, before + mine)
-        else:
-            placements.append((seat.node, 1, mine))
+    left = _MOST_LISTED
+    by_node = itertools.groupby(run.seats, key=lambda seat: seat.node)
+    for node, here in itertools.islice(by_node, _MOST_LISTED):
+        known, seats = cards(node), list(here)
+        mine = [known.uuids[card] for seat in seats for card in bits(seat.cards) if card in known.uuids][:left]
+        left -= len(mine)
+        slices += [known.slices[each] for seat in seats for each in seat.slices if each in known.slices]
+        placements.append((node, len(seats), tuple(mine)))
     why = run.details
     if why is None and told is not None and [each[:2] for each in told.placements] == [each[:2] for each in placements]:
         why = told.details  # somebody took them off the run
-    return Placed(tuple(placements), why or NO_DETAILS, tuple(slices))
+    return Placed(
+        tuple(placements),
+        why or NO_DETAILS,
+        tuple(slices),
+        node_count=len({seat.node for seat in run.seats}),
+        gpu_count=len(run.seats) * run.wanted.get(amounts.GPU, 0),
+    )
 
 
 def retries(workload: Workload) -> int:

@@ -23,6 +23,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
 from kgwe.apps.scheduler.memory import SETTLE_S, Memory
+from kgwe.apps.scheduler.plantext import PlanTooLarge
 from kgwe.apps.scheduler.workload import WARP, Workload, status_patch
 from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import timestamp
@@ -132,6 +133,8 @@ class Reconciler:
             ask = self._ask(workload, template, memory, now)
             planned = self.planner.planned.get(workload.meta.uid)
             body = jobs.build(workload, template, planned, f"{time.time_ns():x}", names) if planned else {}
+        except PlanTooLarge as exc:
+            return await self._give_up(workload, "PlanTooLarge", f"{exc}; edit the workload to try again")
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"

@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from kgwe import errors
 from kgwe.apps.scheduler import seating
 
 # What torchrun and torch.distributed use when nobody says otherwise.
 PORT: Final = 29500
+
+# Linux: 32 pages for one variable, with its name and what the rank adds.
+_MOST_VARIABLE: Final = 32 * 4096 - 64
 
 Env = list[dict[str, Any]]
 
@@ -72,6 +76,12 @@ def _tensorflow(hosts: list[str], per_pod: int) -> Env:  # noqa: ARG001 - one wo
     cluster = json.dumps({"worker": [f"{host}:{PORT}" for host in hosts]})
     # Kubernetes fills in what an earlier variable holds.
     config = f'{{"cluster": {cluster}, "task": {{"type": "worker", "index": $(KGWE_RANK)}}}}'
+    if len(config) > _MOST_VARIABLE:
+        raise errors.Permanent(
+            f"TF_CONFIG names every worker, which takes {len(config)} bytes for {len(hosts)} pods, and Linux starts no"
+            f" program with a variable longer than {_MOST_VARIABLE}; give each pod more GPUs (gpusPerPod), or leave"
+            " framework out"
+        )
     return [_index("KGWE_RANK"), {"name": "TF_CONFIG", "value": config}]
 
 

@@ -20,6 +20,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import seating, strays, truth
 from kgwe.apps.scheduler.asking import OWNER_PREFIX
 from kgwe.apps.scheduler.losses import Losses
+from kgwe.apps.scheduler.plantext import PlanTooLarge
 from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import Phase, RecoveryPolicy
 from kgwe.kube.events import Event
@@ -184,8 +185,14 @@ class Repairs:
         before, seats = run.seats, list(run.seats)
         for move in repaired.moves:
             seats[int(move.member)] = Seat.of(move.node, move.grant)
+        try:
+            text = seating.encode(seats)
+        except PlanTooLarge as exc:
+            log.warning("recovery_not_stored", owner=owner, error=str(exc))
+            self._start_again(owner, run)
+            return
         annotations = {
-            seating.PLAN_ANNOTATION: seating.encode(seats),
+            seating.PLAN_ANNOTATION: text,
             strays.NOTE_ANNOTATION: self.under_way[owner].words,
         }
         if repaired.restarts:
@@ -193,6 +200,12 @@ class Repairs:
         self.under_way[owner].writing = True
         self._state.move(owner, tuple(seats))
         self._do(self._write(owner, before, annotations))
+
+    def _start_again(self, owner: str, run: Run) -> None:
+        """Delete the run: its workload is planned as a whole again, which gives a shorter plan."""
+        self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
+        self.under_way[owner].replaced = run.meta.uid
+        self._do(self._delete(owner, run))
 
     async def _write(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
         """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""

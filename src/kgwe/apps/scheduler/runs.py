@@ -7,10 +7,11 @@ edited: a single pod is where its template pins it, and nothing is reserved beyo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kgwe.apps.scheduler import claiming, jobs, seating
 from kgwe.kube import resources, translate
+from kgwe.model.limits import MOST_PODS
 from kgwe.placement.live import Holding
 from kgwe.placement.planning import Seat
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.resources import Resource
     from kgwe.model.amounts import Amounts
-
-# Pods of one workload at most: the CRD allows no more GPUs.
-_MOST_PODS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def of_job(job: core.Job) -> Run:
         seats=_seats(job.metadata, spec.template.spec, pods),
         wanted=translate.requested(spec.template.spec),
         details=jobs.details(job.metadata.annotations),
-        done=parse_indexes(status.completedIndexes),
+        done=parse_indexes(status.completedIndexes, pods),
         ended=ended,
         failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
         suspended=spec.suspend,
@@ -130,7 +128,7 @@ def _seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, .
     pinned = seating.pinned_to(template)
     if pinned and pods <= 1:
         return seats if [seat.node for seat in seats] == [pinned] else (Seat(pinned),)
-    return seats[:_MOST_PODS]
+    return seats
 
 
 def believed(run: Run, workload: Workload) -> Run:
@@ -207,12 +205,14 @@ def maker_key(run: Run) -> str:
     return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(jobs.RUN_LABEL, '')}"
 
 
-def parse_indexes(text: str) -> frozenset[int]:
-    """`0-3,7` as the Job controller writes completed indexes; no seat has a number beyond the most pods there are."""
+def parse_indexes(text: str, pods: int) -> frozenset[int]:
+    """`0-3,7` as the Job controller writes completed indexes, in ascending order; those of the first `pods` pods."""
     found: set[int] = set()
+    following, most = 0, min(pods, MOST_PODS)
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        start, end = seating.count_in(first), seating.count_in(last if dash else first)
-        if start >= 0:
-            found.update(range(start, min(end, _MOST_PODS) + 1))
+        start, end = seating.count_in(first), min(seating.count_in(last if dash else first), most - 1)
+        if following <= start <= end:
+            found.update(range(start, end + 1))
+            following = end + 1
     return frozenset(found)

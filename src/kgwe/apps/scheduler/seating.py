@@ -1,27 +1,26 @@
 """From a plan to its pods: which pod has which seat, and how a pod is held to it.
 
-A plan is stored as one line, `node=cards;node=cards`, seat by seat, cards as a hexadecimal mask; MIG slices follow as
-`/card@start,card@start`. A pod knows its seat by its completion index, or by the annotation it gets with its place.
+A plan is stored as one line of text (`plantext`). A pod knows its seat by its completion index, or by the annotation it
+gets with its place.
 
-Annotations can be edited by whoever may edit the object: what does not read as if we had written it is not believed.
+Anyone who may edit the object may edit its annotations: a text that we would not write is not believed.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
+from kgwe.apps.scheduler import plantext
 from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.model import places
 from kgwe.model.places import Places
-from kgwe.placement.node import MOST_CARDS
-from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from kgwe.kube.api import core
     from kgwe.placement.live import Holding
+    from kgwe.placement.planning import Seat
 
 #: gate of pods that wait for their seat
 GATE: Final = PLAN_GATE
@@ -34,34 +33,11 @@ SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
 SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 CARDS_ANNOTATION: Final = places.CARDS_ANNOTATION
 SLICES_ANNOTATION: Final = places.SLICES_ANNOTATION
-_HEX: Final = 16
 # Of any number that we write.
 _DIGITS: Final = 9
-# Four cards to a digit.
-_MASK: Final = f"[0-9a-f]{{1,{-(-MOST_CARDS // 4)}}}"
-_SLICE: Final = "[0-9]{1,3}@[0-9]{1,3}"
-_PART: Final = re.compile(
-    rf"(?P<node>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)=(?P<cards>{_MASK})(?:/(?P<slices>{_SLICE}(?:,{_SLICE})*))?"
-)
 
-
-def encode(seats: Iterable[Seat]) -> str:
-    return ";".join(f"{seat.node}={seat.cards:x}{_slices_text(seat)}" for seat in seats)
-
-
-def _slices_text(seat: Seat) -> str:
-    return "/" + ",".join(f"{card}@{start}" for card, start in seat.slices) if seat.slices else ""
-
-
-def decode(text: str) -> tuple[Seat, ...]:
-    """Seats of a stored plan; empty when it cannot be read (somebody else wrote there)."""
-    parts = [_PART.fullmatch(part) for part in text.split(";")]
-    return tuple(_seat(part) for part in parts if part) if all(parts) else ()
-
-
-def _seat(part: re.Match[str]) -> Seat:
-    pairs = [each.split("@") for each in part["slices"].split(",")] if part["slices"] else []
-    return Seat(part["node"], int(part["cards"], _HEX), tuple((int(card), int(start)) for card, start in pairs))
+encode = plantext.encode
+decode = plantext.decode
 
 
 def given(place: Holding | Seat) -> dict[str, str]:

@@ -83,10 +83,14 @@ class Placed:
     """What a status says of a plan; the small kind has no room for it."""
 
     placements: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
-    """(node, pods, UUIDs of their GPUs) for runs of consecutive ranks on one node."""
+    """(node, pods, UUIDs of their GPUs) for runs of consecutive ranks on one node; the first of a large plan."""
     details: Details = NO_DETAILS
     slices: tuple[tuple[str, str, str], ...] = ()
     """(UUID of the card, UUID of the slice, profile) of MIG slices."""
+    node_count: int = 0
+    """All nodes of the plan."""
+    gpu_count: int = 0
+    """All whole GPUs of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +283,8 @@ def _placed(status: Any) -> Placed | None:
             status.reasons,
         ),
         tuple((each.parentGPU, each.instanceUUID, each.profile) for each in status.migInstances),
+        status.nodeCount,
+        status.allocatedGPUCount,
     )
 
 
@@ -321,7 +327,9 @@ def _plan_body(status: Status) -> dict[str, Any]:
             for node, pods, gpus in placed.placements
         ]
         or None,
+        "nodeCount": placed.node_count or None,
         "allocatedGPUs": [uuid for _, _, gpus in placed.placements for uuid in gpus] or None,
+        "allocatedGPUCount": placed.gpu_count or None,
         "migInstances": [
             {"parentGPU": card, "instanceUUID": uuid, "profile": profile} for card, uuid, profile in placed.slices
         ]

@@ -20,6 +20,7 @@ from kgwe.kube.schema import (
 )
 from kgwe.model import pieces
 from kgwe.model.gpu import Architecture
+from kgwe.model.limits import MOST_CARDS, MOST_GPUS, MOST_PODS
 
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
 NAME_IS_A_LABEL = Rule(
@@ -89,7 +90,7 @@ class Topology(ApiStruct, frozen=True):
     ] = ""
     segmentSize: Annotated[
         int | None,
-        about("Groups of so many consecutive pods each stay inside one domain of segmentLevel.", ge=2, le=64),
+        about("Groups of so many consecutive pods each stay inside one domain of segmentLevel.", ge=2, le=MOST_PODS),
     ] = None
     segmentLevel: Annotated[str, about("Level that each segment stays inside; left out: nvlink.", max_length=63)] = ""
 
@@ -136,7 +137,7 @@ class GPURequirements(ApiStruct, frozen=True):
         ),
     )
 
-    count: Annotated[int | None, about("How many whole GPUs, over all pods of the workload.", ge=1, le=64)] = None
+    count: Annotated[int | None, about("How many whole GPUs, over all pods together.", ge=1, le=MOST_GPUS)] = None
     minMemoryGB: Annotated[
         int | None,
         about(
@@ -304,7 +305,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             "GPUs of each pod; count / gpusPerPod pods are created. Left out, one pod gets them all, or the fewest"
             " equal pods when no node has that many.",
             ge=1,
-            le=16,
+            le=MOST_CARDS,
         ),
     ] = None
     deviceMode: Annotated[
@@ -391,13 +392,25 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
     phase: Annotated[str, about("How far the workload has come.", enum=Phase)] = ""
     message: Annotated[str, about("What it waits for or what went wrong, in words.", max_length=4096)] = ""
     scheduledNode: Annotated[str, about("The node of the first pod.")] = ""
-    placements: Annotated[tuple[PodPlacement, ...], about("The planned nodes in rank order.", max_items=1024)] = ()
+    placements: Annotated[
+        tuple[PodPlacement, ...],
+        about(
+            "The planned nodes in rank order; the first 512 of a larger plan, with the UUIDs of its first 512 GPUs.",
+            max_items=1024,
+        ),
+    ] = ()
+    nodeCount: Annotated[int, about("How many nodes are planned, also those that placements leaves out.", ge=0)] = 0
     domain: Annotated[str, about("Lowest network domain that holds all of it, as level/name.", max_length=256)] = ""
     reasons: Annotated[str, about("Why it was placed there, or what would start it now.", max_length=4096)] = ""
     scoreParts: Annotated[tuple[ScorePart, ...], about("What the score is made of.", max_items=8)] = ()
     estimatedStart: Annotated[StartEstimate | None, about("When it is thought to start while it waits.")] = None
     jobName: Annotated[str, about("The Job, or for inference the Deployment, that runs the pods.")] = ""
-    allocatedGPUs: Annotated[tuple[str, ...], about("UUIDs of the GPUs it holds.", max_items=512)] = ()
+    allocatedGPUs: Annotated[
+        tuple[str, ...], about("UUIDs of the GPUs it holds; the first 512 of a larger plan.", max_items=512)
+    ] = ()
+    allocatedGPUCount: Annotated[
+        int, about("How many whole GPUs it holds, also those that allocatedGPUs leaves out.", ge=0)
+    ] = 0
     migInstances: Annotated[tuple[MIGInstance, ...], about("MIG slices it holds.", max_items=448)] = ()
     schedulingScore: Annotated[int | None, about("How good the placement is, 0 to 100.", ge=0, le=100)] = None
     estimatedBandwidth: Annotated[float | None, about("Estimated bandwidth between its GPUs, in GB/s.", ge=0)] = None
