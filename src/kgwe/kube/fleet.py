@@ -292,7 +292,7 @@ class FleetReader:
         shape = Shape(
             wiring=wiring,
             model=labels.get(translate.GPU_PRODUCT_LABEL) or model,
-            memory_mib=first.memoryMiB if first else label,
+            memory_mib=min(first.memoryMiB, amounts.MOST_PIECES) if first else label,
             architecture=(first.architecture or family) if first else family,
             geometry=_geometry(model),
         )

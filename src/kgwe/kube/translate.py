@@ -33,7 +33,7 @@ _SCALE = {
 
 
 def requested(spec: core.PodSpec) -> Amounts:
-    """What a pod takes of its node, as kube-scheduler counts it, pod slot included.
+    """What a pod takes of its node, as kube-scheduler counts it, pod slot included; cut to `amounts.most_of`.
 
     Containers run together, init containers one after another before them; an init container that restarts
     (a sidecar) keeps running beside all that come later.
@@ -54,7 +54,7 @@ def requested(spec: core.PodSpec) -> Amounts:
     result |= _request_of(spec.resources)
     amounts.add(result, _parse(spec.overhead))
     result[amounts.PODS] = 1
-    return result
+    return amounts.cap_request(result)
 
 
 def _request(container: core.Container) -> Amounts:
@@ -115,13 +115,13 @@ def offered(node: core.Node) -> Amounts:
     for resource, text in node.status.capacity.items():
         if amounts.is_gpu(resource) and resource not in result:
             result[resource] = _parse_one(resource, text)
-    return result
+    return amounts.cap_offer(result)
 
 
 def capacity(node: core.Node, resource: str) -> int:
     """How many of it the node has, in service or not."""
     text = node.status.capacity.get(resource) or node.status.allocatable.get(resource)
-    return _parse_one(resource, text) if text else 0
+    return min(_parse_one(resource, text), amounts.most_of(resource)) if text else 0
 
 
 def is_ready(node: core.Node) -> bool:
@@ -135,4 +135,4 @@ def architecture(family: str | None) -> str | None:
 
 def int_label(labels: Mapping[str, str], key: str) -> int | None:
     text = labels.get(key, "")
-    return int(text) if text.isdecimal() else None
+    return min(int(text), amounts.MOST_PIECES) if text.isascii() and text.isdecimal() else None

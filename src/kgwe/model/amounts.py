@@ -6,7 +6,7 @@ pieces. Amounts are plain dicts so that the hot loops stay plain.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe.model import quantity
 
@@ -23,6 +23,12 @@ _CARDS = frozenset({GPU, SHARED})
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
+
+#: More than any machine has: 256 TiB, 280 billion cores, a million GPUs. The engine counts in 64-bit arrays, and counts
+#: GPUs and pods in 32-bit ones. Below these limits neither a product (count by pods) nor a sum over all pods of a node
+#: overflows, whatever a manifest asks for.
+MOST: Final = 2**48
+MOST_PIECES: Final = 2**20
 
 
 def parse(quantities: Mapping[str, str]) -> Amounts:
@@ -63,6 +69,21 @@ def largest(parts: Iterable[Mapping[str, int]]) -> Amounts:
         for name, amount in part.items():
             result[name] = max(result.get(name, 0), amount)
     return result
+
+
+def most_of(name: str) -> int:
+    """The limit that amounts of this resource are cut to."""
+    return MOST_PIECES if is_gpu(name) or name == PODS else MOST
+
+
+def cap_request(wanted: Mapping[str, int]) -> Amounts:
+    """The request with amounts that no node can offer cut to the least such amount: it still fits no node."""
+    return {name: min(amount, most_of(name)) for name, amount in wanted.items()}
+
+
+def cap_offer(offered: Mapping[str, int]) -> Amounts:
+    """The offer with each amount below what `cap_request` cuts requests to."""
+    return {name: min(amount, most_of(name) - 1) for name, amount in offered.items()}
 
 
 def gpus(parts: Mapping[str, int]) -> Amounts:

@@ -122,6 +122,7 @@ class Holds:
         self._denied: dict[str, float] = {}
         # Who has had one without a known start in vain, and when to try again.
         self._blind_from: dict[str, float] = {}
+        self._failures: list[tuple[Work, Exception]] = []
         #: rises whenever a hold is made, moved or ended
         self.version = 0
 
@@ -193,10 +194,20 @@ class Holds:
             is_due = before.start_s is not None and before.start_s <= now_s
             patience_s = self.settings.refresh_s / (_SOONER if kept.stale or is_due else 1)
             if now_s - kept.looked_s >= patience_s:
-                self._refresh(kept, now_s)
+                try:
+                    self._refresh(kept, now_s)
+                except Exception as exc:  # noqa: BLE001 - an error of one work; the holds of others are looked at
+                    self.end(before.key)
+                    self._failures.append((kept.work, exc))
+                    continue
                 if before.key not in self._kept or _differ(before, kept.hold, now_s):
                     moved.append(kept.work)
         return moved
+
+    def take_failures(self) -> list[tuple[Work, Exception]]:
+        """Works whose holds could not be refreshed because of an error, since this was last called."""
+        failures, self._failures = self._failures, []
+        return failures
 
     def _refresh(self, kept: _Kept, now_s: float) -> None:
         """The same nodes again, unless others are much sooner: finding the time is cheaper than finding the place."""

@@ -127,6 +127,8 @@ class Fitter:
         self._offset: NDArray[np.int64] = self.tables.offset[snapshot.shape]
         self._wide: NDArray[np.bool_] = self.tables.wide[snapshot.shape]
         self._has_wide = bool(self._wide.any())
+        # Requests for more cards than the largest node has are refused alike: one table serves them all.
+        self._too_many = max((shape.cards for shape in snapshot.shapes), default=0) + 1
         self._usable = np.array([node.usable for node in nodes], np.int64)
         self._cpu_milli = np.array([node.cpu_milli for node in nodes], np.int64)
         self._memory_bytes = np.array([node.memory_bytes for node in nodes], np.int64)
@@ -337,7 +339,8 @@ class Fitter:
     # --- tables -----------------------------------------------------------------------------------------
 
     def _sets_of(self, request: Request) -> _Sets:
-        count, preference, least = request.gpus.count, request.preference, request.min_bandwidth_gbps
+        count = min(request.gpus.count, self._too_many)
+        preference, least = request.preference, request.min_bandwidth_gbps
         key = (count, preference, least)
         known = self._sets.get(key)
         if known is None:

@@ -144,7 +144,9 @@ class Forward:
             each = 1 if need.kind.one_per_node else self._cards // need.kind.cards
             per_group = np.bincount(self._group[able], minlength=self._groups) * each
             starts, _ = self._domains(need.level)
-            self._possible[need] = bool((np.add.reduceat(per_group, starts) >= need.pods).any())
+            # `reduceat` takes no empty array: a fleet without nodes has no groups.
+            most = np.add.reduceat(per_group, starts).max(initial=0) if self._groups else 0
+            self._possible[need] = bool(most >= need.pods)
         return self._possible[need]
 
     def _domains(self, level: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

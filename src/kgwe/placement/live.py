@@ -19,7 +19,7 @@ more than its node has cards gets what there is, and the rest as soon as a card 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from kgwe.model.domains import Tree
     from kgwe.model.mig import Placement
     from kgwe.placement.node import Node
-
-# More than any machine has, and few enough that a node full of pods that claim it can still be counted.
-_MOST: Final = 2**53
 
 Slices = tuple[tuple[int, int], ...]
 """(card, start) of MIG slices."""
@@ -257,7 +254,8 @@ class Fleet:
         """One grant for each kind of GPU it holds (most often one), and whether something was missing."""
         holding = held.holding
         wanted = holding.amounts
-        cpu, memory = min(wanted.get(amounts.CPU, 0), _MOST), min(wanted.get(amounts.MEMORY, 0), _MOST)
+        # Amounts from manifests are cut where they are read; those of plans stored long ago may not be.
+        cpu, memory = (min(wanted.get(name, 0), amounts.MOST) for name in (amounts.CPU, amounts.MEMORY))
         count = wanted.get(amounts.GPU, 0)
         cards = self._cards(held, count, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(amounts.MIG_PREFIX) and number]

@@ -6,10 +6,15 @@ Works are tried in the order of the queue, each shape once until something chang
 before the next is tried. Who is refused is parked. Of those of a priority, the oldest and the one whose turn is first
 get a hold as soon as somebody behind them has found a place, and not before: while all are refused there is nothing
 to keep.
+
+An error in planning one work is reported for that work, which is tried again after a growing pause. The others have
+their turn as if it were not there.
 """
 
 from __future__ import annotations
 
+import enum
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -76,7 +81,17 @@ class Held:
     hold: Hold | None = None
 
 
-Outcome = Placed[P] | Held | GivenUp
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Planning it raised an error. It waits for its next try."""
+
+    work: Work
+    stage: str
+    """plan: finding its place; hold: keeping a place for it."""
+    error: Exception
+
+
+Outcome = Placed[P] | Held | GivenUp | Failed
 
 
 def run_pass(
@@ -84,6 +99,15 @@ def run_pass(
 ) -> list[Outcome[P]]:
     """Place what can be placed. Without `holds`, whoever fits goes ahead of who does not."""
     return _Pass(queue, planner, now_s, roster, holds).run()
+
+
+class _Step(enum.Enum):
+    """What became of a work in its turn."""
+
+    GIVEN = enum.auto()
+    PARKED = enum.auto()
+    PASSED = enum.auto()
+    FAILED = enum.auto()
 
 
 class _Pass(Generic[P]):
@@ -114,7 +138,7 @@ class _Pass(Generic[P]):
     def run(self) -> list[Outcome[P]]:
         queue, holds = self._queue, self._holds
         self._outcomes.extend(queue.advance(self._now_s))
-        is_other = queue.parking.settle(self._planner.takes)
+        is_other = queue.parking.settle(self._takes)
         if holds is not None:
             holds.begin(queue, self._now_s, is_other=is_other)
             if len(holds) and queue.parking.behind:
@@ -149,22 +173,55 @@ class _Pass(Generic[P]):
         rounds = Rounds(level, buckets, self._shares)
         while (turn := rounds.next()) is not None:
             key, bucket = turn
-            work = self._queue.entries[key].work
+            entry = self._queue.entries[key]
+            if entry.bucket is not bucket:
+                rounds.dropped()  # it failed as the owner of a hold, in the turn of another
+                continue
+            work = entry.work
             if self._rule is Rule.BLOCK and self._is_blocked(work):
                 return False
-            plan = self._plan(work, bucket.shape)
-            if plan is None:
-                continue
-            if self._rule in (Rule.HOLD, Rule.BACKFILL):
-                plan = self._kept_to_holds(work, bucket.shape, plan)
-                if plan is None:
-                    rounds.passed()
-                    if self._is_deep_enough():
-                        return False
-                    continue
-            self._commit(work, plan)
-            rounds.given()
+            step = self._take_turn(work, bucket.shape)
+            if step is _Step.PASSED:
+                rounds.passed()
+                if self._is_deep_enough():
+                    return False
+            elif step is _Step.GIVEN:
+                rounds.given()
+            elif step is _Step.FAILED:
+                rounds.dropped()
         return True
+
+    def _take_turn(self, work: Work, shape: Shape) -> _Step:
+        """Place the work if it may be placed now. An error is its own: it is put back with a pause."""
+        try:
+            plan = self._plan(work, shape)
+            if plan is None:
+                return _Step.PARKED
+            if self._rule in (Rule.HOLD, Rule.BACKFILL):
+                plan = self._kept_to_holds(work, shape, plan)
+                if plan is None:
+                    return _Step.PASSED
+            self._commit(work, plan)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the others have their turn
+            self._plans.pop(shape, None)
+            self._fail(work, "plan", exc)
+            return _Step.FAILED
+        return _Step.GIVEN
+
+    def _fail(self, work: Work, stage: str, error: Exception) -> None:
+        if self._holds is not None:
+            self._holds.end(work.key)
+        self._told.pop(work.key, None)
+        # Spread by key: works that fail together are not all tried again together.
+        luck = zlib.crc32(work.key.encode()) / 2**32
+        self._queue.retry(work, self._now_s, luck, f"{type(error).__name__}: {error}")
+        self._outcomes.append(Failed(work, stage, error))
+
+    def _takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+        try:
+            return self._planner.takes(request, nodes)
+        except Exception:  # noqa: BLE001 - its turn, which comes now, tells what is wrong with it
+            return True
 
     def _is_blocked(self, work: Work) -> bool:
         """Whether somebody before it waits already."""
@@ -229,7 +286,16 @@ class _Pass(Generic[P]):
     def _leave_room(self, holds: Holds, touched: Sequence[Hold], plan: P) -> bool:
         """Asked seldom: it takes as long as planning the one who waits."""
         self._asked += 1
-        return self._asked <= _ASKED_MOST and holds.leave_room(touched, plan.grants, self._now_s)
+        if self._asked > _ASKED_MOST:
+            return False
+        for hold in touched:
+            try:
+                if not holds.leave_room((hold,), plan.grants, self._now_s):
+                    return False
+            except Exception as exc:  # noqa: BLE001 - an error of the work that waits, not of the one whose turn it is
+                self._fail(self._queue.entries[hold.key].work, "hold", exc)
+                return False
+        return True
 
     def _make_holds(self, work: Work) -> None:
         """See to it that those before the work have what is kept for them."""
@@ -247,6 +313,8 @@ class _Pass(Generic[P]):
         if not self._refreshed:
             self._refreshed = True
             self._told.update((each.key, each) for each in holds.refresh(self._now_s))
+            for work, error in holds.take_failures():
+                self._fail(work, "hold", error)
 
     def _make_holds_of(self, level: Level, work: Work, holds: Holds) -> None:
         """For the first of a level, if they are before the work; who cannot have one is passed over."""
@@ -261,9 +329,16 @@ class _Pass(Generic[P]):
                 return
             for head in heads:
                 passed_over.add(head.work.key)
-                if holds.wants(level) and holds.make(head.work, self._now_s) is not None:
-                    self._told[head.work.key] = head.work
+                if holds.wants(level):
+                    self._make_hold(head.work, holds)
         self._searched[level] = self._queue.parking.version
+
+    def _make_hold(self, work: Work, holds: Holds) -> None:
+        try:
+            if holds.make(work, self._now_s) is not None:
+                self._told[work.key] = work
+        except Exception as exc:  # noqa: BLE001 - an error of the work that waits, not of the one whose turn it is
+            self._fail(work, "hold", exc)
 
     # --- words ------------------------------------------------------------------------------------------
 

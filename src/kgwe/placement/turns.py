@@ -81,6 +81,11 @@ class Rounds:
         self._shares.give(bucket.namespace, bucket.shape.milli)
         self._follow(number, bucket)
 
+    def dropped(self) -> None:
+        """It was taken out of the queue without a place."""
+        _, _, number, bucket = heapq.heappop(self._lines[self._turns[0][3]])
+        self._follow(number, bucket)
+
     def passed(self) -> None:
         """It stays where it is; on to the one behind it."""
         _, _, number, bucket = heapq.heappop(self._lines[self._turns[0][3]])

@@ -23,7 +23,7 @@ from kgwe.placement.node import Gpus, Request
 from kgwe.placement.outlook import Outlook
 from kgwe.placement.parking import RoomFreed
 from kgwe.placement.queue import Queue
-from kgwe.placement.queue_pass import run_pass
+from kgwe.placement.queue_pass import Failed, run_pass
 from kgwe.placement.queue_planner import FleetPlanner
 from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
 from kgwe.sim import generate
@@ -130,7 +130,10 @@ class QueueDispatcher(Dispatcher):
         snapshot = self._world.snapshot
         for node in snapshot.newer_than(self._seen).tolist():
             self.queue.wake(RoomFreed(snapshot.nodes[node].name))
-        run_pass(self.queue, self._planner, now_s, self.roster, self.holds)
+        for outcome in run_pass(self.queue, self._planner, now_s, self.roster, self.holds):
+            if isinstance(outcome, Failed):
+                # A simulation that goes on without the work would compare other things than it says.
+                raise outcome.error
         self._seen = snapshot.version
         if self._told is not None:
             self._tell(now_s, self._told)

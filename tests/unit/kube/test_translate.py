@@ -11,8 +11,6 @@ from kgwe import errors
 from kgwe.kube import translate
 from kgwe.kube.api import core
 
-MOST = 2**63 - 1
-
 
 def pod_spec(**fields: Any) -> core.PodSpec:
     return msgspec.convert(fields, core.PodSpec)
@@ -98,7 +96,18 @@ def test_more_than_can_be_counted_is_the_most_there_is(text):
     """The API server stores such numbers. Whoever asks for them fits nowhere, which is not a failure of ours."""
     spec = pod_spec(containers=[container(gpu=text, cpu="1"), container(memory=text)])
 
-    assert translate.requested(spec) == {"nvidia.com/gpu": MOST, "memory": MOST, "cpu": 1000, "pods": 1}
+    assert translate.requested(spec) == {"nvidia.com/gpu": 2**20, "memory": 2**48, "cpu": 1000, "pods": 1}
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory", "gpu", "ephemeral-storage"])
+def test_the_sum_over_containers_is_cut_to_more_than_any_node_offers(resource):
+    """Two containers of 2^63-1 bytes are more than 64 bits hold."""
+    asked = pod_spec(containers=[container(**{resource: "9223372036854775807"})] * 2)
+    name = resource.replace("gpu", "nvidia.com/gpu")
+    offer = node(status={"allocatable": {name: "9223372036854775807"}})
+
+    assert translate.requested(asked)[name] <= 2**48
+    assert translate.offered(offer)[name] < translate.requested(asked)[name]
 
 
 @pytest.mark.parametrize("text", ["", "lots", "-1", "-1e30", "0x10", "1.5", "1 Gi", "1e", "1ee3", "1.2.3", "१"])

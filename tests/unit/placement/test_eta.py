@@ -43,6 +43,13 @@ class TestQueue:
     def test_a_free_card_is_had_at_once(self):
         assert estimate(Bed({"s": {"a": [8]}}), work("w", 8))["w"] == Eta(0.0, 0.0)
 
+    def test_without_nodes_no_start_is_known(self):
+        bed = Bed({})
+        bed.grants["x"] = ()
+        bed.roster.put(Occupant("x", "", 1000, 0.0, exactly(10.0)))
+
+        assert estimate(bed, work("w", 8), work("g", 8, 2))["w"] == Eta(None, None)
+
     def test_a_pod_needs_its_cards_on_one_node(self):
         bed = Bed({"s": {"a": [4, 4]}})
 

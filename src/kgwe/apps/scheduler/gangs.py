@@ -344,6 +344,13 @@ class Gangs:
         for pod, seat in group.gang.seated(plan.gang):
             self._give(owner, group, pod.metadata.uid, plan.start + seat.rank)
 
+    def forget_plan(self, owner: str, plan: Plan) -> None:
+        """Carrying out the plan failed: its seats are given back, and its pods have none."""
+        group = self._groups.get(owner)
+        made = range(plan.start, plan.start + len(plan.seats))
+        if group is not None:
+            group.seats = {uid: number for uid, number in group.seats.items() if number not in made}
+
     def _give(self, owner: str, group: Group, uid: str, number: int) -> None:
         if uid not in group.members:
             return

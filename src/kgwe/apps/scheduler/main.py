@@ -83,6 +83,7 @@ class Scheduler:
         self.recorder = self._recorder()
         self.gangs = Gangs(self.state)
         self._acting = False
+        self._planning_problem: Callable[[], str | None] = lambda: None
         self.nominations = Nominations(self.state)
         self.state.on_foreign = self._on_foreign
         self.state.foreign_seat = self.gangs.seat
@@ -158,7 +159,7 @@ class Scheduler:
         behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
         if behind:
             return f"waiting for first list of {', '.join(behind)}"
-        return None if self._acting else "standby: another replica acts"
+        return self._planning_problem() if self._acting else "standby: another replica acts"
 
     # --- running ----------------------------------------------------------------------------------------
 
@@ -208,6 +209,7 @@ class Scheduler:
             await _first(self._resync(), self._lost(), stop.wait())
             if self.may_act() and not stop.is_set():
                 async with pauses.short(), Term(self.means()) as term, self._extender(term):
+                    self._planning_problem = term.problem
                     self._acting = True
                     await _first(self._lost(), stop.wait())
         finally:

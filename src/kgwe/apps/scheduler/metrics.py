@@ -128,6 +128,15 @@ class Metrics:
             registry=registry,
             buckets=_FAST,
         )
+        self.planning_errors = Counter(
+            "kgwe_planning_errors",
+            "Errors in planning that were kept to one workload, gang or pod, by stage",
+            ["stage"],
+            registry=registry,
+        )
+        self.passes_failed = Counter(
+            "kgwe_planning_passes_failed", "Planning passes that failed as a whole", registry=registry
+        )
         self.extender_requests = Counter(
             "kgwe_extender_requests",
             "Calls of kube-scheduler by verb and outcome",

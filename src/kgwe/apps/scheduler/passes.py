@@ -24,11 +24,11 @@ from kgwe.placement.outlook import Outlook
 from kgwe.placement.parking import ConfigChanged, No, RoomFreed
 from kgwe.placement.planning import Plan, Reason, Refusal
 from kgwe.placement.queue import Queue
-from kgwe.placement.queue_pass import Held, Placed, run_pass
+from kgwe.placement.queue_pass import Failed, Held, Placed, run_pass
 from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kgwe.apps.scheduler.records import Recorder
     from kgwe.placement.eta import Eta
@@ -49,6 +49,8 @@ _ESTIMATED = 200
 _ESTIMATE_EVERY_S = 10.0
 # Single pods and gangs up to this size are planned faster than a thread is woken.
 _LIGHT_PODS = 32
+# So much of an error's text is told to users.
+_ERROR_CHARS = 200
 
 
 def seconds(timestamp: str) -> float:
@@ -62,7 +64,10 @@ def run_time(expected_s: float | None) -> RunTime | None:
 
 def work_of(ask: Ask, fitter: Fitter) -> Work:
     """The ask as the queue orders it."""
-    whole = planning.divided(fitter, ask)
+    try:
+        whole = planning.divided(fitter, ask)
+    except Exception:  # noqa: BLE001 - its plan fails in the same way, and is counted there
+        whole = ask
     request: Request | GangRequest = whole.request
     if whole.pods > 1 or whole.gang is not None:
         # One that makes no sense is refused, with the reason, when its turn to be planned comes.
@@ -80,6 +85,15 @@ def work_of(ask: Ask, fitter: Fitter) -> Work:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error that concerns one work, or with an empty owner none in particular."""
+
+    stage: str
+    owner: str
+    error: Exception
+
+
 @dataclass(frozen=True)
 class Result:
     """What a pass found out."""
@@ -89,6 +103,7 @@ class Result:
     estimates: Mapping[str, Eta]
     #: nodes kept for work of that priority
     kept: Sequence[tuple[int, frozenset[str]]]
+    faults: Sequence[Fault] = ()
 
 
 class Passes:
@@ -99,6 +114,9 @@ class Passes:
         self._choosers = choosers
         self._rng = rng
         self.queue = Queue()
+        self._faults: list[Fault] = []
+        # Works whose start cannot be estimated because of an error.
+        self._not_estimated: set[str] = set()
         self._grants: dict[str, Sequence[Grant]] = {}
         self.roster = Roster(lambda key: self._grants.get(key, ()))
         self._copies()
@@ -122,12 +140,28 @@ class Passes:
 
     def put(self, ask: Ask) -> None:
         self._asks[ask.owner] = ask
+        self._not_estimated.discard(ask.owner)
         self.queue.put(work_of(ask, self._fleet.fitter))
+
+    def put_later(self, ask: Ask, now_s: float, words: str) -> None:
+        """Carrying out its plan failed: it waits again, and is tried after a growing pause."""
+        self._asks[ask.owner] = ask
+        self.queue.retry(work_of(ask, self._fleet.fitter), now_s, self._rng.randrange(1000) / 1000, words)
+
+    def start_again(self, asks: Iterable[Ask]) -> None:
+        """A pass broke off in the middle: drop what it left behind and queue all that waits."""
+        self.queue = Queue(self.queue.weights)
+        self._faults = []
+        self._asks = {}
+        self._copies()
+        for ask in asks:
+            self.put(ask)
 
     def drop(self, owner: str) -> None:
         self._asks.pop(owner, None)
         self.queue.drop(owner)
         self._estimator.forget(owner)
+        self._not_estimated.discard(owner)
 
     def started(self, ask: Ask, now_s: float) -> None:
         """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
@@ -167,6 +201,7 @@ class Passes:
     # --- anywhere ---------------------------------------------------------------------------------------
 
     def run(self, now_s: float) -> Result:
+        self._faults = []
         outcomes = run_pass(self.queue, self, now_s, self.roster, self._holds)
         plans: list[tuple[Work, Plan]] = []
         refusals: list[Refusal] = []
@@ -177,11 +212,15 @@ class Passes:
                 hold = self._holds.get(outcome.work.key)
                 kept = f"; {hold.words(now_s)}" if hold else ""
                 refusals.append(self._explained(outcome.work, outcome.no, kept))
+            elif isinstance(outcome, Failed):
+                self._faults.append(Fault(outcome.stage, outcome.work.key, outcome.error))
+                refusals.append(broken(self._asks[outcome.work.key], outcome.stage, outcome.error))
             else:
                 ask = self._asks[outcome.work.key]
                 refusals.append(Refusal(ask, Reason(outcome.verdict), outcome.words, possible=False))
         kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.all()]
-        return Result(plans, refusals, self._estimates(now_s), kept_nodes)
+        estimates = self._estimates(now_s)
+        return Result(plans, refusals, estimates, kept_nodes, self._faults)
 
     def _explained(self, work: Work, no: No, kept: str) -> Refusal:
         """Certificates take longer than plans: made only for who is told."""
@@ -190,7 +229,11 @@ class Passes:
         if known is None:
             return Refusal(ask, Reason.HELD_FOR_OTHERS, no.words + kept, no.possible)
         if known.certificate is None and known.single is None:
-            again = planning.plan(self._copy, ask, choosers=self._choosers, rng=self._rng)
+            try:
+                again = planning.plan(self._copy, ask, choosers=self._choosers, rng=self._rng)
+            except Exception as exc:  # noqa: BLE001 - an error of this work alone
+                self._faults.append(Fault("explain", work.key, exc))
+                return broken(ask, "explain", exc)
             # It may fit by now, or on nodes kept for others: then the short answer stands.
             known = again if isinstance(again, Refusal) else known
         return replace(known, ask=ask, message=known.message + kept)
@@ -199,8 +242,36 @@ class Passes:
         if not len(self.queue) or not len(self.roster) or now_s < self._estimated_s + _ESTIMATE_EVERY_S:
             return {}
         self._estimated_s = now_s
-        order = self._holds.first(itertools.islice(self.queue.order(self.roster.held), _ESTIMATED))
-        return self._estimator.estimate(order, now_s)
+        queued = (work for work in self.queue.order(self.roster.held) if work.key not in self._not_estimated)
+        order = self._holds.first(itertools.islice(queued, _ESTIMATED))
+        try:
+            return self._estimator.estimate(order, now_s)
+        except Exception as exc:  # noqa: BLE001 - the queue moves on without estimates
+            if not self._leave_out(order, now_s):
+                self._faults.append(Fault("estimate", "", exc))
+                return {}
+        return self._estimates_without(order, now_s)
+
+    def _leave_out(self, works: Sequence[Work], now_s: float) -> bool:
+        """Find the works for which the estimate fails by itself, halving; they have none from now on."""
+        try:
+            self._estimator.estimate(works, now_s)
+        except Exception as exc:  # noqa: BLE001 - see above
+            if len(works) > 1:
+                half = len(works) // 2
+                first, second = self._leave_out(works[:half], now_s), self._leave_out(works[half:], now_s)
+                return first or second
+            self._not_estimated.update(work.key for work in works)
+            self._faults.extend(Fault("estimate", work.key, exc) for work in works)
+            return bool(works)
+        return False
+
+    def _estimates_without(self, works: Sequence[Work], now_s: float) -> Mapping[str, Eta]:
+        try:
+            return self._estimator.estimate([work for work in works if work.key not in self._not_estimated], now_s)
+        except Exception as exc:  # noqa: BLE001 - see above
+            self._faults.append(Fault("estimate", "", exc))
+            return {}
 
     # --- as run_pass plans and books --------------------------------------------------------------------
 
@@ -227,6 +298,13 @@ class Passes:
         index = self._copy.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
         return shadow.takes(self._copy.fitter, request, numbers)
+
+
+def broken(ask: Ask, stage: str, error: Exception) -> Refusal:
+    """What a work is told whose planning raised an error."""
+    what = {"explain": "explaining why it waits", "hold": "keeping a place for it"}.get(stage, "planning it")
+    message = f"{what} failed with an error of the scheduler ({type(error).__name__}: {str(error)[:_ERROR_CHARS]});"
+    return Refusal(ask, Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")
 
 
 def _pods(request: Request | GangRequest) -> int:

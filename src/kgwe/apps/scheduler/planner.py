@@ -23,7 +23,8 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler import policy
-from kgwe.apps.scheduler.passes import Passes, seconds
+from kgwe.apps.scheduler.faults import Faults
+from kgwe.apps.scheduler.passes import Passes, broken, seconds
 from kgwe.placement.planning import Plan
 from kgwe.placement.refusals import Reason
 
@@ -80,6 +81,7 @@ class Planner:
         self._kept: list[tuple[int, NDArray[np.bool_]]] = []
         self._kept_of = -1
         self.pass_s = 0.0  # how long the last pass took
+        self.faults = Faults(metrics)
         metrics.waiting.set_function(lambda: len(self.waiting))
 
     def record(self, recorder: Recorder | None) -> None:
@@ -156,15 +158,20 @@ class Planner:
             return
         self._claims.pop(owner, None)
         self._state.ledger.release(claim_key(owner))
-        answer = self._passes.plan_now(ask, self._state.fleet)
+        try:
+            answer = self._passes.plan_now(ask, self._state.fleet)
+        except Exception as exc:  # noqa: BLE001 - its turn in the next pass tells it
+            self.faults.note("plan", owner, exc)
+            self.pass_soon()
+            return
         if isinstance(answer, Plan):
-            self._commit(owner, answer, time.time())
+            self._carry_out(answer, time.time())
         else:
             log.info("claim_not_enough", owner=owner, reason=answer.message)
             self.pass_soon()
 
     def pass_soon(self) -> None:
-        if self._soon is None and self.waiting:
+        if self._soon is None and self.waiting and not self.faults.is_pausing:
             self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._pass)
 
     def close(self) -> None:
@@ -185,15 +192,18 @@ class Planner:
         self._soon = None
         if self._running is not None:
             return  # its end starts the next one
-        self._sync()
         now_s = time.time()
-        if self._passes.is_light:
-            started = time.perf_counter()
-            result = self._passes.run(now_s)
-            self._note_pass(time.perf_counter() - started)
-            self._apply(result, now_s)
-        else:
+        started = time.perf_counter()
+        try:
+            self._sync()
+            result = self._passes.run(now_s) if self._passes.is_light else None
+        except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
+            self._pass_failed(exc)
+            return
+        if result is None:
             self._running = asyncio.create_task(self._aside(now_s))
+        else:
+            self._pass_done(result, now_s, time.perf_counter() - started)
 
     def _sync(self) -> None:
         _ = self._state.fleet  # nodes that changed are put together before anything is read
@@ -207,32 +217,76 @@ class Planner:
         started = time.perf_counter()
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._thread, self._passes.run, now_s)
-        except Exception:  # one bad work must not stop the others; the next event tries again
-            log.exception("pass_failed")
+        except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
+            self._pass_failed(exc)
+            self._catch_up()
             return
-        finally:
-            self._running = None
-            later, self._later = self._later, []
-            for news in later:
-                news()
-        self._note_pass(time.perf_counter() - started)
-        self._apply(result, now_s)
-        if later:
+        had_news = self._catch_up()
+        self._pass_done(result, now_s, time.perf_counter() - started)
+        if had_news:
             self.pass_soon()
 
-    def _note_pass(self, took_s: float) -> None:
+    def _catch_up(self) -> bool:
+        """The pass is over: tell the queue what came in between. Returns whether anything did."""
+        self._running = None
+        later, self._later = self._later, []
+        for news in later:
+            try:
+                news()
+            except Exception as exc:  # noqa: BLE001 - what comes after it is told all the same
+                self.faults.note("queue", "", exc)
+        return bool(later)
+
+    def _pass_done(self, result: Result, now_s: float, took_s: float) -> None:
         self.pass_s = took_s
         self._metrics.dispatch_seconds.observe(took_s)
+        for fault in result.faults:
+            self.faults.note(fault.stage, fault.owner, fault.error)
+        self._apply(result, now_s)
+        self.faults.pass_succeeded()
+
+    def _pass_failed(self, error: Exception) -> None:
+        """Not one work but the pass itself failed: everything that waits goes back to the queue, for another pass."""
+        pause_s = self.faults.pass_failed(error)
+        try:
+            self._passes.start_again([ask for ask in self.waiting.values() if not self._is_refused(ask)])
+        except Exception as exc:  # noqa: BLE001 - the next pass fails too then, and tries this again
+            self.faults.note("pass", "", exc)
+        self._wake_at(time.time() + pause_s)
+
+    def _is_refused(self, ask: Ask) -> bool:
+        return policy.refused(ask, self._state.config) is not None
 
     def _apply(self, result: Result, now_s: float) -> None:
-        for work, plan in result.plans:
-            self._commit(work.key, plan, now_s)
+        """Carry out what a pass decided, work by work: an error in one leaves the others alone."""
+        for _, plan in result.plans:
+            self._carry_out(plan, now_s)
         for refusal in result.refusals:
             if self.waiting.get(refusal.ask.owner) == refusal.ask:
-                self._hold(refusal.ask.owner, refusal)
+                try:
+                    self._hold(refusal.ask.owner, refusal)
+                except Exception as exc:  # noqa: BLE001 - counted; it waits all the same
+                    self.faults.note("report", refusal.ask.owner, exc)
         self.estimates |= result.estimates
         self._keep(result)
         self._wake_at(self._passes.queue.next_s())
+
+    def _carry_out(self, plan: Plan, now_s: float) -> None:
+        owner = plan.ask.owner
+        ask = self.waiting.get(owner)
+        try:
+            self._commit(owner, plan, now_s)
+        except Exception as exc:  # noqa: BLE001 - counted, and told to the work, which waits for its next try
+            self.faults.note("commit", owner, exc)
+            if ask is not None:
+                self._wait_longer(ask, exc, now_s)
+
+    def _wait_longer(self, ask: Ask, error: Exception, now_s: float) -> None:
+        self.waiting[ask.owner] = ask
+        self.held[ask.owner] = broken(ask, "plan", error)
+        self._tell(lambda: self._passes.put_later(ask, now_s, str(error)))
+        if self._running is None:
+            self._wake_at(self._passes.queue.next_s())
 
     def _commit(self, owner: str, plan: Plan, now_s: float) -> None:
         """Reserve it for real; what the live fleet has given away meanwhile is planned again."""
@@ -261,7 +315,14 @@ class Planner:
         del self.waiting[owner]
         self.held.pop(owner, None)
         self.estimates.pop(owner, None)
-        self._on_decided(owner)
+        try:
+            self._on_decided(owner)
+        except Exception:
+            # Nothing was written yet: what was reserved a moment ago is free again.
+            self.planned.pop(owner, None)
+            for number in range(start, start + len(plan.seats)):
+                self._state.ledger.vacate(owner, number)
+            raise
 
     def _hold(self, owner: str, refusal: Refusal) -> None:
         """Remember why. Only a new reason is news: the numbers in the message move with every pod that ends."""

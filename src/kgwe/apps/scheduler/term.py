@@ -77,7 +77,11 @@ class Term:
         if uid.startswith(OWNER_PREFIX):
             if plan is not None:
                 self._planner.confirm(uid)
-                self._gangs.planned(uid, plan)
+                try:
+                    self._gangs.planned(uid, plan)
+                except Exception:
+                    self._gangs.forget_plan(uid, plan)
+                    raise
             elif (held := self._planner.held.get(uid)) is not None:
                 self._tell_gang(uid, held)
             return
@@ -110,6 +114,10 @@ class Term:
             pod = group.unseated[0]
             note = f"gang {group.key.title} waits: {held.message}"
             self._events.record(Event(resources.POD, pod.metadata, "Warning", held.reason, note, "Scheduling"))
+
+    def problem(self) -> str | None:
+        """Why this replica should not be relied on though it leads: its planning passes fail."""
+        return self._planner.faults.problem
 
     async def __aenter__(self) -> Self:
         self._state.tell(

@@ -1,0 +1,164 @@
+"""An error in planning one work is that work's alone; a pass that fails as a whole loses nothing and is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.scheduler.objects import added, node
+
+from kgwe.apps.scheduler.faults import Faults
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.model import amounts
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.node import Gpus, Request
+from kgwe.placement.planning import Ask
+from kgwe.placement.refusals import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+# More than 64 bits hold. Manifests are cut below that where they are read: this stands for any error in planning.
+BEYOND = 2**64
+
+
+class Bed:
+    def __init__(self) -> None:
+        self.state = ClusterState()
+        for name in ("n1", "n2"):
+            self.state.on_node(added(node(name)))
+        self.metrics = Metrics()
+        self.planner = Planner(self.state, {}, random.Random(1), self.metrics, self._decided)
+        self.broken = ""  # whose decision cannot be carried out
+
+    def _decided(self, owner: str) -> None:
+        if owner == self.broken and owner in self.planner.planned:
+            raise RuntimeError("no")
+
+    async def until(self, true: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not true():  # noqa: ASYNC110 - the planner tells nobody
+                await asyncio.sleep(0.01)
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+async def bed() -> AsyncIterator[Bed]:
+    made = Bed()
+    yield made
+    made.planner.close()
+
+
+def ask(owner: str, gpus: int = 1, pods: int = 1, *, memory: int = 0, priority: int = 0) -> Ask:
+    wanted = {amounts.GPU: gpus, amounts.PODS: 1}
+    request = Request(Gpus(count=gpus), memory_bytes=memory)
+    return Ask(owner, request, wanted, pods, priority=priority, namespace="team", name=owner)
+
+
+class Breaking(GangRequest):
+    """Breaks the pass itself: its size is asked for before any work has its turn."""
+
+    @property
+    def replicas(self) -> int:
+        raise RuntimeError("the pass is broken")
+
+
+def breaker(owner: str) -> Ask:
+    plain = ask(owner)
+    return replace(plain, gang=Breaking(GangRequest.of(plain.request, 2).roles))
+
+
+async def test_an_error_in_planning_one_work_leaves_the_others_alone(bed: Bed):
+    bed.planner.want(ask("bad", memory=BEYOND, priority=100))
+    bed.planner.want(ask("good", 8))
+    await bed.until(lambda: "good" in bed.planner.planned and "bad" in bed.planner.held)
+
+    assert bed.planner.held["bad"].reason is Reason.INTERNAL_ERROR
+    assert "OverflowError" in bed.planner.held["bad"].message
+    assert bed.count("kgwe_planning_errors_total", stage="plan") >= 1
+    assert bed.planner.faults.problem is None
+
+
+async def test_the_same_in_a_thread(bed: Bed):
+    bed.planner.want(ask("bad", 1, 40, memory=BEYOND, priority=100))
+    bed.planner.want(ask("large", 1, 33))
+    bed.planner.want(ask("good", 8))
+    await bed.until(lambda: "good" in bed.planner.planned and {"bad", "large"} <= bed.planner.held.keys())
+
+    assert bed.planner.held["bad"].reason is Reason.INTERNAL_ERROR
+    assert bed.planner.held["large"].reason is Reason.TOO_LARGE
+    assert bed.planner.faults.problem is None
+
+
+async def test_it_is_tried_again_after_growing_pauses(bed: Bed):
+    bed.planner.want(ask("bad", memory=BEYOND))
+    await bed.until(lambda: bed.count("kgwe_planning_errors_total", stage="plan") == 1)
+    for number in range(20):
+        bed.planner.want(ask(f"good-{number}", 16))  # each makes a pass
+        await asyncio.sleep(0.02)
+
+    assert bed.count("kgwe_planning_errors_total", stage="plan") == 1, "not with every pass"
+    await bed.until(lambda: bed.count("kgwe_planning_errors_total", stage="plan") == 2)
+
+
+async def test_edited_into_something_that_can_be_planned_it_is_planned(bed: Bed):
+    bed.planner.want(ask("w", memory=BEYOND))
+    await bed.until(lambda: "w" in bed.planner.held)
+    bed.planner.want(ask("w", 2))
+    await bed.until(lambda: "w" in bed.planner.planned)
+
+
+async def test_a_decision_that_cannot_be_carried_out_holds_nothing_and_stops_no_other(bed: Bed):
+    bed.broken = "bad"
+    bed.planner.want(ask("bad", 8, priority=100))
+    bed.planner.want(ask("good", 16 // 2))
+    await bed.until(lambda: "good" in bed.planner.planned and "bad" in bed.planner.held)
+
+    assert bed.planner.held["bad"].reason is Reason.INTERNAL_ERROR
+    assert not bed.state.ledger.has_seats("bad")
+    bed.broken = ""
+    await bed.until(lambda: "bad" in bed.planner.planned)
+
+
+async def test_a_pass_that_fails_as_a_whole_loses_nothing_and_is_reported(bed: Bed):
+    bed.planner.want(breaker("breaker"))
+    bed.planner.want(ask("good", 8))
+    await bed.until(lambda: bed.planner.faults.problem is not None)
+
+    assert "the pass is broken" in str(bed.planner.faults.problem)
+    assert bed.count("kgwe_planning_passes_failed_total") >= 3
+    bed.planner.want(ask("late", 8))
+    bed.planner.forget("breaker")
+    await bed.until(lambda: {"good", "late"} <= bed.planner.planned.keys())
+    assert bed.planner.faults.problem is None
+
+
+def test_one_failed_pass_is_no_reason_not_to_be_ready():
+    faults = Faults(Metrics())
+    pauses = [faults.pass_failed(ValueError("x")) for _ in range(12)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 30.0
+    assert faults.problem is not None
+    faults.pass_succeeded()
+    faults.pass_failed(ValueError("x"))
+    assert faults.problem is None
+
+
+async def test_no_node_offers_gpus_while_one_work_runs_and_another_waits(bed: Bed):
+    """Estimates are made of groups of nodes, of which there are none."""
+    bed.planner.want(replace(ask("runs", 8), expected_s=100.0))
+    await bed.until(lambda: "runs" in bed.planner.planned)
+    for name in ("n1", "n2"):
+        bed.state.on_node(added(node(name, "0")))
+    bed.planner.want(ask("waits", 8))
+    await bed.until(lambda: "waits" in bed.planner.held)
+    assert bed.planner.held["waits"].reason is Reason.NO_GPU_NODES
+    assert bed.planner.faults.problem is None
+    assert bed.count("kgwe_planning_errors_total", stage="estimate") == 0
