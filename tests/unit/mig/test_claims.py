@@ -49,7 +49,7 @@ PROFILE = f"{ATTRIBUTES}.profile == '3g.40gb'"
 )
 def test_what_a_claim_asks_for(requests: list[dict[str, Any]], asked: tuple[str, int] | None) -> None:
     found = Claims({"c": claim("c", *requests, pod="p")}).asked()
-    assert found == ({"p": asked} if asked else {})
+    assert found == ({("team", "p"): asked} if asked else {})
 
 
 def test_only_claims_of_pods_that_were_given_nothing_yet_ask() -> None:

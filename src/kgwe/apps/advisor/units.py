@@ -70,7 +70,7 @@ def key_of(view: View, pod: core.Pod) -> str:
         return owner
     controller = pod.metadata.controller
     if controller is not None and controller.kind == "Job" and seating.INDEX_ANNOTATION in pod.metadata.annotations:
-        return f"{_JOB_PREFIX}{controller.uid}"
+        return f"{_JOB_PREFIX}{pod.metadata.namespace}/{controller.uid}"
     return pod.metadata.uid
 
 

@@ -44,21 +44,22 @@ class Claims:
         named = (self.find(each.pool, each.device) for claim in self.store.values() for each in claim.gpus)
         return frozenset(found[1] for found in named if found is not None)
 
-    def holders(self) -> frozenset[str]:
-        """Uids of the pods whose own claims were given something."""
-        owners = (claim.metadata.controller for claim in self.store.values() if claim.gpus)
-        return frozenset(owner.uid for owner in owners if owner is not None and owner.kind == "Pod")
+    def holders(self) -> frozenset[tuple[str, str]]:
+        """(namespace, uid) of the pods whose own claims have devices."""
+        metas = (claim.metadata for claim in self.store.values() if claim.gpus)
+        owners = ((meta.namespace, meta.controller) for meta in metas)
+        return frozenset((where, owner.uid) for where, owner in owners if owner is not None and owner.kind == "Pod")
 
-    def asked(self) -> dict[str, tuple[str, int]]:
-        """Uid of a pod -> (profile, how many) that a claim of its own asks for and was not given."""
-        found: dict[str, tuple[str, int]] = {}
+    def asked(self) -> dict[tuple[str, str], tuple[str, int]]:
+        """(namespace, uid) of a pod -> (profile, count) that its own claim asks for and does not have yet."""
+        found: dict[tuple[str, str], tuple[str, int]] = {}
         for claim in self.store.values():
             owner = claim.metadata.controller
             if owner is None or owner.kind != "Pod" or claim.status.allocation is not None:
                 continue
             wanted = _wanted(claim)
             if wanted is not None:
-                found[owner.uid] = wanted
+                found[claim.metadata.namespace, owner.uid] = wanted
         return found
 
 

@@ -99,21 +99,22 @@ def asks(
     A pod may claim slices instead of asking for them in its spec.
     """
     claimed, holders = claims.asked(), claims.holders()
-    placed: set[str] = set()
+    # By namespace and uid: a label or owner reference that names an object of another namespace is not to be believed.
+    placed: set[tuple[str, str]] = set()
     found: list[tuple[str, Ask]] = []
     for pod in pods:
         meta = pod.metadata
         if (uid := meta.labels.get(jobs.UID_LABEL)) is not None:
             # Its workload may say for a moment longer that it waits: it has its slices.
-            if meta.deletionTimestamp is None and (pod.spec.nodeName or meta.uid in holders):
-                placed.add(uid)
+            if meta.deletionTimestamp is None and (pod.spec.nodeName or (meta.namespace, meta.uid) in holders):
+                placed.add((meta.namespace, uid))
             continue
-        wanted = (slices(pod.spec) or claimed.get(meta.uid)) if is_waiting_pod(pod) else None
+        wanted = (slices(pod.spec) or claimed.get((meta.namespace, meta.uid))) if is_waiting_pod(pod) else None
         if wanted is not None:
             found.append((meta.creationTimestamp or "", Ask(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec))))
     for workload in workloads:
         meta, wants = workload.metadata, workload.spec.gpuRequirements
-        if wants.mig is None or meta.uid in placed or not is_waiting_workload(workload):
+        if wants.mig is None or (meta.namespace, meta.uid) in placed or not is_waiting_workload(workload):
             continue
         ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed(workload, nodes))
         found.append((meta.creationTimestamp or "", ask))

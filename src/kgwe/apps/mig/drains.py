@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.gpunode import CardSpec, GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.client import KubeClient
     from kgwe.sharing.cutcards import CutCard
 
@@ -62,9 +63,14 @@ class Willing:
 
     def _consents(self, pod: core.Pod) -> bool:
         meta = pod.metadata
-        workload = self._workloads.get(meta.labels.get(jobs.UID_LABEL, ""))
+        workload = self._workload(meta)
         said = workload.metadata.annotations.get(ANNOTATION) if workload else None
         return meta.annotations.get(ANNOTATION, said) == _CONSENT
+
+    def _workload(self, meta: ObjectMeta) -> GPUWorkload | None:
+        """The workload that the pod's label names, within the pod's namespace."""
+        found = self._workloads.get(meta.labels.get(jobs.UID_LABEL, ""))
+        return found if found is not None and found.metadata.namespace == meta.namespace else None
 
     def movable(
         self,
@@ -112,11 +118,10 @@ class Willing:
         wanted = demand.slices(pod.spec)
         if wanted is None or translate.requested(pod.spec).get(amounts.GPU):
             return None
-        uid = pod.metadata.labels.get(jobs.UID_LABEL)
-        if uid is None:
+        if jobs.UID_LABEL not in pod.metadata.labels:
             return Ask(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
         # Its own spec holds it to the node it was planned for.
-        workload = self._workloads.get(uid)
+        workload = self._workload(pod.metadata)
         return Ask(f"pod {pod.metadata.key}", *wanted, demand.allowed(workload, nodes)) if workload else None
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "claim/"
 
+_Owner = tuple[str, str]
+"""(namespace, uid) of a pod."""
+
 
 class Claimed:
     """The claims that were given GPUs, kept in step with the ledger."""
@@ -34,7 +37,7 @@ class Claimed:
         self._state = state
         self._claims: dict[str, ResourceClaim] = {}  # uid -> claim that was given GPUs
         self._in_pool: dict[str, dict[str, None]] = collections.defaultdict(dict)  # pool -> claims given of it
-        self._of_pod: dict[str, dict[str, None]] = collections.defaultdict(dict)  # uid of a pod -> its own claims
+        self._of_pod: dict[_Owner, dict[str, None]] = collections.defaultdict(dict)  # pod -> uids of its claims
 
     def on_slice(self, change: Change[ResourceSlice]) -> None:
         self._state.nodes_changed(self._state.reader.set_slice(change.key, change.new))
@@ -54,7 +57,7 @@ class Claimed:
         self._claims[claim.metadata.uid] = claim
         for device in claim.gpus:
             self._in_pool[device.pool][claim.metadata.uid] = None
-        if owner := _pod_of(claim):
+        if (owner := _pod_of(claim)) is not None:
             self._of_pod[owner][claim.metadata.uid] = None
         self._look_at(claim)
 
@@ -67,7 +70,7 @@ class Claimed:
     def settle(self, pod: core.Pod) -> Places:
         """What a bound pod has by claims of its own, if it is counted for them; else these are counted themselves."""
         found = NOWHERE
-        mine = self._of_pod.get(pod.metadata.uid, ())
+        mine = self._of_pod.get((pod.metadata.namespace, pod.metadata.uid), ())
         is_counted = bool(mine and amounts.gpus(self.requested(pod)))
         for uid in mine:
             if is_counted:
@@ -78,13 +81,18 @@ class Claimed:
         return found
 
     def _look_at(self, claim: ResourceClaim) -> None:
-        pod = self._state.pods.get(_pod_of(claim))
+        pod = self._pod(claim)
         if pod is None or not amounts.gpus(self.requested(pod)):
             self._hold(claim)
         elif pod.spec.nodeName:
             self._state.book(pod)
         else:
             self._drop(claim.metadata.uid)  # its seat holds them until it is bound
+
+    def _pod(self, claim: ResourceClaim) -> core.Pod | None:
+        owner = _pod_of(claim)
+        pod = self._state.pods.get(owner[1]) if owner is not None else None
+        return pod if pod is not None and pod.metadata.namespace == claim.metadata.namespace else None
 
     def _hold(self, claim: ResourceClaim) -> None:
         places = self._places(claim)
@@ -102,7 +110,7 @@ class Claimed:
         for device in known.gpus if known else ():
             self._in_pool[device.pool].pop(uid, None)
         owner = _pod_of(claim)
-        if owner in self._of_pod:
+        if owner is not None and owner in self._of_pod:
             self._of_pod[owner].pop(uid, None)
             if not self._of_pod[owner]:
                 del self._of_pod[owner]
@@ -134,10 +142,13 @@ class Claimed:
         return {amounts.GPU: places.cards.bit_count(), **wanted, amounts.PODS: 0}
 
 
-def _pod_of(claim: ResourceClaim) -> str:
-    """Uid of the pod that it was made for; empty when it is for whoever names it."""
+def _pod_of(claim: ResourceClaim) -> _Owner | None:
+    """The pod that owns the claim; None when any pod may use it.
+
+    An owner reference is valid within the claim's namespace only: a claim elsewhere is not the pod's.
+    """
     owner = claim.metadata.controller
-    return owner.uid if owner is not None and owner.kind == "Pod" else ""
+    return (claim.metadata.namespace, owner.uid) if owner is not None and owner.kind == "Pod" else None
 
 
 def _both(one: Places, other: Places) -> Places:

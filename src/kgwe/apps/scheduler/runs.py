@@ -185,12 +185,16 @@ def _seniority(run: Run) -> tuple[bool, str, str]:
 
 
 def maker_of(pod: core.Pod) -> str:
-    """What identifies the run a pod belongs to: its Job's uid; of a Deployment's pods its name and the run's label."""
+    """The key of the run that created the pod: its Job's uid, or its Deployment's name and run label.
+
+    Owner references are not checked by the API server. They are valid within a namespace only, so a pod never belongs
+    to a run of another namespace, whatever uid it names.
+    """
     controller = pod.metadata.controller
     if controller is None:
         return ""
     if controller.kind == "Job":
-        return controller.uid
+        return f"{pod.metadata.namespace}/{controller.uid}"
     run = pod.metadata.labels.get(jobs.RUN_LABEL, "")
     if controller.kind != "ReplicaSet" or not run:
         return ""
@@ -199,9 +203,9 @@ def maker_of(pod: core.Pod) -> str:
 
 
 def maker_key(run: Run) -> str:
-    """As `maker_of` its pods."""
+    """The key that `maker_of` returns for its pods."""
     if not run.serves:
-        return run.meta.uid
+        return f"{run.meta.namespace}/{run.meta.uid}"
     return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(jobs.RUN_LABEL, '')}"
 
 
