@@ -58,13 +58,23 @@ class Mig:
     # --- reading --------------------------------------------------------------------------------------------
 
     def state(self, handle: Any) -> MigState:
+        """Mode and instances of a GPU.
+
+        The number of instances it can have decides whether it is MIG-capable: drivers report a mode for GPUs without
+        MIG too (T4, L40S).
+        """
         modes = self._library.known("nvmlDeviceGetMigMode", handle)
-        if modes is None:
+        if modes is None or not self._is_capable(handle, modes):
             return MigState()
         current, pending = modes
         is_enabled = current == _ENABLED
         found = self.instances(handle) if is_enabled else ()
         return MigState(is_capable=True, is_enabled=is_enabled, is_pending=current != pending, instances=found)
+
+    def _is_capable(self, handle: Any, modes: tuple[int, int]) -> bool:
+        """Whether the GPU can have instances; a driver that does not report the number reports the mode it is in."""
+        most = self._library.known("nvmlDeviceGetMaxMigDeviceCount", handle)
+        return _ENABLED in modes if most is None else most > 0
 
     def instances(self, handle: Any) -> tuple[Instance, ...]:
         """What the card is cut into, by where it starts."""

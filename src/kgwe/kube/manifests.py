@@ -11,7 +11,7 @@ from kgwe import errors
 from kgwe.kube.resources import Resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kgwe.kube.client import KubeClient
@@ -33,18 +33,29 @@ class _ApiResourceList(msgspec.Struct):
 
 
 def load(path: Path) -> list[Document]:
-    """The documents of a YAML file; Permanent, naming the file, when it holds anything else."""
+    """The objects of a YAML file, those in Lists included; Permanent, naming the file, when it holds anything else."""
     try:
         text = path.read_text(encoding="utf-8")
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise errors.Permanent(f"reading {path}: {exc}") from exc
+    found = []
     for number, document in enumerate(documents, 1):
-        if not _is_manifest(document):
-            raise errors.Permanent(
-                f"{path}, document {number}: needs apiVersion, kind and metadata.name, all of them text"
-            )
-    return documents
+        for where, each in _unpack(document, f"document {number}"):
+            if not _is_manifest(each):
+                raise errors.Permanent(f"{path}, {where}: needs apiVersion, kind and metadata.name, all of them text")
+            found.append(each)
+    return found
+
+
+def _unpack(document: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """The items of a List (`kubectl get -o yaml` prints one), else the document itself."""
+    if not isinstance(document, dict) or document.get("kind") != "List" or document.get("apiVersion") != "v1":
+        yield where, document
+        return
+    items = document.get("items")
+    for number, item in enumerate(items if isinstance(items, list) else (), 1):
+        yield f"{where}, item {number}", item
 
 
 def _is_manifest(document: Any) -> bool:

@@ -211,22 +211,36 @@ def _nics(devices: Sequence[_Device]) -> Iterator[Nic]:
 
 
 def _nvlinks(cards: Sequence[_Device]) -> tuple[int, tuple[int, ...], tuple[tuple[int, int, int], ...]]:
-    """(links into the NVSwitch, how many of them each card lacks, direct links)."""
+    """(links into the NVSwitch, how many of them each GPU lacks, direct links)."""
     index = {card.bus: i for i, card in enumerate(cards)}
-    up = [0] * len(cards)
+    up = [_links_into_switch(card.element) for card in cards]
     direct: dict[tuple[int, int], int] = {}
     for a, card in enumerate(cards):
         for link in card.element.all("nvlink"):
-            count = link.integer("count", 0)
-            if link.attributes.get("tclass", "").startswith(_SWITCH_CLASS):
-                up[a] += count
-            elif (b := index.get(_long_bus(link, "target"))) is not None and b != a:
+            if not _leads_to_switch(link) and (b := index.get(_long_bus(link, "target"))) is not None and b != a:
                 pair = (min(a, b), max(a, b))
-                direct[pair] = max(direct.get(pair, 0), count)
+                direct[pair] = max(direct.get(pair, 0), link.integer("count", 0))
     if any(up):
         down = tuple(max(up) - own for own in up)
         return max(up), down if any(down) else (), ()
     return 0, (), tuple((a, b, count) for (a, b), count in sorted(direct.items()) if count)
+
+
+def _links_into_switch(device: _Element) -> int:
+    """NVLinks of one GPU into the switch.
+
+    A GPU that several ranks use has one `<gpu>` per rank, and each lists the same links: they count once.
+    """
+    listed = [sum(_switch_links(gpu)) for gpu in device.all("gpu")]
+    return max(listed, default=0) or sum(_switch_links(device))
+
+
+def _switch_links(element: _Element) -> Iterator[int]:
+    return (link.integer("count", 0) for link in element.all("nvlink") if _leads_to_switch(link))
+
+
+def _leads_to_switch(link: _Element) -> bool:
+    return link.attributes.get("tclass", "").startswith(_SWITCH_CLASS)
 
 
 def _slot_gb_per_s(cards: Sequence[_Device]) -> float:

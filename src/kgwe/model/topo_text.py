@@ -11,7 +11,8 @@
 The text reaches us in every state: straight from the tool with tabs and underlining, or copied through a chat
 with the tabs turned into spaces, a prompt before it and the legend cut off. So cells are words, whatever is
 between them; everything before the heading and after the rows is skipped, but for the names of network cards.
-Affinity columns may be missing, empty, or `N/A`.
+Affinity columns may be missing, empty, or `N/A`. Only tabs tell which cell is empty; in a row with spaces and too few
+affinities, all of them stay unknown.
 
 What the table does not say stays unknown: bus ids, the generation of NVLink (give the model of the GPU if you
 know it), and the PCIe path under an NVLink. Part of the last can be told from the network cards: two GPUs that
@@ -62,7 +63,7 @@ def parse(text: str, *, model: GpuModel | None = None) -> Wiring:
     """The wiring the table shows; `model` says which GPUs they are, for the table does not."""
     lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
     heading, devices, affinities = _heading(lines)
-    rows = _rows(lines, heading, devices)
+    rows = _rows(lines, heading, devices, len(affinities))
     gpus = [i for i, device in enumerate(devices) if _GPU.fullmatch(device)]
     others = [i for i, device in enumerate(devices) if i not in set(gpus)]
     seen, links = _between_gpus([rows[devices[gpu]] for gpu in gpus], gpus)
@@ -103,7 +104,7 @@ def _heading(lines: Sequence[str]) -> tuple[int, list[str], list[str]]:
     )
 
 
-def _rows(lines: Sequence[str], heading: int, devices: Sequence[str]) -> dict[str, _Row]:
+def _rows(lines: Sequence[str], heading: int, devices: Sequence[str], affinities: int) -> dict[str, _Row]:
     rows: dict[str, _Row] = {}
     for number, line in enumerate(lines[heading + 1 :], heading + 1):
         words = line.split()
@@ -116,10 +117,25 @@ def _rows(lines: Sequence[str], heading: int, devices: Sequence[str]) -> dict[st
         if len(words) <= len(devices):
             raise _bad(number, f"{words[0]} has {len(words) - 1} cells, the heading names {len(devices)} devices")
         cells = tuple(words[1 : len(devices) + 1])
-        rows[words[0]] = _Row(number, words[0], cells, tuple(words[len(devices) + 1 :]))
+        rows[words[0]] = _Row(number, words[0], cells, _tail(line, len(devices) + 1, affinities))
     if missing := [device for device in devices if _GPU.fullmatch(device) and device not in rows]:
         raise _bad(heading, f"no row for {', '.join(missing)}")
     return rows
+
+
+def _tail(line: str, before: int, columns: int) -> tuple[str, ...]:
+    """The affinity cells of a row, after `before` words; an empty cell is an empty text."""
+    words = line.split()[before:]
+    if len(words) >= columns:
+        return tuple(words)
+    cells = [cell.strip() for cell in line.split("\t")]
+    filled = [number for number, cell in enumerate(cells) if cell]
+    if "\t" not in line or len(filled) < before:
+        return ()
+    cells = cells[filled[before - 1] + 1 :]
+    # nvidia-smi prints two tabs before the last of three columns.
+    last = columns - 1 if columns == len(_AFFINITY_HEADINGS) else columns
+    return (*cells[:last], next((cell for cell in cells[last:] if cell), ""))
 
 
 def _relation(row: _Row, column: int, other: str) -> Relation:
@@ -150,7 +166,7 @@ def _slot(row: _Row, affinities: Sequence[str]) -> Slot:
     values = dict(zip(affinities, row.tail, strict=False))
     cpus, numa = values.get("CPU Affinity", ""), values.get("NUMA Affinity", "")
     for heading, value in values.items():
-        if value != "N/A" and not _CPUS.fullmatch(value):
+        if value and value != "N/A" and not _CPUS.fullmatch(value):
             raise _bad(row.line, f"{row.name}: {heading} {value!r} is not a list such as 0-23,48-71")
     # Near several NUMA nodes is near no one of them.
     return Slot(bus="", numa=int(numa) if numa.isdigit() else None, cpus="" if cpus == "N/A" else cpus)

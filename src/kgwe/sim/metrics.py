@@ -2,10 +2,12 @@
 
 Percentiles are over jobs that got that far (waits: started; completion times: finished). The allocation that is
 compared is the one between the first and the last arrival: after that a fleet runs dry whatever the policy.
+Fragmentation is sampled over the same time; a figure made of fewer than ten samples is left out.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.sim.loop import Simulation
-    from kgwe.sim.recording import JobRecord
+    from kgwe.sim.recording import JobRecord, Sample
 
 _MICRO = 1_000_000
 _HOUR_S = 3600.0
 _CDF_POINTS = 100
+_FEWEST_SAMPLES = 10
 # Instead of nothing, where nothing took any time.
 _TINY_S = 1e-9
 
@@ -106,8 +109,9 @@ class Result(msgspec.Struct, frozen=True):
     #: part of capacity in use while jobs arrive, and over the whole run
     allocation: float
     allocation_whole_run: float
-    #: part of capacity idle and of no use to a pod of the mix, mean while jobs arrive
-    fragmentation: float
+    #: part of capacity idle and of no use to a pod of the mix, mean over the time in which jobs arrive; None: too few
+    #: samples
+    fragmentation: float | None
     wait_s: Percentiles
     completion_s: Percentiles
     gangs: Gangs
@@ -122,7 +126,6 @@ def summarise(policy: str, simulation: Simulation) -> Result:
     waits = [record.wait_s for record in records if record.wait_s is not None]
     completions = [record.completion_s for record in records if record.completion_s is not None]
     busy, whole = recorder.busy, recorder.whole_run
-    early = [sample.fragmented for sample in recorder.samples if sample.at_s <= recorder.busy_until_s]
     return Result(
         policy=policy,
         jobs=_jobs(records),
@@ -130,7 +133,7 @@ def summarise(policy: str, simulation: Simulation) -> Result:
         busy_hours=busy.seconds / _HOUR_S,
         allocation=busy.allocated / total / max(busy.seconds, _TINY_S),
         allocation_whole_run=whole.allocated / total / max(whole.seconds, _TINY_S),
-        fragmentation=float(np.mean(early)) if early else 0.0,
+        fragmentation=_fragmentation(recorder.samples, recorder.busy_until_s),
         wait_s=_percentiles(waits),
         completion_s=_percentiles(completions),
         gangs=_gangs(records),
@@ -138,6 +141,15 @@ def summarise(policy: str, simulation: Simulation) -> Result:
         cost=_cost(simulation),
         curves=_curves(simulation, waits, completions),
     )
+
+
+def _fragmentation(samples: list[Sample], until_s: float) -> float | None:
+    """The mean up to `until_s`, each sample weighted by the time until the next."""
+    seconds = [min(after.at_s, until_s) - sample.at_s for sample, after in pairwise(samples)]
+    counted = [(sample, weight) for sample, weight in zip(samples, seconds, strict=False) if weight > 0]
+    if len(counted) < _FEWEST_SAMPLES:
+        return None
+    return sum(sample.fragmented * weight for sample, weight in counted) / sum(weight for _, weight in counted)
 
 
 def _percentiles(values: list[float]) -> Percentiles:

@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.sim import chart, report
+from kgwe.sim import chart, recording, report
 from kgwe.sim.chart import Series
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ _FOOTER: Final = (
     "Curves over time end after 1.5 times the time in which jobs arrive."
 )
 _HOURS_OF_DAYS: Final = 72
-# Times the time in which jobs arrive; what is left after it is a few long jobs.
-_TAIL: Final = 1.5
+# A curve has at least two points.
+_FEWEST_POINTS: Final = 2
+_TOO_SHORT: Final = "the run was too short for a curve over time, which needs two samples"
 #: shown large above everything when there is one policy
 _KEY: Final = (
     "GPU allocation",
@@ -163,9 +164,23 @@ def _cards(results: list[Result]) -> list[str]:
     waits = [_distributed(r.policy, r.curves.wait_cdf_s) for r in results]
     ends = [_distributed(r.policy, r.curves.completion_cdf_s) for r in results]
     jobs = "% of jobs"
-    cards.append(_card("Wait", "until a job starts", chart.distribution(waits, x_label="at most", y_label=jobs)))
-    cards.append(_card("Completion", "from arrival to end", chart.distribution(ends, x_label="at most", y_label=jobs)))
+    cards.append(_card("Wait", "until a job starts", _distribution(waits, jobs, "no job started")))
+    cards.append(_card("Completion", "from arrival to end", _distribution(ends, jobs, "no job finished")))
     return cards
+
+
+def _distribution(series: list[Series], y_label: str, why_empty: str) -> str:
+    if not any(each.xs for each in series):
+        return _missing(why_empty)
+    return chart.distribution(series, x_label="at most", y_label=y_label)
+
+
+def _missing(why: str) -> str:
+    return f'<p class="soft">No chart: {html.escape(why)}.</p>'
+
+
+def _has_curve(series: Sequence[Series]) -> bool:
+    return any(len(each.xs) >= _FEWEST_POINTS for each in series)
 
 
 def _use(result: Result, clock: _Clock) -> str:
@@ -179,7 +194,11 @@ def _use(result: Result, clock: _Clock) -> str:
         layers.append(("out of order", curves.out, "s3"))
     layers.append(("idle and usable", idle, "rest"))
     series = [Series(label, *clock.cut(result, ys), look) for label, ys, look in layers]
-    drawn = chart.stacked(series, x_label=clock.label, y_label="% of GPU", top=100)
+    drawn = (
+        chart.stacked(series, x_label=clock.label, y_label="% of GPU", top=100)
+        if _has_curve(series)
+        else _missing(_TOO_SHORT)
+    )
     return _card("Where the GPUs are", _legend([(label, look) for label, _, look in layers]), drawn, is_html=True)
 
 
@@ -202,7 +221,7 @@ class _Clock:
 
     @classmethod
     def of(cls, results: list[Result]) -> _Clock:
-        until = min(max(r.hours for r in results), _TAIL * max(r.busy_hours for r in results))
+        until = min(max(r.hours for r in results), recording.FINE_UNTIL * max(r.busy_hours for r in results))
         return cls("days", 24.0, until) if until > _HOURS_OF_DAYS else cls("hours", 1.0, until)
 
     @property
@@ -215,6 +234,8 @@ class _Clock:
 
     def lines(self, curves: Sequence[tuple[Result, Sequence[float]]], y_label: str, top: float | None = None) -> str:
         series = [Series(result.policy, *self.cut(result, ys)) for result, ys in curves]
+        if not _has_curve(series):
+            return _missing(_TOO_SHORT)
         return chart.lines(series, x_label=self.label, y_label=y_label, top=top)
 
 

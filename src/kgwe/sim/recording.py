@@ -1,7 +1,8 @@
 """What a run leaves behind: the fate of every job, and the state of the fleet over time.
 
-Between two events nothing changes, so amounts over time are exact sums of rectangles. Curves are sampled on a grid
-that grows with the run: when there are too many samples every second one is dropped and the grid is twice as wide.
+Between two events nothing changes, so amounts over time are exact sums of rectangles. Curves are sampled on a fine grid
+while jobs arrive and for half as long again, however long the jobs run, and on a coarse one after that. The coarse grid
+grows with the run: when there are too many samples every second one is dropped and the grid is twice as wide.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from kgwe.sim.workload import Job, Workload
     from kgwe.sim.world import World
 
+#: the fine grid ends after this many times the time in which jobs arrive; what is left is a few long jobs
+FINE_UNTIL = 1.5
 _FIRST_SAMPLES = 200
-_MOST_SAMPLES = 600
+_MOST_COARSE_SAMPLES = 400
 # The mix for fragmentation: the most frequent pods up to this part of all, and no more kinds than this.
 _TYPICAL_PART = 0.95
 _MOST_KINDS = 40
@@ -112,9 +115,12 @@ class Recorder:
         self.start_s = self.now_s
         # Where all jobs come at once, all of the run counts.
         self.busy_until_s = self.workload.jobs[-1].arrival_s if self.workload.span_s else math.inf
-        longest = max(job.duration_s for job in self.workload.jobs)
-        self._step_s = max(self.workload.span_s, longest / 4) / _FIRST_SAMPLES
-        self._due = 0
+        span_s, longest_s = self.workload.span_s, max(job.duration_s for job in self.workload.jobs)
+        self._fine_s = span_s / _FIRST_SAMPLES
+        self._fine_until_s = self.start_s + FINE_UNTIL * span_s
+        self._coarse_s = max(span_s, longest_s / 4) / _FIRST_SAMPLES
+        self._fine_samples = 0
+        self._due_s = self.start_s
         self._typical = _typical(self.workload)
         self.paid_rate = float(self.world.price_micro.sum())
 
@@ -141,16 +147,25 @@ class Recorder:
             self.busy.useful -= milli_s
 
     def _sample(self, to_s: float) -> None:
-        if self.start_s + self._due * self._step_s >= to_s:
+        if self._due_s >= to_s:
             return
         state = self._state()
-        while (at_s := self.start_s + self._due * self._step_s) < to_s:
-            self.samples.append(Sample(at_s, *state))
-            self._due += 1
-            if len(self.samples) > _MOST_SAMPLES:
-                self.samples = self.samples[::2]
-                self._step_s *= 2
-                self._due = len(self.samples)
+        while self._due_s < to_s:
+            self.samples.append(Sample(self._due_s, *state))
+            self._move_due()
+
+    def _move_due(self) -> None:
+        """Set the time of the next sample, after one was taken."""
+        if self._due_s < self._fine_until_s:
+            self._fine_samples += 1
+            self._due_s = min(self.start_s + self._fine_samples * self._fine_s, self._fine_until_s)
+            return
+        coarse = self.samples[self._fine_samples :]
+        if len(coarse) > _MOST_COARSE_SAMPLES:
+            coarse = coarse[::2]
+            self.samples[self._fine_samples :] = coarse
+            self._coarse_s *= 2
+        self._due_s = coarse[-1].at_s + self._coarse_s
 
     def finish(self) -> None:
         """The last sample, where the run ended."""

@@ -10,6 +10,7 @@ from tests import gpus
 
 from kgwe import errors
 from kgwe.hardware import nvml_mig
+from kgwe.hardware.nvml_library import Library
 from kgwe.local.nvml import blueprint, state
 from kgwe.local.nvml.build import Generation
 from kgwe.local.nvml.hardware import Code
@@ -362,3 +363,13 @@ def test_the_c_library_has_every_profile_of_every_geometry() -> None:
         assert max(numbers) < state.MAX_PROFILES
         assert max(len(profile.starts) for profile in geometry.profiles.values()) <= state.MAX_STARTS
         assert geometry.units <= state.MAX_GPU_INSTANCES
+
+
+@pytest.mark.parametrize("gpu", ["T4", "L40S"])
+async def test_a_gpu_that_can_have_no_instances_is_not_mig_capable_although_it_reports_a_mode(tmp_path, gpu):
+    machine = gpus.hardware(tmp_path, gpus.box(gpu))
+    library = Library(machine.library)
+    library.initialise()
+    handle = library.ask("nvmlDeviceGetHandleByIndex", 0)
+    assert library.ask("nvmlDeviceGetMigMode", handle) == [0, 0]
+    assert not (await gpus.card(gpus.driver(machine))).mig.is_capable

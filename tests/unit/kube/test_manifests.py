@@ -50,3 +50,19 @@ def test_the_document_at_fault_is_named(tmp_path):
 
     with pytest.raises(errors.Permanent, match=r"document 2: needs apiVersion, kind and metadata\.name"):
         manifests.load(path)
+
+
+def test_a_list_is_its_items(tmp_path):
+    path = tmp_path / "manifest.yaml"
+    items = "".join(f"- {{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}}}\n" for name in "bc")
+    path.write_text(f"{GOOD}---\napiVersion: v1\nkind: List\nmetadata: {{resourceVersion: ''}}\nitems:\n{items}")
+
+    assert [document["metadata"]["name"] for document in manifests.load(path)] == ["a", "b", "c"]
+
+
+def test_a_bad_item_of_a_list_is_named(tmp_path):
+    path = tmp_path / "manifest.yaml"
+    path.write_text("apiVersion: v1\nkind: List\nitems:\n- {kind: Pod, metadata: {name: a}}\n")
+
+    with pytest.raises(errors.Permanent, match="document 1, item 1: needs apiVersion"):
+        manifests.load(path)

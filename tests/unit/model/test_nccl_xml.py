@@ -127,3 +127,13 @@ def test_a_numa_node_that_is_not_known_stays_so():
 def test_a_bad_file_is_refused_with_its_line(text, message):
     with pytest.raises(errors.Permanent, match=re.escape(message)):
         nccl_xml.parse(text)
+
+
+def test_a_gpu_with_an_element_per_rank_has_its_links_once():
+    links = [("0000:d0:00.0", 9, "0x068000"), ("0000:d1:00.0", 9, "0x068000")]
+    once = system(card("10", 0, *links, sm=90), card("20", 1, *links, sm=90))
+    start, end = once.index("<gpu"), once.index("</gpu>") + len("</gpu>")
+    ranks = once[:end] + once[start:end] + once[end:]
+    assert ranks.count("<gpu") == 3
+    assert nccl_xml.parse(once).switch_links == 18
+    assert nccl_xml.parse(ranks) == nccl_xml.parse(once)

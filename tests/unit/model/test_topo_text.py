@@ -126,3 +126,26 @@ def test_one_card_is_a_machine_too():
 def test_a_bad_table_is_refused_with_its_line(text, message):
     with pytest.raises(errors.Permanent, match=re.escape(message)):
         topo_text.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("cells", "cpus", "numa"),
+    [
+        ("\t1\t\tN/A", "", 1),
+        ("\t\t\tN/A", "", None),
+        ("24-47\t\t\tN/A", "24-47", None),
+        ("24-47\t1\t\t", "24-47", 1),
+        ("24-47", "24-47", None),
+    ],
+    ids=["no CPUs", "neither", "no NUMA node", "no GPU NUMA ID", "nothing more"],
+)
+def test_an_empty_affinity_cell_does_not_shift_the_others(cells, cpus, numa):
+    wiring = topo_text.parse(SMALL.replace("24-47,72-95\t1\t\tN/A", cells))
+    assert (wiring.slots[1].cpus, wiring.slots[1].numa) == (cpus, numa)
+    assert (wiring.slots[0].cpus, wiring.slots[0].numa) == ("0-23,48-71", 0)
+
+
+def test_without_tabs_a_row_with_an_empty_cell_tells_no_affinity():
+    wiring = topo_text.parse(SMALL.replace("24-47,72-95\t1\t\tN/A", "\t1\t\tN/A").expandtabs())
+    assert (wiring.slots[1].cpus, wiring.slots[1].numa) == ("", None)
+    assert (wiring.slots[0].cpus, wiring.slots[0].numa) == ("0-23,48-71", 0)

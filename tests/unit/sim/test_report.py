@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 
+import msgspec
 import pytest
 from tests import small_fleet
 
@@ -210,3 +211,21 @@ def test_in_a_browser_nothing_is_cut_off_and_all_text_can_be_read(tmp_path):
     title = re.search("<title>(.*?)</title>", shown.stdout)
     assert title is not None
     assert title[1] == "as it should be"
+
+
+def test_the_page_says_why_a_chart_is_missing():
+    jobs = [small_fleet.job("a", 0, 50, gpus=3), small_fleet.job("b", 1000, 10, gpus=4)]
+    results = study.compare(small_fleet.nodes(1), Workload.of("w", jobs), ["first-fit"], Options(until_s=4))
+    text = page.render(Report({}, results))
+    assert "No chart: no job finished." in text
+    assert text.count("<svg") == 3
+
+
+def test_a_run_without_curves_says_so():
+    result = made("first-fit").results[0]
+    no_time: dict[str, list[float]] = {
+        name: [] for name in ("hours", "allocated", "fragmented", "out", "demand", "waiting", "running")
+    }
+    bare = msgspec.structs.replace(result, curves=msgspec.structs.replace(result.curves, **no_time))
+    text = page.render(Report({}, [bare]))
+    assert text.count("No chart: the run was too short for a curve over time") == 2

@@ -301,3 +301,26 @@ def test_jobs_that_make_no_sense_are_refused(changes):
 def test_two_jobs_of_one_name_are_refused():
     with pytest.raises(errors.Permanent, match="two jobs are named 'a'"):
         Workload.of("w", [job("a"), job("a", 5)])
+
+
+def test_fragmentation_is_sampled_while_jobs_arrive_however_long_they_run():
+    jobs = [small_fleet.job(f"j{k}", k * 10.0, 60.0, gpus=1) for k in range(20)]
+    jobs.append(small_fleet.job("months", 5, 1e7, gpus=3))
+    result = study.run(small_fleet.nodes(2), Workload.of("w", jobs), "first-fit")
+    early = [hour for hour in result.curves.hours if hour <= result.busy_hours]
+    assert len(early) >= 200
+    assert result.fragmentation is not None
+    assert result.hours > 1000 * result.busy_hours
+
+
+def test_fragmentation_is_weighted_by_time():
+    jobs = [small_fleet.job("a", 0, 50, gpus=3), small_fleet.job("b", 100, 10, gpus=4)]
+    result = study.run(small_fleet.nodes(1), Workload.of("w", jobs), "first-fit")
+    # For half of the time one GPU of four is idle, and of no use to the half of the mix that asks for more than it.
+    assert result.fragmentation == pytest.approx(0.5 * 0.25, abs=0.01)
+
+
+def test_a_figure_made_of_few_samples_is_left_out():
+    jobs = [small_fleet.job("a", 0, 50, gpus=3), small_fleet.job("b", 1000, 10, gpus=4)]
+    result = study.run(small_fleet.nodes(1), Workload.of("w", jobs), "first-fit", Options(until_s=40))
+    assert result.fragmentation is None

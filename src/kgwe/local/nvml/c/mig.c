@@ -12,10 +12,10 @@ static unsigned count_instances(const struct gpu *gpu) {
 
 /* --- the mode --------------------------------------------------------------------------------------------------------- */
 
+/* GPUs without MIG have a mode too, which is off for good; nvmlDeviceGetMaxMigDeviceCount tells them apart. */
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
     NEED(current && pending)
     CARD_CALL(device)
-    if (!call.gpu->mig_capable) return NVML_ERROR_NOT_SUPPORTED;
     *current = call.gpu->mig_mode;
     *pending = call.gpu->mig_pending;
     return NVML_SUCCESS;
