@@ -49,7 +49,10 @@ Key = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_KEY_FILE", help="
 Authority = Annotated[
     Path | None, Parameter(name="--ca", env_var="KGWE_AGENT_TLS_CA_FILE", help="Authority of the agents (PEM).")
 ]
-ServerName = Annotated[str, Parameter(help="Name in the agents' certificates.")]
+ServerName = Annotated[
+    str,
+    Parameter(help="Name in the agents' certificates: the node's, or kgwe-agent where only an address is given."),
+]
 
 
 @app.default
@@ -150,7 +153,7 @@ def ping(
     cert: Cert = None,
     key: Key = None,
     ca: Authority = None,
-    server_name: ServerName = "kgwe-agent",
+    server_name: ServerName = "",
 ) -> int:
     """Ask an agent whether it is there and well; exit code 1 when its driver does not answer.
 
@@ -180,7 +183,7 @@ def watch(
     cert: Cert = None,
     key: Key = None,
     ca: Authority = None,
-    server_name: ServerName = "kgwe-agent",
+    server_name: ServerName = "",
 ) -> int:
     """Show an agent's instruments as they come, until Ctrl-C.
 
@@ -233,7 +236,7 @@ def list_nodes(
     cert: Cert = None,
     key: Key = None,
     ca: Authority = None,
-    server_name: ServerName = "kgwe-agent",
+    server_name: ServerName = "",
 ) -> int:
     """List the GPU nodes of the cluster and how fresh what is known of them is; exit code 1 when one is not.
 

@@ -213,3 +213,17 @@ async def test_whole_nodes_are_understood_as_well_as_names(live: Live):
     assert filtered["NodeNames"][0] in ("a-0", "a-1")
     assert {score["Host"] for score in scores} == {"a-0", "a-1", "stranger"}
     assert all(0 <= score["Score"] <= 10 for score in scores)
+
+
+async def test_the_extender_binds_with_the_rights_of_deploy(live: Live) -> None:
+    await live.nodes({"a": 1})
+    await live.scheduler(extender_binds="true")
+    # No kube-scheduler takes it: the test calls in its place.
+    made = await live.pod("bound", 2, schedulerName="none")
+    await live.bed.until(lambda: made.metadata.key in live.bed.pods.store)
+    call = {"PodName": "bound", "PodNamespace": "default", "PodUID": made.metadata.uid, "Node": "a-0"}
+
+    reply = await live.call("/bind", call)
+
+    assert not any(reply.json().values()), reply.text
+    assert await live.until_bound("bound", 1) == {"bound": "a-0"}

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import msgspec
 import pytest
+from tests.pki import Authority
 from tests.unit.agent import bed
 
 from kgwe import errors
 from kgwe.apps.agent import report, rpc
 from kgwe.apps.agent.main import Agent
-from kgwe.apps.agent.settings import Settings
+from kgwe.apps.agent.settings import Settings, load
 from kgwe.apps.agent.stream import Sample
 from kgwe.apps.agent.tls import Files
 from kgwe.apps.discovery.client import Access, AgentClient
-from kgwe.local import certificates
+from kgwe.apps.discovery.live import LiveFleet
+from kgwe.kube import manifests
+from kgwe.local import assets, certificates
 from kgwe.model.device import Instance, Reading
 from kgwe.proto import agent_pb2 as pb
 
@@ -197,7 +200,8 @@ async def test_without_certificates_orders_are_refused():
 
 
 async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
-    async with running(secure(pki)) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}", access(pki)) as client:
+    settings = secure(pki, tls_writers=("kgwe:admin",))
+    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}", access(pki)) as client:
         with pytest.raises(errors.Permanent, match="does not cut GPUs"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         agent.mig = knife = Knife()
@@ -219,6 +223,58 @@ async def test_where_writers_are_named_others_may_only_read(pki):
                 await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         async with AgentClient(address, access(pki, certificates.SCHEDULER)) as client:
             assert (await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))).instances
+
+
+async def test_where_no_writers_are_named_orders_are_refused(pki):
+    async with running(secure(pki)) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}", access(pki)) as client:
+        agent.mig = knife = Knife()
+        with pytest.raises(errors.Permanent, match="kgwe:admin may not give orders"):
+            await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
+        assert not knife.orders
+
+
+async def test_the_certificate_of_one_node_orders_nothing_on_another(tmp_path):
+    authority = Authority(tmp_path)
+    writers = {each["name"]: each.get("value", "") for each in _deployed_environment()}["KGWE_AGENT_TLS_WRITERS"]
+    async with running(_with_files(authority.issue("n1", "kgwe-agent", "n1"), tls_writers=(writers,))) as agent:
+        agent.mig = knife = Knife()
+        address = f"127.0.0.1:{agent.grpc_port}"
+        for node in ("n2", "n1"):
+            files = authority.issue(f"{node}-calls", "kgwe-agent", node)
+            async with AgentClient(address, Access(files)) as client:
+                assert (await client.ping()).node == "n1"
+                with pytest.raises(errors.Permanent, match="may not give orders"):
+                    await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
+        assert not knife.orders
+        async with AgentClient(address, Access(authority.issue("operator", writers))) as client:
+            assert (await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))).instances
+
+
+async def test_the_agent_of_one_node_is_not_believed_in_place_of_another(tmp_path):
+    authority = Authority(tmp_path)
+    access = Access(authority.issue("operator", "kgwe-operator"))
+    async with running(_with_files(authority.issue("n1", "kgwe-agent", "n1"))) as agent, LiveFleet(access) as live:
+        answers = await live.ask(dict.fromkeys(("n1", "n2"), f"127.0.0.1:{agent.grpc_port}"))
+        assert answers["n1"].status is not None
+        assert answers["n2"].status is None
+
+
+def test_the_name_that_all_agents_carry_is_no_writer(monkeypatch):
+    monkeypatch.setenv("KGWE_AGENT_TLS_WRITERS", "kgwe-operator,kgwe-agent")
+    with pytest.raises(errors.Permanent, match="in the certificate of every agent"):
+        load()
+
+
+def _with_files(files: Files, **more: Any) -> Settings:
+    named = {"tls_cert_file": files.certificate, "tls_key_file": files.key, "tls_ca_file": files.authority}
+    return msgspec.structs.replace(QUICK, **{key: str(path) for key, path in named.items()}, **more)
+
+
+def _deployed_environment() -> list[dict[str, Any]]:
+    documents = manifests.load(assets.path("deploy/agent.yaml"))
+    daemons = next(each for each in documents if each["kind"] == "DaemonSet")
+    env: list[dict[str, Any]] = daemons["spec"]["template"]["spec"]["containers"][0]["env"]
+    return env
 
 
 async def test_callers_without_a_certificate_of_ours_are_turned_away(pki, tmp_path):

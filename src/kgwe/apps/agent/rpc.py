@@ -1,7 +1,8 @@
 """gRPC on :50052: topology, health, telemetry, orders to cut and share, and a ping.
 
-Reading is for everyone who may connect. Orders (ApplyMIG, ApplyMPS) need a certificate, of a named caller where the
-settings name some. Without certificates only this machine may connect, and may only read.
+Every caller that may connect may read. Orders (ApplyMIG, ApplyMPS) need a certificate with a name of `tlsWriters`, so
+the certificate of one node's agent gives no orders on another. Without certificates only this machine may connect, and
+may only read.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _policy(settings: Settings) -> Callable[[Any], bool]:
     if not settings.tls_cert_file:
         return lambda _context: False
     writers = frozenset(settings.tls_writers)
-    return lambda context: not writers or bool(writers & _caller(context))
+    return lambda context: bool(writers & _caller(context))
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENV_PREFIX = "KGWE_AGENT_"
+#: DNS name in the certificate of every agent, beside the name of its node
+AGENT_NAME = "kgwe-agent"
 # The DaemonSet fills it in; so do other agents'.
 _NODE_NAME_ENV = "NODE_NAME"
 
@@ -40,7 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tls_cert_file: str = ""
     tls_key_file: str = ""
     tls_ca_file: str = ""
-    # Names (CN or DNS) of callers that may cut GPUs and start daemons; empty: everyone with a certificate.
+    # Names (CN or DNS) of callers that may cut GPUs and start daemons; empty: none. The name that all
+    # agents carry is refused.
     tls_writers: tuple[str, ...] = ()
     # Serve without TLS to other machines, and take orders without it. Never outside a test bed.
     grpc_insecure: bool = False
@@ -107,6 +110,11 @@ def _check(settings: Settings) -> None:
     if replicas and not pieces.FEWEST <= replicas <= pieces.MOST:
         raise errors.Permanent(
             f"settings: devicePluginReplicas must be 0 or {pieces.FEWEST} to {pieces.MOST}, not {replicas}"
+        )
+    if AGENT_NAME in settings.tls_writers:
+        raise errors.Permanent(
+            f"settings: tlsWriters names {AGENT_NAME}, which is in the certificate of every agent: any node could then"
+            " order changes on any other"
         )
     files = (settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     if any(files) and not all(files):

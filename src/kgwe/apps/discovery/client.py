@@ -7,6 +7,7 @@ agent means them.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -14,6 +15,7 @@ import grpc
 
 from kgwe import errors
 from kgwe.apps.agent import rpc, tls
+from kgwe.apps.agent.settings import AGENT_NAME
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -46,9 +48,14 @@ class Access:
 
     files: Files | None = None
     """Certificates; None: without, as agents on this machine are."""
-    server_name: str = "kgwe-agent"
-    """The name in every agent's certificate: they are called by addresses, which certificates do not list."""
+    server_name: str = ""
+    """The name that agents' certificates must carry: they are called by addresses, which certificates do not list.
+    Empty: the name of the node, where it is known, else the name that all agents carry."""
     deadline_s: float = DEADLINE_S
+
+    def to_node(self, node: str) -> Access:
+        """Access to the agent of one node: the agent of another node is not believed."""
+        return self if self.server_name else dataclasses.replace(self, server_name=node)
 
 
 class AgentClient:
@@ -143,5 +150,5 @@ class AgentClient:
         ]
         if source is None:
             return grpc.aio.insecure_channel(self.address, options=options)
-        options.append(("grpc.ssl_target_name_override", self._access.server_name))
+        options.append(("grpc.ssl_target_name_override", self._access.server_name or AGENT_NAME))
         return grpc.aio.secure_channel(self.address, tls.channel_credentials(source), options=options)

@@ -87,7 +87,7 @@ class LiveFleet:
         if client is None or client.address != address:
             if client is not None:
                 await client.close()
-            client = self._clients[node] = AgentClient(address, self._access)
+            client = self._clients[node] = AgentClient(address, self._access.to_node(node))
         async with self._room:
             try:
                 topology, health = await asyncio.gather(client.topology(fresh=fresh), client.health())
