@@ -11,8 +11,9 @@ deleted and created anew) while the watch was down is reported like any other. N
 for the same resource version. `synced` is set after the first complete list; nobody decides before it.
 
 An object that cannot be decoded hides no other; if an earlier state of it was understood, that one stays, because
-what the object holds (a GPU, say) is not free just because we cannot read it. A handler that raises ends `run`:
-memory that missed a change is worth less than a restart.
+what the object holds (a GPU, say) is not free just because we cannot read it. An error that a handler raises concerns
+that object alone: it is logged and counted, the other handlers hear of the change, and so do all handlers of the next
+one. The change that failed is handed out again with the next list, whether or not the object has changed since.
 
 All of this is the same in JSON and in protobuf (`codec.py`). Of objects that `keep` picks, the bytes are kept too, as
 long as they are picked: whoever writes such an object back writes also what its struct leaves out.
@@ -103,6 +104,9 @@ class Informer(Generic[T]):
         self.lists = 0
         self.watches = 0
         self.skipped = 0
+        self.failed = 0
+        #: hears the key of an object that a handler failed on, and the error
+        self.on_error: Callable[[str, Exception], None] = lambda _key, _error: None
         self._client = client
         self._path = resource.path(namespace=namespace)
         self._selectors = {k: v for k, v in (("labelSelector", label_selector), ("fieldSelector", field_selector)) if v}
@@ -118,6 +122,7 @@ class Informer(Generic[T]):
         self._codecs = Codecs(resource)
         self._keep = keep
         self._kept: dict[str, bytes] = {}  # key -> the object in protobuf
+        self._broken: set[str] = set()  # keys of objects whose last change a handler failed on
 
     @property
     def has_synced(self) -> bool:
@@ -127,7 +132,7 @@ class Informer(Generic[T]):
         """Call `handler` for every change from now on; what is known already is reported as new."""
         self._handlers.append(handler)
         for key, obj in self.store.items():
-            handler(Change(key, None, obj))
+            self._hand(handler, Change(key, None, obj))
 
     def bytes_of(self, obj: T) -> bytes:
         """That very state in protobuf, if `keep` wanted it; nothing if it is not at hand."""
@@ -157,8 +162,6 @@ class Informer(Generic[T]):
                     while self._stale or self._waiting:
                         await self._list()
                     await self._watch_until_resync()
-                except errors.InvariantBroken:
-                    raise
                 except errors.KgweError as exc:
                     await self._recover(exc)
         finally:
@@ -342,7 +345,7 @@ class Informer(Generic[T]):
         if old is None and new is None:
             return
         if old is not None and new is not None:
-            if old.metadata.resourceVersion == new.metadata.resourceVersion:
+            if old.metadata.resourceVersion == new.metadata.resourceVersion and key not in self._broken:
                 return
             if old.metadata.uid != new.metadata.uid:
                 # A namesake: the old object is gone and handlers must hear of that first.
@@ -354,12 +357,20 @@ class Informer(Generic[T]):
             self.store[key] = new
         self._remember(key, new, raw)
         change = Change(key, old, new)
+        self._broken.discard(key)
+        for handler in self._handlers:
+            self._hand(handler, change)
+
+    def _hand(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
+        """Tell one handler. Whatever it raises is about this object: the others must be heard of all the same."""
         try:
-            for handler in self._handlers:
-                handler(change)
-        except errors.KgweError as exc:
-            # Not a failure of the server, and not to be tried again: the store has moved on.
-            raise errors.InvariantBroken(f"handling a change of {self.resource.plural} {key}: {exc}") from exc
+            handler(change)
+        except Exception as exc:
+            self.failed += 1
+            if change.new is not None:
+                self._broken.add(change.key)
+            log.exception("handler_failed", resource=self.resource.plural, key=change.key)
+            self.on_error(change.key, exc)
 
     def _remember(self, key: str, new: T | None, raw: bytes) -> None:
         if self._keep is None:

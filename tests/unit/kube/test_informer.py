@@ -104,23 +104,33 @@ async def test_an_unknown_kind_of_event_is_passed_over(things, server, seen, run
         assert await seen.until(1) == ["new n/a"]
 
 
-@pytest.mark.parametrize("error", [errors.Permanent("bad quantity"), ValueError("a mistake")])
-async def test_a_handler_that_fails_ends_the_informer(things, server, error, running):
-    """Tried again it would be skipped, because the store already has that version; memory would be short of it."""
+@pytest.mark.parametrize("error", [errors.Permanent("bad quantity"), errors.InvariantBroken("no"), ValueError("no")])
+async def test_a_handler_that_fails_on_one_object_hears_of_the_others(things, server, seen, error, running):
+    """One object that nobody thought of must not stop a process that all others depend on."""
+    failing = ["n/a"]
+    heard: list[str] = []
 
     def fail(change: Change[Any]) -> None:
-        del change
-        raise error
+        if change.key in failing:
+            raise error
+        heard.append(change.key)
 
+    reported: list[str] = []
+    things.on_error = lambda key, _error: reported.append(key)
     things.on_change(fail)
-    async with running(things) as task:
+    async with running(things):
         await things.synced.wait()
         server.send("ADDED", server.thing("a"))
+        server.send("ADDED", server.thing("b"))
+        assert await seen.until(2) == ["new n/a", "new n/b"], "other handlers hear of both"
+        assert heard == ["n/b"]
+        assert reported == ["n/a"]
+        failing.clear()
         async with asyncio.timeout(10):
-            with pytest.raises((errors.InvariantBroken, ValueError)) as caught:
-                await task
+            await things.resync()
 
-    assert not isinstance(caught.value, errors.Permanent)
+    assert heard == ["n/b", "n/a"], "what failed is handed out again with the next list"
+    assert things.failed == 1
 
 
 # --- unreadable -----------------------------------------------------------------------------------------

@@ -102,7 +102,8 @@ def test_more_than_can_be_counted_is_the_most_there_is(text):
 @pytest.mark.parametrize("resource", ["cpu", "memory", "gpu", "ephemeral-storage"])
 def test_the_sum_over_containers_is_cut_to_more_than_any_node_offers(resource):
     """Two containers of 2^63-1 bytes are more than 64 bits hold."""
-    asked = pod_spec(containers=[container(**{resource: "9223372036854775807"})] * 2)
+    most: dict[str, Any] = {resource: "9223372036854775807"}
+    asked = pod_spec(containers=[container(**most)] * 2)
     name = resource.replace("gpu", "nvidia.com/gpu")
     offer = node(status={"allocatable": {name: "9223372036854775807"}})
 

@@ -104,8 +104,9 @@ async def test_it_is_tried_again_after_growing_pauses(bed: Bed):
         bed.planner.want(ask(f"good-{number}", 16))  # each makes a pass
         await asyncio.sleep(0.02)
 
-    assert bed.count("kgwe_planning_errors_total", stage="plan") == 1, "not with every pass"
-    await bed.until(lambda: bed.count("kgwe_planning_errors_total", stage="plan") == 2)
+    passes = bed.count("kgwe_dispatch_duration_seconds_count")
+    assert bed.count("kgwe_planning_errors_total", stage="plan") < passes / 2, "not with every pass"
+    await bed.until(lambda: bed.count("kgwe_planning_errors_total", stage="plan") >= 2)
 
 
 async def test_edited_into_something_that_can_be_planned_it_is_planned(bed: Bed):

@@ -89,24 +89,47 @@ class Census:
             if found is not None:
                 yield found
 
-    def preemptible(self) -> Iterator[Running]:
-        """Everything that says it may be stopped; whoever loses a member stops as a whole."""
-        for owner, run in self._state.runs.items():
-            workload = self._state.workload(owner)
-            if workload is not None and workload.preemptible and run.meta.deletionTimestamp is None:
-                found = self._of_workload(owner, _nowhere)
+    def preemptible(self, on_error: Callable[[str, str, Exception], None] | None = None) -> Iterator[Running]:
+        """Everything that says it may be stopped; whoever loses a member stops as a whole.
+
+        `on_error` hears of an owner that cannot be read because of an error; without it the error is raised.
+        """
+        for read, keys in (
+            (self._preemptible_workload, list(self._state.runs)),
+            (self._preemptible_gang, list(self._gangs.owners())),
+            (self._preemptible_pod, list(self._state.pods)),
+        ):
+            for key in keys:
+                try:
+                    found = read(key)
+                except Exception as exc:
+                    if on_error is None:
+                        raise
+                    on_error("census", key, exc)
+                    continue
                 if found is not None and found.held:
-                    yield replace(found, least=None)
-        for owner in list(self._gangs.owners()):
-            found = self._of_gang(owner, _nowhere) if self._is_preemptible(owner) else None
-            if found is not None and found.held:
-                yield replace(found, least=None)
-        for uid, pod in self._state.pods.items():
-            if pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true" and self._stands_alone(pod):
-                grant, request = self.grant(uid), self._readable(pod)
-                if grant is not None and request is not None:
-                    started = _seconds(pod.status.startTime)
-                    yield Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
+                    yield found
+
+    def _preemptible_workload(self, owner: str) -> Running | None:
+        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        if run is None or workload is None or not workload.preemptible or run.meta.deletionTimestamp is not None:
+            return None
+        found = self._of_workload(owner, _nowhere)
+        return None if found is None else replace(found, least=None)
+
+    def _preemptible_gang(self, owner: str) -> Running | None:
+        found = self._of_gang(owner, _nowhere) if self._is_preemptible(owner) else None
+        return None if found is None else replace(found, least=None)
+
+    def _preemptible_pod(self, uid: str) -> Running | None:
+        pod = self._state.pods.get(uid)
+        if pod is None or pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) != "true" or not self._stands_alone(pod):
+            return None
+        grant, request = self.grant(uid), self._readable(pod)
+        if grant is None or request is None:
+            return None
+        started = _seconds(pod.status.startTime)
+        return Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
 
     def preemptible_priorities(self) -> Iterator[int]:
         """Of all that says it may be stopped, whether or not it holds anything: quick to say."""

@@ -60,6 +60,8 @@ class Gangs:
         self._later: Callable[[Callable[[], None]], object]
         self._dirty: dict[str, None] = {}
         self._unsized: set[str] = set()  # owners of pods that ask for shares of whatever size nodes offer
+        #: hears of an error that concerns one pod or gang: stage, pod or gang, error
+        self.on_error: Callable[[str, str, Exception], None] = _ignore
         state.on_nodes = self._look_at_unsized
         self.deaf()
 
@@ -88,7 +90,13 @@ class Gangs:
     # --- pods -------------------------------------------------------------------------------------------
 
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
-        """A pod that no workload of ours owns came, changed or (None) went."""
+        """A pod that no workload of ours owns came, changed or (None) went. An error is this pod's alone."""
+        try:
+            self._on_pod(uid, pod)
+        except Exception as exc:  # noqa: BLE001 - reported; the pod is looked at again when it changes
+            self.on_error("gang", pod.metadata.key if pod is not None else uid, exc)
+
+    def _on_pod(self, uid: str, pod: core.Pod | None) -> None:
         if pod is None or pod.spec.nodeName:
             self._unbound.discard(uid)
         else:
@@ -224,7 +232,16 @@ class Gangs:
             self._later(self._look_at_dirty)
 
     def _look(self, owner: str) -> None:
-        """Ask for a plan when all are there and some have no seat."""
+        """Ask for a plan when all are there and some have no seat. An error is this gang's alone."""
+        try:
+            self._ask_for_plan(owner)
+        except Exception as exc:  # noqa: BLE001 - reported; the gang is looked at again when one of its pods changes
+            self.on_error("gang", owner, exc)
+            if (group := self._groups.get(owner)) is not None:
+                group.problem = f"InternalError: looking at it failed with {exc!r}"
+            self._forget(owner)
+
+    def _ask_for_plan(self, owner: str) -> None:
         group = self._groups[owner]
         self._seat_returning(owner, group)
         self._seat_latecomers(owner, group)

@@ -22,6 +22,7 @@ from kgwe import errors
 from kgwe.apps import background, pauses
 from kgwe.apps.scheduler import jobs, seating
 from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
+from kgwe.apps.scheduler.faults import Faults
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
 from kgwe.apps.scheduler.groupkinds import GroupKinds
@@ -82,6 +83,8 @@ class Scheduler:
         )
         self.recorder = self._recorder()
         self.gangs = Gangs(self.state)
+        self.faults = Faults(self.metrics)
+        self.state.on_error = self.gangs.on_error = self.faults.note
         self._acting = False
         self._planning_problem: Callable[[], str | None] = lambda: None
         self.nominations = Nominations(self.state)
@@ -132,11 +135,19 @@ class Scheduler:
             (self.pods, state.on_pod),
         ]
         for informer, listener in pairs:
+            informer.on_error = self._listener_failed
             informer.on_change(listener)
         return [informer for informer, _ in pairs]
 
+    def _listener_failed(self, _key: str, _error: Exception) -> None:
+        """The informer has logged it."""
+        self.metrics.planning_errors.labels("listener").inc()
+
     def _on_foreign(self, uid: str, pod: core.Pod | None) -> None:
-        self.nominations.on_pod(uid, pod)
+        try:
+            self.nominations.on_pod(uid, pod)
+        except Exception as exc:  # noqa: BLE001 - an error of one pod
+            self.faults.note("nomination", uid, exc)
         self.gangs.on_pod(uid, pod)
 
     async def _watch_devices(self) -> None:

@@ -170,8 +170,10 @@ class Preemption:
 
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._looking = None
-        if not task.cancelled() and (broken := task.exception()) is not None:
-            log.error("preemption_crashed", error=repr(broken))
+        broken = None if task.cancelled() else task.exception()
+        if isinstance(broken, Exception):
+            self._planner.faults.note("preempt", "", broken)
+            self._look_in(_AGAIN_S)
 
     async def _look_for_victims(self) -> None:
         in_vain: set[tuple[Ask, int]] = set()
@@ -187,13 +189,21 @@ class Preemption:
             if not victims or shape in in_vain:
                 continue
             self._tried[ask.owner] = (self._clock(), self._state.fleet.snapshot.version)
-            plan = await self._plan(ask, victims, budgets)
-            if plan is not None:
-                self._begin(ask, plan, budgets)
-            else:
+            if not await self._preempt(ask, victims, budgets):
                 in_vain.add(shape)
         if self._planner.waiting:
             self._look_in(_AGAIN_S)
+
+    async def _preempt(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> bool:
+        """Whether victims were found for it. An error is this work's alone; it is tried again as seldom as others."""
+        try:
+            plan = await self._plan(ask, victims, budgets)
+            if plan is not None:
+                self._begin(ask, plan, budgets)
+        except Exception as exc:  # noqa: BLE001 - counted; the others have their turn
+            self._planner.faults.note("preempt", ask.owner, exc)
+            return False
+        return plan is not None
 
     def _candidates(self) -> Iterator[Ask]:
         """Work that waits, the most important first; each once per version of the fleet, and not too often."""
@@ -224,7 +234,7 @@ class Preemption:
     def _victims(self, budgets: Budgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
-        for running in self._census.preemptible():
+        for running in self._census.preemptible(self._planner.faults.note):
             pods = self._pods(running.name)
             budget = budgets.of_all(pods)
             dying = any(pod.metadata.deletionTimestamp or pod.metadata.uid in busy for pod in pods)

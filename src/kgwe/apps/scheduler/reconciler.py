@@ -29,6 +29,7 @@ from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import timestamp
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.model import backoff
+from kgwe.placement.refusals import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +90,16 @@ class Reconciler:
         workload = self._state.workloads.get(key)
         if workload is not None:
             self.planner.forget(workload.meta.uid)
+
+    async def report_error(self, key: Key, error: Exception) -> None:
+        """Looking at the workload failed with an error of ours: one that waits for a place says so."""
+        workload = self._state.workloads.get(key)
+        if workload is None or workload.finished or workload.meta.uid in self._state.runs:
+            return
+        message = f"an error of the scheduler ({type(error).__name__}: {str(error)[:200]}); it is tried again"
+        status = phases.pending(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
+        with contextlib.suppress(errors.KgweError):
+            await self._write.status(workload, status)
 
     def is_echo(self, workload: Workload) -> bool:
         """Whether this is what we wrote last, and whatever came since was looked at: then nothing is left to do."""

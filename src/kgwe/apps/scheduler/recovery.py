@@ -132,6 +132,13 @@ class Recovery:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        try:
+            self._look_now()
+        except Exception as exc:  # noqa: BLE001 - the next look may succeed
+            self._planner.faults.note("recovery", "", exc)
+            self._again()
+
+    def _look_now(self) -> None:
         now = self._clock()
         again = self._damping.believe(now, len(self._state.fleet.snapshot))
         if again is not None:
@@ -149,18 +156,43 @@ class Recovery:
 
     def _plan(self, hit: Sequence[str], losses: Losses) -> None:
         """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
-        known = [self.census.of(owner, losses.hit) for owner in hit if self._is_open(owner)]
+        known = [self._known(owner, losses) for owner in hit]
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
             self._state.ledger.release(asking.lost_key(owner))
-        fleet = self._state.fleet
-        names = losses.nodes & fleet.snapshot.index.keys()
-        for repaired in plan_recovery(fleet.fitter, fleet.tree, asked.values(), Failure(nodes=names)).repairs:
+        for repaired in self._repairs(list(asked.values()), losses):
             if repaired.moves and self.repairs.moving >= self._most:
                 self._again()
-            else:
+                continue
+            try:
                 self._apply(asked[repaired.workload], repaired, losses)
+            except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
+                self._planner.faults.note("recovery", repaired.workload, exc)
+
+    def _known(self, owner: str, losses: Losses) -> Running | None:
+        try:
+            return self.census.of(owner, losses.hit) if self._is_open(owner) else None
+        except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
+            self._planner.faults.note("recovery", owner, exc)
+            return None
+
+    def _repairs(self, hit: Sequence[Running], losses: Losses) -> Sequence[Repaired]:
+        """One plan for all; when planning for one of them fails with an error, one plan for the others."""
+        fleet = self._state.fleet
+        failure = Failure(nodes=losses.nodes & fleet.snapshot.index.keys())
+
+        def plan(running: Sequence[Running]) -> Sequence[Repaired] | None:
+            try:
+                return plan_recovery(fleet.fitter, fleet.tree, running, failure).repairs
+            except Exception as exc:  # noqa: BLE001 - counted for the owner that it concerns
+                self._planner.faults.note("recovery", running[0].name if len(running) == 1 else "", exc)
+                return None
+
+        found = plan(hit)
+        if found is None:
+            found = plan([running for running in hit if plan((running,)) is not None])
+        return found or ()
 
     def _is_open(self, owner: str) -> bool:
         """Whether there is anything to plan for it now.

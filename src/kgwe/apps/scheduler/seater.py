@@ -81,6 +81,10 @@ class Seater:
                 self._given.pop(uid, None)
                 delay_s = self._queue.retry(uid)
                 log.warning("seating_failed", pod=uid, error=str(exc), retry_in_s=round(delay_s, 2))
+            except Exception:  # the boundary of the supervisor: one bad pod must not stop the others
+                self._given.pop(uid, None)
+                delay_s = self._queue.retry(uid)
+                log.exception("seating_crashed", pod=uid, retry_in_s=round(delay_s, 2))
             finally:
                 self._queue.done(uid)
 

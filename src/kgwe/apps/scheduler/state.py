@@ -75,6 +75,8 @@ class ClusterState:
         #: hears the name of a node whose state, or that of its cards, may have changed
         self.on_health: Callable[[str], None] = _ignore
         self.on_budgets: Callable[[], None] = _ignore
+        #: hears of an error that concerns one object: stage, object, error
+        self.on_error: Callable[[str, str, Exception], None] = _ignore
         self.deaf()
 
     def tell(
@@ -103,8 +105,8 @@ class ClusterState:
     def fleet(self) -> Fleet:
         """The fleet as the last events left it; put together anew only when nodes changed since it was asked for."""
         if self._stale:
-            self._stale = False
             self.ledger.fleet.set_nodes(self.reader.nodes(), self.reader.tree())
+            self._stale = False
             for problem in self.reader.problems:
                 log.warning("topology_problem", problem=problem)
         return self.ledger.fleet
@@ -119,8 +121,8 @@ class ClusterState:
         before = self.reader.holders(change.key)
         try:
             self.nodes_changed(self.reader.set_node(change.key, change.new))
-        except errors.Permanent as exc:
-            log.warning("node_unreadable", node=change.key, error=str(exc))
+        except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, the other nodes are there
+            log.warning("node_unreadable", node=change.key, error=repr(exc))
             self.nodes_changed(self.reader.set_node(change.key, None))
         if self.reader.holders(change.key) is not before:
             self._follow(change.key)
@@ -130,8 +132,8 @@ class ClusterState:
         before = self.reader.holders(change.key)
         try:
             self.nodes_changed(self.reader.set_gpu_node(change.key, change.new))
-        except errors.Permanent as exc:
-            log.warning("gpunode_unreadable", node=change.key, error=str(exc))
+        except Exception as exc:  # noqa: BLE001 - see above
+            log.warning("gpunode_unreadable", node=change.key, error=repr(exc))
             self.nodes_changed(self.reader.set_gpu_node(change.key, None))
         if self.reader.holders(change.key) is not before:
             self._follow(change.key)
@@ -397,3 +399,6 @@ class ClusterState:
         except errors.Permanent as exc:
             # Never seen from a real API server. Guessing its size would be worse than saying so.
             log.warning("pod_request_unreadable", pod=pod.metadata.key, error=str(exc))
+        except Exception as exc:
+            log.exception("pod_not_counted", pod=pod.metadata.key)
+            self.on_error("count", pod.metadata.key, exc)

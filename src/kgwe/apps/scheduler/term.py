@@ -224,9 +224,10 @@ class Term:
                 self._reconciler.abandon(key)
             delay_s = self._queue.retry(key)
             log.warning("reconcile_failed", workload=key, error=str(exc), retry_in_s=round(delay_s, 2))
-        except Exception:  # the boundary of the supervisor: one bad workload must not stop the others
+        except Exception as exc:  # noqa: BLE001 - one bad workload must not stop the others
             self._reconciler.abandon(key)
-            delay_s = self._queue.retry(key)
-            log.exception("reconcile_crashed", workload=key, retry_in_s=round(delay_s, 2))
+            self._planner.faults.note("reconcile", str(key), exc)
+            self._queue.retry(key)
+            await self._reconciler.report_error(key, exc)
         finally:
             self._metrics.reconcile_seconds.labels(result).observe(time.perf_counter() - started)
