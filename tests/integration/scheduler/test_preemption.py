@@ -218,3 +218,17 @@ async def test_others_make_way_for_a_gang_that_lost_a_node(bed: Bed):
     await bed.until(lambda: where(bed, hit) == {0: before[0].spec.nodeName, 1: room})
     assert pods_of(bed, hit)[0].metadata.uid == before[0].metadata.uid
     await bed.until_phase(victim, "Pending")
+
+
+async def test_a_priority_that_nobody_allowed_stops_no_other_work(bed: Bed):
+    await racks(bed, {"a": 1})
+    replica = await bed.controller()
+    first = await low(bed, "first", 8, priority=10_000)
+    kept = jobs(bed, first)
+
+    greedy = await bed.submit(kgwe("greedy", 8, priority=1_000_000))
+    await bed.until_phase(greedy, "Pending")
+
+    assert "spec.priority 1000000 counts as 10000" in await until_event(bed, greedy, "PriorityLimited")
+    assert jobs(bed, first) == kept
+    assert await replica.metric("kgwe_preemptions_total") == 0

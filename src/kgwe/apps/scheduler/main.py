@@ -123,6 +123,7 @@ class Scheduler:
         client, state = self.client, self.state
         pairs: list[tuple[Informer[Any], Callable[[Any], None]]] = [
             (Informer(client, resources.SCHEDULER_CONFIG), state.on_config),
+            (Informer(client, resources.PRIORITY_CLASS), state.on_priority_class),
             (Informer(client, resources.TOPOLOGY_DOMAIN), state.on_domain),
             (Informer(client, resources.MIG_STRATEGY), state.on_strategy),
             (Informer(client, resources.NODE), state.on_node),

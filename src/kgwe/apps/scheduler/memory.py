@@ -19,7 +19,8 @@ class Memory:
 
     generation: int = 0
     ask: Ask | None = None
-    asked: tuple[frozenset[str], bool] | None = None  # nodes left out of `ask`, whether it claims
+    asked: tuple[frozenset[str], bool, int] | None = None  # nodes left out of `ask`, whether it claims, its priority
+    limited_to: int | None = None  # the priority that its user was last told counts instead of the one asked for
     planned_for: Ask | None = None  # what the planner was last asked
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written

@@ -12,6 +12,8 @@ from kgwe.placement.planning import Reason, Refusal
 from kgwe.placement.score import Weights
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
     from kgwe.placement.planning import Ask
@@ -29,6 +31,21 @@ def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Work
     # Nobody can claim a share.
     claims = mode == "DRA" and workload.resource != amounts.SHARED
     return workload if workload.claims == claims else replace(workload, claims=claims)
+
+
+def with_priority(workload: Workload, config: SchedulerConfig | None, classes: Mapping[str, int]) -> Workload:
+    """The workload with the priority that counts.
+
+    Above the limit a workload has at most the value of the PriorityClass it names: deploy/priority.yaml checks that its
+    user may use the class, and cannot read the value. Where no classes are known (a reader without that right), any
+    class will do.
+    """
+    limit, asked = spec_of(config).maxUnprivilegedPriority, workload.asked_priority
+    allowed = limit
+    if workload.priority_class:
+        allowed = max(limit, classes.get(workload.priority_class, 0) if classes else asked)
+    priority = min(asked, allowed)
+    return workload if workload.priority == priority else replace(workload, priority=priority)
 
 
 def node_weights(config: SchedulerConfig | None) -> Weights:

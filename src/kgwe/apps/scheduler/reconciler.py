@@ -135,6 +135,7 @@ class Reconciler:
 
     async def _seek(self, workload: Workload) -> Result:
         memory = self._remember(workload)
+        self._warn_of_priority(workload, memory)
         now = self._clock()
         if now < memory.retry_at:
             self._requeue(workload.key, memory.retry_at - now)
@@ -169,7 +170,7 @@ class Reconciler:
     def _ask(self, workload: Workload, template: dict[str, Any], memory: Memory, now: float) -> Ask:
         """Worked out once per spec; nodes that refused are left out until their time is over."""
         memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
-        asked = frozenset(memory.avoid), workload.claims
+        asked = frozenset(memory.avoid), workload.claims, workload.priority
         if memory.ask is None or memory.asked != asked:
             memory.ask, memory.asked = jobs.ask(workload, template, asked[0]), asked
         return memory.ask
@@ -300,6 +301,17 @@ class Reconciler:
         if workload.meta.generation > run.generation > 0:
             note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
             self._write.event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
+
+    def _warn_of_priority(self, workload: Workload, memory: Memory) -> None:
+        """Report a priority above the limit that got past admission, once per value that counts."""
+        if workload.priority < workload.asked_priority and memory.limited_to != workload.priority:
+            memory.limited_to = workload.priority
+            note = (
+                f"spec.priority {workload.asked_priority} counts as {workload.priority}: a priority above"
+                " maxUnprivilegedPriority of the SchedulerConfig needs a PriorityClass of that value in"
+                " podTemplate.spec.priorityClassName"
+            )
+            self._write.event(workload, "Warning", "PriorityLimited", note, action="Scheduling")
 
     async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
         if workload.status.phase == Phase.FAILED and run.generation < workload.meta.generation:

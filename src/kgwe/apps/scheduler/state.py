@@ -15,7 +15,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, podnews, runs, seating
 from kgwe.apps.scheduler.claimed import Claimed
-from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode
+from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode, with_priority
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.gpuworkload import GPUWorkload
     from kgwe.kube.api.migstrategy import MIGStrategy
     from kgwe.kube.api.schedulerconfig import SchedulerConfig
+    from kgwe.kube.api.scheduling import PriorityClass
     from kgwe.kube.api.topologydomain import TopologyDomain
     from kgwe.kube.api.warp import WarpGPUWorkload
     from kgwe.kube.informer import Change
@@ -61,6 +62,7 @@ class ClusterState:
         self.orphans: dict[Key, Run] = {}  # workload that is gone -> what still runs for it
         self.pods: dict[str, core.Pod] = {}  # uid -> pod that has not ended
         self.config: SchedulerConfig | None = None
+        self.priority_classes: dict[str, int] = {}  # name -> value
         self._claims: dict[str, dict[str, Run]] = {}  # workload uid -> runs that claim to be its own
         self._owners: dict[str, str] = {}  # maker of pods -> uid of the workload that owns it
         self._made: dict[str, dict[str, core.Pod]] = {}  # maker -> pod uid -> pod, not ended
@@ -167,6 +169,13 @@ class ClusterState:
         for workload in list(self.workloads.values()):
             self.on_work(self._set_workload(workload))
 
+    def on_priority_class(self, change: Change[PriorityClass]) -> None:
+        self.priority_classes.pop(change.key, None)
+        if change.new is not None:
+            self.priority_classes[change.key] = change.new.value
+        for workload in [each for each in self.workloads.values() if each.priority_class == change.key]:
+            self.on_work(self._set_workload(workload))
+
     # --- workloads --------------------------------------------------------------------------------------
 
     def on_warp(self, change: Change[WarpGPUWorkload]) -> None:
@@ -183,6 +192,7 @@ class ClusterState:
 
     def _set_workload(self, workload: Workload) -> Key:
         is_new = workload.meta.uid not in self.keys
+        workload = with_priority(workload, self.config, self.priority_classes)
         self.workloads[workload.key] = with_device_mode(workload, self.config)
         self.keys[workload.meta.uid] = workload.key
         if is_new and workload.meta.uid in self._claims:

@@ -121,6 +121,7 @@ class Workload:
     needs: Needs
     nearness: Nearness
     strategy: str
+    #: what counts, see `policy.with_priority`
     priority: int
     max_retries: int
     backoff_s: int
@@ -138,6 +139,10 @@ class Workload:
     claims: bool = False
     #: the part of one card that its pod asks for; 0: whole cards or slices
     share: float = 0.0
+    #: what the spec asks for; more than `priority` where it may not have that much
+    asked_priority: int = 0
+    #: PriorityClass of its pods
+    priority_class: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -182,6 +187,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         model_name=spec.modelName,
         template={},
         status=_status(status, status.assignedNode),
+        asked_priority=WARP_PRIORITY.get(spec.priority, 0),
     )
 
 
@@ -230,7 +236,15 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
         template=spec.podTemplate,
         status=_status(status, status.scheduledNode),
         share=wants.share or 0.0,
+        asked_priority=spec.priority,
+        priority_class=_priority_class(spec.podTemplate),
     )
+
+
+def _priority_class(template: dict[str, Any]) -> str:
+    spec = template.get("spec")
+    name = spec.get("priorityClassName") if isinstance(spec, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 # Ways to train in which every rank talks to every other all the time.

@@ -274,6 +274,7 @@ async def read(client: KubeClient, settings: Settings | None = None) -> View:
     view.warnings = tuple(each.problem for each in lists if each.problem)
     view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
     view.priorities = {each.metadata.name: each.value for each in found[resources.PRIORITY_CLASS]}
+    view.state.priority_classes = dict(view.priorities)
     feed(view, found)
     view.waiting()
     view.warnings += view.state.reader.problems

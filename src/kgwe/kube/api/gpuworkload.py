@@ -316,7 +316,15 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
             enum=DEVICE_MODES,
         ),
     ] = ""
-    priority: Annotated[int, about("Higher goes first and may preempt lower.", ge=0, le=1_000_000)] = 0
+    priority: Annotated[
+        int,
+        about(
+            "Higher goes first and may preempt lower. Above maxUnprivilegedPriority of the SchedulerConfig it needs a"
+            " PriorityClass in podTemplate.spec.priorityClassName that the user may use.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 0
     preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
     recoveryPolicy: Annotated[
         str,

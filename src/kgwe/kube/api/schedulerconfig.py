@@ -17,6 +17,8 @@ from kgwe.model import domain_labels
 
 #: how pods get their GPUs
 DEVICE_MODES = ("DevicePlugin", "DRA")
+#: `high` of the small GPUWorkload kind; deploy/priority.yaml has the same number
+MAX_UNPRIVILEGED_PRIORITY = 10_000
 
 
 class NodeWeights(ApiStruct, frozen=True):
@@ -111,6 +113,15 @@ class SchedulerConfigSpec(ApiStruct, frozen=True):
     enableTopologyAwareness: Annotated[bool, about("Whether wiring and network count at all.")] = True
     enableMIGSupport: Annotated[bool, about("Whether MIG slices are placed.")] = True
     enablePreemption: Annotated[bool, about("Whether higher priority may stop lower preemptible work.")] = True
+    maxUnprivilegedPriority: Annotated[
+        int,
+        about(
+            "The highest priority of a GPUWorkload that names no PriorityClass. A higher one needs"
+            " podTemplate.spec.priorityClassName, the right to use that class, and counts up to its value.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = MAX_UNPRIVILEGED_PRIORITY
     enableGangScheduling: Annotated[bool, about("Whether groups of pods are placed all or none.")] = True
     maxSchedulingAttempts: Annotated[
         int, about("Errors in a row after which a workload waits for the next change.", ge=1, le=100)
