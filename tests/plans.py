@@ -67,7 +67,7 @@ class Fleet:
 
 def state(snapshot):
     """All that a booking can change."""
-    arrays = (snapshot.free, snapshot.cpu_milli, snapshot.memory_bytes, snapshot.pods, snapshot.milli)
+    arrays = (snapshot.free, snapshot.cpu_milli, snapshot.memory_bytes, snapshot.pods, snapshot.milli, snapshot.owed)
     slices = {key: list(held) for key, held in snapshot.free_slices.items()}
     return [array.tolist() for array in (*arrays, snapshot.share_mib)], slices
 

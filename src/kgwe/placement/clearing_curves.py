@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgwe.placement.eviction import Pool
     from kgwe.placement.fit import Fitter
     from kgwe.placement.node import Request
-    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.snapshot import Grant, Snapshot
 
     #: the amount a request is measured by, CPU, memory, pod slots
     Amounts = tuple[int, int, int, int]
@@ -181,9 +181,9 @@ class Curves:
         snapshot, gpus = self._snapshot, self._request.gpus
         cpu, memory, pods = (int(free[node]) for free in self._free)
         if gpus.count:
-            return int(snapshot.free[node]).bit_count(), cpu, memory, pods
+            return int(snapshot.free[node]).bit_count() - int(snapshot.owed[node]), cpu, memory, pods
         if gpus.slices and gpus.profile in snapshot.slices:
-            return int(snapshot.slices[gpus.profile][node]), cpu, memory, pods
+            return free_slices(snapshot, gpus.profile, node), cpu, memory, pods
         # What is left of shared cards is too small for one more.
         return self._unit * int(self._now[node]), cpu, memory, pods
 
@@ -244,13 +244,21 @@ def amount(request: Request) -> int:
     return gpus.count or gpus.slices or gpus.milli or max(1, request.cpu_milli)
 
 
+def free_slices(snapshot: Snapshot, profile: str, node: int) -> int:
+    """Free slices of the profile on the node, less those that overcommitted pods get first; may be below 0."""
+    free, owed = snapshot.slices.get(profile), snapshot.owed_slices.get(profile)
+    return (0 if free is None else int(free[node])) - (0 if owed is None else int(owed[node]))
+
+
 def freed(grant: Grant, request: Request) -> int:
-    """What a grant gives back of that amount."""
+    """What a grant gives back of that amount, and what nobody has to be given first any more."""
     gpus = request.gpus
     if gpus.count:
-        return grant.cards.bit_count() + (grant.share is not None)
+        # A shared card may still be held by others.
+        return grant.cards.bit_count() + (grant.share is not None) + grant.owed.cards
     if gpus.slices:
-        return sum(placed.profile.name == gpus.profile for _, placed in grant.slices)
+        owed = sum(count for profile, count in grant.owed.slices if profile == gpus.profile)
+        return sum(placed.profile.name == gpus.profile for _, placed in grant.slices) + owed
     if gpus.milli:
         # A whole card holds a whole number of such shares.
         per_card = CARD_MILLI // gpus.milli * gpus.milli

@@ -139,10 +139,16 @@ class Fitter:
 
     def rows(self, at: At) -> NDArray[np.int64]:
         """Where the tables speak of these nodes as they are now."""
-        return self._rows(self.snapshot.free, at)
+        return self._rows(self._free(at), at)
 
-    def _rows(self, free: NDArray[np.int64], at: At) -> NDArray[np.int64]:
-        own = free[at]
+    def _free(self, at: At) -> NDArray[np.int64]:
+        """Free cards of these nodes, less those that pods on overcommitted nodes get first."""
+        own, owed = self.snapshot.free[at], self.snapshot.owed[at]
+        if not owed.any():
+            return own
+        return np.array([_less(free, most) for free, most in zip(own.tolist(), owed.tolist(), strict=True)], np.int64)
+
+    def _rows(self, own: NDArray[np.int64], at: At) -> NDArray[np.int64]:
         if self._has_wide:
             own = np.where(self._wide[at], np.bitwise_count(own), own)
         rows: NDArray[np.int64] = self._offset[at] + own
@@ -228,15 +234,19 @@ class Fitter:
             return found
         if gpus.milli:
             holds = (snapshot.milli[at] >= gpus.milli) & (snapshot.share_mib[at] >= gpus.share_mib)
-            return np.where(holds.any(axis=1), _FITS, _SHARE_TAKEN)
+            owed = snapshot.owed_shares[at]
+            fits = holds.any(axis=1) if not owed.any() else _shares_of(snapshot.milli[at], holds, gpus) > owed
+            return np.where(fits, _FITS, _SHARE_TAKEN)
         if gpus.slices:
             free: NDArray[np.int32] = self._free_slices(gpus.profile)[at]
             return np.where(free < gpus.slices, _NO_SLICE, _FITS)
         return np.zeros(len(snapshot.pods[at]), np.uint8)
 
     def _free_slices(self, profile: str) -> NDArray[np.int32]:
-        found = self.snapshot.slices.get(profile)
-        return np.zeros(len(self.snapshot), np.int32) if found is None else found
+        found, owed = self.snapshot.slices.get(profile), self.snapshot.owed_slices.get(profile)
+        if found is None:
+            return np.zeros(len(self.snapshot), np.int32)
+        return found if owed is None else np.maximum(found - owed, 0)
 
     @functools.cached_property
     def divisions(self) -> tuple[int, ...]:
@@ -265,7 +275,7 @@ class Fitter:
             on_card = snapshot.milli // gpus.milli
             if gpus.share_mib:
                 on_card = np.minimum(on_card, snapshot.share_mib // gpus.share_mib)
-            np.minimum(room, on_card.sum(axis=1), out=room)
+            np.minimum(room, on_card.sum(axis=1) - snapshot.owed_shares, out=room)
         elif gpus.slices:
             np.minimum(room, self._free_slices(gpus.profile) // gpus.slices, out=room)
         room[self.when_empty(request) != Verdict.FITS] = 0
@@ -294,7 +304,10 @@ class Fitter:
         best = self._sets_of(request).best
         if self._wide[node]:
             return self._lowest(best, request.gpus.count, node)
-        return int(best[self._offset[node] + self.snapshot.free[node]])
+        return int(best[self._offset[node] + self._free_of(node)])
+
+    def _free_of(self, node: int) -> int:
+        return _less(int(self.snapshot.free[node]), int(self.snapshot.owed[node]))
 
     def masks(self, count: int, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
         """The best set of so many of each node's free cards, whatever their wiring; 0 where there are too few."""
@@ -306,7 +319,7 @@ class Fitter:
 
     def _lowest(self, best: NDArray[np.uint16], count: int, node: int) -> int:
         """Of a wide node, whose tables tell only whether there is a set."""
-        free = int(self.snapshot.free[node])
+        free = self._free_of(node)
         return cardsets.lowest(free, count) if best[self._offset[node] + free.bit_count()] else 0
 
     def gb_per_s(self, request: Request, node: int) -> float | None:
@@ -373,6 +386,20 @@ def _pods_of(best: NDArray[np.uint16], masks: NDArray[np.int64]) -> NDArray[np.i
         left = left ^ taken
         taken = best[left]
     return room
+
+
+def _less(free: int, owed: int) -> int:
+    """The mask without its lowest cards, as many as are owed."""
+    while free and owed > 0:
+        free &= free - 1
+        owed -= 1
+    return free
+
+
+def _shares_of(milli: NDArray[np.int32], holds: NDArray[np.bool_], gpus: Gpus) -> NDArray[np.int64]:
+    """Node -> shares of this size that its cards have left."""
+    left: NDArray[np.int64] = np.where(holds, milli // gpus.milli, 0).sum(axis=1)
+    return left
 
 
 def _piece(pieces: int | None) -> int:

@@ -31,7 +31,7 @@ from kgwe.placement.gang import GangPlanner
 from kgwe.placement.gang_plan import DomainWeights
 from kgwe.placement.node import CARD_MILLI, Gpus, Request, piece_milli
 from kgwe.placement.score import Weights
-from kgwe.placement.snapshot import Grant, Snapshot, bits
+from kgwe.placement.snapshot import Debt, Grant, Snapshot, bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -259,23 +259,26 @@ class Fleet:
         count = wanted.get(amounts.GPU, 0)
         cards = self._cards(held, count, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(amounts.MIG_PREFIX) and number]
-        short = cards.bit_count() < count
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(amounts.PODS, 1))]
-        for _ in range(min(wanted.get(amounts.SHARED, 0), CARD_MILLI)):
-            share = self._share(held, node, grants)
-            if share is None:
-                short = True
-                break
+        shares = min(wanted.get(amounts.SHARED, 0), CARD_MILLI)
+        while shares and (share := self._share(held, node, grants)) is not None:
+            shares -= 1
             if grants[0].whole_or_shared:
                 grants.append(share)
             else:
                 grants[0] = replace(grants[0], cards=share.cards, share=share.share)
+        missing: list[tuple[str, int]] = []
         for name, number in slices:
-            found = self._slices(name.removeprefix(amounts.MIG_PREFIX), number, node, holding.slices)
-            short |= len(found) < number
+            profile = name.removeprefix(amounts.MIG_PREFIX)
+            found = self._slices(profile, number, node, holding.slices)
+            if len(found) < number:
+                missing.append((profile, number - len(found)))
             if found:
                 grants.append(Grant(node, slices=found, pods=0))
-        return tuple(grants), short
+        # A share that is known to be of one card waits for that card, whatever else comes free.
+        owed = Debt(count - cards.bit_count(), 0 if holding.certain else shares, tuple(missing))
+        grants[0] = replace(grants[0], owed=owed)
+        return tuple(grants), bool(owed) or bool(shares)
 
     def _cards(self, held: _Held, count: int, node: int) -> int:
         """A mask of free cards: those that are known to be its own, else the engine's choice."""
@@ -381,7 +384,7 @@ def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
     rows = list(nodes)
     if not rows:
         return
-    for name in ("free", "cpu_milli", "memory_bytes", "pods"):
+    for name in ("free", "cpu_milli", "memory_bytes", "pods", "owed", "owed_shares"):
         getattr(target, name)[rows] = getattr(source, name)[rows]
     # Another node may have got wider, or lost the only slices of a profile: no concern of these rows.
     width = min(source.milli.shape[1], target.milli.shape[1])
@@ -390,6 +393,9 @@ def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
     for profile, counts in source.slices.items():
         if profile in target.slices:
             target.slices[profile][rows] = counts[rows]
+    for profile in {*source.owed_slices, *target.owed_slices}:
+        none = np.zeros(len(target), np.int32)
+        target.owed_slices.setdefault(profile, none)[rows] = source.owed_slices.get(profile, none)[rows]
     for node in rows:
         for card in source.nodes[node].cut:
             if (node, card) in source.free_slices:

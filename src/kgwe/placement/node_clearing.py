@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement import eviction
+from kgwe.placement import clearing_curves, eviction
 from kgwe.placement.fit import Verdict
 from kgwe.placement.node import CARD_MILLI
 
@@ -95,13 +95,11 @@ class OnNode(eviction.Problem):
             self._need(request.memory_bytes - int(snapshot.memory_bytes[node]), lambda grant: grant.memory_bytes)
         self._need(1 - int(snapshot.pods[node]), lambda grant: grant.pods)
         if gpus.count:
-            self._need(gpus.count - int(snapshot.free[node]).bit_count(), _cards_touched)
+            free = int(snapshot.free[node]).bit_count() - int(snapshot.owed[node])
+            self._need(gpus.count - free, lambda grant: clearing_curves.freed(grant, request))
         elif gpus.slices:
-            free = snapshot.slices[gpus.profile][node] if gpus.profile in snapshot.slices else 0
-            self._need(
-                gpus.slices - int(free),
-                lambda grant: sum(placed.profile.name == gpus.profile for _, placed in grant.slices),
-            )
+            free = clearing_curves.free_slices(snapshot, gpus.profile, node)
+            self._need(gpus.slices - free, lambda grant: clearing_curves.freed(grant, request))
         elif gpus.milli:
             # One card has to come to the whole share; which one is open.
             for card in range(snapshot.shapes[snapshot.shape[node]].cards):
@@ -170,11 +168,6 @@ def best_node(pool: Pool, problems: Iterable[OnNode]) -> tuple[Found, int]:
         if found.picked is not None:
             best, node, weight = found.picked, problem.node, pool.weight(found.picked)
     return eviction.Found(best, proven), node
-
-
-def _cards_touched(grant: Grant) -> int:
-    """Cards that can come free by it: a shared one may still be held by others."""
-    return grant.cards.bit_count() + (grant.share is not None)
 
 
 def _milli_on(card: int) -> Callable[[Grant], int]:

@@ -11,7 +11,7 @@ which nodes are newer than what it has seen.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,6 +32,21 @@ _GB_IN_MIB = 1e9 / 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Debt:
+    """Cards, shares and slices (by profile) that a pod on an overcommitted node has and that nobody could book."""
+
+    cards: int = 0
+    shares: int = 0
+    slices: tuple[tuple[str, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.cards or self.shares or self.slices)
+
+
+NO_DEBT: Final = Debt()
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """What one pod holds of one node: whole cards, a share of one, or slices, never a mixture."""
 
@@ -46,6 +61,8 @@ class Grant:
     slices: tuple[tuple[int, Placement], ...] = ()
     #: pod slots; 0 for all but the first grant of a pod that holds several kinds
     pods: int = 1
+    #: what its pod has beyond what its node could give: it gets that before others when something comes free there
+    owed: Debt = NO_DEBT
 
     def __post_init__(self) -> None:
         kinds = bool(self.cards) + (self.share is not None) + bool(self.slices)
@@ -83,6 +100,10 @@ class Snapshot:
     free_slices: dict[tuple[int, int], list[Placement]]
     #: node -> how far it can be relied on, 0..1
     reliability: NDArray[np.float64]
+    #: node -> cards and shares that overcommitted pods have coming; profile -> node -> slices
+    owed: NDArray[np.int32]
+    owed_shares: NDArray[np.int32]
+    owed_slices: dict[str, NDArray[np.int32]] = field(default_factory=dict)
     version: int = 0
     changed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -126,6 +147,8 @@ class Snapshot:
             slices=slices,
             free_slices=free_slices,
             reliability=np.array([node.reliability for node in listed], dtype=np.float64),
+            owed=np.zeros(len(listed), dtype=np.int32),
+            owed_shares=np.zeros(len(listed), dtype=np.int32),
             changed=np.zeros(len(listed), dtype=np.int64),
         )
 
@@ -229,8 +252,18 @@ class Snapshot:
                 held.append(placed)
                 held.sort(key=lambda each: each.start)
             self.slices[placed.profile.name][node] -= sign
+        if grant.owed:
+            self._book_debt(node, grant.owed, sign)
         self.version += 1
         self.changed[node] = self.version
+
+    def _book_debt(self, node: int, owed: Debt, sign: int) -> None:
+        self.owed[node] += sign * owed.cards
+        self.owed_shares[node] += sign * owed.shares
+        for profile, count in owed.slices:
+            if profile not in self.owed_slices:
+                self.owed_slices[profile] = np.zeros(len(self), dtype=np.int32)
+            self.owed_slices[profile][node] += sign * count
 
     def _book_cards(self, node: int, cards: int, sign: int) -> None:
         full = self.nodes[node].shape.memory_mib or 0

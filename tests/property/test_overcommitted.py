@@ -1,0 +1,104 @@
+"""Nodes whose pods hold more GPUs than there are (bound by `nodeName`): nothing is stopped there unless it helps."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.machines import nvswitch
+
+from kgwe.model import amounts, domains
+from kgwe.placement.gang_plan import GangPlan
+from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.live import Fleet, Holding
+from kgwe.placement.node import Gpus, Node, Request, Shape
+from kgwe.placement.planning import Ask, Plan, plan
+from kgwe.placement.preempt import PreemptionPlan, Why, plan_preemption
+from kgwe.placement.running import Member, Running
+from kgwe.placement.shadow import Shadow
+
+CARDS = 4
+SHAPE = Shape(nvswitch(CARDS), "H100-SXM5-80GB", 81_920, "hopper")
+NAMES = ("a", "b")
+
+# (node, cards, priority, may be stopped)
+Bound = tuple[str, int, int, bool]
+bound = st.tuples(st.sampled_from(NAMES), st.integers(0, CARDS + 1), st.sampled_from([0, 1, 9]), st.booleans())
+bookings = st.lists(bound, max_size=7)
+
+
+def fleet_with(pods: list[Bound]) -> Fleet:
+    fleet = Fleet()
+    places = [domains.Place(name, ("leaf", "spine"), gb_per_s=50.0) for name in NAMES]
+    fleet.set_nodes([Node(name, SHAPE, 64_000, 2**40) for name in NAMES], domains.build(places, ("leaf", "spine")))
+    for number, (node, cards, _, _) in enumerate(pods):
+        fleet.hold(f"p{number}", Holding(node, {amounts.GPU: cards, amounts.PODS: 1}))
+    return fleet
+
+
+def running(fleet: Fleet, pods: list[Bound]) -> list[Running]:
+    found = []
+    for number, (_, cards, priority, preemptible) in enumerate(pods):
+        (grant,) = fleet.grants(f"p{number}")
+        member = Member(f"p{number}", Request(Gpus(count=cards)), grant)
+        found.append(Running(f"p{number}", (member,), priority, preemptible))
+    return found
+
+
+def room(pods: list[Bound], left: set[str]) -> dict[str, int]:
+    """Cards that nobody has, counted by hand."""
+    held = dict.fromkeys(NAMES, 0)
+    for number, (node, cards, _, _) in enumerate(pods):
+        held[node] += cards * (f"p{number}" in left)
+    return {node: max(0, CARDS - cards) for node, cards in held.items()}
+
+
+def check(pods: list[Bound], cards: int, count: int) -> None:
+    fleet, priority = fleet_with(pods), 5
+    everyone = {f"p{number}" for number in range(len(pods))}
+    lower = {f"p{number}" for number, (_, _, each, may) in enumerate(pods) if may and each < priority}
+    request = Request(Gpus(count=cards))
+    wanted = request if count == 1 else GangRequest.of(request, count)
+    copy = Shadow(fleet)
+    copy.sync()
+
+    made = plan_preemption(copy.fitter, fleet.tree, wanted, running(fleet, pods), 0.0, priority=priority)
+
+    def fits(left: set[str]) -> bool:
+        return sum(free // cards for free in room(pods, left).values()) >= count
+
+    if not isinstance(made, PreemptionPlan):
+        assert not fits(everyone - lower), "stopping all of them would have been enough"
+        assert (made.reason is Why.NOTHING_LOWER) == (not lower)
+        return
+    victims = {victim.workload for victim in made.victims}
+    assert victims <= lower
+    assert fits(everyone - victims), "stopped for nothing"
+    for victim in victims:
+        assert not fits(everyone - victims | {victim}), "a victim that could be spared"
+        fleet.drop(victim)
+    ask = Ask("w", request, {amounts.GPU: cards, amounts.PODS: 1}, count)
+    answer = plan(fleet, ask)
+    assert isinstance(answer, Plan), f"the victims are gone and it still does not fit: {answer.message}"
+
+
+@example([("a", 4, 0, True), ("a", 4, 9, False), ("b", 4, 9, False)], 4)
+@example([("a", 2, 0, True), ("a", 2, 0, True), ("a", 2, 9, False), ("b", 4, 9, False)], 2)
+@example([("a", 4, 9, False), ("a", 4, 0, True), ("b", 4, 9, False)], 1)
+@given(bookings, st.integers(1, CARDS))
+def test_victims_of_a_pod_are_stopped_only_if_it_then_fits(pods: list[Bound], cards: int):
+    check(pods, cards, 1)
+
+
+@example([("a", 4, 0, True), ("a", 4, 9, False), ("b", 4, 0, True)], 4, 2)
+@given(bookings, st.integers(1, CARDS), st.integers(2, 4))
+def test_victims_of_a_gang_are_stopped_only_if_it_then_fits(pods: list[Bound], cards: int, count: int):
+    check(pods, cards, count)
+
+
+@given(bookings, st.integers(1, CARDS))
+def test_what_is_planned_now_fits_beside_all_who_hold_something(pods: list[Bound], cards: int):
+    fleet = fleet_with(pods)
+    everyone = {f"p{number}" for number in range(len(pods))}
+    found = plan(fleet, Ask("w", Request(Gpus(count=cards)), {amounts.GPU: cards, amounts.PODS: 1}))
+    assert isinstance(found, Plan) == any(free >= cards for free in room(pods, everyone).values())
+    assert not isinstance(found, GangPlan)
