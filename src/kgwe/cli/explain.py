@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from cyclopts import App, Parameter
 
 from kgwe import errors
 from kgwe.apps.whatif import explain as app_explain
-from kgwe.apps.whatif import view, words
+from kgwe.apps.whatif import limited, view, words
 from kgwe.apps.whatif.explanation import Explanation
 from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
@@ -23,21 +24,28 @@ app = App(
     help="""Why a GPUWorkload or pod is where it is, or why it waits and what would start it.
 
 Reads the API alone: no scheduler has to run, and nothing is written. Why something waits is found out on the cluster
-as it is now, by the same planner that the scheduler uses; what the scheduler itself said is shown beside it.""",
+as it is now, by the same planner that the scheduler uses; what the scheduler itself said is shown beside it. For a user
+who may read no more than one namespace, explain shows status, conditions and Events, and says what it cannot see.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe explain llm-training
   kgwe explain llm-training -n research -o yaml
-  kgwe explain pod/trainer-0                  a pod, where a workload has the same name""",
+  kgwe explain pod/trainer-0                  a pod, where a workload has the same name
+  kgwe explain gpuworkload.gpu.warp.dev/small  where both kinds of GPUWorkload have the name""",
 )
 
 Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
-_KINDS: dict[str, app_explain.Kind] = {
-    "pod": "pod",
-    "pods": "pod",
-    "workload": "workload",
-    "gpuworkload": "workload",
-    "gpuworkloads": "workload",
+_WORKLOADS = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD)
+# Prefix -> kind and API group; the names kubectl takes too.
+_KINDS: dict[str, tuple[app_explain.Kind, str]] = {
+    "pod": ("pod", ""),
+    "pods": ("pod", ""),
+    "workload": ("workload", ""),
+    "gpuworkload": ("workload", ""),
+    "gpuworkloads": ("workload", ""),
+    **{f"{each.kind.lower()}.{each.group}": ("workload", each.group) for each in _WORKLOADS},
+    **{each.full_name: ("workload", each.group) for each in _WORKLOADS},
+    **{short: ("workload", each.group) for each in _WORKLOADS for short in each.type.definition.short_names},
 }
 
 
@@ -67,12 +75,13 @@ def explain(
         How to reach the API server.
     """
     logs.configure(level="error")
+    group = ""
     prefix, slash, rest = name.partition("/")
     if slash:
         if prefix.lower() not in _KINDS:
             raise errors.Permanent(f"{name!r}: give NAME, pod/NAME or workload/NAME, and the namespace with -n")
-        kind, name = _KINDS[prefix.lower()], rest
-    told = asyncio.run(_explain(name, namespace, kind, kubeconfig))
+        (kind, group), name = _KINDS[prefix.lower()], rest
+    told = asyncio.run(_explain(_Asked(name, namespace, kind, group), kubeconfig))
     sys.stdout.write(_printed(told, output))
     return 0
 
@@ -85,20 +94,38 @@ def _printed(told: Explanation, output: str) -> str:
     return words.text(told)
 
 
-async def _explain(
-    name: str, namespace: str | None, kind: app_explain.Kind | None, kubeconfig: Path | None
-) -> Explanation:
+@dataclass(frozen=True)
+class _Asked:
+    """Whose explanation."""
+
+    name: str
+    #: None: that of the kubeconfig
+    namespace: str | None
+    kind: app_explain.Kind | None
+    group: str
+
+
+async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-explain") as client:
-        where = namespace or client.namespace
-        seen = await view.read(client)
+        where = asked.namespace or client.namespace
         try:
-            subject = app_explain.find(seen, name, where, kind)
-        except errors.NotFound:
-            ended = await _ended(client, name, where) if kind != "workload" else None
-            if ended is None:
+            seen = await view.read(client)
+        except view.Unseen:
+            seen = await view.read_namespace(client, where)
+        try:
+            subject = app_explain.find(seen, asked.name, where, asked.kind, asked.group)
+        except errors.NotFound as exc:
+            ended = await _ended(client, asked.name, where) if asked.kind != "workload" else None
+            if ended is not None:
+                return ended
+            if not seen.warnings:
                 raise
-            return ended
-        return app_explain.explain(seen, subject)
+            raise errors.NotFound(f"{exc} ({'; '.join(seen.warnings)})") from exc
+        if not seen.namespace:
+            return app_explain.explain(seen, subject)
+        happened, problem = await limited.events(view.read_only(client), subject)
+        seen.warnings += (problem,) if problem else ()
+        return limited.explain_limited(seen, subject, happened)
 
 
 async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation | None:

@@ -45,6 +45,11 @@ class Resource(Generic[T]):
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def full_name(self) -> str:
+        """`gpuworkloads.kgwe.nvidia.io`, as kubectl takes it: no other kind is meant."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The request path; without a namespace a namespaced kind is addressed across all of them."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]

@@ -25,7 +25,13 @@ NAMESPACE = "kgwe-system"
 async def install(client: KubeClient) -> None:
     """Kinds, rights, and the admission policy where the API server has such a thing."""
     await crds.install(client)
-    for rights in ("deploy/rbac.yaml", "deploy/mig.yaml", "deploy/warnings.yaml", "deploy/priority.yaml"):
+    for rights in (
+        "deploy/rbac.yaml",
+        "deploy/mig.yaml",
+        "deploy/roles.yaml",
+        "deploy/warnings.yaml",
+        "deploy/priority.yaml",
+    ):
         await manifests.apply(client, manifests.load(assets.path(rights)))
     with contextlib.suppress(errors.NotFound):
         await manifests.apply(client, manifests.load(assets.path("deploy/admission.yaml")))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
+from kgwe.model import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,6 +98,14 @@ class Placement:
 def resource_of(profile: str) -> str:
     """`nvidia.com/mig-1g.10gb.me` of `1g.10gb+me`."""
     return f"nvidia.com/mig-{profile.replace('+', '.')}"
+
+
+def profile_of(resource: str) -> str:
+    """`1g.10gb+me` of `nvidia.com/mig-1g.10gb.me`; empty for a resource that is no slice."""
+    if not resource.startswith(amounts.MIG_PREFIX):
+        return ""
+    size, unit, extra = resource.removeprefix(amounts.MIG_PREFIX).partition("gb")
+    return size + unit + extra.replace(".", "+", 1)
 
 
 def parse_placement(geometry: Geometry, text: str) -> Placement:

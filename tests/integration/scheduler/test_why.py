@@ -113,6 +113,18 @@ async def test_every_suggestion_starts_the_work(bed: Bed):
     await bed.until_phase(late, "Running")
 
 
+async def test_a_name_of_both_kinds_is_asked_back(bed: Bed):
+    await bed.submit(kgwe("twin", 1))
+    await bed.submit(warp("twin", 1))
+    seen = await view.read(bed.client)
+    with pytest.raises(errors.Permanent, match=r"gpuworkload\.gpu\.warp\.dev/twin or gpuworkload\.kgwe"):
+        explain.find(seen, "twin", "default")
+    for prefix, kind in (("gw", "kgwe.nvidia.io"), ("gpuworkload.gpu.warp.dev", "gpu.warp.dev")):
+        code, out, err = await command(bed, "explain", f"{prefix}/twin")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"GPUWorkload.{kind} default/twin")
+
+
 async def test_what_is_not_there_is_answered_with_what_is(bed: Bed):
     await bed.submit(kgwe("llm-training", 1))
     seen = await view.read(bed.client)

@@ -40,9 +40,15 @@ def test_a_kind_is_found_by_any_of_its_names(capsys):
 
 
 def test_a_name_two_groups_share_prints_both(capsys):
-    command.run("gpuw", "GPUWorkload")
+    command.run("GPUWorkload")
     groups = [each["spec"]["group"] for each in yaml.safe_load_all(capsys.readouterr().out)]
     assert sorted(groups) == ["gpu.warp.dev", "kgwe.nvidia.io"]
+
+
+def test_no_two_kinds_share_a_short_name():
+    short = [name for kind in crds.KINDS for name in kind.definition.short_names]
+    assert len(short) == len(set(short))
+    assert {"gw", "gpuw"} <= set(short)
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones():

@@ -10,7 +10,7 @@ from kgwe.apps.scheduler import jobs, phases
 from kgwe.apps.scheduler.runs import Run
 from kgwe.apps.scheduler.workload import Details, Status, from_kgwe, from_warp, status_patch
 from kgwe.kube import resources
-from kgwe.kube.api.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec
+from kgwe.kube.api.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec, MIGRequest
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.fleet import Cards
@@ -211,3 +211,59 @@ def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
     assert told["message"] == "needs a leaf"
     assert "require spine instead of leaf" in told["reasons"]
     assert told["estimatedStart"] == {"p50": "t5", "p90": "t9"}
+
+
+def asking(**requirements):
+    meta = ObjectMeta(name="w", namespace="ns", uid="u", generation=2)
+    spec = GPUWorkloadSpec(gpuRequirements=GPURequirements(**requirements))
+    return from_kgwe(GPUWorkload(metadata=meta, spec=spec))
+
+
+@pytest.mark.parametrize(
+    ("requirements", "shown"),
+    [
+        ({"count": 8}, "8"),
+        ({"mig": MIGRequest("1g.10gb", 2)}, "2×1g.10gb"),
+        ({"mig": MIGRequest("1g.10gb+me", 1)}, "1×1g.10gb+me"),
+        ({"share": 0.5}, "0.5"),
+        ({"share": 1 / 3}, "0.33"),
+    ],
+)
+def test_the_gpus_that_a_workload_asks_for_are_shown_as_people_write_them(requirements, shown):
+    made = asking(**requirements)
+    assert written(made, phases.pending(made, "TooLarge", "", "t1"))["requestedGPUs"] == shown
+
+
+def test_the_gpus_of_all_pods_are_shown_as_one_number():
+    meta = ObjectMeta(name="w", namespace="ns", uid="u", generation=2)
+    spec = GPUWorkloadSpec(gpuRequirements=GPURequirements(count=32), gpusPerPod=8)
+    assert from_kgwe(GPUWorkload(metadata=meta, spec=spec)).gpus == "32"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shown"), [(["a"], "a"), (["a", "a"], "a"), (["a", "b"], "a +1"), (["a", "b", "c", "a", "d"], "a +3")]
+)
+def test_the_first_node_is_shown_with_the_number_of_others(nodes, shown):
+    made = kgwe_workload()
+    of = run(*(Seat(node, 1) for node in nodes))
+    assert written(made, phases.running(made, placement(of, made), "t1"))["nodeSummary"] == shown
+
+
+def test_ended_work_has_the_conditions_of_a_job():
+    done = BUILDERS["succeeded"](workload())
+    failed = BUILDERS["failed"](workload())
+    never = BUILDERS["gave_up"](workload())
+    assert conditions(done)["Complete"][:2] == ("True", "CompletionsReached")
+    assert "Failed" not in conditions(done)
+    for status in (failed, never):
+        assert conditions(status)["Failed"][0] == "True"
+        assert "Complete" not in conditions(status)
+
+
+def test_work_that_lost_a_gpu_is_degraded_until_it_is_whole_again():
+    lost = phases.running(workload(), PLACED, "t1", ("NoCapacity", "GPU 3 of node n1 failed"))
+    assert conditions(lost)["Degraded"] == ("True", "NoCapacity", "t1")
+    assert lost.message == "running on n1; GPU 3 of node n1 failed"
+    whole = phases.running(replace(workload(), status=lost), PLACED, "t2")
+    assert "Degraded" not in conditions(whole)
+    assert whole.message == "running on n1"

@@ -40,7 +40,7 @@ class Damping:
     """Faults of nodes and of cards, each with its time. All times are the caller's monotonic clock."""
 
     def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
-        self._patience = patience
+        self.patience = patience
         self._nodes: dict[str, _Seen] = {}
         self._cards: dict[tuple[str, int], float] = {}  # (node, card) -> since
         self._hold_until = 0.0
@@ -85,7 +85,7 @@ class Damping:
             for seen in self._nodes.values():
                 seen.believed = seen.believed or self._due(seen) <= now
         later = [max(at, held_until) for at in due if max(at, held_until) > now]
-        later += [at + self._patience.gather_s for at in self._cards.values() if at + self._patience.gather_s > now]
+        later += [at + self.patience.gather_s for at in self._cards.values() if at + self.patience.gather_s > now]
         return min(later, default=None)
 
     def down(self) -> frozenset[str]:
@@ -96,7 +96,7 @@ class Damping:
         """Node -> mask of the cards believed to have failed."""
         found: dict[str, int] = {}
         for (name, card), since in self._cards.items():
-            if since + self._patience.gather_s <= now:
+            if since + self.patience.gather_s <= now:
                 found[name] = found.get(name, 0) | 1 << card
         return found
 
@@ -106,17 +106,17 @@ class Damping:
         return self._hold_until
 
     def _due(self, seen: _Seen) -> float:
-        wait_s = self._patience.gather_s if seen.fault is Fault.LOST else self._patience.not_ready_s
+        wait_s = self.patience.gather_s if seen.fault is Fault.LOST else self.patience.not_ready_s
         return seen.since + wait_s
 
     def _storm(self, now: float, nodes: int) -> float:
         """Until when to wait because so much fails at once; 0: it does not."""
         count = len(self._nodes)
-        if count < self._patience.least or count <= self._patience.share * nodes:
-            self._hold_until, self._hold_s, self._counted = 0.0, self._patience.hold_s, 0
+        if count < self.patience.least or count <= self.patience.share * nodes:
+            self._hold_until, self._hold_s, self._counted = 0.0, self.patience.hold_s, 0
             return 0.0
         if count > self._counted and self._hold_until <= now:
             self._hold_until = now + self._hold_s
-            self._hold_s = min(2 * self._hold_s, self._patience.longest_hold_s)
+            self._hold_s = min(2 * self._hold_s, self.patience.longest_hold_s)
             self._counted = count
         return self._hold_until

@@ -24,6 +24,7 @@ class Memory:
     planned_for: Ask | None = None  # what the planner was last asked
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
+    warn_at: float = 0.0  # when the next Warning is due, while it waits without room
     retry_at: float = 0.0  # not before this time
     created_at: float | None = None  # when a Job was created that the watch has not shown yet
     job_uid: str = ""

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from kgwe.placement.planning import Refusal
 
 SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
+#: as on a Job: `kubectl wait --for=condition=Complete` ends when the work does
+COMPLETE, FAILED = "Complete", "Failed"
+#: it runs, or should, and is not whole: a node or GPU failed under it
+DEGRADED = "Degraded"
 # The CRD allows more; nobody reads more, and the API server's own messages can be very long.
 _MESSAGE_CHARS = 1024
 # Nodes and UUIDs that a status lists: an object has room for 1.5 MiB, and every write carries all of it.
@@ -34,6 +38,8 @@ _MOST_LISTED = 512
 
 Verdict = tuple[bool, str, str]
 """(status, reason, message) of one condition."""
+Trouble = tuple[str, str]
+"""(reason, message): why a workload that has its place is not whole."""
 
 
 def pending(workload: Workload, reason: str, message: str, now: str) -> Status:
@@ -60,16 +66,21 @@ def gave_up(workload: Workload, reason: str, message: str, now: str) -> Status:
     """Failed without ever having had a Job."""
     status = Status(phase=Phase.FAILED, message=_cut(message), retry_count=retries(workload), completion_time=now)
     verdict = (False, reason, message)
-    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: verdict, SUCCEEDED: verdict})
+    verdicts = {SCHEDULED: verdict, SUCCEEDED: verdict, FAILED: (True, reason, message)}
+    return _conditioned(workload, status, workload.meta.generation, now, verdicts)
 
 
-def scheduled(workload: Workload, placed: Placement, now: str, message: str = "") -> Status:
-    return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts={})
+def scheduled(
+    workload: Workload, placed: Placement, now: str, message: str = "", trouble: Trouble | None = None
+) -> Status:
+    verdicts = _troubled(trouble)
+    return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts=verdicts)
 
 
-def running(workload: Workload, placed: Placement, now: str) -> Status:
-    message = f"running on {placed.where}"
-    verdicts = {RUNNING: (True, "PodRunning", message)}
+def running(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
+    """It runs, as a whole or (`trouble`) with a part of it lost."""
+    message = f"running on {placed.where}" + (f"; {trouble[1]}" if trouble else "")
+    verdicts = {RUNNING: (True, "PodRunning", message), **_troubled(trouble)}
     status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
     return replace(status, start_time=workload.status.start_time or now)
 
@@ -78,7 +89,11 @@ def finished(workload: Workload, placed: Placement, run: Run, ended: core.Condit
     success = ended.type == "Complete"
     message = "completed" if success else (ended.message or ended.reason or "the Job failed")
     reason = ended.reason or ended.type
-    verdicts = {RUNNING: (False, reason, message), SUCCEEDED: (success, reason, message)}
+    verdicts = {
+        RUNNING: (False, reason, message),
+        SUCCEEDED: (success, reason, message),
+        COMPLETE if success else FAILED: (True, reason, message),
+    }
     phase = Phase.SUCCEEDED if success else Phase.FAILED
     status = _with_job(workload, placed, now, phase=phase, message=message, verdicts=verdicts)
     return replace(
@@ -100,6 +115,7 @@ class Placement:
         self.generation = run.generation
         self.placed = _placed(run, workload.status.placed, cards)
         self.where = run.node if self.placed.node_count == 1 else f"{self.placed.node_count} nodes"
+        self.nodes = f"{run.node} +{self.placed.node_count - 1}" if self.placed.node_count > 1 else run.node
         self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy}"
         if note := run.meta.annotations.get(strays.NOTE_ANNOTATION):
             running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
@@ -144,6 +160,7 @@ def _with_job(
         phase=phase,
         message=_cut(message),
         node=placed.node,
+        nodes=placed.nodes,
         job_name=placed.job_name,
         retry_count=old.retry_count if same_run else 0,
         last_schedule_time=(old.last_schedule_time if same_run else None) or now,
@@ -164,7 +181,11 @@ def _conditioned(workload: Workload, status: Status, generation: int, now: str, 
         old = before.get(type_)
         since = old.lastTransitionTime if old is not None and old.status == value else now
         conditions.append(Condition(type_, value, reason, _cut(message), since, generation))
-    return replace(status, observed_generation=generation, conditions=tuple(conditions))
+    return replace(status, gpus=workload.gpus, observed_generation=generation, conditions=tuple(conditions))
+
+
+def _troubled(trouble: Trouble | None) -> dict[str, Verdict]:
+    return {} if trouble is None else {DEGRADED: (True, *trouble)}
 
 
 def _cut(message: str) -> str:

@@ -109,3 +109,8 @@ def refused(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
 def plan_timeout_s(config: SchedulerConfig | None, default_s: float) -> float:
     """How long a plan may take to come true."""
     return default_s if config is None else quantity.parse_duration(config.spec.schedulingTimeout)
+
+
+def attempts(config: SchedulerConfig | None) -> int | None:
+    """Placements in a row that may come to nothing before a workload waits for a change; None: any number."""
+    return None if config is None else config.spec.maxSchedulingAttempts

@@ -24,7 +24,8 @@ from kgwe import errors
 from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
 from kgwe.apps.scheduler.memory import SETTLE_S, Memory
 from kgwe.apps.scheduler.plantext import PlanTooLarge
-from kgwe.apps.scheduler.workload import WARP, Workload, status_patch
+from kgwe.apps.scheduler.waiting import WaitingNotices
+from kgwe.apps.scheduler.workload import WARP, Workload
 from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import timestamp
 from kgwe.kube.api.gpuworkload import Phase
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.standing import Unplaced
     from kgwe.apps.scheduler.state import Key
     from kgwe.kube.api import core
-    from kgwe.placement.planning import Ask, Plan, Refusal
+    from kgwe.placement.planning import Ask, Plan
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +51,9 @@ Result = Literal["done", "waiting", "retry"]
 _STARTS_PER_S = 50.0
 # A Job not seen this long after its creation is asked for again; until then asking would only be refused.
 _WATCH_LAG_S = 10.0
-# Rewrites of waiting messages over all workloads together, per second, at most.
-_MESSAGES_PER_S = 10.0
+# A workload whose attempts are used up is tried again after this long even if no change was seen.
+_EXHAUSTED_S = 300.0
+EXHAUSTED = "AttemptsExhausted"
 
 
 class Reconciler:
@@ -76,13 +78,20 @@ class Reconciler:
         self._clock = clock
         self._memory: dict[str, Memory] = {}
         self._starting: set[str] = set()  # workloads with a place that do not run yet
+        self._exhausted: dict[str, int] = {}  # workload whose attempts are used up -> generation of the fleet then
+        self._waiting = WaitingNotices(
+            self._write, planner, interval_s=means.settings.message_interval_seconds, requeue=requeue
+        )
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
+        #: why a workload that has its place is not whole
+        self.trouble: Callable[[str], phases.Trouble | None] = lambda _owner: None
 
     def gone(self, uid: str) -> None:
         """The workload object no longer exists."""
         self.planner.forget(uid)
         self._memory.pop(uid, None)
         self._starting.discard(uid)
+        self._exhausted.pop(uid, None)
         self._write.forget(uid)
 
     def abandon(self, key: Key) -> None:
@@ -100,6 +109,16 @@ class Reconciler:
         status = phases.pending(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
         with contextlib.suppress(errors.KgweError):
             await self._write.status(workload, status)
+
+    def nodes_changed(self) -> None:
+        """Nodes or their network may have changed: workloads whose attempts are used up get new ones."""
+        generation = self._state.fleet.generation if self._exhausted else 0
+        for uid in [uid for uid, known in self._exhausted.items() if known != generation]:
+            del self._exhausted[uid]
+            key, memory = self._state.keys.get(uid), self._memory.get(uid)
+            if key is not None and memory is not None:
+                memory.retry_at, memory.refusals = 0.0, 0
+                self._requeue(key, 0.0)
 
     def is_echo(self, workload: Workload) -> bool:
         """Whether this is what we wrote last, and whatever came since was looked at: then nothing is left to do."""
@@ -162,7 +181,7 @@ class Reconciler:
         self.planner.want(ask)
         held = self.planner.held.get(workload.meta.uid)
         if held is not None:
-            await self._tell_waiting(workload, memory, held, now)
+            await self._waiting.tell(workload, memory, held, now)
         if memory.avoid:
             self._requeue(workload.key, min(memory.avoid.values()) - now + SETTLE_S)
         return "waiting"
@@ -174,40 +193,6 @@ class Reconciler:
         if memory.ask is None or memory.asked != asked:
             memory.ask, memory.asked = jobs.ask(workload, template, asked[0]), asked
         return memory.ask
-
-    async def _tell_waiting(self, workload: Workload, memory: Memory, held: Refusal, now: float) -> None:
-        """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
-        if memory.held_at is None:
-            memory.held_at = now
-        new = phases.waiting(workload, held, timestamp.seconds(), self._estimate(workload))
-        if status_patch(workload, new) is None:
-            return
-        told = workload.status.conditions[0] if workload.status.conditions else None
-        is_news = (
-            told is None
-            or told.reason != held.reason
-            or workload.status.phase != Phase.PENDING
-            or workload.status.observed_generation != workload.meta.generation
-        )
-        pace_s = len(self.planner.waiting) / _MESSAGES_PER_S
-        if is_news:
-            due = max(memory.held_at + SETTLE_S, memory.told_at + (pace_s if memory.told_at else 0))
-        else:
-            due = memory.told_at + max(self._settings.message_interval_seconds, pace_s)
-        if now < due:
-            self._requeue(workload.key, due - now)
-            return
-        memory.told_at = now
-        await self._write.status(workload, new)
-        self._requeue(workload.key, max(self._settings.message_interval_seconds, pace_s))
-        if told is None or told.reason != held.reason:
-            self._write.event(workload, "Normal", held.reason, held.message, action="Waiting")
-
-    def _estimate(self, workload: Workload) -> tuple[str, str] | None:
-        eta = self.planner.estimates.get(workload.meta.uid)
-        if eta is None or eta.p50_s is None or eta.p90_s is None:
-            return None
-        return timestamp.of(eta.p50_s), timestamp.of(eta.p90_s)
 
     # --- creating the Job -------------------------------------------------------------------------------
 
@@ -279,7 +264,8 @@ class Reconciler:
         if standing.is_running(workload, run, pods):
             memory.refusals, memory.unplaced_at = 0, None
             placed = self._placed(workload, run)
-            await self._write.status(workload, phases.running(workload, placed, timestamp.seconds()))
+            trouble = self.trouble(workload.meta.uid)
+            await self._write.status(workload, phases.running(workload, placed, timestamp.seconds(), trouble))
             self._warn_of_edit(workload, run)
             return "done"
         if run.suspended:
@@ -347,8 +333,8 @@ class Reconciler:
         if now - since < memory.settle_s:
             self._requeue(workload.key, since + memory.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
-            placed = self._placed(workload, run)
-            await self._write.status(workload, phases.scheduled(workload, placed, timestamp.seconds()))
+            placed, trouble = self._placed(workload, run), self.trouble(workload.meta.uid)
+            await self._write.status(workload, phases.scheduled(workload, placed, timestamp.seconds(), trouble=trouble))
         if why is None:
             self._warn_of_edit(workload, run)
         return "done"
@@ -372,9 +358,15 @@ class Reconciler:
         again_s = 0.0
         if memory.refusals > 1 or not at_once:
             again_s = backoff.delay_s(workload.backoff_s, memory.refusals - 1, self._rng.random())
-        memory.retry_at = self._clock() + again_s
         self._write.event(workload, "Warning", reason, message, action="Scheduling")
         log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
+        limit = policy.attempts(self._state.config)
+        if limit is not None and memory.refusals >= limit:
+            again_s = _EXHAUSTED_S
+            self._exhausted[workload.meta.uid] = self._state.fleet.generation
+            message = f"{limit} attempts in a row failed, the last with {reason}: {message}; edit the spec or the nodes"
+            reason, memory.refusals = EXHAUSTED, 0
+        memory.retry_at = self._clock() + again_s
         if again_s:
             self._requeue(workload.key, again_s)
             note = f"{message}; tried again in {again_s:.0f} s"

@@ -18,7 +18,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from kgwe.apps.scheduler import asking, truth
+from kgwe.apps.scheduler import asking, phases, truth
 from kgwe.apps.scheduler.census import Census
 from kgwe.apps.scheduler.damping import Damping, Patience
 from kgwe.apps.scheduler.losses import Losses, move_words
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.evictions import Evictions
     from kgwe.apps.scheduler.means import Means
+    from kgwe.apps.scheduler.phases import Trouble
     from kgwe.apps.scheduler.planner import Planner
     from kgwe.kube.api import core
     from kgwe.placement.live import Holding
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 _GATHER_S: Final = 1.0
 # What could not be written is tried again after this long.
 _AGAIN_S: Final = 2.0
+
+#: reasons of the condition Degraded, beside Recovering
+NO_CAPACITY: Final = "NoCapacity"
+LEFT_ALONE: Final = "LeftAlone"
 
 
 class Recovery:
@@ -73,6 +78,12 @@ class Recovery:
         )
         self._lacking: dict[str, float] = {}  # owner that was hit and finds no place -> since when
         self._left_alone: set[str] = set()
+        #: owner that was hit and stays as it is -> why
+        self._stuck: dict[str, Trouble] = {}
+        self._inherited: frozenset[str] = frozenset()  # owners that an earlier term called degraded
+        self._settled_at = 0.0  # until then that stands
+        #: hears of an owner whose trouble changed
+        self.on_trouble: Callable[[str], None] = _ignore
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
@@ -82,7 +93,34 @@ class Recovery:
         """Look at everything once: failures may be old, and plans stored that were not carried out."""
         for node in {place.node for owner in self._state.ledger.owners() for place in self._places(owner)}:
             self.health(node)
+        self._take_over_troubles()
         self.repairs.go_on()
+
+    def _take_over_troubles(self) -> None:
+        """A workload stays Degraded until this term has had the time to find out for itself."""
+        patience = self._damping.patience
+        self._settled_at = self._clock() + patience.gather_s + patience.not_ready_s + _GATHER_S
+        for workload in self._state.workloads.values():
+            stored = next((each for each in workload.status.conditions if each.type == phases.DEGRADED), None)
+            if stored is not None and workload.meta.uid in self._state.runs:
+                self._stuck[workload.meta.uid] = stored.reason, stored.message
+        self._inherited = frozenset(self._stuck)
+        if self._stuck:
+            self._look_at(self._settled_at)
+
+    def trouble(self, owner: str) -> Trouble | None:
+        """Why an owner that has its place is not whole; None: it is, as far as is known."""
+        repairing = self.repairs.under_way.get(owner)
+        return (Reason.RECOVERING, repairing.words) if repairing is not None else self._stuck.get(owner)
+
+    def _stick(self, owner: str, reason: str, words: str) -> None:
+        if self._stuck.get(owner) != (reason, words):
+            self._stuck[owner] = reason, words
+            self.on_trouble(owner)
+
+    def _unstick(self, owner: str) -> None:
+        if self._stuck.pop(owner, None) is not None:
+            self.on_trouble(owner)
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -113,6 +151,7 @@ class Recovery:
         self.repairs.under_way.pop(owner, None)
         self._suffices(owner)
         self._left_alone.discard(owner)
+        self._stuck.pop(owner, None)
         self.census.forget(owner)
 
     # --- looking ----------------------------------------------------------------------------------------
@@ -147,6 +186,9 @@ class Recovery:
         hit = [owner for owner in self._state.ledger.owners() if any(map(losses.hit, self._places(owner)))]
         for owner in set(self._lacking).difference(hit):
             self._suffices(owner)  # what it lost has come back
+        inherited = self._inherited if now < self._settled_at else frozenset()
+        for owner in set(self._stuck).difference(hit, inherited):
+            self._unstick(owner)
         self._left_alone.intersection_update(hit)
         if hit:
             self._plan(hit, losses)
@@ -219,17 +261,24 @@ class Recovery:
         cause = losses.words(self._places(owner), self._state.reader.fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
-            self.repairs.say(owner, "Warning", "LeftAlone", f"{cause}; its recovery policy is to do nothing")
+            words = f"{cause}; its recovery policy is to do nothing"
+            self.repairs.say(owner, "Warning", LEFT_ALONE, words)
+            self._stick(owner, LEFT_ALONE, words)
             return
         if repaired.outcome is Outcome.WAITS:
+            pods = "1 pod has" if repaired.missing == 1 else f"{repaired.missing} pods have"
+            words = f"{cause}; {pods} nowhere to move to: no free GPUs meet the requirements"
             if owner not in self._lacking:
-                words = f"{cause}; {repaired.missing} pods have no place that keeps what it requires, and wait for one"
                 self.repairs.say(owner, "Warning", Reason.RECOVERING, words)
             self._lack(running, since)
+            self._stick(owner, NO_CAPACITY, words)
             return
         self._suffices(owner)
         if repaired.missing:
             self._lack(running, since)
+            self._stick(owner, NO_CAPACITY, f"{cause}; {repaired.missing} of its pods have nowhere to move to")
+        else:
+            self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
         self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since)
@@ -253,3 +302,7 @@ class Recovery:
             lost = asking.lost_key(owner)
             self._planner.forget(lost)
             self._state.ledger.release(lost)
+
+
+def _ignore(_owner: str) -> None:
+    pass

@@ -88,6 +88,8 @@ class Repairs:
         self._again = again
         self._clock = clock
         self.under_way: dict[str, Repairing] = {}
+        #: hears of an owner whose repair begins or ends
+        self.on_change: Callable[[str], None] = _ignore
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -120,6 +122,7 @@ class Repairs:
             self._renew(owner, repaired)
         else:
             self._move_run(owner, repaired)
+        self.on_change(owner)
 
     @property
     def moving(self) -> int:
@@ -285,6 +288,8 @@ class Repairs:
         elif self._is_over(owner, repairing):
             del self.under_way[owner]
             log.info("recovery_ended", owner=owner, seconds=round(self._clock() - repairing.since, 2))
+        if owner not in self.under_way:
+            self.on_change(owner)
 
     def _is_over(self, owner: str, repairing: Repairing) -> bool:
         """Whether it will not come true any more: its run has ended or is gone, or nobody comes."""
@@ -328,3 +333,7 @@ class Repairs:
         group = self._gangs.group(owner)
         for pod, _ in list(group.members.values())[:1] if group is not None else ():
             self._events.record(Event(resources.POD, pod.metadata, type_, reason, words, "Recovery"))
+
+
+def _ignore(_owner: str) -> None:
+    pass

@@ -82,7 +82,7 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
         return None  # its pods are there, or were; our watch of them is a little behind
     kind, name = run.resource.kind, run.meta.name
-    advice = f"`kubectl describe {kind.lower()} {name}` says why (a quota, a policy)"
+    advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` says why (a quota, a policy)"
     return Unplaced(PODS_NOT_CREATED, f"its {kind} could not make all its pods; {advice}")
 
 

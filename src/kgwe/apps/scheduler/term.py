@@ -62,6 +62,8 @@ class Term:
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
         self._preemption = Preemption(means, self._planner, self._recovery.census)
         self._reconciler.excuse = self._recovery.repairs.excuse
+        self._reconciler.trouble = self._recovery.trouble
+        self._recovery.on_trouble = self._recovery.repairs.on_change = self._show
         self._planner.on_refused = self._preemption.refused
         self._workers: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
@@ -162,9 +164,16 @@ class Term:
         if workload is not None:
             self._recovery.repairs.touched(workload.meta.uid)
 
+    def _show(self, owner: str) -> None:
+        """What a workload's status should say has changed."""
+        key = self._state.keys.get(owner)
+        if key is not None:
+            self._queue.add(key)
+
     def _room(self) -> None:
         self._recovery.room()
         self._preemption.room()
+        self._reconciler.nodes_changed()
         self._planner.pass_soon()
 
     def _gone(self, uid: str) -> None:

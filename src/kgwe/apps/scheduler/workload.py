@@ -63,6 +63,9 @@ class Status:
     estimate: tuple[str, str] | None = None
     #: what would start it now, in words
     certificate: str = ""
+    #: what it asked for and where it is, as `kubectl get` shows them
+    gpus: str = ""
+    nodes: str = ""
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,6 +151,14 @@ class Workload:
     def key(self) -> tuple[str, str]:
         """(group, namespace/name): unique over both kinds."""
         return (self.kind.resource.group, self.meta.key)
+
+    @property
+    def gpus(self) -> str:
+        """The GPUs it asks for, for people: 8, 2×1g.10gb or 0.5."""
+        if self.share:
+            return f"{self.share:.2g}"
+        profile = mig.profile_of(self.resource)
+        return f"{self.per_pod}×{profile}" if profile else str(self.per_pod * self.pods)
 
     @property
     def serves(self) -> bool:
@@ -281,6 +292,8 @@ def _status(status: Any, node: str) -> Status:
         placed=_placed(status),
         estimate=_estimate(status),
         certificate=getattr(status, "reasons", "") if not node else "",
+        gpus=getattr(status, "requestedGPUs", ""),
+        nodes=getattr(status, "nodeSummary", ""),
     )
 
 
@@ -336,6 +349,8 @@ def _plan_body(status: Status) -> dict[str, Any]:
     why = placed.details
     estimate = status.estimate
     return {
+        "requestedGPUs": status.gpus or None,
+        "nodeSummary": status.nodes or None,
         "placements": [
             {"node": node, "pods": pods} | ({"gpus": list(gpus)} if gpus else {})
             for node, pods, gpus in placed.placements

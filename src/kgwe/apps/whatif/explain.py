@@ -24,7 +24,7 @@ from kgwe.apps.whatif.explanation import (
     Word,
 )
 from kgwe.apps.whatif.view import is_gpu_pod
-from kgwe.kube import dialects
+from kgwe.kube import dialects, resources
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.placement import explain as pure
 from kgwe.placement import planning
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from kgwe.placement.planning import Seat as PlannedSeat
 
 Kind = Literal["workload", "pod"]
+#: for kubectl: both kinds by their full names, because kubectl shows only one of two kinds of the same plural
+LISTED: Final = f"{resources.GPU_WORKLOAD.full_name},{resources.WARP_GPU_WORKLOAD.full_name},pods"
 
 # Others in front of it in the queue that are named.
 _AHEAD: Final = 5
@@ -51,16 +53,24 @@ _SIMILAR: Final = 5
 _UNSEATED: Final = 8
 
 
-def find(view: View, name: str, namespace: str, kind: Kind | None = None) -> Workload | core.Pod:
-    """The workload or pod of that name; NotFound, with names that come near, when there is none."""
-    found = {w.meta.key: w for w in view.state.workloads.values()} if kind != "pod" else {}
+def find(view: View, name: str, namespace: str, kind: Kind | None = None, group: str = "") -> Workload | core.Pod:
+    """The workload or pod of that name; NotFound, with names that come near, when there is none.
+
+    `group`: API group of the workload; Permanent when workloads of both groups have the name and it is left out.
+    """
+    every = view.state.workloads.values() if kind != "pod" else ()
+    workloads = [w for w in every if group in ("", w.kind.resource.group)]
     pods = {p.metadata.key: p for p in view.state.pods.values()} if kind != "workload" else {}
     key = f"{namespace}/{name}"
-    if key in found:
-        return found[key]
+    found = [w for w in workloads if w.meta.key == key]
+    if len(found) > 1:
+        names = " or ".join(sorted(f"gpuworkload.{w.kind.resource.group}/{name}" for w in found))
+        raise errors.Permanent(f"two GPUWorkloads are named {name!r} in namespace {namespace!r}: give {names}")
+    if found:
+        return found[0]
     if key in pods:
         return pods[key]
-    raise errors.NotFound(_not_found(name, namespace, kind, [*found, *pods]))
+    raise errors.NotFound(_not_found(name, namespace, kind, [*(w.meta.key for w in workloads), *pods]))
 
 
 def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) -> str:
@@ -74,7 +84,7 @@ def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) ->
     similar = similar or difflib.get_close_matches(name, here, _SIMILAR)
     if similar:
         return f"{text}; did you mean {' or '.join(similar)}?"
-    return f"{text}; `kubectl get gpuworkloads,pods -n {namespace}` lists what is there"
+    return f"{text}; `kubectl get {LISTED} -n {namespace}` lists what is there"
 
 
 def owner_of(view: View, subject: Workload | core.Pod) -> str:
@@ -101,7 +111,7 @@ def _workload(view: View, workload: Workload) -> Explanation:
         name=meta.name,
         state=workload.status.phase or "Waiting",
         summary="",
-        said=tuple(_words(workload.status.conditions)),
+        said=tuple(words_of(workload.status.conditions)),
         warnings=view.warnings,
     )
     try:
@@ -113,12 +123,12 @@ def _workload(view: View, workload: Workload) -> Explanation:
     if run is not None and run.ended is None:
         return _running(view, workload, run, base)
     if workload.finished:
-        return _with(base, summary=_ended(workload), placed=_status_placed(workload))
+        return _with(base, summary=ended(workload), placed=status_placed(workload))
     estimate = workload.status.estimate
     return _waiting(view, uid, _with(base, state="Waiting", estimated_start=estimate))
 
 
-def _ended(workload: Workload) -> str:
+def ended(workload: Workload) -> str:
     status = workload.status
     when = f" at {status.completion_time}" if status.completion_time else ""
     if status.phase == Phase.SUCCEEDED:
@@ -126,7 +136,7 @@ def _ended(workload: Workload) -> str:
     return f"has failed{when}: {status.message}; edit its spec to try again"
 
 
-def _status_placed(workload: Workload) -> Placed | None:
+def status_placed(workload: Workload) -> Placed | None:
     found = workload.status.placed
     if found is None:
         return None
@@ -203,7 +213,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         name=meta.name,
         state=pod.status.phase or "Pending",
         summary="",
-        said=tuple(_words(each for each in pod.status.conditions if each.type == "PodScheduled")),
+        said=tuple(words_of(each for each in pod.status.conditions if each.type == "PodScheduled")),
         warnings=view.warnings,
     )
     seat = view.state.seat_of(pod)
@@ -259,7 +269,7 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
 
 
 def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explanation:
-    base = _with(base, gang=_gang(view, owner))
+    base = _with(base, gang=gang_of(view, owner))
     group = view.gangs.group(owner)
     number = group.seats.get(pod.metadata.uid) if group is not None else None
     if pod.spec.nodeName:
@@ -280,7 +290,8 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
     return _waiting(view, owner, _with(base, state="Waiting"))
 
 
-def _gang(view: View, owner: str) -> Gang | None:
+def gang_of(view: View, owner: str) -> Gang | None:
+    """The gang of that owner; None: there is none."""
     group = view.gangs.group(owner)
     if group is None:
         return None
@@ -377,7 +388,8 @@ def turn(view: View, owner: str) -> Turn | None:
     return Turn(place + 1, len(order), tuple(view.name_of(each) for each in order[max(place - _AHEAD, 0) : place]))
 
 
-def _words(conditions: Iterable[Condition]) -> Iterator[Word]:
+def words_of(conditions: Iterable[Condition]) -> Iterator[Word]:
+    """What the conditions of an object say."""
     for each in (condition for condition in conditions if condition.reason or condition.message):
         yield Word(each.type, each.status, each.reason, each.message, each.lastTransitionTime or "")
 

@@ -104,6 +104,16 @@ class Word(_Said, frozen=True):
     since: str = ""
 
 
+class Happened(_Said, frozen=True):
+    """An Event of the object."""
+
+    type: str
+    reason: str
+    message: str
+    count: int = 1
+    last: str = ""
+
+
 class Explanation(_Said, frozen=True):
     kind: str
     namespace: str
@@ -123,6 +133,8 @@ class Explanation(_Said, frozen=True):
     estimated_start: tuple[str, str] | None = None
     """Half of such work starts by the first, nine of ten by the second."""
     said: tuple[Word, ...] = ()
+    events: tuple[Happened, ...] = ()
+    """Where nothing can be planned: what happened to it, oldest first."""
     problems: tuple[str, ...] = ()
     """What is wrong, and what to do about it."""
     warnings: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.kube import dialects, podrequest, resources, translate
+from kgwe.kube.client import Forbidden
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Change
 from kgwe.placement.planning import Ask
@@ -52,8 +53,13 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.RESOURCE_SLICE,
     resources.RESOURCE_CLAIM,
 )
+_NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
 # Ended pods hold nothing.
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Unseen(errors.Permanent):
+    """The user may not read what has to be known of the whole cluster."""
 
 
 def read_only(client: KubeClient) -> KubeClient:
@@ -84,6 +90,8 @@ class View:
     problems: dict[str, str] = field(default_factory=dict)
     #: what could not be read
     warnings: tuple[str, ...] = ()
+    #: the one namespace that was read; empty: all of them, and the nodes
+    namespace: str = ""
     _groups: tuple[int, dialects.Groups] | None = None
 
     @property
@@ -270,8 +278,7 @@ async def read(client: KubeClient, settings: Settings | None = None) -> View:
         _List(resources.PRIORITY_CLASS),
         *(_List(kind) for kind in gang_kinds),
     ]
-    found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
-    view.warnings = tuple(each.problem for each in lists if each.problem)
+    found = await _read(view, client, lists)
     view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
     view.priorities = {each.metadata.name: each.value for each in found[resources.PRIORITY_CLASS]}
     view.state.priority_classes = dict(view.priorities)
@@ -279,6 +286,33 @@ async def read(client: KubeClient, settings: Settings | None = None) -> View:
     view.waiting()
     view.warnings += view.state.reader.problems
     return view
+
+
+async def read_namespace(client: KubeClient, namespace: str) -> View:
+    """List one namespace, as far as the user may; of the rest of the cluster only the settings are tried.
+
+    The view knows no nodes: nothing can be planned on it.
+    """
+    client = read_only(client)
+    view = empty(client)
+    view.namespace = namespace
+    gang_kinds = [kind for kind in await dialects.served(client) if kind.namespaced and kind is not resources.JOB]
+    own = [kind for kind in await dialects.served(client, OWN) if kind in _NAMESPACED]
+    lists = [_List(kind, namespace=namespace) for kind in (*own, resources.JOB, *gang_kinds)]
+    lists.append(_List(resources.DEPLOYMENT, label_selector=jobs.SELECTOR, namespace=namespace))
+    lists.append(_List(resources.POD, field_selector=LIVE_PODS, namespace=namespace))
+    settings = _List(resources.SCHEDULER_CONFIG)
+    found = await _read(view, client, [*lists, settings])
+    view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
+    feed(view, found)
+    view.gangs.tell(want=_ignore, forget=_ignore, seat=_ignore, free=_ignore, later=_ignore)
+    return view
+
+
+async def _read(view: View, client: KubeClient, lists: Iterable[_List]) -> dict[Resource[Any], list[Any]]:
+    found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
+    view.warnings = tuple(each.problem for each in lists if each.problem)
+    return found
 
 
 def feed(view: View, found: Mapping[Resource[Any], Iterable[Any]]) -> None:
@@ -311,14 +345,22 @@ class _List:
     kind: Resource[Any]
     label_selector: str = ""
     field_selector: str = ""
+    #: empty: all of them
+    namespace: str = ""
     #: whether nothing can be said without it
     needed: bool = False
     problem: str = ""
 
     async def read(self, client: KubeClient) -> tuple[Resource[Any], list[Any]]:
         selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        params = {key: text for key, text in selectors.items() if text}
         try:
-            return self.kind, await client.list(self.kind, **{key: text for key, text in selectors.items() if text})
+            return self.kind, await client.list(self.kind, self.namespace or None, **params)
+        except Forbidden as exc:
+            if self.needed:
+                raise Unseen(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
+            self.problem = f"{self.kind.plural} may not be listed by you and are left out"
+            return self.kind, []
         except errors.Permanent as exc:
             if self.needed:
                 raise errors.Permanent(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc

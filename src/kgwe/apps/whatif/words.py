@@ -10,7 +10,7 @@ from kgwe.placement.refusals import needs, of_pod
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kgwe.apps.whatif.explanation import Explanation, Gang, NodeCount, Placed, Seat, Turn, Waiting, Word
+    from kgwe.apps.whatif.explanation import Explanation, Gang, Happened, NodeCount, Placed, Seat, Turn, Waiting, Word
     from kgwe.apps.whatif.scenario import WhatIf
     from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.node import Request
@@ -120,6 +120,7 @@ def _lines(told: Explanation) -> Iterator[str]:
         p50, p90 = told.estimated_start
         yield from _block("may start", [f"by {p50} (even chances), by {p90} (nine in ten)"])
     yield from _block("it says", [_said(each) for each in told.said])
+    yield from _block("events", [_happened(each) for each in told.events])
     yield from _block("wrong", told.problems)
     yield from _block("not read", told.warnings)
 
@@ -127,6 +128,11 @@ def _lines(told: Explanation) -> Iterator[str]:
 def _said(word: Word) -> str:
     since = f" (since {word.since})" if word.since else ""
     return f"{word.type}={word.status} {word.reason}: {word.message}{since}"
+
+
+def _happened(event: Happened) -> str:
+    times = f" ({event.count} times)" if event.count > 1 else ""
+    return f"{event.last} {event.type} {event.reason}: {event.message}{times}".lstrip()
 
 
 def _block(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -22,6 +22,9 @@ from kgwe.model import pieces
 from kgwe.model.gpu import Architecture
 from kgwe.model.limits import MOST_CARDS, MOST_GPUS, MOST_PODS
 
+#: of both kinds: why a running workload is not whole; empty while it is
+DEGRADED_REASON = ".status.conditions[?(@.type=='Degraded')].reason"
+
 # Names end up in labels, Job names and host names, all of which stop at a DNS label.
 NAME_IS_A_LABEL = Rule(
     "self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')",
@@ -399,6 +402,10 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
 
     phase: Annotated[str, about("How far the workload has come.", enum=Phase)] = ""
     message: Annotated[str, about("What it waits for or what went wrong, in words.", max_length=4096)] = ""
+    requestedGPUs: Annotated[
+        str,
+        about("The GPUs asked for, as kubectl get shows them: 8, 2×1g.10gb or 0.5.", max_length=64),
+    ] = ""
     scheduledNode: Annotated[str, about("The node of the first pod.")] = ""
     placements: Annotated[
         tuple[PodPlacement, ...],
@@ -408,6 +415,10 @@ class GPUWorkloadStatus(ApiStruct, frozen=True):
         ),
     ] = ()
     nodeCount: Annotated[int, about("How many nodes are planned, also those that placements leaves out.", ge=0)] = 0
+    nodeSummary: Annotated[
+        str,
+        about("The planned nodes, as kubectl get shows them: the first one, and how many more.", max_length=300),
+    ] = ""
     domain: Annotated[str, about("Lowest network domain that holds all of it, as level/name.", max_length=256)] = ""
     reasons: Annotated[str, about("Why it was placed there, or what would start it now.", max_length=4096)] = ""
     scoreParts: Annotated[tuple[ScorePart, ...], about("What the score is made of.", max_items=8)] = ()
@@ -442,11 +453,13 @@ class GPUWorkload(CustomObject, frozen=True):
         kind="GPUWorkload",
         plural="gpuworkloads",
         namespaced=True,
-        short_names=("gw", "gpuw"),
+        # gpuw is the small kind's alone: a short name of two kinds shows only one of them.
+        short_names=("gw",),
         columns=(
-            Column("GPUs", ".spec.gpuRequirements.count", "integer"),
+            Column("GPUs", ".status.requestedGPUs"),
             Column("Status", ".status.phase"),
-            Column("Node", ".status.scheduledNode"),
+            Column("Node", ".status.nodeSummary"),
+            Column("Degraded", DEGRADED_REASON),
             AGE,
             Column("Type", ".spec.workloadType", priority=1),
             Column("MIG", ".spec.gpuRequirements.mig.profile", priority=1),

@@ -124,7 +124,14 @@ class SchedulerConfigSpec(ApiStruct, frozen=True):
     ] = MAX_UNPRIVILEGED_PRIORITY
     enableGangScheduling: Annotated[bool, about("Whether groups of pods are placed all or none.")] = True
     maxSchedulingAttempts: Annotated[
-        int, about("Errors in a row after which a workload waits for the next change.", ge=1, le=100)
+        int,
+        about(
+            "How many placements of a workload in a row may fail (kube-scheduler refuses the node, a quota forbids the"
+            " pods) before it stops trying and waits: for an edit of its spec or of this object, a change of the nodes,"
+            " or five minutes. Waiting for free GPUs is not counted. Without a SchedulerConfig there is no limit.",
+            ge=1,
+            le=100,
+        ),
     ] = 3
     schedulingTimeout: Annotated[
         str,

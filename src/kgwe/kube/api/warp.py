@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.api.gpuworkload import NAME_IS_A_LABEL, Phase, RetryPolicy
+from kgwe.kube.api.gpuworkload import DEGRADED_REASON, NAME_IS_A_LABEL, Phase, RetryPolicy
 from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 
 
@@ -63,6 +63,7 @@ class WarpGPUWorkload(CustomObject, frozen=True):
             Column("GPUs", ".spec.gpuCount", "integer"),
             Column("Phase", ".status.phase"),
             Column("Node", ".status.assignedNode"),
+            Column("Degraded", DEGRADED_REASON),
             AGE,
             Column("Message", ".status.message", priority=1),
         ),

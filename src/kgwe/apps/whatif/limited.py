@@ -1,0 +1,169 @@
+"""The explanation for a user who may read one namespace: from status, conditions and Events, without planning.
+
+Nodes and the pods of others decide where work can go. Without them nothing can be planned here; what the scheduler
+itself wrote about the workload is true all the same, and what is not visible is named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.apps.scheduler import jobs, phases
+from kgwe.apps.scheduler.workload import Workload
+from kgwe.apps.whatif import explain, words
+from kgwe.apps.whatif.explanation import Explanation, Happened, Placed, Seat
+from kgwe.apps.whatif.view import is_gpu_pod
+from kgwe.kube import resources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kgwe.apps.whatif.view import View
+    from kgwe.kube.api import core
+    from kgwe.kube.api.meta import Condition
+    from kgwe.kube.client import KubeClient
+
+#: said below every such explanation
+UNSEEN: Final = (
+    "nodes, pods of other namespaces and the queue: you may not list them in this cluster, so nothing was planned here"
+    " and this is what the scheduler and kube-scheduler wrote. With the ClusterRole kgwe-advisor (deploy/advisor.yaml)"
+    " explain plans on the whole cluster; kgwe-cluster-viewer (deploy/roles.yaml) shows GPUs, network and settings"
+)
+_LATEST: Final = 8
+
+
+class _Series(msgspec.Struct, frozen=True, rename="camel"):
+    count: int = 0
+    last_observed_time: str = ""
+
+
+class _Event(msgspec.Struct, frozen=True, rename="camel"):
+    """Of the core group, which the role `view` reads; Events written as events.k8s.io show there too."""
+
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int = 0
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: _Series | None = None
+
+
+class _Events(msgspec.Struct, frozen=True):
+    items: tuple[_Event, ...] = ()
+
+
+async def events(client: KubeClient, subject: Workload | core.Pod) -> tuple[tuple[Happened, ...], str]:
+    """The latest Events of the subject, oldest first; and why they could not be read, if so."""
+    meta = subject.meta if isinstance(subject, Workload) else subject.metadata
+    params = {"fieldSelector": f"involvedObject.uid={meta.uid}"}
+    try:
+        body = await client.request("GET", f"/api/v1/namespaces/{meta.namespace}/events", params=params)
+    except errors.Permanent as exc:
+        return (), f"events could not be read: {exc}"
+    found = sorted(map(_happened, msgspec.json.decode(body, type=_Events).items), key=lambda each: each.last)
+    return tuple(found[-_LATEST:]), ""
+
+
+def _happened(event: _Event) -> Happened:
+    series = event.series or _Series()
+    last = series.last_observed_time or event.last_timestamp or event.event_time or ""
+    return Happened(event.type, event.reason, event.message, max(series.count, event.count, 1), last)
+
+
+def explain_limited(view: View, subject: Workload | core.Pod, happened: Sequence[Happened]) -> Explanation:
+    """What can be said without nodes; `view` was read from one namespace."""
+    told = _workload(view, subject) if isinstance(subject, Workload) else _pod(view, subject)
+    problems = (*told.problems, *config_problems(view))
+    return msgspec.structs.replace(told, events=tuple(happened), problems=problems, warnings=(UNSEEN, *view.warnings))
+
+
+def config_problems(view: View) -> Iterable[str]:
+    """What the scheduler says is wrong with its settings, where they may be read."""
+    config = view.state.config
+    for each in config.status.conditions if config is not None else ():
+        if each.type == "Ready" and each.status == "False":
+            yield f"SchedulerConfig default: {each.message}"
+
+
+def _workload(view: View, workload: Workload) -> Explanation:
+    meta, status = workload.meta, workload.status
+    run = view.state.runs.get(meta.uid)
+    pods = list(view.state.pods_of(run).values()) if run is not None else []
+    base = Explanation(
+        kind=f"GPUWorkload.{workload.kind.resource.group}",
+        namespace=meta.namespace,
+        name=meta.name,
+        state=status.phase or "Waiting",
+        summary=_summary(workload, sum(pod.status.phase == "Running" for pod in pods), run.pods if run else 0),
+        asked=_asked(view, workload),
+        placed=explain.status_placed(workload) or _placed(workload),
+        estimated_start=status.estimate,
+        said=tuple(explain.words_of(status.conditions)),
+        problems=tuple(_troubles(status.conditions)),
+    )
+    if meta.deletionTimestamp is not None:
+        return msgspec.structs.replace(base, state="Deleting", summary="is being deleted")
+    return base
+
+
+def _summary(workload: Workload, running: int, pods: int) -> str:
+    status = workload.status
+    if workload.finished:
+        return explain.ended(workload)
+    if status.node:
+        where = status.nodes or status.node
+        return f"{running} of {pods} pods run, on {where}" if running else f"has its place on {where}"
+    if status.phase:
+        return f"waits: {status.message}"
+    return "has no status yet: either it was created a moment ago, or no scheduler runs"
+
+
+def _asked(view: View, workload: Workload) -> tuple[str, ...]:
+    try:
+        return words.asked(view.ask_of(workload))
+    except errors.Permanent as exc:
+        return (str(exc),)
+
+
+def _placed(workload: Workload) -> Placed | None:
+    """The small kind says its node and no more."""
+    return Placed((Seat(workload.status.node),)) if workload.status.node else None
+
+
+def _troubles(conditions: Iterable[Condition]) -> Iterable[str]:
+    return (each.message for each in conditions if each.type == phases.DEGRADED and each.status == "True")
+
+
+def _pod(view: View, pod: core.Pod) -> Explanation:
+    meta = pod.metadata
+    scheduled = [each for each in pod.status.conditions if each.type == "PodScheduled"]
+    base = Explanation(
+        kind="Pod",
+        namespace=meta.namespace,
+        name=meta.name,
+        state=pod.status.phase or "Pending",
+        summary=_pod_summary(pod, scheduled),
+        said=tuple(explain.words_of(scheduled)),
+        gang=explain.gang_of(view, view.gangs.owner_of(meta.uid)),
+    )
+    workload = view.state.workload(meta.labels.get(jobs.UID_LABEL, ""))
+    if workload is None:
+        return base
+    whole = _workload(view, workload)
+    summary = f"{base.summary}; belongs to {resources.GPU_WORKLOAD.kind} {workload.meta.key}, which {whole.summary}"
+    return msgspec.structs.replace(
+        whole, kind=base.kind, name=base.name, state=base.state, said=base.said, summary=summary
+    )
+
+
+def _pod_summary(pod: core.Pod, scheduled: Sequence[Condition]) -> str:
+    if pod.spec.nodeName:
+        return f"is on {pod.spec.nodeName}"
+    if not is_gpu_pod(pod):
+        return "asks for no GPUs, so KGWE has no say in where it goes"
+    said = next((each.message for each in scheduled if each.message), "")
+    return f"waits: {said}" if said else "waits; kube-scheduler has not looked at it yet"
