@@ -231,8 +231,8 @@ def test_the_columns_users_know_come_first():
     def shown(kind: type[CustomObject]) -> list[str]:
         return [column.name for column in kind.definition.columns if not column.priority]
 
-    assert shown(gpuworkload.GPUWorkload) == ["GPUs", "Status", "Node", "Age"]
-    assert shown(warp.WarpGPUWorkload) == ["Model", "GPUs", "Phase", "Node", "Age"]
+    assert shown(gpuworkload.GPUWorkload) == ["GPUs", "Status", "Node", "Age", "Degraded"]
+    assert shown(warp.WarpGPUWorkload) == ["Model", "GPUs", "Phase", "Node", "Age", "Degraded"]
 
 
 def test_every_profile_with_a_known_geometry_may_be_asked_for():

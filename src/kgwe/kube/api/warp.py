@@ -63,8 +63,8 @@ class WarpGPUWorkload(CustomObject, frozen=True):
             Column("GPUs", ".spec.gpuCount", "integer"),
             Column("Phase", ".status.phase"),
             Column("Node", ".status.assignedNode"),
-            Column("Degraded", DEGRADED_REASON),
             AGE,
+            Column("Degraded", DEGRADED_REASON),
             Column("Message", ".status.message", priority=1),
         ),
     )
