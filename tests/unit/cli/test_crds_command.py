@@ -62,7 +62,7 @@ def test_written_files_pass_the_check_until_they_change(tmp_path, capsys):
     command.run(check=True, output=tmp_path)
 
     stale = tmp_path / "kgwe.nvidia.io_gpuworkloads.yaml"
-    stale.write_text(stale.read_text(encoding="utf-8").replace("maximum: 64", "maximum: 63"), encoding="utf-8")
+    stale.write_text(stale.read_text(encoding="utf-8").replace("kind: GPUWorkload", "kind: Workload"), encoding="utf-8")
     (tmp_path / "kgwe.nvidia.io_gpubudgets.yaml").unlink()
     (tmp_path / "kgwe.nvidia.io_oldkinds.yaml").write_text("", encoding="utf-8")
     with pytest.raises(errors.Permanent) as refused:
