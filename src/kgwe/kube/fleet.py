@@ -82,6 +82,7 @@ class FleetReader:
         self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
         self._shapes: dict[Shape, Shape] = {}
         self._wirings: dict[Wiring, Wiring] = {}
+        self._tree: Tree | None = None  # as of the last call; None when what it is made of has changed
         #: what is wrong with the objects, as sentences
         self.problems: tuple[str, ...] = ()
 
@@ -130,7 +131,10 @@ class FleetReader:
             self._domains.pop(name, None)
         else:
             self._domains[name] = domain
-        return before is None or domain is None or before.spec != domain.spec
+        changed = before is None or domain is None or before.spec != domain.spec
+        if changed:
+            self._tree = None
+        return changed
 
     def set_strategy(self, name: str, strategy: MIGStrategy | None) -> bool:
         before = self._strategies.pop(name, None)
@@ -145,6 +149,8 @@ class FleetReader:
     def set_config(self, config: SchedulerConfig | None) -> bool:
         changed = (self._config.spec if self._config else None) != (config.spec if config else None)
         self._config = config
+        if changed:
+            self._tree = None
         return changed
 
     def nodes(self) -> Iterable[Node]:
@@ -214,17 +220,24 @@ class FleetReader:
         return domain_labels.preset(domain_labels.detect(node.labels for node in self._built.values()))
 
     def tree(self) -> Tree:
-        infos = [self._infos[name] for name in sorted(self._infos)]
-        tree, self.problems = topology.tree(infos, self.labels(), self._domains.values())
-        return tree
+        """The network; the same object until a place in it changes. To build it for thousands of nodes takes long, and
+        most changes of nodes (ready, taints, health) change no place."""
+        if self._tree is None:
+            infos = [self._infos[name] for name in sorted(self._infos)]
+            self._tree, self.problems = topology.tree(infos, self.labels(), self._domains.values())
+        return self._tree
 
     def _rebuild(self, name: str) -> bool:
         before = self._built.pop(name, None), self._infos.pop(name, None)
         node, gpu_node = self._nodes.get(name), self._described(name)
         built = None if node is None else self._build(node, gpu_node, before[0])
         if node is None or built is None:
+            if before[1] is not None:
+                self._tree = None
             return before[0] is not None
         info = topology.node_info(name, node.metadata.labels, gpu_node)
+        if before[1] != info:
+            self._tree = None
         is_same = before == (built, info)
         # The same object for the same node: whoever keeps what he knows of it can see that nothing changed.
         self._built[name], self._infos[name] = (before[0] or built if is_same else built), info

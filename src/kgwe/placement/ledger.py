@@ -38,6 +38,8 @@ class Ledger:
         self._seats: dict[str, dict[int, Holding]] = {}  # owner -> its seats
         self._taken: dict[Seat, str] = {}  # seat -> the bound pod that has it
         self._seat_of: dict[str, Seat] = {}  # pod -> its seat
+        self._beside: dict[Seat, dict[str, None]] = {}  # seat -> bound pods made for it while another has it
+        self._wants: dict[str, Seat] = {}  # such a pod -> the seat it was made for
         self._until: dict[str, float] = {}  # pod that is about to be bound -> until when that is believed
 
     # --- pods -------------------------------------------------------------------------------------------
@@ -58,6 +60,7 @@ class Ledger:
         `held` what its kubelet says it has, whatever was planned.
         """
         self._until.pop(uid, None)
+        self._stand_aside(uid, seat if seat is not None and self._taken.get(seat, uid) != uid else None)
         planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1]) if seat is not None else None
         said = held or given
         holding = Holding(node, wanted, said.cards, said.slices, certain=bool(held))
@@ -74,6 +77,22 @@ class Ledger:
         self._taken[seat], self._seat_of[uid] = uid, seat
         self.fleet.move(seat_key(*seat), uid, holding)
 
+    def _stand_aside(self, uid: str, seat: Seat | None) -> None:
+        """Remember which seat the pod was made for while another pod has it."""
+        if (before := self._wants.pop(uid, None)) is not None:
+            beside = self._beside[before]
+            del beside[uid]
+            if not beside:
+                del self._beside[before]
+        if seat is not None:
+            self._wants[uid] = seat
+            self._beside.setdefault(seat, {})[uid] = None
+
+    def successors(self, uid: str) -> list[str]:
+        """Bound pods that were made for the seat this pod has."""
+        seat = self._seat_of.get(uid)
+        return list(self._beside.get(seat, ())) if seat is not None else []
+
     def _leave(self, uid: str) -> None:
         """It has no seat any more; one that its owner keeps is reserved for the next."""
         seat = self._seat_of.pop(uid, None)
@@ -87,6 +106,7 @@ class Ledger:
     def remove_pod(self, uid: str) -> bool:
         """The pod ended or is gone; returns whether room came free."""
         self._until.pop(uid, None)
+        self._stand_aside(uid, None)
         seat = self._seat_of.pop(uid, None)
         if seat is None:
             return self.fleet.drop(uid)

@@ -94,6 +94,18 @@ class TestGangs:
         await bed.until(lambda: not bed.jobs_of(workload) and not bed.gpus_bound())
         await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
 
+    async def test_a_whole_nvl72_rack_is_one_workload(self, bed: Bed):
+        await fleet.apply_fleet(bed.client, models.load("gb200-nvl72"), 18)
+        await bed.controller()
+        workload = await bed.submit(kgwe("rack", 72))
+        running = await bed.until_phase(workload, "Running", timeout_s=60)
+        assert (running.status.nodeCount, running.status.allocatedGPUCount) == (18, 72)
+        assert len(set(running.status.allocatedGPUs)) == 72
+        assert sorted(bed.gpus_bound().values()) == [4] * 18
+        await bed.delete(workload)
+        await bed.until(lambda: not bed.jobs_of(workload) and not bed.gpus_bound())
+        await fleet.apply_fleet(bed.client, models.load("gb200-nvl72"), 0)
+
     async def test_gpus_per_pod_are_as_given_and_ranks_are_neighbours(self, bed: Bed):
         await racks(bed, a=1, b=2)
         await bed.controller()

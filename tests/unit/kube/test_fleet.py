@@ -150,7 +150,19 @@ def test_a_change_of_the_network_alone_is_news(reader):
             node.metadata, labels=node.metadata.labels | {"fabric.topograph.run/tier-0": "elsewhere"}
         ),
     )
+    before = reader.tree()
     assert reader.set_node(node.metadata.name, moved)
+    assert reader.tree() is not before
+
+
+def test_the_network_is_built_again_only_when_a_place_in_it_changes(reader):
+    (node, _), *_ = built()
+    before = reader.tree()
+    spec = msgspec.structs.replace(node.spec, unschedulable=True)
+    assert reader.set_node(node.metadata.name, msgspec.structs.replace(node, spec=spec))
+    assert reader.tree() is before
+    assert reader.set_node(node.metadata.name, None)
+    assert reader.tree() is not before
 
 
 def test_a_node_that_goes_is_gone_from_the_network_too(reader):

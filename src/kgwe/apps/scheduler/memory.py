@@ -30,7 +30,20 @@ class Memory:
     job_uid: str = ""
     job_seen_at: float = 0.0
     settle_s: float = SETTLE_S  # how long after that its status may wait for it to run
-    unplaced_at: float | None = None  # since when pods of the Job lack their places
+    unplaced_at: float | None = None  # since when pods of the Job lack their places, for one reason
+    unplaced_for: str = ""  # that reason
     taken_back: str = ""  # uid of a Job that was deleted to plan anew
     refusals: int = 0  # times a Job of it was taken back, one after another
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
+
+    def note_unplaced(self, now: float, reason: str) -> None:
+        """Count the time from when this reason came up; none: all pods have their places.
+
+        The last pods of a large gang are created minutes after the first: a node that refuses one of them is given its
+        own time.
+        """
+        if not reason:
+            self.unplaced_at = None
+        elif self.unplaced_at is None or self.unplaced_for != reason:
+            self.unplaced_at = now
+        self.unplaced_for = reason

@@ -49,11 +49,15 @@ Result = Literal["done", "waiting", "retry"]
 
 # Where many start at once each takes longer: "scheduled" is said later, too.
 _STARTS_PER_S = 50.0
+# Pods that a slow control plane creates and binds in a second: large work is given the time that takes.
+_PODS_PER_S = 20.0
 # A Job not seen this long after its creation is asked for again; until then asking would only be refused.
 _WATCH_LAG_S = 10.0
 # A workload whose attempts are used up is tried again after this long even if no change was seen.
 _EXHAUSTED_S = 300.0
 EXHAUSTED = "AttemptsExhausted"
+# Nodes of a plan that a log line names.
+_LOGGED = 16
 
 
 class Reconciler:
@@ -223,7 +227,9 @@ class Reconciler:
             # The status says it too: an Event is for who has seen it wait, or knows the small kind by its Events.
             note = f"placed on {where} by {workload.strategy}"
             self._write.event(workload, "Normal", "Scheduled", note, action="Scheduling")
-        log.info("workload_scheduled", workload=workload.meta.key, nodes=plan.nodes, strategy=workload.strategy)
+        log.info(
+            "workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:_LOGGED], strategy=workload.strategy
+        )
         return "done"
 
     async def _creation_failed(self, workload: Workload, error: errors.Permanent) -> Result:
@@ -274,10 +280,7 @@ class Reconciler:
             await self._write.status(workload, status)
             return "done"
         why = standing.unplaced(self._state, workload, run, pods)
-        if why is None:
-            memory.unplaced_at = None
-        elif memory.unplaced_at is None:
-            memory.unplaced_at = now
+        memory.note_unplaced(now, why.reason if why is not None else "")
         return await self._wait_placed(workload, run, memory, why)
 
     def _placed(self, workload: Workload, run: Run) -> phases.Placement:
@@ -319,7 +322,7 @@ class Reconciler:
         if run.meta.deletionTimestamp is not None:
             return "done"
         if why is not None and memory.unplaced_at is not None:
-            due = memory.unplaced_at + self._patience_s(why)
+            due = memory.unplaced_at + self._patience_s(why, run)
             if now >= due:
                 until = now + self._settings.avoid_seconds
                 memory.avoid |= dict.fromkeys(why.avoid, until)
@@ -339,12 +342,12 @@ class Reconciler:
             self._warn_of_edit(workload, run)
         return "done"
 
-    def _patience_s(self, why: Unplaced) -> float:
+    def _patience_s(self, why: Unplaced, run: Run) -> float:
         if why.reason == standing.PLACE_LOST:
             return 0.0
         if why.reason == standing.NODE_REFUSED:
             return policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)
-        return self._settings.unscheduled_timeout_seconds
+        return self._settings.unscheduled_timeout_seconds + run.pods / _PODS_PER_S
 
     async def _take_back(self, workload: Workload, reason: str, message: str, *, at_once: bool = False) -> Result:
         """Neither an error of the work nor a shortage of GPUs: hold nothing, pause, longer each time, try again.

@@ -337,11 +337,15 @@ class ClusterState:
             self._made[maker].pop(uid, None)
             if not self._made[maker]:
                 del self._made[maker]
+        successors = self.ledger.successors(uid)
         if self.ledger.remove_pod(uid):
             self.on_room()
         self.on_foreign(uid, None)
         if owner := self._owners.get(maker):
-            self._rebook(maker)  # another pod may have been bound to its seat already
+            # Only these: to count every pod again would take a gang of n pods n² steps to end.
+            for each in (self.pods[other] for other in successors if other in self.pods):
+                self.book(each)
+            self._seat_came_free(owner)
             self._touch(owner)
 
     def _wait(self, pod: core.Pod, owner: str) -> None:

@@ -33,6 +33,10 @@ log = structlog.get_logger(__name__)
 _GRACE_S = 5.0
 # Pods of one gang that come within this time are looked at once.
 _GATHER_S = 0.01
+# A look at a workload of more pods waits for more news: 0.2 s with 2,048 pods, where a look takes 4 ms.
+_FEW_PODS = 64
+_GATHER_PER_POD_S = 0.0001
+_GATHER_MOST_S = 2.0
 # Failures in a row after which a workload's reservation is given back while it is tried again.
 _PATIENCE = 5
 
@@ -49,6 +53,7 @@ class Term:
         self._tracer = means.tracer
         self._count = means.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
+        self._gathering: set[Key] = set()  # large workloads that are looked at in a moment
         self._planner = Planner(means.state, means.choosers, means.rng, means.metrics, self._decided)
         self.answers = Answers(
             means.state, means.gangs, assume_s=means.settings.assume_seconds, blocked=self._planner.blocked
@@ -159,6 +164,20 @@ class Term:
             self._touched(key)
 
     def _touched(self, key: Key) -> None:
+        """Look at the workload; at one of many pods a little later, for each pod has news and a look is at them all."""
+        workload = self._state.workloads.get(key)
+        run = self._state.runs.get(workload.meta.uid) if workload is not None else None
+        if run is None or len(run.seats) <= _FEW_PODS:
+            self._look(key)
+        elif key not in self._gathering:
+            self._gathering.add(key)
+            delay_s = min(len(run.seats) * _GATHER_PER_POD_S, _GATHER_MOST_S)
+            asyncio.get_running_loop().call_later(delay_s, self._look, key)
+
+    def _look(self, key: Key) -> None:
+        self._gathering.discard(key)
+        if self._ending:
+            return
         self._queue.add(key)
         workload = self._state.workloads.get(key)
         if workload is not None:
