@@ -62,6 +62,8 @@ class Resource(Generic[T]):
 
 NODE = Resource("", "v1", "nodes", "Node", namespaced=False, type=core.Node, message="kgwe.kubernetes.Node")
 POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.Pod, message="kgwe.kubernetes.Pod")
+#: the same pods, read with what tells how they ended
+ENDED_POD = Resource("", "v1", "pods", "Pod", namespaced=True, type=core.EndedPod)
 BINDING: Resource[Any] = Resource("", "v1", "pods", "Binding", namespaced=True, type=dict[str, Any])
 NAMESPACE: Resource[Any] = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=dict[str, Any])
 EVENT: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True, type=msgspec.Raw)

@@ -286,7 +286,11 @@ class TestJob:
         assert gpus_of(container) == container["resources"]["requests"][amounts.GPU] == "8"
 
     def test_evictions_do_not_fail_the_job_unless_the_pod_restarts_by_itself(self):
-        assert "podFailurePolicy" in planned(with_template({"containers": [CONTAINER]}), "n1")["spec"]
+        spec = planned(with_template({"containers": [CONTAINER]}), "n1")["spec"]
+        evicted, failed = spec["podFailurePolicy"]["rules"]
+        assert evicted["action"] == "Ignore"
+        assert failed == {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [0, 143]}}
+        assert spec["backoffLimit"] == 6, "only pods that never started, or were deleted, count"
         restarts = with_template({"containers": [CONTAINER], "restartPolicy": "OnFailure"})
         assert "podFailurePolicy" not in planned(restarts, "n1")["spec"]
 

@@ -51,6 +51,10 @@ _UID_CHARS = 8
 _REASON_CHARS = 1024
 # Kubernetes' own default for pods that restart.
 _RESTARTS = 6
+# Times that a pod is replaced by its Job alone; the scheduler acts after fewer (`rejections`).
+_REJECTIONS = 6
+# Exit code of a container that ended by SIGTERM: its pod was deleted.
+_TERMINATED = 143
 # What we write on pods ourselves; a template that carries it would speak in our name.
 _OURS = (
     seating.SEAT_ANNOTATION,
@@ -316,8 +320,9 @@ def owner(workload: Workload) -> dict[str, Any]:
 def _job(template: dict[str, Any], pods: int) -> dict[str, Any]:
     restarts = template["spec"]["restartPolicy"] != "Never"
     spec: dict[str, Any] = {
-        # A pod that restarts its containers itself counts each restart against this limit.
-        "backoffLimit": _RESTARTS if restarts else 0,
+        # A pod that restarts its containers itself counts each restart against this limit. Of the others only those
+        # count that never started: a node may reject all its pods of the Job at once.
+        "backoffLimit": _RESTARTS if restarts else _REJECTIONS * pods,
         "completions": pods,
         "parallelism": pods,
         "template": template,
@@ -325,9 +330,11 @@ def _job(template: dict[str, Any], pods: int) -> dict[str, Any]:
     if pods > 1:
         spec["completionMode"] = "Indexed"
     if not restarts:
-        # Being evicted is not the work's own failure: the Job may start its pod again.
+        # A container that fails by itself fails the Job. A pod that is evicted, that its kubelet rejects before any
+        # container starts, or that is deleted (exit code 143) is replaced.
         ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-        spec["podFailurePolicy"] = {"rules": [ignore]}
+        failed = {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [0, _TERMINATED]}}
+        spec["podFailurePolicy"] = {"rules": [ignore, failed]}
     return spec
 
 

@@ -122,6 +122,9 @@ class Metrics:
         self.recoveries = Counter(
             "kgwe_recoveries", "Work that a failure has hit, by what was planned for it", ["outcome"], registry=registry
         )
+        self.rejections = Counter(
+            "kgwe_pod_rejections", "Pods of workloads that a kubelet rejected before they started", registry=registry
+        )
         self.dispatch_seconds = Histogram(
             "kgwe_dispatch_duration_seconds",
             "Time of one planning pass over all that waits",

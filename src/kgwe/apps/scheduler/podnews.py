@@ -25,5 +25,10 @@ def tells(old: core.Pod | None, new: core.Pod) -> bool:
     )
 
 
+def left_unstarted(last: core.Pod) -> bool:
+    """Whether a pod that is gone was bound and not deleted, and had not started when it was last seen."""
+    return bool(last.spec.nodeName) and last.metadata.deletionTimestamp is None and last.status.phase != "Running"
+
+
 def _unschedulable(pod: core.Pod) -> bool:
     return any(c.type == "PodScheduled" and c.reason == "Unschedulable" for c in pod.status.conditions)

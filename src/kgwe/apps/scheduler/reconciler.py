@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.planner import Planner
+    from kgwe.apps.scheduler.rejections import Rejections
     from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.standing import Unplaced
     from kgwe.apps.scheduler.state import Key
@@ -89,6 +90,7 @@ class Reconciler:
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
         #: why a workload that has its place is not whole
         self.trouble: Callable[[str], phases.Trouble | None] = lambda _owner: None
+        self.rejections: Rejections
 
     def gone(self, uid: str) -> None:
         """The workload object no longer exists."""
@@ -279,7 +281,8 @@ class Reconciler:
             status = phases.scheduled(workload, self._placed(workload, run), timestamp.seconds(), "it is suspended")
             await self._write.status(workload, status)
             return "done"
-        why = standing.unplaced(self._state, workload, run, pods)
+        unfit = self.rejections.unfit(workload.meta.uid, run)
+        why = unfit or standing.unplaced(self._state, workload, run, pods)
         memory.note_unplaced(now, why.reason if why is not None else "")
         return await self._wait_placed(workload, run, memory, why)
 
@@ -307,14 +310,31 @@ class Reconciler:
             # Failed and edited since: clear the way for another try.
             await self._write.delete(run)
             return "done"
-        if ended.type == "Failed" and self.excuse(workload, run):
-            return "retry"
+        if ended.type == "Failed":
+            if self.excuse(workload, run):
+                return "retry"
+            if (why := await self._rejected(workload, run, ended)) is not None:
+                return await self._replace(workload, run, why)
         status = phases.finished(workload, self._placed(workload, run), run, ended, timestamp.seconds())
         if await self._write.status(workload, status):
             if status.phase == Phase.FAILED:
                 self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
             log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
         return "done"
+
+    async def _rejected(self, workload: Workload, run: Run, ended: core.Condition) -> Unplaced | None:
+        """Why a Job that failed is a lost run and not failed work; its own failures have another reason."""
+        if workload.status.phase == Phase.FAILED or ended.reason != "BackoffLimitExceeded":
+            return None
+        return await self.rejections.ended(run)
+
+    async def _replace(self, workload: Workload, run: Run, why: Unplaced) -> Result:
+        """Delete the run and plan the workload again, without the nodes that did not take it."""
+        memory = self._remember(workload)
+        memory.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
+        await self._write.delete(run)
+        memory.taken_back = run.meta.uid
+        return await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
 
     async def _wait_placed(self, workload: Workload, run: Run, memory: Memory, why: Unplaced | None) -> Result:
         """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
@@ -324,11 +344,7 @@ class Reconciler:
         if why is not None and memory.unplaced_at is not None:
             due = memory.unplaced_at + self._patience_s(why, run)
             if now >= due:
-                until = now + self._settings.avoid_seconds
-                memory.avoid |= dict.fromkeys(why.avoid, until)
-                await self._write.delete(run)
-                memory.taken_back = run.meta.uid
-                return await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
+                return await self._replace(workload, run, why)
             self._requeue(workload.key, due - now + 0.1)
         since = memory.job_seen_at if memory.unplaced_at is None else max(memory.job_seen_at, memory.unplaced_at)
         self._starting.add(workload.meta.uid)
@@ -343,7 +359,7 @@ class Reconciler:
         return "done"
 
     def _patience_s(self, why: Unplaced, run: Run) -> float:
-        if why.reason == standing.PLACE_LOST:
+        if why.reason in (standing.PLACE_LOST, standing.POD_REJECTED):
             return 0.0
         if why.reason == standing.NODE_REFUSED:
             return policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.scheduler import asking, phases, truth
@@ -27,7 +28,7 @@ from kgwe.placement.recover import Failure, Outcome, plan_recovery
 from kgwe.placement.refusals import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.apps.scheduler.evictions import Evictions
     from kgwe.apps.scheduler.means import Means
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.live import Holding
     from kgwe.placement.recover import Repaired
-    from kgwe.placement.running import Running
+    from kgwe.placement.running import Member, Running
 
 # Events that could help work without a place (a pod ends, a node comes) become one look.
 _GATHER_S: Final = 1.0
@@ -283,6 +284,19 @@ class Recovery:
         self._metrics.recoveries.labels(repaired.outcome).inc()
         self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since)
 
+    def leave(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
+        """Move seats of a gang of ours (number -> node) whose nodes reject their pods; the other pods stay."""
+        running = self.census.of(owner)
+        if running is None or owner in self.repairs.under_way:
+            return
+        members = tuple(_leaving(member, seats.get(int(member.name), "")) for member in running.members)
+        fleet = self._state.fleet
+        planned = plan_recovery(fleet.fitter, fleet.tree, (replace(running, members=members),), Failure())
+        for repaired in planned.repairs:
+            if repaired.moves:
+                self._metrics.recoveries.labels(repaired.outcome).inc()
+                self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", self._clock())
+
     def _lack(self, running: Running, since: float) -> None:
         """Let it wait for room before all others of its priority, and let others make way for it."""
         self._lacking[running.name] = since
@@ -306,3 +320,12 @@ class Recovery:
 
 def _ignore(_owner: str) -> None:
     pass
+
+
+def _leaving(member: Member, node: str) -> Member:
+    """The member, which must leave the node if one is named."""
+    if not node:
+        return member
+    constraints = member.request.constraints
+    constraints = replace(constraints, avoid=constraints.avoid | {node})
+    return replace(member, request=replace(member.request, constraints=constraints), failed=True)

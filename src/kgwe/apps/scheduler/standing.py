@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NODE_REFUSED: Final = "NodeRefused"
 #: the planned node, or cards of it, are not there any more
 PLACE_LOST: Final = "PlaceLost"
+#: the kubelet of the planned node rejects its pods
+POD_REJECTED: Final = "PodRejected"
 NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
 
@@ -36,7 +38,7 @@ class Unplaced:
     @property
     def is_nodes_fault(self) -> bool:
         """Whether another node may do at once; otherwise somebody else has to mend something."""
-        return self.reason in (NODE_REFUSED, PLACE_LOST)
+        return self.reason in (NODE_REFUSED, PLACE_LOST, POD_REJECTED)
 
 
 def has_started(workload: Workload, run: Run) -> bool:

@@ -79,6 +79,8 @@ class ClusterState:
         self.on_budgets: Callable[[], None] = _ignore
         #: hears of an error that concerns one object: stage, object, error
         self.on_error: Callable[[str, str, Exception], None] = _ignore
+        #: hears the owner and a pod of its run that is being deleted, or is gone though bound and not started
+        self.on_ending: Callable[[str, core.Pod], None] = _ignore
         self.deaf()
 
     def tell(
@@ -98,7 +100,7 @@ class ClusterState:
 
     def deaf(self) -> None:
         """Tell nobody (a standby)."""
-        self.on_health = self.on_budgets = _ignore
+        self.on_health = self.on_budgets = self.on_ending = _ignore
         self.tell(on_workload=_ignore, on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
 
     # --- nodes ------------------------------------------------------------------------------------------
@@ -327,6 +329,7 @@ class ClusterState:
             self._touch(owner)
             if pod.metadata.deletionTimestamp is not None:
                 self._seat_came_free(owner)
+                self.on_ending(owner, pod)
 
     def _pod_gone(self, pod: core.Pod) -> None:
         uid = pod.metadata.uid
@@ -347,6 +350,8 @@ class ClusterState:
                 self.book(each)
             self._seat_came_free(owner)
             self._touch(owner)
+            if podnews.left_unstarted(pod):
+                self.on_ending(owner, pod)
 
     def _wait(self, pod: core.Pod, owner: str) -> None:
         if owner and seating.is_gated(pod) and pod.metadata.deletionTimestamp is None:

@@ -16,6 +16,7 @@ from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.preemption import Preemption
 from kgwe.apps.scheduler.reconciler import Reconciler
 from kgwe.apps.scheduler.recovery import Recovery
+from kgwe.apps.scheduler.rejections import Rejections
 from kgwe.apps.scheduler.seater import Seater
 from kgwe.kube import resources
 from kgwe.kube.events import Event
@@ -66,9 +67,11 @@ class Term:
         self._evictions = Evictions(means)
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
         self._preemption = Preemption(means, self._planner, self._recovery.census)
+        self._rejections = Rejections(means, leave=self._recovery.leave)
         self._reconciler.excuse = self._recovery.repairs.excuse
         self._reconciler.trouble = self._recovery.trouble
         self._recovery.on_trouble = self._recovery.repairs.on_change = self._show
+        self._reconciler.rejections = self._rejections
         self._planner.on_refused = self._preemption.refused
         self._workers: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
@@ -146,7 +149,9 @@ class Term:
         self._evictions.start()
         self._state.on_health = self._recovery.health
         self._state.on_budgets = self._preemption.refused
+        self._state.on_ending = self._rejections.ending
         self._recovery.start()
+        self._rejections.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
         for owner in list(self._state.runs):
@@ -197,6 +202,7 @@ class Term:
 
     def _gone(self, uid: str) -> None:
         self._recovery.gone(uid)
+        self._rejections.gone(uid)
         self._preemption.gone(uid)
         self._reconciler.gone(uid)
 
@@ -207,6 +213,7 @@ class Term:
         await self._let_finish()
         self._metrics.queue.set_function(lambda: 0)
         await self._preemption.stop()
+        await self._rejections.stop()
         await self._recovery.stop()
         await self._evictions.stop()
         await self._seater.stop()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from kgwe.kube.api.meta import Condition, ObjectMeta, OwnerReference
 
-__all__ = ["Condition", "Job", "Lease", "Node", "ObjectMeta", "OwnerReference", "Pod"]
+__all__ = ["Condition", "EndedPod", "Job", "Lease", "Node", "ObjectMeta", "OwnerReference", "Pod"]
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
@@ -139,6 +141,36 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class ContainerEnd(msgspec.Struct, frozen=True, gc=False):
+    reason: str = ""
+
+
+class ContainerState(msgspec.Struct, frozen=True, gc=False):
+    running: dict[str, Any] | None = None
+    terminated: ContainerEnd | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, gc=False):
+    state: ContainerState = ContainerState()
+    lastState: ContainerState = ContainerState()
+
+
+class EndedPodStatus(msgspec.Struct, frozen=True, gc=False):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    containerStatuses: tuple[ContainerStatus, ...] = ()
+    initContainerStatuses: tuple[ContainerStatus, ...] = ()
+
+
+class EndedPod(msgspec.Struct, frozen=True, gc=False):
+    """A pod with what tells how it ended. Informers leave that out: it is the largest part of a pod's status."""
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: EndedPodStatus = EndedPodStatus()
 
 
 class JobStatus(msgspec.Struct, frozen=True, gc=False):
