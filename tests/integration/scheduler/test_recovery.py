@@ -195,7 +195,9 @@ async def test_work_that_gives_up_because_its_node_is_gone_is_started_again(bed:
     lost = before[0].spec.nodeName
 
     await break_nodes(bed, lost)
-    failed = {"status": {"phase": "Failed", "message": "lost rank 0"}}
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": "lost rank 0"}}
+    container = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": ended}
+    failed = {"status": {"phase": "Failed", "containerStatuses": [container]}}
     await bed.client.patch(resources.POD, before[1].metadata.name, failed, "default", subresource="status")
     await bed.until(lambda: len(where(bed, workload)) == 2 and lost not in where(bed, workload).values())
 
