@@ -80,7 +80,8 @@ class Load:
     def _pod_spec(self, piece: Piece) -> dict[str, Any]:
         if self.phase is Phase.NULL:
             return pod_spec(piece.gpus, schedulerName=NULL_SCHEDULER)
-        gated = self.phase in {Phase.KGWE, Phase.GATE} and piece.gang is not None
+        waits = piece.gang is not None or self.scenario is Scenario.QUEUED
+        gated = self.phase in {Phase.KGWE, Phase.GATE} and waits
         return pod_spec(piece.gpus, **({"schedulingGates": [{"name": PLAN_GATE}]} if gated else {}))
 
 

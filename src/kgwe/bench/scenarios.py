@@ -1,6 +1,7 @@
 """What the cluster benchmarks ask for, and at what size.
 
     fill        one-GPU pods, all at once, into empty nodes
+    queued      the same through the fair queue: the pods are created behind KGWE's gate
     gangs       gangs that fit one leaf each
     biggang     one gang over many leaves
     impossible  a gang of which only half fits: who says so, and how soon
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 class Scenario(enum.StrEnum):
     FILL = "fill"
+    QUEUED = "queued"
     GANGS = "gangs"
     BIGGANG = "biggang"
     IMPOSSIBLE = "impossible"
@@ -80,6 +82,7 @@ class Size:
 
 SIZES: Final[Mapping[Scenario, Size]] = {
     Scenario.FILL: Size(pods=1000),
+    Scenario.QUEUED: Size(pods=1000),
     Scenario.GANGS: Size(gangs=50, gang_size=8, gpus=8),
     Scenario.BIGGANG: Size(gangs=1, gang_size=256, gpus=8),
     Scenario.IMPOSSIBLE: Size(gangs=1, gang_size=20, gpus=8, free_nodes=10),
@@ -87,6 +90,10 @@ SIZES: Final[Mapping[Scenario, Size]] = {
     Scenario.WORKLOADS: Size(pods=1000),
     Scenario.RESTART: Size(nodes=1000, pods=10_000, gangs=1, gang_size=8),
 }
+
+
+# Scenarios of pods that come one by one.
+_ONE_BY_ONE: Final = frozenset({Scenario.FILL, Scenario.QUEUED, Scenario.WORKLOADS})
 
 
 def size_of(scenario: Scenario, **given: Any) -> Size:
@@ -117,14 +124,14 @@ class Piece:
 
 def pieces(scenario: Scenario, size: Size) -> list[Piece]:
     """Everything to submit, in this order."""
-    if scenario in {Scenario.FILL, Scenario.WORKLOADS}:
+    if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), size.gpus) for index in range(size.pods)]
     return list(_members([_gang(scenario, size, number) for number in range(size.gangs)]))
 
 
 def warm_up(scenario: Scenario, count: int) -> list[Piece]:
     """Small pieces of the same sort, which fit wherever there is any room."""
-    if scenario in {Scenario.FILL, Scenario.WORKLOADS}:
+    if scenario in _ONE_BY_ONE:
         return [Piece(work_name(index), 1) for index in range(count)]
     gangs = [
         (Gang(f"warm-up-{number:04d}", min(4, count - first)), 1) for number, first in enumerate(range(0, count, 4))

@@ -118,7 +118,7 @@ class _Pass(Generic[P]):
         self._roster = roster
         self._holds = holds
         self._rule = Rule.GREEDY if holds is None else holds.settings.rule
-        self._shares = Shares(roster.held, queue.weights)
+        self._shares = Shares(roster.held_by_namespaces(), queue.weights)
         self._outcomes: list[Outcome[P]] = []
         self._commits = 0
         self._looked = 0

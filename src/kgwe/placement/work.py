@@ -18,7 +18,7 @@ from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.node import CARD_MILLI
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -103,11 +103,12 @@ def shape_of(work: Work) -> Hashable:
 def milli_of(request: Request | GangRequest) -> int:
     """GPU asked for, in thousandths of a card, at least 1: work without GPUs takes its turn too."""
     if isinstance(request, GangRequest):
-        return max(1, sum(role.least * _milli(role.request.gpus) for role in request.roles))
-    return max(1, _milli(request.gpus))
+        return max(1, sum(role.least * milli_of_gpus(role.request.gpus) for role in request.roles))
+    return max(1, milli_of_gpus(request.gpus))
 
 
-def _milli(gpus: Gpus) -> int:
+def milli_of_gpus(gpus: Gpus) -> int:
+    """Thousandths of a GPU; a slice counts by its compute slices."""
     if gpus.slices:
         sevenths = gpus.profile.partition("g.")[0]
         return gpus.slices * CARD_MILLI * (int(sevenths) if sevenths.isdigit() else 1) // _SEVENTHS
@@ -136,6 +137,8 @@ class Roster:
         """Key -> what the work holds in the snapshot of now."""
         self.held: dict[str, int] = {}
         """Namespace -> milli."""
+        self.others: Mapping[str, int] = {}
+        """Namespace -> milli held by what never was in the queue, such as plain pods."""
         self._occupants: dict[str, Occupant] = {}
         self._timed: tuple[list[Occupant], Floats] | None = None
 
@@ -147,6 +150,13 @@ class Roster:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._occupants)
+
+    def held_by_namespaces(self) -> dict[str, int]:
+        """Namespace -> milli, of all that runs."""
+        found = dict(self.held)
+        for namespace, milli in self.others.items():
+            found[namespace] = found.get(namespace, 0) + milli
+        return found
 
     def put(self, occupant: Occupant) -> None:
         self.drop(occupant.key)

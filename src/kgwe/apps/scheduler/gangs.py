@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import asking, policy, seating
+from kgwe.apps.scheduler import asking, plainpods, policy, seating
 from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest, translate
@@ -81,6 +81,10 @@ class Gangs:
         for owner, group in list(self._groups.items()):
             self._seat_again(owner, group)
             self._look(owner)
+        for uid in self._unbound - self._owner.keys():
+            pod = self._state.pods.get(uid)
+            if pod is not None and seating.is_gated(pod):
+                self._free(pod)
 
     def deaf(self) -> None:
         """Only collect (a standby)."""
@@ -107,9 +111,7 @@ class Gangs:
             return
         member = self._member(uid, pod)
         if member is None:
-            self._gone(uid)
-            if seating.is_gated(pod) and not pod.spec.nodeName:
-                self._free(pod)
+            self._is_plain(uid, pod)
             return
         owner = owner_of(member.key)
         if self._owner.get(uid, owner) != owner:
@@ -132,13 +134,25 @@ class Gangs:
         elif uid in group.seats and seating.is_gated(pod):
             self._seat(owner, pod, group.seats[uid])
 
+    def _is_plain(self, uid: str, pod: core.Pod) -> None:
+        """The pod belongs to no gang, or was queued and is bound now."""
+        if pod.spec.nodeName and self.seat(uid) is not None:
+            self._state.book(pod)  # in its seat: what it holds is not free for a moment
+        self._gone(uid)
+        if seating.is_gated(pod) and not pod.spec.nodeName:
+            self._free(pod)
+
     def _member(self, uid: str, pod: core.Pod) -> Membership | None:
         group = self._groups.get(self._owner.get(uid, ""))
         if group is not None and uid in group.seats:
             # It has its place: reading it again at every step of its life would tell nothing new.
-            return group.members[uid][1]
-        if not policy.spec_of(self._state.config).enableGangScheduling:
-            return None
+            known = group.members[uid][1]
+            return None if plainpods.is_queued(known) and pod.spec.nodeName else known
+        if policy.spec_of(self._state.config).enableGangScheduling:
+            return self._gang_member(uid, pod) or plainpods.membership(pod)
+        return plainpods.membership(pod)
+
+    def _gang_member(self, uid: str, pod: core.Pod) -> Membership | None:
         meta = pod.metadata
         said = (meta.labels, meta.annotations, meta.ownerReferences, pod.spec.schedulingGroup, pod.spec.workloadRef)
         member = None if self._strangers.get(uid) == said else dialects.membership(pod, self.lookup())
@@ -250,6 +264,9 @@ class Gangs:
             self._forget(owner)
             return
         members = list(group.members.values())
+        if len(members) == 1 and plainpods.is_queued(members[0][1]):
+            self._ask_for_pod(owner, group, members[0][0])
+            return
         there = dialects.look(members)
         group.count(members, there)
         if lacking := dialects.missing(members, there):
@@ -270,6 +287,24 @@ class Gangs:
             return
         group.gang, group.problem = found, ""
         self._want(asking.ask_for(owner, group, found, self._state.fleet.tree))
+
+    def _ask_for_pod(self, owner: str, group: Group, pod: core.Pod) -> None:
+        """Queue a plain pod.
+
+        One whose request cannot be read is left to kube-scheduler, which reports what the extender answers.
+        """
+        if not dialects.counts(pod):
+            self._forget(owner)  # it is being deleted, or held back by the gate of another system
+            return
+        try:
+            found = self._pod_ask(pod)
+        except errors.Permanent as exc:
+            group.problem = str(exc)
+            self._forget(owner)
+            self._free(pod)
+            return
+        group.gang, group.problem = None, ""
+        self._want(plainpods.ask_for(owner, group, pod, found))
 
     def _partial(self, owner: str, group: Group) -> Partial | None:
         nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
@@ -335,13 +370,16 @@ class Gangs:
             self._state.on_room()
 
     def _request_of(self, pod: core.Pod) -> Any:
+        return self._pod_ask(pod).request
+
+    def _pod_ask(self, pod: core.Pod) -> podrequest.PodAsk:
         known = self._requests.get(pod.metadata.uid)
         if known is None:
             if not podrequest.says_its_share(pod):
                 self._unsized.add(self._owner[pod.metadata.uid])
-                return podrequest.read(as_made(pod), pieces=self._state.fleet.pieces("")).request
+                return podrequest.read(as_made(pod), pieces=self._state.fleet.pieces(""))
             known = self._requests[pod.metadata.uid] = podrequest.read(as_made(pod))
-        return known.request
+        return known
 
     def _node_of(self, owner: str, group: Group, pod: core.Pod) -> str:
         number = group.seats.get(pod.metadata.uid)
@@ -353,7 +391,8 @@ class Gangs:
         group = self._groups.get(owner)
         if group is None:
             return
-        for number, uid in enumerate(plan.pods, plan.start):
+        pods = plan.pods or (group.members if plan.gang is None else ())
+        for number, uid in enumerate(list(pods), plan.start):
             self._give(owner, group, uid, number)
         if group.gang is None or plan.gang is None:
             return
@@ -395,6 +434,8 @@ class Gangs:
         if owner is None or uid in self._groups[owner].seats:
             return None
         group = self._groups[owner]
+        if plainpods.is_queued(group.members[uid][1]):
+            return None  # its gate is gone: kube-scheduler asks, and gets an answer for a plain pod
         if group.problem:
             return f"kgwe: gang waits: {group.problem}"
         held = self.refusal(owner)
@@ -418,8 +459,10 @@ class Gangs:
 
 
 def _came_elsewhere(group: Group, old: core.Pod, new: core.Pod) -> bool:
-    """Whether it was bound or unbound, other than to its seat: that was to be expected."""
-    return bool(old.spec.nodeName) != bool(new.spec.nodeName) and new.metadata.uid not in group.seats
+    """Whether it was bound, unbound or let through a gate, other than to its seat: that was to be expected."""
+    if new.metadata.uid in group.seats:
+        return False
+    return bool(old.spec.nodeName) != bool(new.spec.nodeName) or old.spec.schedulingGates != new.spec.schedulingGates
 
 
 def _ignore(*_: object) -> None:

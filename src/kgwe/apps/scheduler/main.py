@@ -150,6 +150,8 @@ class Scheduler:
         except Exception as exc:  # noqa: BLE001 - an error of one pod
             self.faults.note("nomination", uid, exc)
         self.gangs.on_pod(uid, pod)
+        is_plain = pod is not None and bool(pod.spec.nodeName) and not self.gangs.owner_of(uid)
+        self.state.plain_pods.set(uid, pod if is_plain else None)
 
     async def _watch_devices(self) -> None:
         """Watch what DRA drivers offer and who was given it, where this cluster has such a thing."""

@@ -170,8 +170,13 @@ class Passes:
         self.roster.put(Occupant(ask.owner, ask.namespace, milli_of(request) * pods, now_s, run_time(ask.expected_s)))
         self._estimator.started(ask.owner, now_s)
 
-    def sync(self, ledger: Ledger) -> None:
-        """Catch up with the live fleet and its books."""
+    def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
+        """It had its place before this queue was there: it counts against its namespace likewise."""
+        self.roster.put(Occupant(owner, namespace, milli, since_s, None))
+
+    def sync(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
+        """Catch up with the live fleet and its books; `held_by_pods`: namespace -> milli that plain pods hold."""
+        self.roster.others = dict(held_by_pods)
         fleet = self._fleet
         if fleet.generation != self._generation:
             self._generation = fleet.generation
@@ -242,7 +247,9 @@ class Passes:
         if not len(self.queue) or not len(self.roster) or now_s < self._estimated_s + _ESTIMATE_EVERY_S:
             return {}
         self._estimated_s = now_s
-        queued = (work for work in self.queue.order(self.roster.held) if work.key not in self._not_estimated)
+        queued = (
+            work for work in self.queue.order(self.roster.held_by_namespaces()) if work.key not in self._not_estimated
+        )
         order = self._holds.first(itertools.islice(queued, _ESTIMATED))
         try:
             return self._estimator.estimate(order, now_s)

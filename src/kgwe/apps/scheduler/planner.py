@@ -123,9 +123,9 @@ class Planner:
         self.planned.pop(owner, None)
         self._no_longer_waits(owner)
 
-    def runs(self, ask: Ask, since_s: float) -> None:
-        """Work that has had its place since before this planner was there."""
-        self._tell(lambda: self._passes.started(ask, since_s))
+    def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
+        """Count work that has had its place since before this planner was there."""
+        self._tell(lambda: self._passes.occupies(owner, namespace, milli, since_s))
 
     def _no_longer_waits(self, owner: str) -> None:
         self.held.pop(owner, None)
@@ -207,7 +207,7 @@ class Planner:
 
     def _sync(self) -> None:
         _ = self._state.fleet  # nodes that changed are put together before anything is read
-        self._passes.sync(self._state.ledger)
+        self._passes.sync(self._state.ledger, self._state.plain_pods.held)
 
     async def _aside(self, now_s: float) -> None:
         """One pass in the thread; then what came in between, and another pass if anything did."""

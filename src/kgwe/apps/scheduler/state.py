@@ -15,6 +15,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler import jobs, podnews, runs, seating
 from kgwe.apps.scheduler.claimed import Claimed
+from kgwe.apps.scheduler.plainpods import PlainPods
 from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode, with_priority
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
@@ -69,6 +70,7 @@ class ClusterState:
         self._stale = False
         self._moving: dict[str, tuple[PlannedSeat, ...]] = {}  # workload uid -> plan that its run does not show yet
         self.budgets: dict[str, policy.PodDisruptionBudget] = {}
+        self.plain_pods = PlainPods()
         #: uid of a pod that others made -> its seat, if it has one
         self.foreign_seat: Callable[[str], Seat | None] = lambda _uid: None
         self.on_foreign: Callable[[str, core.Pod | None], None] = _ignore

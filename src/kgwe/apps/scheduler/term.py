@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from kgwe import errors
+from kgwe.apps.scheduler import plainpods
 from kgwe.apps.scheduler.answers import Answers
-from kgwe.apps.scheduler.asking import LOST_PREFIX, OWNER_PREFIX
+from kgwe.apps.scheduler.asking import LOST_PREFIX, OWNER_PREFIX, Group
 from kgwe.apps.scheduler.evictions import Evictions
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.preemption import Preemption
@@ -118,11 +119,12 @@ class Term:
         self._tracer.record("plan", self._planner.pass_s, words)
 
     def _tell_gang(self, owner: str, held: Refusal) -> None:
-        """Gated pods have no scheduler's word on them: one Event on the first says what the gang waits for."""
+        """kube-scheduler reports nothing on gated pods: one Event on the first says what the gang waits for."""
         group = self._gangs.group(owner)
         if group is not None and group.unseated:
-            pod = group.unseated[0]
-            note = f"gang {group.key.title} waits: {held.message}"
+            pod, member = group.members[group.unseated[0].metadata.uid]
+            who = "pod" if plainpods.is_queued(member) else f"gang {group.key.title}"
+            note = f"{who} waits: {held.message}"
             self._events.record(Event(resources.POD, pod.metadata, "Warning", held.reason, note, "Scheduling"))
 
     def problem(self) -> str | None:
@@ -137,6 +139,7 @@ class Term:
             on_gone=self._gone,
             on_unseated=self._seater.seat,
         )
+        self._count_running()
         self._gangs.refusal = self._planner.held.get
         self._gangs.tell(
             want=self._planner.want,
@@ -161,6 +164,17 @@ class Term:
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
+
+    def _count_running(self) -> None:
+        """Work that was placed before this term counts against its namespace too."""
+        ledger = self._state.ledger
+        for owner in list(ledger.owners()):
+            found = self._gangs.group(owner) or self._state.workload(owner)
+            if found is None:
+                continue
+            namespace = found.key.namespace if isinstance(found, Group) else found.meta.namespace
+            milli = sum(plainpods.milli_of(each.amounts) for each in ledger.places(owner).values())
+            self._planner.occupies(owner, namespace, max(milli, 1), 0.0)
 
     def _changed(self, key: Key) -> None:
         """The object came or changed: news, but where the watch only shows what we wrote ourselves."""

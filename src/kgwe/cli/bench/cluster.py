@@ -60,7 +60,7 @@ def run(
     Parameters
     ----------
     scenario
-        fill, gangs, biggang, impossible, fragmented, workloads or restart; sizes left out are the scenario's own.
+        fill, queued, gangs, biggang, impossible, fragmented, workloads or restart; sizes left out are its own.
     nodes
         Simulated nodes.
     pods

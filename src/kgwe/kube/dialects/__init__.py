@@ -20,7 +20,7 @@ from kgwe.kube.dialects.groups import Groups
 from kgwe.kube.dialects.kinds import KINDS, readable, served
 from kgwe.kube.dialects.levels import Levels
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
-from kgwe.kube.dialects.presence import look, missing
+from kgwe.kube.dialects.presence import counts, look, missing
 from kgwe.kube.dialects.read import membership
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Problem",
     "Size",
     "Wish",
+    "counts",
     "gang_request",
     "look",
     "membership",
