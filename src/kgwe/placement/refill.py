@@ -49,6 +49,12 @@ class Partial:
     def missing(self) -> int:
         return sum(not member.node for member in self.members)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether fewer pods have a place than it can go on with: it lost some, or was never seated as a whole."""
+        least = len(self.members) if self.least is None else self.least
+        return len(self.members) - self.missing < least
+
 
 def confined(fitter: Fitter, tree: Tree, partial: Partial) -> GangRequest:
     """Those that have no place, as a gang that is kept to where they could join the others.

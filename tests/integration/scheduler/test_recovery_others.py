@@ -6,60 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.broken import break_nodes, gang, pods_of, racks, running, uids, where, where_of
+from tests.integration.scheduler.broken import (
+    break_nodes,
+    foreign,
+    gang,
+    members,
+    pods_of,
+    racks,
+    running,
+    uids,
+    where,
+    where_of,
+)
 
-from kgwe.apps.scheduler import evictions, seating
+from kgwe.apps.scheduler import evictions
 from kgwe.kube import resources
 from kgwe.local import faults, fleet, models
-from kgwe.model import amounts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.integration.scheduler.bed import Bed
-
-
-def foreign(name: str, pods: int, gpus: int = 8, **said: str) -> dict[str, Any]:
-    """A Job of somebody else whose pods are a gang inside one leaf; `said` are further annotations of ours."""
-    annotations = {
-        "kgwe.nvidia.io/gang": "true",
-        "kgwe.nvidia.io/topology-required": "leaf",
-        "kgwe.nvidia.io/simulated-duration": "1h",
-        **{f"kgwe.nvidia.io/{key}": value for key, value in said.items()},
-    }
-    container = {"name": "c", "image": "x", "resources": {"limits": {amounts.GPU: str(gpus)}}}
-    template = {
-        "metadata": {"annotations": annotations, "labels": {"app": name}},
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": [container],
-            "schedulingGates": [{"name": seating.GATE}],
-        },
-    }
-    ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "completions": pods,
-            "parallelism": pods,
-            "completionMode": "Indexed",
-            "backoffLimit": 0,
-            "podFailurePolicy": {"rules": [ignore]},
-            "template": template,
-        },
-    }
-
-
-def members(bed: Bed, name: str) -> dict[int, Any]:
-    """Rank -> pod of a Job of others that runs."""
-    return {
-        int(pod.metadata.annotations[seating.INDEX_ANNOTATION]): pod
-        for pod in bed.pods.store.values()
-        if pod.metadata.labels.get("app") == name
-        and pod.status.phase == "Running"
-        and pod.metadata.deletionTimestamp is None
-        and fleet.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
-    }
 
 
 @pytest.fixture

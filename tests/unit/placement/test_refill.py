@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.racks import cards, racks
 
 from kgwe.model import amounts
@@ -87,3 +89,11 @@ def test_a_refusal_says_what_it_cannot_join():
 
 def test_gangs_with_different_neighbours_are_different_shapes():
     assert ask(partial("a1", "")).shape() != ask(partial("b1", "")).shape()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "broken"),
+    [(("n", ""), None, True), (("n", "n"), None, False), (("n", "n", ""), 2, False), (("n", "", ""), 2, True)],
+)
+def test_a_gang_is_broken_while_it_has_fewer_places_than_it_can_go_on_with(nodes, least, broken):
+    assert partial(*nodes, least=least).is_broken is broken

@@ -42,6 +42,8 @@ class Group:
     gang: Gang | None = None  # as it was asked for last
     start: int = 0  # number of the first seat of the last plan
     awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
+    kept: set[int] = field(default_factory=set)  # of those, seats of drained pods
+    makes_way: bool = False  # it is stopped for more important work
     problem: str = ""
     plain: Size | None = None  # what all of them say, where that and their number is all it takes to be complete
     lacking: int = 0  # then: how many are still to come
@@ -52,6 +54,11 @@ class Group:
         if self.plain is None or self.seats or self.awaited or not presence.counts(pod):
             return False
         return presence.says_size_only(member) and member.size == self.plain
+
+    def keep(self, number: int, member: Membership) -> None:
+        """Keep the seat of a drained pod for the pod that its owner makes next."""
+        self.awaited[number] = member
+        self.kept.add(number)
 
     def count(self, members: Members, found: Presence) -> None:
         """Take down how many there are, where that is all it takes."""

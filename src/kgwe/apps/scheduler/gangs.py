@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -18,6 +19,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler import asking, plainpods, policy, seating
 from kgwe.apps.scheduler.asking import Group, owner_of
+from kgwe.apps.scheduler.drained import DrainedSeats
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects, podrequest, translate
 from kgwe.model import places
@@ -60,9 +62,10 @@ class Gangs:
         self._later: Callable[[Callable[[], None]], object]
         self._dirty: dict[str, None] = {}
         self._unsized: set[str] = set()  # owners of pods that ask for shares of whatever size nodes offer
+        self._drained = DrainedSeats(state, self._groups, self._drop)
         #: hears of an error that concerns one pod or gang: stage, pod or gang, error
         self.on_error: Callable[[str, str, Exception], None] = _ignore
-        state.on_nodes = self._look_at_unsized
+        state.on_nodes = self._nodes_changed
         self.deaf()
 
     def tell(
@@ -73,14 +76,17 @@ class Gangs:
         seat: Callable[[str, core.Pod, int], None],
         free: Callable[[core.Pod], None],
         later: Callable[[Callable[[], None]], object],
+        after: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _call: None,
     ) -> None:
         """`want`: plan this; `forget`: no longer; `seat`: give the pod that seat; `free`: it needs none; `later`: call
-        this in a moment."""
+        this in a moment; `after`: call it after so many seconds."""
         self._want, self._forget, self._seat, self._free, self._later = want, forget, seat, free, later
+        self._drained.after = after
         self._dirty = {}  # what came while nobody listened is looked at now
         for owner, group in list(self._groups.items()):
             self._seat_again(owner, group)
             self._look(owner)
+            self._drained.arm(owner, group)
         for uid in self._unbound - self._owner.keys():
             pod = self._state.pods.get(uid)
             if pod is not None and seating.is_gated(pod):
@@ -88,7 +94,7 @@ class Gangs:
 
     def deaf(self) -> None:
         """Only collect (a standby)."""
-        self._want = self._forget = self._seat = self._free = self._later = _ignore
+        self._want = self._forget = self._seat = self._free = self._later = self._drained.after = _ignore
         self._dirty = {}
 
     # --- pods -------------------------------------------------------------------------------------------
@@ -181,9 +187,11 @@ class Gangs:
         group = self._groups.get(owner)
         if group is None:
             return
-        one_fewer = group.only_counts(*group.members.pop(uid))
+        pod, member = group.members.pop(uid)
+        one_fewer = group.only_counts(pod, member)
         number = group.seats.pop(uid, None)
-        if number is not None and self._state.ledger.vacate(owner, number):
+        kept = number is not None and self._drained.keep(owner, group, number, pod, member)
+        if number is not None and not kept and self._state.ledger.vacate(owner, number):
             self._state.on_room()
         if not group.members:
             if not group.awaited:
@@ -196,7 +204,7 @@ class Gangs:
             self._look_soon(owner)
 
     def _drop(self, owner: str) -> None:
-        del self._groups[owner]
+        self._drained.forget(owner, self._groups.pop(owner))
         self._unsized.discard(owner)
         self._state.ledger.release(owner)
         self._forget(owner)
@@ -226,9 +234,9 @@ class Gangs:
             self._later(self._look_at_dirty)
         self._dirty[owner] = None
 
-    def _look_at_unsized(self) -> None:
-        """Other nodes may offer shares of another size."""
-        for owner in self._unsized & self._groups.keys():
+    def _nodes_changed(self) -> None:
+        """Other nodes may offer shares of another size; nodes of kept seats may take pods again."""
+        for owner in (self._unsized | self._drained.owners) & self._groups.keys():
             self._look_soon(owner)
 
     def _look_at_dirty(self) -> None:
@@ -278,7 +286,8 @@ class Gangs:
         if partial is not None:
             group.problem = ""
             place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
-            self._want(asking.ask_beside(owner, self._state.fleet, partial, **place))
+            ask = asking.ask_beside(owner, self._state.fleet, partial, **place)
+            self._want(replace(ask, first_claim=partial.is_broken))
             return
         found = dialects.gang_request(members, self._request_of, there)
         if isinstance(found, dialects.Problem):
@@ -350,12 +359,21 @@ class Gangs:
             if not group.awaited or uid in group.seats or pod.spec.nodeName or pod.metadata.deletionTimestamp:
                 continue
             alike = [number for number, was in group.awaited.items() if was.role == member.role]
+            alike = [number for number in alike if number not in group.kept or self._drained.is_usable(owner, number)]
             own = [number for number in alike if group.awaited[number].index == member.index]
             number = next(iter([*own, *alike]), None)
             if number is not None:
                 del group.awaited[number]
+                self._drained.give(owner, group, number)
                 group.seats[uid] = number
                 self._seat(owner, pod, number)
+
+    def make_way(self, owner: str) -> None:
+        """The gang is stopped for more important work: no seats are kept for its pods."""
+        group = self._groups.get(owner)
+        if group is not None:
+            group.makes_way = True
+            self._drained.release(owner, group)
 
     def give_up(self, owner: str) -> None:
         """Nobody has come for the seats that were kept."""
@@ -364,6 +382,7 @@ class Gangs:
             return
         freed = [self._state.ledger.vacate(owner, number) for number in group.awaited]
         group.awaited.clear()
+        self._drained.forget(owner, group)
         if not group.members:
             self._drop(owner)
         if any(freed):
@@ -391,6 +410,9 @@ class Gangs:
         group = self._groups.get(owner)
         if group is None:
             return
+        group.makes_way = False
+        if group.kept:
+            self._drained.release(owner, group)  # the plan has a place for every pod
         pods = plan.pods or (group.members if plan.gang is None else ())
         for number, uid in enumerate(list(pods), plan.start):
             self._give(owner, group, uid, number)

@@ -298,6 +298,8 @@ class Preemption:
             for victim in plan.victims
             if (run := self._state.runs.get(victim.workload)) is not None
         }
+        for victim in plan.victims:
+            self._gangs.make_way(victim.workload)
         names = [self._name(victim.workload) for victim in plan.victims]
         listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
         preempting = Preempting(

@@ -147,6 +147,7 @@ class Term:
             seat=self._seater.seat,
             free=self._seater.free,
             later=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
+            after=lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
         self._seater.start()
         self._evictions.start()

@@ -1,0 +1,192 @@
+"""Seats of drained pods are kept for the pods that are made in their place, and for no longer than needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import added, free, make, node, owned_by, pod_spec, removed
+
+from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import dialects, resources
+
+EVICTED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+
+
+class Heard:
+    """What the gangs ask for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.seated: list[tuple[str, int]] = []
+        self.later: list[Any] = []
+        self.after: list[Any] = []
+
+    def settle(self) -> None:
+        while self.later:
+            self.later.pop(0)()
+
+    def run_timers(self) -> None:
+        due, self.after = self.after, []
+        for call in due:
+            call()
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+    return made
+
+
+@pytest.fixture
+def gangs(state):
+    made = Gangs(state)
+    levels = dialects.Levels(state.reader.labels(), tuple(level.name for level in state.fleet.tree.levels))
+    made.lookup = lambda: dialects.Groups(levels, {})
+    state.on_foreign, state.foreign_seat = made.on_pod, made.seat
+    return made
+
+
+@pytest.fixture
+def heard(gangs):
+    heard = Heard()
+    gangs.tell(
+        want=heard.asked.append,
+        forget=lambda _owner: None,
+        seat=lambda _owner, pod, number: heard.seated.append((pod.metadata.name, number)),
+        free=lambda _pod: None,
+        later=heard.later.append,
+        after=lambda _delay_s, call: heard.after.append(call),
+    )
+    return heard
+
+
+def member(name, *, at="", says="", controller="job-1", gone=False, conditions=(), phase="Running"):
+    notes = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": "2"}
+    if says:
+        notes |= {seating.SEAT_ANNOTATION: says, seating.CARDS_ANNOTATION: "ff"}
+    meta = {
+        "name": name,
+        "namespace": "team",
+        "uid": f"uid-{name}",
+        "annotations": notes,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "deletionTimestamp": "2026-01-01T01:00:00Z" if gone else None,
+        "ownerReferences": owned_by(controller, "Job", "g"),
+    }
+    status = {"phase": phase, "conditions": list(conditions)}
+    return make(resources.POD.type, {"metadata": meta, "spec": pod_spec(8, at, pin=at), "status": status})
+
+
+def seated(state, gangs):
+    """A gang of two, a node each."""
+    first = member("p")
+    state.on_pod(added(first))
+    owner = gangs.owner_of("uid-p")
+    state.on_pod(removed(first))
+    state.on_pod(added(member("p", at="n1", says=f"{owner}/0")))
+    state.on_pod(added(member("q", at="n2", says=f"{owner}/1")))
+    assert free(state) == {"n1": 0, "n2": 0}
+    return owner
+
+
+def leaves(state, owner, **how):
+    pod = member("q", at="n2", says=f"{owner}/1", gone=True, **how)
+    state.on_pod(added(pod))
+    state.on_pod(removed(pod))
+
+
+def cordoned(name, *, on):
+    plain = node(name)
+    return msgspec.structs.replace(plain, spec=msgspec.structs.replace(plain.spec, unschedulable=on))
+
+
+def test_the_seat_of_an_evicted_pod_is_kept_and_given_to_the_next(state, gangs, heard):
+    owner = seated(state, gangs)
+    leaves(state, owner, conditions=EVICTED)
+    assert free(state) == {"n1": 0, "n2": 0}, "nothing else gets the GPUs meanwhile"
+
+    state.on_pod(added(member("r", phase="Pending")))
+    heard.settle()
+
+    assert heard.seated == [("r", 1)]
+    heard.run_timers()
+    assert state.ledger.seat(owner, 1).node == "n2"
+
+
+def test_while_the_node_is_cordoned_the_next_pod_asks_first_and_gets_its_seat_with_the_node(state, gangs, heard):
+    owner = seated(state, gangs)
+    state.on_node(added(cordoned("n2", on=True)))
+    leaves(state, owner, conditions=EVICTED)
+    state.on_pod(added(member("r", phase="Pending")))
+    heard.settle()
+    assert not heard.seated
+    assert heard.asked[-1].first_claim
+    heard.run_timers()
+    assert state.ledger.seat(owner, 1).node == "n2", "a pod waits for it: its time starts again"
+
+    state.on_node(added(cordoned("n2", on=False)))
+    heard.settle()
+
+    assert heard.seated == [("r", 1)]
+
+
+def test_a_pod_deleted_from_a_cordoned_node_counts_as_drained(state, gangs):
+    owner = seated(state, gangs)
+    state.on_node(added(cordoned("n2", on=True)))
+    leaves(state, owner)
+    assert state.ledger.seat(owner, 1) is not None
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"conditions": EVICTED, "controller": ""},
+        {"conditions": [EVICTED[0] | {"reason": "PreemptionByScheduler"}]},
+        {"conditions": [EVICTED[0] | {"status": "False"}]},
+    ],
+)
+def test_nothing_is_kept_for_a_pod_that_was_deleted_preempted_or_that_nothing_replaces(state, gangs, how):
+    leaves(state, seated(state, gangs), **how)
+    assert free(state) == {"n1": 0, "n2": 8}
+
+
+def test_nothing_is_kept_for_a_gang_that_makes_way(state, gangs):
+    owner = seated(state, gangs)
+    gangs.make_way(owner)
+    leaves(state, owner, conditions=EVICTED)
+    assert free(state) == {"n1": 0, "n2": 8}
+
+
+def test_a_gang_that_makes_way_gives_up_what_was_kept_for_it(state, gangs):
+    owner = seated(state, gangs)
+    leaves(state, owner, conditions=EVICTED)
+    gangs.make_way(owner)
+    assert free(state) == {"n1": 0, "n2": 8}
+
+
+def test_a_seat_is_given_up_when_no_pod_comes_for_it(state, gangs, heard):
+    owner = seated(state, gangs)
+    leaves(state, owner, conditions=EVICTED)
+    heard.run_timers()
+    assert free(state) == {"n1": 0, "n2": 8}
+    state.on_pod(removed(member("p", at="n1", says=f"{owner}/0")))
+    assert gangs.group(owner) is None
+
+
+def test_a_gang_that_is_drained_as_a_whole_keeps_its_seats_and_is_forgotten_after_them(state, gangs, heard):
+    owner = seated(state, gangs)
+    leaves(state, owner, conditions=EVICTED)
+    last = member("p", at="n1", says=f"{owner}/0", gone=True, conditions=EVICTED)
+    state.on_pod(added(last))
+    state.on_pod(removed(last))
+    assert free(state) == {"n1": 0, "n2": 0}
+    heard.run_timers()
+    assert free(state) == {"n1": 8, "n2": 8}
+    assert gangs.group(owner) is None
