@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.racks import cards, racks
 
 from kgwe.model import amounts
