@@ -59,8 +59,10 @@ class Bed:
         port: int,
         timeout_s: float,
         profile: Path | None = None,
+        tls: bool = True,
     ) -> None:
-        """`port`: of the extender kube-scheduler was told of; `timeout_s`: for each wait."""
+        """`port`: of the extender kube-scheduler was told of; `timeout_s`: for each wait; `tls`: whether the extender
+        asks for certificates."""
         self.cluster = cluster
         self.client = client
         self.load = work
@@ -68,6 +70,7 @@ class Bed:
         self._port = port
         self._timeout_s = timeout_s
         self._profile = profile
+        self._tls = tls
         self.kgwe: ProcessRecord | None = None
         #: node -> GPUs it offers, and those of them that no standing pod has
         self.gpus: dict[str, int] = {}
@@ -127,7 +130,7 @@ class Bed:
         await self.until("KGWE to act", functools.partial(scheduler.listens, self._port))
 
     def launch_kgwe(self) -> None:
-        self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile)
+        self.kgwe = scheduler.start(self.cluster, self._port, profile=self._profile, tls=self._tls)
 
     def stop_kgwe(self) -> None:
         if self.kgwe is not None:

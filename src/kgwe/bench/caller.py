@@ -13,6 +13,7 @@ from kgwe import errors
 from kgwe.local.ports import LOOPBACK
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Sequence
 
     from kgwe.bench.capture import Payload
@@ -26,10 +27,12 @@ _LENGTH = b"content-length: "
 class Caller:
     """One connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._port = port
         self._socket = socket.create_connection((LOOPBACK, port), timeout=_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=LOOPBACK)
 
     def __enter__(self) -> Self:
         return self
@@ -85,9 +88,11 @@ class Spent:
         return [sum(pair) for pair in zip(self.filter_ms, self.prioritize_ms, strict=True)]
 
 
-def call(port: int, payloads: Sequence[Payload], spent: Spent, turns: Iterable[int]) -> None:
+def call(
+    port: int, payloads: Sequence[Payload], spent: Spent, turns: Iterable[int], tls: ssl.SSLContext | None = None
+) -> None:
     """For every turn both calls about the pod of that number, one after the other."""
-    with Caller(port) as caller:
+    with Caller(port, tls) as caller:
         for turn in turns:
             payload = payloads[turn % len(payloads)]
             filtering = caller.request("/filter", payload.filter)

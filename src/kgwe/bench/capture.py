@@ -65,9 +65,9 @@ class Recorder:
                 yield Payload(filtering, self._calls["/prioritize"][pod])
 
 
-def configuration(url: str, percentage: int) -> str:
+def configuration(url: str, percentage: int, tls: scheduler_configuration.ClientFiles | None = None) -> str:
     """kube-scheduler asks at `url` about every GPU pod, with that share of all nodes (0: as many as it likes)."""
-    document = scheduler_configuration.document(url, binds=True)
+    document = scheduler_configuration.document(url, binds=True, tls=tls)
     if percentage:
         document["percentageOfNodesToScore"] = percentage
     return yaml.safe_dump(document, sort_keys=False)

@@ -23,7 +23,6 @@ from kgwe.bench.loop import loop_factory
 from kgwe.bench.nodes import NodeSet, slots
 from kgwe.bench.restart import Restart
 from kgwe.bench.scenarios import Phase, Scenario, Size
-from kgwe.kube import scheduler_configuration
 from kgwe.kube.client import KubeClient
 from kgwe.local import build
 
@@ -102,7 +101,7 @@ def run(options: Options, progress: Progress) -> report.Report:
             name = clusters.name_of(phase, keep=keep)
             # kube-scheduler is told where KGWE will be before either runs.
             port = scheduler.free_port(name)
-            config = scheduler_configuration.text(scheduler.url(port)) if phase is Phase.KGWE else None
+            config = scheduler.configuration(name, port) if phase is Phase.KGWE else None
             with (
                 clusters.private(name, found, progress, scheduler_config=config, keep=keep) as cluster,
                 progress.step(title) as step,

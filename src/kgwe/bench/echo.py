@@ -1,6 +1,6 @@
 """The extender's server without the extender: reads every call as the real one does, and decides nothing.
 
-python -m kgwe.bench.echo PORT
+python -m kgwe.bench.echo PORT [CERTIFICATES]
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
+from kgwe.apps.scheduler.extender import ExtenderApp
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.bench.loop import loop_factory
 from kgwe.kube import extender
+from kgwe.local import extender as local_extender
+from kgwe.local.certificates import Certificates
 from kgwe.local.ports import LOOPBACK
 from kgwe.telemetry import http, probes
 
@@ -31,17 +34,18 @@ class Echo:
         return args.scores([0] * len(args.names()))
 
 
-async def serve(port: int) -> None:
-    """Until SIGTERM."""
+async def serve(port: int, certificates: Path | None = None) -> None:
+    """Until SIGTERM; over TLS with the certificates of a local cluster, in that directory."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     metrics = Metrics()
     answers = cast("Any", Echo())
     app = probes.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
-    async with http.serving(app, http.Address(LOOPBACK, port), largest_body=LARGEST):
+    tls = http.Renewing(local_extender.server_files(Certificates(certificates))) if certificates else None
+    async with http.serving(app, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=extender.LARGEST)):
         await stop.wait()
 
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(int(sys.argv[1])))
+        runner.run(serve(int(sys.argv[1]), *map(Path, sys.argv[2:])))

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
-from kgwe.apps.scheduler.extender import LARGEST
 from kgwe.bench import bed, caller, capture, clusters, load, report, scheduler
 from kgwe.bench.audit import SEATING, AuditTail
 from kgwe.bench.bed import Bed
@@ -35,9 +34,11 @@ from kgwe.bench.nodes import NodeSet
 from kgwe.bench.scenarios import Gang, Phase, Piece, Scenario, Size
 from kgwe.bench.timeline import percentile, work_name
 from kgwe.bench.verdict import Verdict
+from kgwe.kube import extender as calls
 from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
-from kgwe.local import build, components, processes
+from kgwe.local import build, components, extender, processes
+from kgwe.local.cluster import LocalCluster
 from kgwe.local.ports import LOOPBACK
 from kgwe.telemetry import http
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.bench.capture import Payload
-    from kgwe.local.cluster import LocalCluster
     from kgwe.local.progress import Progress, Step
 
 _SIZES = (1, 2, 4, 8)
@@ -71,6 +71,8 @@ class Options:
     taken: float = 0.45
     # Nodes named in each call, in percent of those that kube-scheduler would take; 0: as many as it likes.
     percentage: int = 100
+    # Whether both sides show certificates, as they do where kube-scheduler is on another machine.
+    tls: bool = True
     seed: int = 1
     timeout_s: float = 600.0
     profile: Path | None = None
@@ -93,7 +95,8 @@ def run(options: Options, progress: Progress) -> report.Report:
     machine = report.examine_machine(kubernetes=clusters.version(found))
     name = clusters.name_of("extender")
     port = scheduler.free_port(name)
-    config = capture.configuration(scheduler.url(port), options.percentage)
+    files = extender.client_files(LocalCluster(name).layout.certificates) if options.tls else None
+    config = capture.configuration(extender.url(port, tls=options.tls), options.percentage, files)
     with (
         clusters.private(name, found, progress, scheduler_config=config) as cluster,
         progress.step(f"Asking about pods on {options.nodes} nodes") as step,
@@ -107,10 +110,19 @@ def run(options: Options, progress: Progress) -> report.Report:
 async def _measure(cluster: LocalCluster, port: int, options: Options, step: Step) -> dict[str, Any]:
     async with KubeClient.connect(cluster.kubeconfig, field_manager="kgwe-bench") as client:
         work = Load(Scenario.FRAGMENTED, Phase.KGWE)
-        ground = Bed(cluster, client, work, step, port=port, timeout_s=options.timeout_s, profile=options.profile)
+        ground = Bed(
+            cluster,
+            client,
+            work,
+            step,
+            port=port,
+            timeout_s=options.timeout_s,
+            profile=options.profile,
+            tls=options.tls,
+        )
         size = Size(nodes=options.nodes, taken=options.taken)
         await ground.prepare(NodeSet(options.nodes, _GPUS_PER_NODE), size, options.seed)
-        payloads = await _capture(ground, port, options.pods)
+        payloads = await _capture(ground, port, options)
         # Nobody else is to ask from here on.
         cluster.kill(components.SCHEDULER)
         await ground.start_kgwe()
@@ -121,9 +133,11 @@ def _pieces(count: int) -> list[Piece]:
     return [Piece(work_name(index), _SIZES[index % len(_SIZES)]) for index in range(count)]
 
 
-async def _capture(ground: Bed, port: int, count: int) -> list[Payload]:
-    """Let kube-scheduler ask about so many pods of every size."""
-    recorder = capture.Recorder()
+async def _capture(ground: Bed, port: int, options: Options) -> list[Payload]:
+    """Let kube-scheduler ask about pods of every size."""
+    recorder, count = capture.Recorder(), options.pods
+    files = extender.server_files(ground.cluster.layout.certificates)
+    tls = http.Renewing(files) if options.tls else None
     found: list[Payload] = []
 
     async def enough() -> bool:
@@ -131,7 +145,7 @@ async def _capture(ground: Bed, port: int, count: int) -> list[Payload]:
         ground.step.update(f"kube-scheduler has asked about {len(found)} of {count} pods")
         return len(found) >= count
 
-    async with http.serving(recorder, http.Address(LOOPBACK, port), largest_body=LARGEST):
+    async with http.serving(recorder, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=calls.LARGEST)):
         await load.submit(ground.client, Load(Scenario.FILL, Phase.KGWE), _pieces(count), bed.NAMESPACE, {})
         await ground.until("kube-scheduler to ask about every pod", enough)
     return found
@@ -144,6 +158,8 @@ class Asking:
         self._bed = ground
         self._port = port
         self._options = options
+        self._certificates = ground.cluster.layout.certificates
+        self._tls = extender.client_context(self._certificates) if options.tls else None
         # The first fifth warms up; about the others nobody has asked KGWE before.
         self._warm, self._payloads = payloads[: len(payloads) // 5], payloads[len(payloads) // 5 :]
 
@@ -171,7 +187,9 @@ class Asking:
         """The port of the server that decides nothing, beside KGWE."""
         ground = self._bed
         port = scheduler.free_port(ground.cluster.name)
-        echo = ground.cluster.start_sidecar(_ECHO, [sys.executable, "-m", "kgwe.bench.echo", str(port)])
+        argv = [sys.executable, "-m", "kgwe.bench.echo", str(port)]
+        argv += [str(self._certificates.directory)] if self._tls else []
+        echo = ground.cluster.start_sidecar(_ECHO, argv)
         try:
             await ground.until("the echo to listen", lambda: scheduler.listens(port))
             yield port
@@ -182,13 +200,13 @@ class Asking:
         ground = self._bed
         mine, other = caller.Spent(), caller.Spent()
         for port in (self._port, echo_port):
-            await _calling(port, self._warm, caller.Spent(), range(len(self._warm)))
+            await self._call(port, self._warm, caller.Spent(), range(len(self._warm)))
         cpu_s = self._cpu_s()
         for first in range(0, self._options.calls, _TURN):
             ground.step.update(f"quiet: {first} of {self._options.calls}")
             turns = range(first, min(first + _TURN, self._options.calls))
-            await _calling(self._port, self._payloads, mine, turns)
-            await _calling(echo_port, self._payloads, other, turns)
+            await self._call(self._port, self._payloads, mine, turns)
+            await self._call(echo_port, self._payloads, other, turns)
         cpu_ms = (self._cpu_s() - cpu_s) * 1e3 / self._options.calls
         return {
             **_numbers("", mine),
@@ -220,7 +238,7 @@ class Asking:
             await ground.until("KGWE to say that the gang does not fit", verdict.spoken)
         began, planning_s = time.monotonic(), await self._planning_s()
         async with _meanwhile(replace()):
-            await _calling(self._port, self._payloads, spent, range(self._options.calls))
+            await self._call(self._port, self._payloads, spent, range(self._options.calls))
             share = (await self._planning_s() - planning_s) / (time.monotonic() - began)
         await ground.clear(bed.WARM_UP_NAMESPACE)
         found = {
@@ -246,7 +264,7 @@ class Asking:
 
         stop = threading.Event()
         turns = itertools.takewhile(lambda _: not stop.is_set(), itertools.count())
-        async with _meanwhile(_calling(port, self._payloads, spent, turns), stop.set):
+        async with _meanwhile(self._call(port, self._payloads, spent, turns), stop.set):
             began, planning_s = time.monotonic(), await self._planning_s()
             await self._submit(gang, gpus=1)
             await ground.until("every pod of the gang to have a seat", all_seated)
@@ -260,23 +278,22 @@ class Asking:
         pieces = [Piece(work_name(index), gpus, gang) for index in range(gang.pods)]
         await load.submit(self._bed.client, self._bed.load, pieces, bed.WARM_UP_NAMESPACE, {})
 
+    async def _call(self, port: int, payloads: Sequence[Payload], spent: caller.Spent, turns: Any) -> None:
+        """In a thread: what nudges or submits meanwhile is not to be waited for."""
+        await asyncio.to_thread(caller.call, port, payloads, spent, turns, self._tls)
+
     def _cpu_s(self) -> float:
         used = processes.usage(self._bed.kgwe) if self._bed.kgwe else None
         return used.cpu_s if used else 0.0
 
     async def _planning_s(self) -> float:
         """Seconds the planner has taken in all, by its own count."""
-        reader, writer = await asyncio.open_connection(LOOPBACK, self._port, limit=1 << 22)
+        reader, writer = await asyncio.open_connection(LOOPBACK, self._port, limit=1 << 22, ssl=self._tls)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
         text = await reader.read(-1)
         writer.close()
         found = _PLANNING.search(text)
         return float(found[1]) if found else 0.0
-
-
-async def _calling(port: int, payloads: Sequence[Payload], spent: caller.Spent, turns: Any) -> None:
-    """In a thread: whoever nudges or submits meanwhile is not to be waited for."""
-    await asyncio.to_thread(caller.call, port, payloads, spent, turns)
 
 
 @contextlib.asynccontextmanager

@@ -28,7 +28,7 @@ from kgwe.bench.nodes import NodeSet
 from kgwe.bench.scenarios import Phase, Scenario, Size
 from kgwe.bench.sightings import Sightings
 from kgwe.bench.timeline import percentile
-from kgwe.kube import crds, resources, scheduler_configuration
+from kgwe.kube import crds, resources
 from kgwe.kube.client import KubeClient
 from kgwe.local import build, faults, ports, processes
 
@@ -78,7 +78,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     for phase in _PHASES:
         name = clusters.name_of(phase)
         port = scheduler.free_port(name)
-        config = scheduler_configuration.text(scheduler.url(port)) if phase is Phase.KGWE else None
+        config = scheduler.configuration(name, port) if phase is Phase.KGWE else None
         with (
             clusters.private(name, found, progress, scheduler_config=config) as cluster,
             progress.step(f"Recovery on {options.nodes} nodes: {phase}") as step,

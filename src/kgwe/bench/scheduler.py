@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from kgwe import errors
 from kgwe.kube import crds, manifests
-from kgwe.local import assets, paths, ports, state
-from kgwe.local.cluster import service_account_kubeconfig
+from kgwe.local import assets, extender, paths, ports, state
+from kgwe.local.cluster import LocalCluster, service_account_kubeconfig
 
 if TYPE_CHECKING:
     from kgwe.kube.client import KubeClient
-    from kgwe.local.cluster import LocalCluster
     from kgwe.local.processes import ProcessRecord
 
 NAME = "kgwe-scheduler"
@@ -30,8 +29,9 @@ def free_port(cluster: str) -> int:
     return ports.allocate(["extender"], avoid=state.ports_of_others(cluster, None))["extender"]
 
 
-def url(port: int) -> str:
-    return f"http://{ports.LOOPBACK}:{port}"
+def configuration(cluster: str, port: int) -> str:
+    """Of the kube-scheduler of a cluster that may not run yet: it asks KGWE on that port."""
+    return extender.configuration(LocalCluster(cluster), port)
 
 
 async def install(client: KubeClient) -> None:
@@ -41,15 +41,23 @@ async def install(client: KubeClient) -> None:
 
 
 def start(
-    cluster: LocalCluster, port: int, *, profile: Path | None = None, name: str = NAME, probe_port: int = 0
+    cluster: LocalCluster,
+    port: int,
+    *,
+    profile: Path | None = None,
+    name: str = NAME,
+    probe_port: int = 0,
+    tls: bool = True,
 ) -> ProcessRecord:
-    """Start it beside the cluster, whose end will be its own; the extender listens on `port` once it acts."""
+    """Start it beside the cluster, whose end will be its own; the extender listens on `port` once it acts. `tls`:
+    whether kube-scheduler shows a certificate there."""
     kubeconfig = service_account_kubeconfig(cluster, _NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
     addresses = {"--metrics-bind-address": probe_port, "--extender-bind-address": port}
     flags = [word for flag, each in addresses.items() for word in (flag, f"{ports.LOOPBACK}:{each}")]
     profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
     argv = [sys.executable, *profiler, "-m", "kgwe.cli", "scheduler", *flags]
-    return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **_COMPILED})
+    certificates = extender.environment(cluster) if tls else {}
+    return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **certificates, **_COMPILED})
 
 
 async def listens(port: int) -> bool:

@@ -27,7 +27,8 @@ binds; it asks this process where GPU pods go (see `kgwe scheduler config`).""",
   kgwe scheduler                                       in a cluster, as its service account
   kgwe scheduler --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
   kgwe scheduler --config settings.yaml --log-level debug
-  kgwe scheduler config --url http://kgwe-scheduler.kgwe-system:8888 > kube-scheduler.yaml""",
+  kgwe scheduler config --url https://kgwe-scheduler.kgwe-system.svc:8888 --ca-file /etc/kgwe/ca.crt \\
+    --cert-file /etc/kgwe/kube-scheduler.crt --key-file /etc/kgwe/kube-scheduler.key > kube-scheduler.yaml""",
 )
 
 
@@ -49,7 +50,8 @@ def scheduler(
     config
         Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
     extender_bind_address
-        Where kube-scheduler's calls are answered, such as :8888; only the replica that leads listens.
+        Where kube-scheduler's calls are answered, such as 127.0.0.1:8888; only the replica that leads listens. An
+        address that other machines can reach needs certificates (extenderTlsCertFile and the keys beside it).
     """
     run(
         config,
@@ -68,6 +70,8 @@ def config(
     url: str = "http://127.0.0.1:8888",
     binds: bool = False,
     ca_file: str = "",
+    cert_file: str = "",
+    key_file: str = "",
     ignorable: bool = False,
 ) -> None:
     """Print the kube-scheduler configuration that makes it ask KGWE about GPU pods.
@@ -75,16 +79,24 @@ def config(
     Parameters
     ----------
     url
-        Where kube-scheduler reaches the extender; https:// where it has a certificate.
+        Where kube-scheduler reaches the extender; https:// unless both are on one machine.
     binds
         Let the extender bind, so that the planned cards are written on the pod (set extenderBinds as well).
     ca_file
         File with the certificate authority of the extender, on kube-scheduler's machine.
+    cert_file
+        File with the client certificate that kube-scheduler shows, on its machine; its name must be one of
+        extenderTlsClientNames.
+    key_file
+        File with the key of that certificate.
     ignorable
         Place GPU pods without KGWE while it does not answer; gangs may then start in halves.
     """
+    tls = (
+        scheduler_configuration.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
+    )
     print(  # noqa: T201 - the output of the command
-        scheduler_configuration.text(url, binds=binds, ca_file=ca_file, ignorable=ignorable), end=""
+        scheduler_configuration.text(url, binds=binds, tls=tls, ignorable=ignorable), end=""
     )
 
 

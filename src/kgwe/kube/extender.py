@@ -7,29 +7,37 @@ bytes they came as wherever possible: there may be thousands, and most answers n
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 
 from kgwe import errors
-from kgwe.kube.api import core  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+T = TypeVar("T")
+
 _NULL: Final = msgspec.Raw(b"null")
+
+#: Nodes of the largest cluster that is supported: twice what Kubernetes is tested with (5,000). A call names no more.
+MOST_NODES: Final = 10_000
+#: Bytes of a body. MOST_NODES names of the greatest length (253) are 2.5 MiB, and the API server takes no pod above
+#: 3 MiB. The rest is for whole nodes (nodeCacheCapable: false): about 1,000 of them.
+LARGEST: Final = 16 << 20
 
 #: largest score an extender may give
 HIGHEST: Final = 10
 _SCORED: Final = tuple(f'","Score":{score}}}' for score in range(HIGHEST + 1))
 
 
+# Names and uids are required where there may be many: a body full of empty objects is refused at the first one.
 class _Meta(msgspec.Struct, frozen=True):
-    name: str = ""
+    name: str
 
 
 class _Node(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
+    metadata: _Meta
 
 
 class _Nodes(msgspec.Struct, frozen=True):
@@ -52,36 +60,44 @@ class _Args(msgspec.Struct, frozen=True):
     Nodes: msgspec.Raw = _NULL
 
 
-class _PodArgs(msgspec.Struct, frozen=True):
-    Pod: core.Pod
+# What Go calls an int: a larger number could not be written back.
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    UID: str = ""
+    UID: str
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
     Pods: tuple[MetaPod, ...] | None = None
-    NumPDBViolations: int = 0
+    NumPDBViolations: _Int = 0
 
 
 class _FullMeta(msgspec.Struct, frozen=True):
-    uid: str = ""
+    uid: str
 
 
 class _FullPod(msgspec.Struct, frozen=True):
-    metadata: _FullMeta = _FullMeta()
+    metadata: _FullMeta
 
 
 class _FullVictims(msgspec.Struct, frozen=True):
     Pods: tuple[_FullPod, ...] | None = None
-    NumPDBViolations: int = 0
+    NumPDBViolations: _Int = 0
 
 
 class PreemptArgs(msgspec.Struct, frozen=True):
-    Pod: core.Pod
+    Pod: _SlimPod
     NodeNameToMetaVictims: dict[str, MetaVictims] | None = None
     NodeNameToVictims: dict[str, _FullVictims] | None = None
+
+    @property
+    def uid(self) -> str:
+        return self.Pod.metadata.uid
+
+    @property
+    def namespace(self) -> str:
+        return self.Pod.metadata.namespace
 
     def victims(self) -> dict[str, MetaVictims]:
         if self.NodeNameToMetaVictims is not None:
@@ -100,45 +116,43 @@ class BindArgs(msgspec.Struct, frozen=True):
 
 
 _ARGS: Final = msgspec.json.Decoder(_Args)
-_POD_ARGS: Final = msgspec.json.Decoder(_PodArgs)
 _NAMES: Final = msgspec.json.Decoder(list[str])
 _NODES: Final = msgspec.json.Decoder(_Nodes)
 _PREEMPT: Final = msgspec.json.Decoder(PreemptArgs)
 _BIND: Final = msgspec.json.Decoder(BindArgs)
 _encode: Final = msgspec.json.Encoder().encode
+_EXTENDER: Final = "an extender"
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, kind: str) -> T:
+    """Permanent, saying what is wrong, whatever the bytes are."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeError, OverflowError, RecursionError) as exc:
+        raise errors.Permanent(f"not {kind} request: {exc}") from exc
 
 
 class Args:
-    """A filter or prioritize request."""
+    """A filter or prioritize request. Of the pod it is read who it is; what it asks for, only the watch tells."""
 
     def __init__(self, body: bytes) -> None:
-        try:
-            args = _ARGS.decode(body)
-        except msgspec.DecodeError as exc:
-            raise errors.Permanent(f"not an extender request: {exc}") from exc
-        self._body = body
+        args = _read(_ARGS, body, _EXTENDER)
         self._names: list[str] | None = None
         self.uid = args.Pod.metadata.uid
-        self.pod_name = f"{args.Pod.metadata.namespace}/{args.Pod.metadata.name}"
+        self.namespace = args.Pod.metadata.namespace
+        self.pod_name = f"{self.namespace}/{args.Pod.metadata.name}"
         if (names := bytes(args.NodeNames)) != b"null":
             self._raw = names
-            self.sends_nodes = False
-        elif bytes(args.Nodes) != b"null":
+            # Two quotes a name: counted without reading the list.
+            _check_count(names.count(b'"') // 2)
+        elif (nodes := bytes(args.Nodes)) != b"null":
             # Without nodeCacheCapable whole nodes come; their names are all that is needed of them.
-            try:
-                items = _NODES.decode(args.Nodes).items or ()
-            except msgspec.DecodeError as exc:
-                raise errors.Permanent(f"not an extender request: {exc}") from exc
+            _check_count(nodes.count(b'"metadata"') // 2)
+            items = _read(_NODES, nodes, _EXTENDER).items or ()
+            _check_count(len(items))
             self._raw = _encode([node.metadata.name for node in items])
-            self.sends_nodes = True
         else:
             raise errors.Permanent("an extender request names nodes: NodeNames or Nodes")
-
-    def pod(self) -> core.Pod:
-        try:
-            return _POD_ARGS.decode(self._body).Pod
-        except msgspec.DecodeError as exc:
-            raise errors.Permanent(f"not an extender request: {exc}") from exc
 
     def has(self, node: str) -> bool:
         """Whether kube-scheduler would have the pod there; looked for without reading the list."""
@@ -146,10 +160,7 @@ class Args:
 
     def names(self) -> list[str]:
         if self._names is None:
-            try:
-                self._names = _NAMES.decode(self._raw)
-            except msgspec.DecodeError as exc:
-                raise errors.Permanent(f"not an extender request: {exc}") from exc
+            self._names = _read(_NAMES, self._raw, _EXTENDER)
         return self._names
 
     def scores(self, points: Sequence[int]) -> bytes:
@@ -199,17 +210,18 @@ def victims(kept: Mapping[str, MetaVictims]) -> bytes:
 
 
 def read_preempt(body: bytes) -> PreemptArgs:
-    try:
-        return _PREEMPT.decode(body)
-    except msgspec.DecodeError as exc:
-        raise errors.Permanent(f"not a preemption request: {exc}") from exc
+    args = _read(_PREEMPT, body, "a preemption")
+    _check_count(len(args.NodeNameToMetaVictims or args.NodeNameToVictims or ()))
+    return args
 
 
 def read_bind(body: bytes) -> BindArgs:
-    try:
-        return _BIND.decode(body)
-    except msgspec.DecodeError as exc:
-        raise errors.Permanent(f"not a bind request: {exc}") from exc
+    return _read(_BIND, body, "a bind")
+
+
+def _check_count(nodes: int) -> None:
+    if nodes > MOST_NODES:
+        raise errors.Permanent(f"{nodes} nodes are named; the largest supported cluster has {MOST_NODES}")
 
 
 def bound(message: str = "") -> bytes:

@@ -91,6 +91,9 @@ class LeaderElector:
         self._announced = False
         self._unsure = False  # a write was sent and its outcome is not known
         self._changed = asyncio.Event()
+        self._campaigning = asyncio.Event()
+        self._campaigning.set()
+        self._stepping = asyncio.Lock()
 
     def is_leader(self) -> bool:
         """True while our last renewal is recent enough that nobody else can hold the Lease."""
@@ -118,10 +121,22 @@ class LeaderElector:
         """Campaign until cancelled; then give the Lease up so that a standby need not wait for it to expire."""
         try:
             while True:
-                held = await self._step()
+                await self._campaigning.wait()
+                async with self._stepping:
+                    held = await self._step() if self._campaigning.is_set() else False
                 await asyncio.sleep(self._pause_s(held=held))
         finally:
             await self._release()
+
+    async def withdraw(self) -> None:
+        """Give the Lease back, and leave it to others until `campaign` is called."""
+        self._campaigning.clear()
+        async with self._stepping:
+            await self._release()
+
+    def campaign(self) -> None:
+        """Be a candidate again."""
+        self._campaigning.set()
 
     async def _step(self) -> bool | None:
         asked_at = self._clock()

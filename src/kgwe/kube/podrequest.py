@@ -43,6 +43,8 @@ MODEL: Final = f"{_PREFIX}gpu-model"
 ARCHITECTURE: Final = f"{_PREFIX}gpu-architecture"
 STRATEGY: Final = f"{_PREFIX}strategy"
 SHARE: Final = f"{_PREFIX}gpu-share"
+# Gigabytes, or gigabytes per second: more than any card has, and few enough for every array they are compared with.
+_LARGEST_NUMBER: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,6 @@ def _number(said: Mapping[str, str], key: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf"):
-        raise errors.Permanent(f"annotation {key}: {text!r} is not a number of at least 0")
+    if not 0 <= number <= _LARGEST_NUMBER:
+        raise errors.Permanent(f"annotation {key}: {text!r} is not a number from 0 to {_LARGEST_NUMBER}")
     return number

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
+from kgwe import errors
 from kgwe.kube.api.mig import PROFILES
 from kgwe.model import amounts, mig
 
@@ -16,6 +20,8 @@ _HEADER = """\
 # nodeCacheCapable: only node names are sent, KGWE knows the nodes.
 # ignorable: false, so GPU pods wait while no replica of KGWE answers. With true they would be placed without it: gangs
 #   in halves, on GPUs that are reserved for others.
+# tlsConfig: KGWE lets in only the client that certFile names (extenderTlsClientNames: system:kube-scheduler). Without
+#   caFile kube-scheduler would not check whom it asks. It reads these files when it starts.
 # weight: KGWE's scores against those of kube-scheduler's own plugins; most answers name one node and need none.
 """
 
@@ -25,10 +31,22 @@ def managed_resources() -> list[str]:
     return [amounts.GPU, amounts.SHARED, *sorted({mig.resource_of(profile) for profile in PROFILES})]
 
 
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """PEM files on kube-scheduler's machine."""
+
+    #: of the authority that signed the extender's certificate
+    authority: str
+    #: what kube-scheduler shows
+    certificate: str
+    key: str
+
+
 def document(
-    url: str, *, binds: bool = False, ca_file: str = "", ignorable: bool = False, timeout: str = "10s"
+    url: str, *, binds: bool = False, tls: ClientFiles | None = None, ignorable: bool = False, timeout: str = "10s"
 ) -> dict[str, Any]:
-    """The configuration; `url` is where the extender listens."""
+    """The configuration; `url` is where the extender listens. Permanent when it would let anyone ask, or not work."""
+    _check(url, tls)
     extender: dict[str, Any] = {
         "urlPrefix": url.rstrip("/"),
         "filterVerb": "filter",
@@ -42,13 +60,34 @@ def document(
     }
     if binds:
         extender["bindVerb"] = "bind"
-    if url.startswith("https"):
-        extender |= {"enableHTTPS": True, "tlsConfig": {"caFile": ca_file} if ca_file else {"insecure": False}}
+    if tls is not None:
+        files = {"caFile": tls.authority, "certFile": tls.certificate, "keyFile": tls.key}
+        extender |= {"enableHTTPS": True, "tlsConfig": files}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "extenders": [extender],
     }
+
+
+def _check(url: str, tls: ClientFiles | None) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise errors.Permanent(f"bad URL {url!r}: give http(s)://HOST:PORT")
+    is_secure = parts.scheme == "https"
+    if is_secure and not (tls and tls.authority and tls.certificate and tls.key):
+        raise errors.Permanent(f"{url}: over HTTPS both sides show certificates; name all three files")
+    if not is_secure and tls is not None:
+        raise errors.Permanent(f"{url}: certificates are shown over https:// only")
+    if not is_secure and not _is_loopback(parts.hostname):
+        raise errors.Permanent(f"{url}: plain HTTP is for kube-scheduler on the same machine only; use https://")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def text(url: str, **options: Any) -> str:

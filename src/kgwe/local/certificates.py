@@ -53,7 +53,9 @@ ADMIN = Identity("admin", "kgwe:admin", ("system:masters",))
 CONTROLLER_MANAGER = Identity("kube-controller-manager", "system:kube-controller-manager")
 SCHEDULER = Identity("kube-scheduler", "system:kube-scheduler")
 KWOK = Identity("kwok", "kgwe:kwok")
-IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK)
+# What KGWE's extender shows to kube-scheduler.
+EXTENDER = Identity("kgwe-extender", "kgwe-extender", server=True)
+IDENTITIES = (SERVER, ETCD_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, KWOK, EXTENDER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.kube import crds, manifests, scheduler_configuration
-from kgwe.local import assets, ports
+from kgwe.kube import crds, manifests
+from kgwe.local import assets, extender, ports
 from kgwe.local.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = No
     address = f"127.0.0.1:{port['extender']}"
     command = [sys.executable, "-m", "kgwe.cli", "scheduler", "--kubeconfig", str(kubeconfig)]
     command += ["--extender-bind-address", address, "--metrics-bind-address", f"127.0.0.1:{port['metrics']}"]
-    cluster.start_sidecar(SCHEDULER, command, env=dict(env or {}))
-    cluster.configure_scheduler(scheduler_configuration.text(f"http://{address}"))
+    cluster.start_sidecar(SCHEDULER, command, env={**extender.environment(cluster), **(env or {})})
+    cluster.configure_scheduler(extender.configuration(cluster, port["extender"]))
     return port["metrics"]
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import choose_encoder
 
-from kgwe.telemetry.http import Reply
+from kgwe.telemetry.messages import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import prometheus_client
 
-    from kgwe.telemetry.http import App, Request
+    from kgwe.telemetry.messages import App, Request
 
 
 class ProbeApp:

@@ -12,9 +12,9 @@ from tests.integration.scheduler.bed import KINDS, Bed
 from tests.integration.scheduler.pods import Live, gang, pod
 
 from kgwe import errors
-from kgwe.kube import resources, scheduler_configuration
+from kgwe.kube import resources
 from kgwe.kube.client import KubeClient
-from kgwe.local import install, ports
+from kgwe.local import extender, install, ports
 from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
 from kgwe.local.components import NO_FEATURES
 
@@ -103,7 +103,7 @@ def extender_port(prepared: tuple[LocalCluster, Path]) -> Iterator[int]:
     """kube-scheduler asks this port about GPU pods, for as long as the module's tests run."""
     cluster, _ = prepared
     port = ports.allocate(("extender",))["extender"]
-    cluster.configure_scheduler(scheduler_configuration.text(f"http://127.0.0.1:{port}"))
+    cluster.configure_scheduler(extender.configuration(cluster, port))
     yield port
     cluster.configure_scheduler(None)
 

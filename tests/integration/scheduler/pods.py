@@ -10,6 +10,7 @@ import msgspec
 
 from kgwe.apps.scheduler import seating
 from kgwe.kube import resources, translate
+from kgwe.local import extender
 from kgwe.model import amounts, inventory
 
 if TYPE_CHECKING:
@@ -25,11 +26,18 @@ class Live:
     def __init__(self, bed: Bed, port: int) -> None:
         self.bed = bed
         self.port = port
+        self._tls = extender.client_context(bed.cluster.layout.certificates)
 
     async def scheduler(self, **settings: str) -> Replica:
-        return await self.bed.controller(
-            command="scheduler", extender_bind_address=f"127.0.0.1:{self.port}", **settings
-        )
+        files = extender.server_files(self.bed.cluster.layout.certificates)
+        usual = {
+            "extender_bind_address": f"127.0.0.1:{self.port}",
+            "extender_tls_cert_file": str(files.certificate),
+            "extender_tls_key_file": str(files.key),
+            "extender_tls_client_ca_file": str(files.authority),
+            "debug_snapshot": "true",
+        }
+        return await self.bed.controller(command="scheduler", **usual | settings)
 
     async def nodes(self, leaves: dict[str, int], gpus: int = 8) -> None:
         """So many nodes per leaf, named after it."""
@@ -59,10 +67,10 @@ class Live:
 
     async def _ask(self, method: str, path: str, content: bytes = b"") -> httpx2.Response:
         """Only the leader listens; it may be about to."""
-        async with asyncio.timeout(30), httpx2.AsyncClient(timeout=5) as client:
+        async with asyncio.timeout(30), httpx2.AsyncClient(timeout=5, verify=self._tls) as client:
             while True:
                 try:
-                    return await client.request(method, f"http://127.0.0.1:{self.port}{path}", content=content)
+                    return await client.request(method, f"https://127.0.0.1:{self.port}{path}", content=content)
                 except httpx2.ConnectError:
                     await asyncio.sleep(0.05)
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.scheduler.pods import pod
 
 from kgwe.kube import resources
 
@@ -179,6 +180,39 @@ async def test_a_new_scheduler_goes_on_with_the_gangs_of_the_one_before(live: Li
 # --- callers --------------------------------------------------------------------------------------------
 
 
+async def test_pods_that_exist_only_in_calls_hold_no_gpu(live: Live):
+    await live.nodes({"a": 1})
+    replica = await live.scheduler(leader_elect="false")
+    for number in range(4):
+        ghost = pod(f"ghost-{number}", 8)
+        ghost["metadata"] |= {"uid": f"ghost-{number}", "namespace": "default"}
+        assert "has not shown pod" in (await live.call("/filter", {"Pod": ghost, "NodeNames": ["a-0"]})).json()["Error"]
+
+    assert (await live.snapshot())["assumed"] == []
+    assert await replica.metric('kgwe_extender_requests_total{outcome="unknown",verb="filter"}') == 4
+    await live.pod("real", 8)
+    await live.until_bound("real", 1)
+
+
+async def test_the_place_of_a_pod_that_is_never_bound_comes_free_by_itself(live: Live):
+    await live.nodes({"a": 1})
+    await live.scheduler(leader_elect="false", assume_seconds="1")
+    made = await live.pod("x", 8, schedulerName="another")  # so that nobody binds it
+    asked = {"metadata": {"uid": made.metadata.uid, "name": "x", "namespace": "default"}}
+    assert (await live.call("/filter", {"Pod": asked, "NodeNames": ["a-0"]})).json()["NodeNames"] == ["a-0"]
+
+    async with asyncio.timeout(30):
+        while (await live.snapshot())["assumed"]:  # noqa: ASYNC110 - only the snapshot tells
+            await asyncio.sleep(0.1)
+    assert (await live.snapshot())["nodes"]["a-0"]["free"] == 8
+
+
+async def test_the_snapshot_is_off_by_default(live: Live):
+    await live.nodes({"a": 1})
+    await live.scheduler(leader_elect="false", debug_snapshot="false")
+    assert (await live.call("/debug/snapshot", b"")).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
@@ -205,7 +239,8 @@ async def test_nonsense_gets_an_error_and_the_next_call_an_answer(live: Live, pa
 async def test_whole_nodes_are_understood_as_well_as_names(live: Live):
     await live.nodes({"a": 2})
     await live.scheduler(leader_elect="false")
-    wanted = {"metadata": {"uid": "u1", "name": "x", "namespace": "default"}, "spec": {"containers": []}}
+    made = await live.pod("x", 1, schedulerName="another")  # so that nobody else asks about it
+    wanted = {"metadata": {"uid": made.metadata.uid, "name": "x", "namespace": "default"}}
     nodes = {"items": [{"metadata": {"name": "a-0"}}, {"metadata": {"name": "a-1"}}]}
     filtered = (await live.call("/filter", {"Pod": wanted, "Nodes": nodes})).json()
     scores = (await live.call("/prioritize", {"Pod": wanted, "NodeNames": ["a-0", "a-1", "stranger"]})).json()

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import datetime as dt
 import itertools
+import random
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import msgspec
@@ -189,6 +190,62 @@ async def test_there_is_a_limit_to_watchers():
         with pytest.raises(errors.Transient, match="1 callers watch already"):
             await anext(client.telemetry())
         await first.aclose()
+
+
+_METHODS = ("Ping", "GetTopology", "GetHealth", "ApplyMIG", "ApplyMPS", "WatchTelemetry")
+
+
+async def _send(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.StatusCode:
+    """What raw bytes are answered with; of a stream, its first message."""
+    path = f"/{rpc.SERVICE}/{method}"
+    try:
+        if method == "WatchTelemetry":
+            call: Any = channel.unary_stream(path)(cast("Any", data), timeout=10)
+            await call.read()
+            call.cancel()
+        else:
+            await channel.unary_unary(path)(cast("Any", data), timeout=10)
+    except grpc.aio.AioRpcError as exc:
+        return exc.code()
+    return grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff",  # a field without an end
+        b"\x0a\xff\xff\xff\xff\x0f",  # a string longer than the message
+        b"\x0a\x02\xff\xfe",  # a string that is no UTF-8
+        b"\x0b" * 1000,  # groups within groups
+    ],
+)
+@pytest.mark.parametrize("method", _METHODS)
+async def test_what_is_no_message_is_an_invalid_argument(method: str, data: bytes, capfd: pytest.CaptureFixture[str]):
+    if data.startswith(b"\x0a\x02") and method not in ("ApplyMIG", "ApplyMPS"):
+        pytest.skip("its first field is no string")
+    async with running() as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.grpc_port}") as channel:
+        assert await _send(channel, method, data) is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("interval_s", [-1.0, float("nan"), float("inf"), 1e300])
+async def test_an_interval_that_is_none_is_an_invalid_argument(interval_s: float):
+    request = pb.TelemetryRequest(interval_s=interval_s).SerializeToString()
+    async with running() as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.grpc_port}") as channel:
+        assert await _send(channel, "WatchTelemetry", request) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_random_bytes_get_an_answer_that_blames_the_caller():
+    rng = random.Random(7)
+    found: set[grpc.StatusCode] = set()
+    settings = msgspec.structs.replace(QUICK, grpc_insecure=True)
+    async with running(settings) as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.grpc_port}") as channel:
+        agent.mig = Knife()
+        for number in range(600):
+            found.add(await _send(channel, _METHODS[number % len(_METHODS)], rng.randbytes(rng.randint(0, 40))))
+        assert await _send(channel, "Ping", b"") is grpc.StatusCode.OK
+    # UNIMPLEMENTED: this agent runs no MPS daemons.
+    assert found <= {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}
 
 
 async def test_without_certificates_orders_are_refused():

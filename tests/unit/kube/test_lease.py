@@ -71,6 +71,27 @@ async def test_the_first_to_ask_leads_and_the_second_knows_who_does(ann, bob):
     assert bob.holder() == "ann"
 
 
+async def test_one_that_withdraws_gives_the_lease_back_and_takes_it_again_only_when_it_campaigns(ann, bob, server):
+    running = asyncio.create_task(ann.run())
+    try:
+        await asyncio.wait_for(ann.wait_leading(), 20)
+        await ann.withdraw()
+        assert not ann.is_leader()
+        assert server.spec["holderIdentity"] == ""
+        await bob._step()
+        assert bob.is_leader()
+
+        await bob._release()
+        server.calls.clear()
+        await asyncio.sleep(1.5)  # longer than between two attempts
+        assert server.calls == []
+        ann.campaign()
+        await asyncio.wait_for(ann.wait_leading(), 20)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_renewal_is_one_request_and_keeps_the_time_of_acquisition(ann, server, clock):
     await ann._step()
     acquired, renewed = server.spec["acquireTime"], server.spec["renewTime"]

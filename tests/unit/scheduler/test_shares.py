@@ -141,6 +141,7 @@ def answers(state: ClusterState) -> Answers:
 
 
 def asked(state: ClusterState, made: Any, *names: str) -> tuple[list[str], dict[str, str]]:
+    state.on_pod(added(made))
     body = {"Pod": msgspec.to_builtins(made), "NodeNames": list(names)}
     reply = msgspec.json.decode(answers(state).filter(extender.Args(msgspec.json.encode(body)))[0])
     failed = (reply.get("FailedNodes") or {}) | (reply.get("FailedAndUnresolvableNodes") or {})

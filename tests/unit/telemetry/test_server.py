@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
-import ssl
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.local import certificates
-from kgwe.telemetry import http
+from kgwe.telemetry import connection, crowd, http
 from kgwe.telemetry.http import Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
-    from pathlib import Path
 
 LARGEST = 100_000
 ADDRESS = http.Address("127.0.0.1", 0)
@@ -60,7 +57,7 @@ def app() -> App:
 
 @pytest.fixture
 async def port(app: App) -> AsyncIterator[int]:
-    async with http.serving(app, ADDRESS, largest_body=LARGEST) as listening:
+    async with http.serving(app, ADDRESS, limits=http.Limits(body=LARGEST)) as listening:
         yield listening
 
 
@@ -249,8 +246,8 @@ async def test_what_was_begun_is_finished_though_the_client_has_gone(port: int, 
 async def test_one_that_is_silent_is_not_waited_for_for_ever(
     app: App, monkeypatch: pytest.MonkeyPatch, sent: bytes, codes: list[bytes] | None
 ):
-    for name in ("_REQUEST_S", "_IDLE_S", "_LINGER_S"):
-        monkeypatch.setattr(http, name, 0.05)
+    for name in ("_HEAD_S", "_REQUEST_S", "_IDLE_S", "_LINGER_S"):
+        monkeypatch.setattr(connection, name, 0.05)
     async with http.serving(app, ADDRESS) as port, line(port) as (reader, writer):
         writer.write(sent)
         if codes is not None:
@@ -262,15 +259,117 @@ async def test_one_that_is_silent_is_not_waited_for_for_ever(
                 assert len(await reader.read()) < 9 * 4_000_000
 
 
-async def test_more_connections_than_anybody_needs_are_turned_away(app: App, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 2)
-    async with http.serving(app, ADDRESS) as port, contextlib.AsyncExitStack() as stack:
-        for _ in range(2):
+# --- crowds ---------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def lines(port: int, count: int, sent: bytes) -> AsyncIterator[list[tuple[asyncio.StreamReader, Any]]]:
+    """So many connections that have sent that."""
+    made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    try:
+        for _, writer in made:
+            writer.write(sent)
+        yield made
+    finally:
+        for _, writer in made:
+            writer.transport.abort()
+
+
+async def asked(port: int, path: str = "/metrics") -> int:
+    async with httpx2.AsyncClient(timeout=10) as client:
+        return (await client.get(f"http://127.0.0.1:{port}{path}")).status_code
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /filter HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc"]
+)
+async def test_half_sent_requests_lock_nobody_out(port: int, sent: bytes):
+    """300 of them: more than there may be connections, from the address of the one that asks."""
+    async with line(port) as (reader, writer):
+        writer.write(b"GET /a HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"GET /a ")
+        async with lines(port, 300, sent):
+            assert await asked(port) == 200
+            writer.write(b"GET /b HTTP/1.1\r\n\r\n")  # a connection that has asked before is kept
+            assert b"GET /b " in await reader.readuntil(b"GET /b ")
+
+
+async def test_one_address_has_no_more_connections_than_its_share(app: App):
+    async with http.serving(app, ADDRESS, limits=http.Limits(per_peer=2)) as port, contextlib.AsyncExitStack() as stack:
+        held = []
+        for _ in range(3):
             reader, writer = await stack.enter_async_context(line(port))
             writer.write(b"GET /a HTTP/1.1\r\n\r\n")
             await reader.readuntil(b"GET /a ")
-        reader, _ = await stack.enter_async_context(line(port))
-        assert await reader.read() == b""
+            held.append((reader, writer))
+        with contextlib.suppress(ConnectionError):
+            assert await held[0][0].read() == b""  # the one that was idle for longest
+        held[1][1].write(b"GET /b HTTP/1.1\r\n\r\n")
+        await held[1][0].readuntil(b"GET /b ")
+
+
+async def test_one_that_is_being_answered_is_never_closed_for_another(app: App):
+    async with http.serving(app, ADDRESS, limits=http.Limits(connections=1)) as port, line(port) as (reader, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\nConnection: close\r\n\r\n")
+        await app.begun.wait()
+        async with line(port) as (other, _):
+            with contextlib.suppress(ConnectionError):
+                assert await other.read() == b""
+        app.let.set()
+        assert (await reader.read()).endswith(b"at last")
+
+
+async def test_bodies_that_do_not_come_to_an_end_are_bounded_over_all_connections(app: App):
+    limits = http.Limits(body=1_000_000, bodies=3_000_000)
+    head = b"POST /filter HTTP/1.1\r\nContent-Length: 999999\r\n\r\n"
+    async with (
+        http.serving(app, ADDRESS, limits=limits) as port,
+        lines(port, 20, head + bytes(900_000)) as made,
+        httpx2.AsyncClient(timeout=10) as client,
+    ):
+        replies = [asyncio.create_task(reader.read(12)) for reader, _ in made]
+        done: set[Any] = set()
+        async with asyncio.timeout(20):
+            while len(done) < 17:
+                await asyncio.sleep(0.01)
+                done = {reply for reply in replies if reply.done()}
+        with contextlib.suppress(ConnectionError):
+            assert {reply.result() for reply in done} == {b"HTTP/1.1 503"}
+        # The largest of the rest makes way for a request that is complete.
+        sent = bytes(500_000)
+        assert len((await client.post(f"http://127.0.0.1:{port}/filter", content=sent)).content) == len(sent) + 13
+        for reply in replies:
+            reply.cancel()
+
+
+async def test_a_request_that_trickles_on_a_connection_that_was_idle_is_cut_off_in_time(
+    app: App, monkeypatch: pytest.MonkeyPatch
+):
+    """The timer was set for the end of the idle time."""
+    monkeypatch.setattr(connection, "_HEAD_S", 0.1)
+    async with http.serving(app, ADDRESS) as port, line(port) as (reader, writer):
+        writer.write(b"GET /a HTTP/1.1\r\n\r\n")
+        await reader.readuntil(b"GET /a ")
+        writer.write(b"GET /b HTTP/1.1\r\nX: ")
+        assert statuses(await reader.read()) == [b"408"]
+
+
+async def test_random_bytes_never_take_the_server_down(port: int):
+    """Whole requests with bytes changed, cut and doubled; the server answers the next one."""
+    rng = random.Random(11)
+    good = b"POST /filter HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+    for _ in range(300):
+        bad = bytearray(good)
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(bad))
+            bad[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 4))
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bytes(bad))
+        writer.write_eof()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    assert await asked(port) == 200
 
 
 # --- beginning and end ----------------------------------------------------------------------------------
@@ -297,7 +396,7 @@ async def test_answers_under_way_are_given_before_it_ends(app: App):
 
 
 async def test_an_answer_that_never_comes_does_not_keep_it_from_ending(app: App, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "_GRACE_S", 0.05)
+    monkeypatch.setattr(crowd, "_GRACE_S", 0.05)
     async with contextlib.AsyncExitStack() as stack:
         async with http.serving(app, ADDRESS) as port:
             reader, writer = await stack.enter_async_context(line(port))
@@ -310,29 +409,4 @@ async def test_an_answer_that_never_comes_does_not_keep_it_from_ending(app: App,
 async def test_a_port_that_is_taken_is_said(port: int, app: App):
     with pytest.raises(errors.Permanent, match=f"cannot listen on 127.0.0.1:{port}"):
         async with http.serving(app, http.Address("127.0.0.1", port)):
-            pass
-
-
-async def test_over_tls(app: App, tmp_path: Path):
-    made = certificates.ensure(tmp_path, dt.datetime.now(dt.UTC))
-    pair = made.pair(certificates.SERVER)
-    files = {"certificate": str(pair.certificate), "key": str(pair.key)}
-    trust = ssl.create_default_context(cafile=made.authority)
-    async with (
-        http.serving(app, ADDRESS, **files, largest_body=LARGEST) as port,
-        httpx2.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=trust) as client,
-    ):
-        assert (await client.post("/filter", content=b"abc")).text == "POST /filter abc"
-        assert (await client.post("/filter", content=b"x" * (LARGEST + 1))).status_code == 413
-        assert len((await client.get("/big")).content) == 4_000_000
-        async with line(port) as (reader, writer):
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")  # without
-            with contextlib.suppress(ConnectionError):
-                assert b"200" not in await reader.read()
-        assert (await client.get("/metrics")).status_code == 200
-
-
-async def test_a_certificate_that_cannot_be_read_is_said(app: App, tmp_path: Path):
-    with pytest.raises(errors.Permanent, match=r"cannot use certificate .*tls\.crt"):
-        async with http.serving(app, ADDRESS, certificate=str(tmp_path / "tls.crt"), key="tls.key"):
             pass

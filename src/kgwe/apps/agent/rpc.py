@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from kgwe import errors
 from kgwe.apps.agent import messages, stream, tls
@@ -38,6 +39,8 @@ _LARGEST_MESSAGE: Final = 1 << 20
 # A caller that vanished without a word is noticed after this long, and its stream ended.
 _KEEPALIVE_MS: Final = 60_000
 _GRACE_S: Final = 1.0
+# Between two messages of a stream: a day.
+_LONGEST_INTERVAL_S: Final = 86_400.0
 
 _CODES: Final = (
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
@@ -112,7 +115,11 @@ class AgentService:
         return messages.health(self._known.node, status)
 
     async def WatchTelemetry(self, request: pb.TelemetryRequest, context: Any) -> AsyncIterator[pb.Telemetry]:  # noqa: N802
+        await _refuse_malformed(request, context)
         wanted = frozenset(request.uuids)
+        if not 0 <= request.interval_s <= _LONGEST_INTERVAL_S:  # also not a number
+            said = f"interval_s: {request.interval_s} is not from 0 to {_LONGEST_INTERVAL_S:.0f}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, said)
         try:
             with self._known.hub.watching(request.interval_s, aggregates=request.aggregates) as watcher:
                 while True:
@@ -173,18 +180,48 @@ _UNARY: Final[dict[str, tuple[type[Message], type[Message]]]] = {
 }
 
 
+class _Malformed:
+    """In the place of a request that cannot be read. gRPC itself would answer UNKNOWN and log a traceback."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+
+
+def _reader(kind: type[Message]) -> Callable[[bytes], Message | _Malformed]:
+    def read(data: bytes) -> Message | _Malformed:
+        try:
+            return kind.FromString(data)
+        except (DecodeError, UnicodeError, RecursionError, OverflowError, ValueError) as exc:
+            return _Malformed(f"not a {kind.DESCRIPTOR.name}: {exc}")
+
+    return read
+
+
+def _checked(answer: Callable[[Any, Any], Awaitable[Message]]) -> Callable[[Any, Any], Awaitable[Message]]:
+    async def checked(request: Any, context: Any) -> Message:
+        await _refuse_malformed(request, context)
+        return await answer(request, context)
+
+    return checked
+
+
+async def _refuse_malformed(request: Any, context: Any) -> None:
+    if isinstance(request, _Malformed):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, request.problem)
+
+
 def _handlers(service: AgentService) -> grpc.GenericRpcHandler:
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         name: grpc.unary_unary_rpc_method_handler(
-            getattr(service, name),
-            request_deserializer=request.FromString,
+            _checked(getattr(service, name)),
+            request_deserializer=_reader(request),
             response_serializer=reply.SerializeToString,
         )
         for name, (request, reply) in _UNARY.items()
     }
     methods["WatchTelemetry"] = grpc.unary_stream_rpc_method_handler(
         service.WatchTelemetry,
-        request_deserializer=pb.TelemetryRequest.FromString,
+        request_deserializer=_reader(pb.TelemetryRequest),
         response_serializer=pb.Telemetry.SerializeToString,
     )
     return grpc.method_handlers_generic_handler(SERVICE, methods)

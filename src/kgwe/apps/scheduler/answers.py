@@ -3,6 +3,9 @@
 A pod with a seat is held to it. A member of a gang without a plan goes nowhere yet, and is told what the gang waits
 for. Any other pod is placed here and now: the engine's best of the nodes kube-scheduler offers, one name only (it then
 skips its own scoring), held for the pod until the watch shows it bound or its time is over.
+
+A call only says which pod it is about (uid and namespace). What the pod asks for comes from the watch. A pod that the
+watch has not shown holds nothing and registers nothing, so a caller cannot take GPUs with pods that do not exist.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.records import Recorder
     from kgwe.apps.scheduler.state import ClusterState
     from kgwe.kube.api import core
-    from kgwe.kube.extender import Args, MetaVictims, PreemptArgs
+    from kgwe.kube.extender import Args, BindArgs, MetaVictims, PreemptArgs
     from kgwe.kube.podrequest import PodAsk
     from kgwe.placement.engine import Refusal
 
@@ -57,16 +60,27 @@ class Answers:
         self._assume_s = assume_s
         self._blocked = blocked
         self._clock = clock
-        self._asks: dict[str, PodAsk | str] = {}
+        # uid -> (the annotations it was read with, the wish)
+        self._asks: dict[str, tuple[Mapping[str, str], PodAsk | str]] = {}
         #: hears strategy, whether there was a place, and how long it took
         self.on_decision: Callable[[str, bool, float], None] = lambda _strategy, _placed, _took_s: None
         self.recorder: Recorder | None = None
+
+    def pod(self, args: Args | PreemptArgs) -> core.Pod | None:
+        """The pod of a call as the watch shows it; None: it shows no such pod in that namespace."""
+        pod = self._state.pods.get(args.uid)
+        return pod if pod is not None and pod.metadata.namespace == args.namespace else None
 
     # --- filter -----------------------------------------------------------------------------------------
 
     def filter(self, args: Args) -> tuple[bytes, str]:
         """(reply, outcome for the metrics)"""
-        pod = self._state.pods.get(args.uid) or args.pod()
+        pod = self.pod(args)
+        if pod is None:
+            return extender.error(f"kgwe: the API server has not shown pod {args.pod_name} yet"), "unknown"
+        if pod.spec.nodeName:
+            # It holds its place already. To assume it again would drop that place when the assumption expires.
+            return extender.error(f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"), "bound"
         seat = self._seat(pod)
         if seat is not None:
             if args.has(seat):
@@ -106,16 +120,17 @@ class Answers:
 
     def _ask(self, pod: core.Pod) -> PodAsk | str:
         """What it wants, or what is wrong with how it says so."""
-        uid = pod.metadata.uid
+        uid, annotations = pod.metadata.uid, pod.metadata.annotations
         known = self._asks.get(uid)
-        if known is None:
+        if known is not None and known[0] == annotations:
+            return known[1]
+        ask = self._read(pod, self._state.fleet.pieces(""))
+        # Otherwise what it asks for is what nodes offer today.
+        if podrequest.says_its_share(pod):
             if len(self._asks) >= _KEPT:
                 del self._asks[next(iter(self._asks))]
-            known = self._read(pod, self._state.fleet.pieces(""))
-            # Otherwise what it asks for is what nodes offer today.
-            if podrequest.says_its_share(pod):
-                self._asks[uid] = known
-        return known
+            self._asks[uid] = annotations, ask
+        return ask
 
     @staticmethod
     def _read(pod: core.Pod, pieces: int) -> PodAsk | str:
@@ -124,13 +139,10 @@ class Answers:
         except errors.Permanent as exc:
             return f"kgwe: {exc}"
 
-    def forget(self, uid: str) -> None:
-        self._asks.pop(uid, None)
-
     def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodAsk]) -> tuple[bytes, str]:
         """Of several that will do, the first that finds a place."""
         ledger, now = self._state.ledger, self._clock()
-        ledger.expire(now)
+        self._state.expire(now)
         ledger.forget(args.uid)
         kept = dict(ledger.places(nominated_key(args.uid)))  # what is kept for it is its own to take
         ledger.release(nominated_key(args.uid))
@@ -198,8 +210,10 @@ class Answers:
     # --- prioritize -------------------------------------------------------------------------------------
 
     def prioritize(self, args: Args) -> bytes:
-        pod = self._state.pods.get(args.uid) or args.pod()
+        pod = self.pod(args)
         names = args.names()
+        if pod is None:
+            return args.scores([0] * len(names))
         seat = self._seat(pod)
         if seat is not None:
             return args.scores([extender.HIGHEST if name == seat else 0 for name in names])
@@ -221,10 +235,10 @@ class Answers:
 
         It knows neither gangs nor seats: a node is kept only if the pod then fits there by our books too, if it is
         no member of a gang (the planner finds room for those), and if no victim belongs to a gang or to work that
-        must not be preempted.
+        must not be preempted. Pods that the watch has not shown neither preempt nor are preempted.
         """
-        pod = args.Pod
-        if self._seat(pod) is not None or self._gangs.waits(pod) is not None:
+        pod = self.pod(args)
+        if pod is None or pod.spec.nodeName or self._seat(pod) is not None or self._gangs.waits(pod) is not None:
             return extender.victims({})
         ask = self._ask(pod)
         if isinstance(ask, str):
@@ -239,8 +253,8 @@ class Answers:
     def _helps(self, ask: PodAsk, priority: int, node: str, victims: MetaVictims) -> bool:
         fleet = self._state.fleet
         number = fleet.snapshot.index.get(node)
-        uids = [victim.UID for victim in victims.Pods or ()]
-        if number is None or not all(self._may_go(uid, priority) for uid in uids):
+        uids = dict.fromkeys(victim.UID for victim in victims.Pods or ())  # each gives its place once
+        if number is None or not all(self._may_go(uid, node, priority) for uid in uids):
             return False
         undos: list[Callable[[], None]] = []
         try:
@@ -250,12 +264,30 @@ class Answers:
             for undo in reversed(undos):
                 undo()
 
-    def _may_go(self, uid: str, priority: int) -> bool:
+    def _may_go(self, uid: str, node: str, priority: int) -> bool:
         pod = self._state.pods.get(uid)
         if pod is None or pod.spec.priority >= priority:
             return False
+        holding = self._state.fleet.holding(uid)
+        if (pod.spec.nodeName or (holding.node if holding else "")) != node:
+            return False  # its place is elsewhere
         # Seats belong to workloads and gangs: stopping one member would stop the others without freeing them.
         return self._state.seat_of(pod) is None
+
+    # --- bind -------------------------------------------------------------------------------------------
+
+    def refuse_binding(self, args: BindArgs) -> str:
+        """Why the pod may not be bound there; empty: it may. Only what a filter answered is bound."""
+        pod = self._state.pods.get(args.PodUID)
+        if pod is None or (pod.metadata.namespace, pod.metadata.name) != (args.PodNamespace, args.PodName):
+            return f"the API server has not shown pod {args.PodNamespace}/{args.PodName} with uid {args.PodUID}"
+        if not podrequest.says_its_share(pod) and args.PodUID not in self._state.ledger.assumed:
+            return ""  # kube-scheduler placed it alone
+        holding = self._state.fleet.holding(args.PodUID)
+        node = self._seat(pod) or (holding.node if holding else "")
+        if node == args.Node:
+            return ""
+        return f"its place is on {node}" if node else "its place was given up, because it was not bound in time"
 
     # --- looking inside ---------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -19,13 +21,20 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.answers import Answers
     from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.sightings import Sightings
     from kgwe.telemetry.http import Request
 
 log = structlog.get_logger(__name__)
 
-#: 5,000 nodes with long names make half a megabyte of names; whole nodes (nodeCacheCapable: false) a hundred times that
-LARGEST: Final = 64 * 2**20
-_USAGE: Final = Reply(404, b'{"Error":"try /filter, /prioritize, /preempt or /debug/snapshot"}', JSON)
+_USAGE: Final = Reply(404, b'{"Error":"try /filter, /prioritize or /preempt"}', JSON)
+# A body of this size is read in a thread: no cluster has names for it, and the loop has a Lease to renew.
+_READ_IN_THREAD: Final = 1 << 20
+# kube-scheduler may ask about a pod a moment before our watch shows it. It waits for the answer, and so do all pods
+# behind it in its queue; when the pod is not seen by then, it is told to try this one again later.
+_SIGHT_S: Final = 0.5
+
+if TYPE_CHECKING:
+    Answered = tuple[bytes, str]
 
 
 class ExtenderApp:
@@ -37,65 +46,96 @@ class ExtenderApp:
         metrics: Metrics,
         *,
         bind: Callable[[extender.BindArgs], Awaitable[str]] | None = None,
+        sightings: Sightings | None = None,
+        show_snapshot: bool = False,
     ) -> None:
         """`bind`: creates the binding and returns what went wrong; None: kube-scheduler binds."""
         self._answers = answers
         self._metrics = metrics
         self._bind = bind
+        self._sightings = sightings
+        self._show_snapshot = show_snapshot
+        # One thread: large bodies are read one after the other, and the loop gets its turn between them.
+        self._reader = ThreadPoolExecutor(1, "extender-reader")
         # (path, outcome) -> what counts it: looking that up takes longer than counting
         self._counted: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
-        self._verbs: dict[str, Callable[[bytes], tuple[bytes, str]]] = {
-            "/filter": self._filter,
-            "/prioritize": self._prioritize,
-            "/preempt": self._preempt,
+        self._verbs: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], Answered | Awaitable[Answered]]]] = {
+            "/filter": (extender.Args, self._filter),
+            "/prioritize": (extender.Args, self._prioritize),
+            "/preempt": (extender.read_preempt, self._preempt),
         }
+        if bind is not None:
+            self._verbs["/bind"] = (extender.read_bind, self._binding)
 
     def __call__(self, request: Request) -> Reply | Awaitable[Reply]:
         path = request.path
-        if path == "/debug/snapshot":
+        if path == "/debug/snapshot" and self._show_snapshot:
             return Reply(200, msgspec.json.encode(self._answers.snapshot()), JSON)
         verb = self._verbs.get(path)
-        if verb is None and not (path == "/bind" and self._bind):
+        if verb is None:
             return _USAGE
         if request.method != "POST":
             return Reply(405, b'{"Error":"POST"}', JSON)
         started = time.perf_counter()
         if request.too_large:
             self._count(path, "too_large", started)
-            return Reply(413, extender.error(f"larger than {LARGEST} bytes"), JSON)
-        if verb is None:
-            return self._binding(path, request.body, started)
-        reply, outcome = self._answer(path, verb, request.body)
-        self._count(path, outcome, started)
-        return Reply(200, reply, JSON)
-
-    def _answer(self, path: str, verb: Callable[[bytes], tuple[bytes, str]], body: bytes) -> tuple[bytes, str]:
+            return Reply(413, extender.error(f"larger than {extender.LARGEST} bytes"), JSON)
+        read, decide = verb
+        if len(request.body) > _READ_IN_THREAD:
+            return self._in_thread(path, request.body, started)
         try:
-            return verb(body)
-        except errors.Permanent as exc:
-            return _failure(path, str(exc)), "malformed"
-        except Exception:  # the boundary of the server: a bad request must not take it down
-            log.exception("extender_failed", verb=path)
-            return _failure(path, "internal error; the scheduler's log says more"), "error"
+            answered = decide(read(request.body))
+        except Exception as exc:  # noqa: BLE001 - the boundary of the server: a bad request must not take it down
+            answered = _failed(path, exc)
+        if isinstance(answered, tuple):
+            return self._reply(path, answered, started)
+        return self._later(path, answered, started)
 
-    def _filter(self, body: bytes) -> tuple[bytes, str]:
-        return self._answers.filter(extender.Args(body))
-
-    def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        return self._answers.prioritize(extender.Args(body)), "scored"
-
-    def _preempt(self, body: bytes) -> tuple[bytes, str]:
-        return self._answers.preempt(extender.read_preempt(body)), "answered"
-
-    async def _binding(self, path: str, body: bytes, started: float) -> Reply:
-        if self._bind is None:
-            return _USAGE
+    async def _in_thread(self, path: str, body: bytes, started: float) -> Reply:
+        read, decide = self._verbs[path]
         try:
-            problem = await self._bind(extender.read_bind(body))
+            answered = decide(await asyncio.get_running_loop().run_in_executor(self._reader, read, body))
+        except Exception as exc:  # noqa: BLE001 - as above
+            answered = _failed(path, exc)
+        if isinstance(answered, tuple):
+            return self._reply(path, answered, started)
+        return await self._later(path, answered, started)
+
+    async def _later(self, path: str, coming: Awaitable[Answered], started: float) -> Reply:
+        try:
+            answered = await coming
+        except Exception as exc:  # noqa: BLE001 - as above
+            answered = _failed(path, exc)
+        return self._reply(path, answered, started)
+
+    def _reply(self, path: str, answered: Answered, started: float) -> Reply:
+        self._count(path, answered[1], started)
+        return Reply(200, answered[0], JSON)
+
+    def _filter(self, args: extender.Args) -> Answered | Awaitable[Answered]:
+        if self._sightings is None or self._answers.pod(args) is not None or not self._sightings.may_come(args.uid):
+            return self._answers.filter(args)
+        return self._filter_when_seen(args, self._sightings)
+
+    async def _filter_when_seen(self, args: extender.Args, sightings: Sightings) -> Answered:
+        self._metrics.extender_waits.inc()
+        await sightings.wait(args.uid, _SIGHT_S)
+        return self._answers.filter(args)
+
+    def _prioritize(self, args: extender.Args) -> Answered:
+        return self._answers.prioritize(args), "scored"
+
+    def _preempt(self, args: extender.PreemptArgs) -> Answered:
+        return self._answers.preempt(args), "answered"
+
+    async def _binding(self, args: extender.BindArgs) -> Answered:
+        problem = self._answers.refuse_binding(args)
+        try:
+            if not problem and self._bind is not None:
+                problem = await self._bind(args)
         except errors.KgweError as exc:
             problem = str(exc)
-        self._count(path, "error" if problem else "bound", started)
-        return Reply(200, extender.bound(problem), JSON)
+        return extender.bound(problem), "error" if problem else "bound"
 
     def _count(self, path: str, outcome: str, started: float) -> None:
         known = self._counted.get((path, outcome))
@@ -104,6 +144,13 @@ class ExtenderApp:
             known = self._counted[path, outcome] = requests.labels(verb, outcome), seconds.labels(verb)
         known[0].inc()
         known[1].observe(time.perf_counter() - started)
+
+
+def _failed(path: str, exc: Exception) -> Answered:
+    if isinstance(exc, errors.Permanent):
+        return _failure(path, str(exc)), "malformed"
+    log.error("extender_failed", verb=path, exc_info=exc)
+    return _failure(path, "internal error; the scheduler's log says more"), "error"
 
 
 def _failure(path: str, message: str) -> bytes:

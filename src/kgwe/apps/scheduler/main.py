@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps import background, pauses
-from kgwe.apps.scheduler import jobs, seating
-from kgwe.apps.scheduler.extender import LARGEST, ExtenderApp
+from kgwe.apps.scheduler import jobs, seating, startup
+from kgwe.apps.scheduler.extender import ExtenderApp
 from kgwe.apps.scheduler.faults import Faults
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
@@ -30,14 +31,16 @@ from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.nominations import Nominations
 from kgwe.apps.scheduler.records import Recorder
+from kgwe.apps.scheduler.startup import Port
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.apps.scheduler.term import Term
-from kgwe.kube import dialects, resources
+from kgwe.kube import dialects, extender, resources
 from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
 from kgwe.kube.informer import Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import http, logs, probes, stalls, tracing
+from kgwe.telemetry.tls import Renewing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -53,9 +56,10 @@ log = structlog.get_logger(__name__)
 STRATEGIES_GROUP = "kgwe.strategies"
 # Long enough for the largest fleets; a leader that reads nothing for so long only keeps others from leading.
 _RESYNC_S = 60.0
-_LISTEN_TRIES = 50
 _LAG_STEP_S = 0.1
-_LISTEN_PAUSE_S = 0.1
+_EXPIRE_S = 1.0
+# How often a replica whose port is taken looks whether it is free.
+_PORT_PAUSE_S = 2.0
 
 
 def load_choosers() -> dict[str, Chooser]:
@@ -87,12 +91,15 @@ class Scheduler:
         self.state.on_error = self.gangs.on_error = self.faults.note
         self._acting = False
         self._planning_problem: Callable[[], str | None] = lambda: None
+        self._port_problem = ""
         self.nominations = Nominations(self.state)
         self.state.on_foreign = self._on_foreign
         self.state.foreign_seat = self.gangs.seat
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
+        self.port = Port(settings, client, self.identity) if settings.extender_bind_address else None
+        self.tls = Renewing(settings.extender_tls) if self.port and settings.extender_tls else None
         self.events = EventRecorder(client.guarded(self.guard), controller=jobs.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
         # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
@@ -170,6 +177,8 @@ class Scheduler:
 
     def problem(self) -> str | None:
         """Why this replica should not be called: the Service sends kube-scheduler's calls to the one that acts."""
+        if self._port_problem:
+            return self._port_problem
         behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
         if behind:
             return f"waiting for first list of {', '.join(behind)}"
@@ -182,6 +191,9 @@ class Scheduler:
         # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
         app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
+            await startup.check_kinds(self.client, [informer.resource for informer in self.informers])
+            if self.port is not None:
+                await self.port.check()
             await self.kinds.find()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
@@ -206,10 +218,17 @@ class Scheduler:
         yield self.kinds.run()
         yield self.events.run()
         yield _measure_lag(self.metrics.loop_lag.set)
+        yield self._expire()
         if self.recorder is not None:
             yield self.recorder.watch(self.state.ledger)
         if self.settings.leader_elect:
             yield self.elector.run()
+
+    async def _expire(self) -> None:
+        """Places of pods that were not bound in time come free whether or not anyone asks for them."""
+        while True:
+            await asyncio.sleep(_EXPIRE_S)
+            self.state.expire(time.monotonic())
 
     async def _lead_once(self, stop: asyncio.Event) -> None:
         """One term: wait for the Lease, act while it is ours."""
@@ -219,49 +238,64 @@ class Scheduler:
                 return
         self.metrics.leader.set(1)
         try:
-            # The leader before us may have written what our watches have not shown yet.
-            await _first(self._resync(), self._lost(), stop.wait())
-            if self.may_act() and not stop.is_set():
-                async with pauses.short(), Term(self.means()) as term, self._extender(term):
-                    self._planning_problem = term.problem
-                    self._acting = True
-                    await _first(self._lost(), stop.wait())
+            await self._act(stop)
+        except http.PortTaken as exc:
+            self._acting = False
+            await self._give_way(exc, stop)
         finally:
             self._acting = False
             self.metrics.leader.set(0)
 
+    async def _act(self, stop: asyncio.Event) -> None:
+        """While the Lease is ours. The port first: a leader that cannot be asked is of no use."""
+        with await self.port.take() if self.port else contextlib.nullcontext() as sock:
+            # The leader before us may have written what our watches have not shown yet.
+            await _first(self._resync(), self._lost(), stop.wait())
+            if self.may_act() and not stop.is_set():
+                async with pauses.short(), Term(self.means()) as term, self._extender(term, sock):
+                    self._planning_problem = term.problem
+                    self._acting = True
+                    await _first(self._lost(), stop.wait())
+
+    async def _give_way(self, problem: http.PortTaken, stop: asyncio.Event) -> None:
+        """Leave the Lease to others until the port can be had."""
+        self.metrics.leader.set(0)
+        self._port_problem = f"{problem}; the Lease is left to other replicas until the port is free"
+        log.error("extender_port_taken", error=str(problem), next="the Lease is given back; trying again")
+        try:
+            if self.settings.leader_elect:
+                await self.elector.withdraw()
+            while self.port is not None and not stop.is_set():
+                await _first(asyncio.sleep(_PORT_PAUSE_S), stop.wait())
+                if await self.port.is_worth_campaigning():
+                    break
+        finally:
+            self._port_problem = ""
+            self.elector.campaign()
+
     @contextlib.asynccontextmanager
-    async def _extender(self, term: Term) -> AsyncIterator[None]:
+    async def _extender(self, term: Term, sock: socket.socket | None) -> AsyncIterator[None]:
         """Answer kube-scheduler, for as long as this replica leads and no longer."""
         settings = self.settings
-        if not settings.extender_bind_address:
+        if self.port is None:
             yield
             return
         app = probes.ProbeApp(
             self.metrics.registry,
             live=lambda: None,
             ready=self.problem,
-            others=ExtenderApp(term.answers, self.metrics, bind=self._bind if settings.extender_binds else None),
+            others=ExtenderApp(
+                term.answers,
+                self.metrics,
+                bind=self._bind if settings.extender_binds else None,
+                sightings=self.state.sightings,
+                show_snapshot=settings.debug_snapshot,
+            ),
         )
-        address = http.Address.parse(settings.extender_bind_address)
-        async with self._listening(app, address) as port:
-            log.info("extender_listening", port=port)
+        limits = http.Limits(body=extender.LARGEST, bodies=4 * extender.LARGEST)
+        async with http.serving(app, self.port.address, tls=self.tls, limits=limits, sock=sock) as port:
+            log.info("extender_listening", port=port, client_certificates=self.tls is not None)
             yield
-
-    @contextlib.asynccontextmanager
-    async def _listening(self, app: http.App, address: http.Address) -> AsyncIterator[int]:
-        """The leader before us may be letting go of the port just now: on one machine all replicas share it."""
-        files = {"certificate": self.settings.extender_tls_cert_file, "key": self.settings.extender_tls_key_file}
-        async with contextlib.AsyncExitStack() as stack:
-            for attempt in range(_LISTEN_TRIES):
-                try:
-                    port = await stack.enter_async_context(http.serving(app, address, largest_body=LARGEST, **files))
-                    break
-                except errors.Permanent:
-                    if attempt == _LISTEN_TRIES - 1:
-                        raise
-                    await asyncio.sleep(_LISTEN_PAUSE_S)
-            yield port
 
     async def _bind(self, args: BindArgs) -> str:
         """Bind the pod, and write the cards it was given on it in the same write."""

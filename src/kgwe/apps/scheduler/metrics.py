@@ -153,6 +153,11 @@ class Metrics:
             registry=registry,
             buckets=_FAST,
         )
+        self.extender_waits = Counter(
+            "kgwe_extender_waits",
+            "Calls of kube-scheduler that came before the watch showed their pod, and waited for it",
+            registry=registry,
+        )
 
     def _process(self, registry: CollectorRegistry) -> None:
         self.queue = Gauge("kgwe_scheduler_reconcile_queue_depth", "Keys to reconcile", registry=registry)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kgwe import errors
 from kgwe.apps import configuration
+from kgwe.telemetry import http, tls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 ENV_PREFIX = "KGWE_SCHEDULER_"
 
@@ -20,13 +22,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_image: str = "ghcr.io/kgwe/gpu-workload:latest"
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
-    # Address of the extender that kube-scheduler calls; empty: none is served, only GPUWorkloads are planned.
-    extender_bind_address: str = ":8888"
-    # PEM files: with both the extender speaks HTTPS.
+    # Address of the extender that kube-scheduler calls; empty: none is served, only GPUWorkloads are planned. One that
+    # other machines can reach needs the three files below.
+    extender_bind_address: str = "127.0.0.1:8888"
+    # PEM files: with all three the extender speaks HTTPS and asks its clients for a certificate of the client CA. They
+    # are read again when they change.
     extender_tls_cert_file: str = ""
     extender_tls_key_file: str = ""
+    extender_tls_client_ca_file: str = ""
+    # Clients that are let in, by common name or alternative name of their certificate.
+    extender_tls_client_names: tuple[str, ...] = ("system:kube-scheduler",)
     # Whether the extender binds GPU pods itself, so that the planned cards are written with the binding.
     extender_binds: bool = False
+    # Whether the extender answers /debug/snapshot: all nodes, free GPUs, holders and gangs.
+    debug_snapshot: bool = False
     # Seconds a place is kept for a pod that kube-scheduler was told to put there and has not bound.
     assume_seconds: float = 30.0
     # With several replicas exactly one acts. Off saves the lease writes when there is only ever one.
@@ -72,7 +81,39 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Log what keeps the event loop from its other work for longer than so many milliseconds; 0: do not look.
     log_stalls_ms: float = 0.0
 
+    @property
+    def extender_tls(self) -> tls.Files | None:
+        """None: plain HTTP."""
+        if not self.extender_tls_cert_file:
+            return None
+        certificate, key = Path(self.extender_tls_cert_file), Path(self.extender_tls_key_file)
+        authority, names = Path(self.extender_tls_client_ca_file), frozenset(self.extender_tls_client_names)
+        return tls.Files(certificate, key, authority, names)
+
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read settings; Permanent with the path of the bad key when they do not make sense."""
-    return configuration.load(Settings, ENV_PREFIX, path, overrides)
+    loaded = configuration.load(Settings, ENV_PREFIX, path, overrides)
+    if loaded.extender_bind_address:
+        _check_extender(loaded)
+    return loaded
+
+
+def _check_extender(settings: Settings) -> None:
+    """Any client that reaches the extender can have GPUs reserved, so other machines must prove who they are."""
+    files = (
+        settings.extender_tls_cert_file,
+        settings.extender_tls_key_file,
+        settings.extender_tls_client_ca_file,
+    )
+    named = "extenderTlsCertFile, extenderTlsKeyFile and extenderTlsClientCaFile"
+    if any(files) and not all(files):
+        raise errors.Permanent(f"settings: {named} go together: both sides show certificates")
+    if all(files) and not settings.extender_tls_client_names:
+        raise errors.Permanent("settings: extenderTlsClientNames is empty, so no client would be let in")
+    address = http.Address.parse(settings.extender_bind_address)
+    if not all(files) and not address.is_loopback:
+        raise errors.Permanent(
+            f"settings: extenderBindAddress {settings.extender_bind_address} can be reached by other machines, which "
+            f"needs {named}; without them only a loopback address is served, such as 127.0.0.1:{address.port}"
+        )

@@ -17,6 +17,7 @@ from kgwe.apps.scheduler import jobs, podnews, runs, seating
 from kgwe.apps.scheduler.claimed import Claimed
 from kgwe.apps.scheduler.plainpods import PlainPods
 from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode, with_priority
+from kgwe.apps.scheduler.sightings import Sightings
 from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
@@ -83,6 +84,7 @@ class ClusterState:
         self.on_error: Callable[[str, str, Exception], None] = _ignore
         #: hears the owner and a pod of its run that is being deleted, or is gone though bound and not started
         self.on_ending: Callable[[str, core.Pod], None] = _ignore
+        self.sightings = Sightings()
         self.deaf()
 
     def tell(
@@ -306,6 +308,11 @@ class ClusterState:
 
     # --- pods -------------------------------------------------------------------------------------------
 
+    def expire(self, now: float) -> None:
+        """Give up the places of pods that were not bound in time."""
+        if self.ledger.expire(now):
+            self.on_room()
+
     def on_pod(self, change: Change[core.Pod]) -> None:
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
             self._pod_gone(change.old)
@@ -317,6 +324,7 @@ class ClusterState:
             return
         uid = pod.metadata.uid
         known, self.pods[uid] = self.pods.get(uid), pod
+        self.sightings.saw(uid)
         maker = runs.maker_of(pod)
         if maker:
             self._made.setdefault(maker, {})[uid] = pod
@@ -337,6 +345,7 @@ class ClusterState:
         uid = pod.metadata.uid
         if self.pods.pop(uid, None) is None:
             return
+        self.sightings.lost(uid)
         maker = runs.maker_of(pod)
         if maker in self._made:
             self._made[maker].pop(uid, None)

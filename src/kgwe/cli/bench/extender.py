@@ -16,6 +16,7 @@ app = App(
     help_epilogue="""Examples:
   kgwe bench extender
   kgwe bench extender --nodes 5000 --json
+  kgwe bench extender --no-tls            plain HTTP, to see what the certificates cost
   kgwe bench extender --percentage 0      as many nodes per call as kube-scheduler sends by itself""",
 )
 
@@ -29,6 +30,7 @@ def run(
     gang_size: int = 1000,
     taken: float = 0.45,
     percentage: int = 100,
+    tls: bool = True,
     seed: int = 1,
     timeout_s: float = 600.0,
     profile: Path | None = None,
@@ -54,6 +56,8 @@ def run(
         Share of all GPUs that is taken, at random.
     percentage
         kube-scheduler's percentageOfNodesToScore: how many nodes each call names; 0 is its own choice.
+    tls
+        Whether both sides show certificates, as they must unless they are on one machine.
     seed
         Seed of what is taken.
     timeout_s
@@ -68,6 +72,7 @@ def run(
         gang_size=gang_size,
         taken=taken,
         percentage=percentage,
+        tls=tls,
         seed=seed,
         timeout_s=timeout_s,
         profile=profile,

@@ -1,0 +1,351 @@
+"""One connection of our HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+import httptools
+import structlog
+
+from kgwe.telemetry import messages
+from kgwe.telemetry.messages import Reply, Request
+from kgwe.telemetry.tls import names_of
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Awaitable
+
+    from kgwe.telemetry.crowd import Crowd
+
+log = structlog.get_logger(__name__)
+
+_LARGEST_HEAD: Final = 16 << 10
+# What a handshake may take, and the head of a request.
+_HEAD_S: Final = 5.0
+# A request must be there in this time, and its reply be taken in as much. kube-scheduler waits no longer either.
+_REQUEST_S: Final = 10.0
+# Clients of Kubernetes keep idle connections 90 s; closing first would reset a request under way.
+_IDLE_S: Final = 120.0
+# What a client that was turned away may take to read why.
+_LINGER_S: Final = 1.0
+
+
+class Connection(asyncio.Protocol):
+    """Requests are answered in the order they come, each when the one before it has been."""
+
+    def __init__(self, crowd: Crowd, peer: str = "") -> None:
+        self._crowd = crowd
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.peer = peer
+        #: its client showed a certificate, or has sent a complete request
+        self.is_proven = False
+        #: when its last request began
+        self.active_at = self._loop.time()
+        self._transport: asyncio.Transport | None = None
+        # None: what still comes is not read.
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._due = self.active_at + _HEAD_S
+        self._timer = self._loop.call_at(self._due, self._tick)
+        self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays open after it
+        self._answering = False  # an answer is awaited
+        self._full = False  # the client does not read
+        self._paused = False  # what the client sends is not read
+        self._last = False  # no further request is answered
+        self._stranger = False  # its certificate has another name than those that may ask
+        self._handshake: asyncio.Task[None] | None = None
+        self._held = 0  # bytes of bodies that are not answered yet
+        self._begin()
+        self.is_open = False
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answering or bool(self._waiting)
+
+    @property
+    def body_size(self) -> int:
+        return len(self._body)
+
+    # --- called by the event loop -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment] # a Transport, though uvloop's TLS does not inherit from it
+        if self._handshake is not None:
+            self._recognise(transport)
+            return
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if peer else ""
+        if not self._crowd.admit(self):
+            self.abort()
+
+    def secure(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        """Begin the handshake with a client that was accepted; `connection_made` is called when it is over."""
+        self._handshake = self._loop.create_task(self._shake_hands(sock, context))
+        self._crowd.run(self._handshake)
+
+    async def _shake_hands(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self, sock, ssl=context, ssl_handshake_timeout=_HEAD_S, ssl_shutdown_timeout=_LINGER_S
+            )
+        except (OSError, RuntimeError, asyncio.CancelledError):  # ssl.SSLError is an OSError
+            if self._transport is None:
+                sock.close()
+                self.connection_lost(None)
+
+    def _recognise(self, transport: asyncio.BaseTransport) -> None:
+        """Who the client is, now that the handshake is over."""
+        tls, certificate = self._crowd.tls, transport.get_extra_info("peercert")
+        if tls is None or tls.files.authority is None:
+            return
+        if tls.lets_in(certificate):
+            self.is_proven = True
+            self._set_due(_IDLE_S)
+        else:
+            self._stranger = True
+            self._crowd.tell_stranger(names_of(certificate), self.peer)
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            return
+        if self.is_open:
+            self._heard += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # it was answered as if it had not asked for that
+        except httptools.HttpParserError:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+        if self.is_open:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """A request that is not complete may be larger, or take longer, than is worth waiting for."""
+        self._hurry(self.active_at + (_REQUEST_S if self._complete_head else _HEAD_S))
+        largest = self._crowd.limits.body
+        if not self._complete_head:
+            if self._heard > _LARGEST_HEAD:
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif self._size > largest or self._heard > largest + _LARGEST_HEAD:
+            self._ask(keep=False, too_large=True)
+
+    def eof_received(self) -> bool:
+        """A client that sends no more may still read what it asked for."""
+        self._parser = None
+        self.stop()
+        return self.is_answering
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._hurry(self._loop.time() + _REQUEST_S)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._set_due(_IDLE_S)
+        self._next()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - there is nothing to tell
+        if self.closed.done():
+            return
+        self._timer.cancel()
+        self._transport = self._parser = None
+        self._waiting.clear()
+        self.is_open = False
+        self._release()
+        self._crowd.leave(self)
+        self.closed.set_result(None)
+
+    def _set_due(self, in_s: float) -> None:
+        self._due = self._loop.time() + in_s
+
+    def _hurry(self, due: float) -> None:
+        """It is due then, which may be before the timer rings."""
+        self._due = due
+        if due < self._timer.when() and self._transport is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        if self._answering:
+            self._set_due(_REQUEST_S)
+        if self._loop.time() < self._due:
+            # Set again only when it rings: requests come far more often than silence.
+            self._timer = self._loop.call_at(self._due, self._tick)
+        elif self.is_open and not self._full:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+        else:
+            self.abort()
+
+    # --- called by the parser ---------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begin()
+        self.active_at = self._loop.time()
+
+    def _begin(self) -> None:
+        #: a request has begun and is not complete
+        self.is_open, self._complete_head = True, False
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: bytes | bytearray = b""
+        self._head_size = self._size = self._heard = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._complete_head:  # else a trailer
+            self._headers.append((name, value))
+            self._head_size += len(name) + len(value)
+
+    def on_headers_complete(self) -> None:
+        self._complete_head = True
+        if self._stranger:
+            self._refuse(HTTPStatus.FORBIDDEN)
+            return
+        if self._head_size + len(self._url) > _LARGEST_HEAD:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            return
+        for name, value in self._headers:
+            if name.lower() == b"expect" and value.lower() == b"100-continue" and self._transport and not self._waiting:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size > self._crowd.limits.body or not self.is_open:
+            return
+        if not self._body:
+            self._body = body
+        else:
+            # One buffer: a list of tiny pieces would take many times the bytes that are counted.
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
+        self._held += len(body)
+        self._crowd.hold(len(body))
+
+    def on_message_complete(self) -> None:
+        if self._parser is not None and self.is_open:
+            keep = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+            self._ask(keep=keep, too_large=self._size > self._crowd.limits.body)
+
+    # --- answering --------------------------------------------------------------------------------------
+
+    def _ask(self, *, keep: bool, too_large: bool) -> None:
+        """The request is complete, or as complete as it may become."""
+        path = messages.path_of(self._url)
+        if path is None or self._parser is None:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+            return
+        self.is_open = False
+        self.is_proven = True
+        body, self._body = b"" if too_large else bytes(self._body), b""
+        method = self._parser.get_method().decode("ascii")
+        keep = keep and not too_large
+        if not keep:
+            self._parser = None
+        self._waiting.append((Request(method, path, self._headers, body, too_large), keep))
+        self._next()
+
+    def _next(self) -> None:
+        """Answer what waits, unless the one before has not been answered or the client does not read."""
+        while self._waiting and not self._answering and not self._full:
+            request, keep = self._waiting.popleft()
+            try:
+                reply = self._crowd.app(request)
+            except Exception:  # the application's fault must not end the connection without an answer
+                log.exception("request_failed", path=request.path)
+                reply = _BROKEN
+            if isinstance(reply, Reply):
+                self._write(request, reply, keep=keep)
+            else:
+                self._answering = True
+                self._crowd.run(self._loop.create_task(self._await(request, reply, keep=keep)))
+        self._read(paused=self._answering or self._full)
+        self._close_when_done()
+
+    async def _await(self, request: Request, coming: Awaitable[Reply], *, keep: bool) -> None:
+        """To its end, though the client may have gone: what it asked for may be half done."""
+        try:
+            reply = await coming
+        except Exception:  # as above
+            log.exception("request_failed", path=request.path)
+            reply = _BROKEN
+        self._answering = False
+        self._write(request, reply, keep=keep)
+        self._next()
+
+    def _write(self, request: Request, reply: Reply, *, keep: bool) -> None:
+        if not self._waiting and not self.is_open:
+            self._release()
+        if self._transport is None:
+            return
+        keep = keep and not self._last
+        self._transport.write(messages.encode(reply, keep=keep, bodiless=request.method == "HEAD"))
+        self._set_due(_IDLE_S)
+        if request.too_large:
+            self._linger()
+        elif not keep:
+            self._last = True
+
+    def _release(self) -> None:
+        """The bytes of its bodies are no longer held."""
+        if self._held:
+            self._crowd.hold(-self._held)
+            self._held = 0
+
+    def refuse_body(self) -> None:
+        """All connections together hold more than they may."""
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Read no more, and say why unless there are others to be answered first."""
+        if self._parser is None or self._transport is None:
+            return
+        self.is_open, self._parser = False, None
+        self._body = b""
+        self._release()
+        if self.is_answering:
+            self._last = True
+        else:
+            self._transport.write(messages.encode(Reply(status, f"{status.phrase}\n".encode()), keep=False))
+            self._linger()
+
+    def _linger(self) -> None:
+        """Closing with bytes unread would take the reply away from a client that still sends."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._timer.cancel()
+        self._set_due(_LINGER_S)
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _read(self, *, paused: bool) -> None:
+        if paused != self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = paused
+            (self._transport.pause_reading if paused else self._transport.resume_reading)()
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Close once what was asked has been answered."""
+        self._last = True
+        if self._transport is None:
+            self.abort()
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._last and not self.is_answering and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._handshake is not None:
+            self._handshake.cancel()
+
+
+_BROKEN: Final = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error\n")

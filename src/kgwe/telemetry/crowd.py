@@ -1,0 +1,136 @@
+"""What all connections of one server have in common, and what each may take of it.
+
+A server that is full makes room: it closes the connection that is least likely to be missed. That is the oldest one
+that has not proved itself yet, by a certificate or by one complete request; failing that, the one that has been idle
+for longest, of the peer with the most connections. A connection whose request is being answered is never closed. So
+half-sent requests, however many, do not keep a client from being answered, also where it shares their address.
+
+The bytes of bodies that are held in memory are bounded over all connections. When there are too many, the connection
+with the largest body that is not complete pays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgwe.telemetry.connection import Connection
+    from kgwe.telemetry.messages import App
+    from kgwe.telemetry.tls import Renewing
+
+log = structlog.get_logger(__name__)
+
+# What answers under way may take when the server stops.
+_GRACE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    #: bytes of one body
+    body: int = 1 << 20
+    #: bytes of all bodies together that are not answered yet
+    bodies: int = 64 << 20
+    connections: int = 256
+    #: connections from one address
+    per_peer: int = 128
+
+
+class Crowd:
+    """All connections of one server."""
+
+    def __init__(self, app: App, limits: Limits, tls: Renewing | None) -> None:
+        self.app = app
+        self.limits = limits
+        self.tls = tls
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()  # answers and handshakes under way
+        self.stopping = False
+        self._peers: Counter[str] = Counter()
+        self._held = 0  # bytes of bodies
+        self._strangers: set[frozenset[str]] = set()  # names that were refused
+
+    # --- coming and going -------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether there is room for it, possibly after another was closed."""
+        peer = connection.peer
+        if self.stopping or not self._make_room(peer):
+            return False
+        self.connections.add(connection)
+        self._peers[peer] += 1
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
+        self._peers[connection.peer] -= 1
+        if not self._peers[connection.peer]:
+            del self._peers[connection.peer]
+
+    def _make_room(self, peer: str) -> bool:
+        if self._peers[peer] >= self.limits.per_peer:
+            return self._close_one(each for each in self.connections if each.peer == peer)
+        if len(self.connections) < self.limits.connections:
+            return True
+        if self._close_one(each for each in self.connections if not each.is_proven):
+            return True
+        largest = max(self._peers, key=self._peers.__getitem__)
+        return self._close_one(each for each in self.connections if each.peer == largest)
+
+    def _close_one(self, among: Iterable[Connection]) -> bool:
+        idle = [each for each in among if not each.is_answering]
+        if not idle:
+            return False
+        least = min(idle, key=lambda each: (each.is_proven, each.active_at))
+        self.leave(least)
+        least.abort()
+        return True
+
+    # --- bodies -----------------------------------------------------------------------------------------
+
+    def hold(self, size: int) -> None:
+        """So many bytes more of bodies are in memory (or, negative, fewer)."""
+        self._held += size
+        if self._held > self.limits.bodies:
+            open_ = [each for each in self.connections if each.is_open]
+            if open_:
+                max(open_, key=lambda each: each.body_size).refuse_body()
+
+    # --- clients ----------------------------------------------------------------------------------------
+
+    def tell_stranger(self, names: frozenset[str], peer: str) -> None:
+        """A client with a good certificate of another name: say so once, it may be a configuration mistake."""
+        if names not in self._strangers and len(self._strangers) < 100:  # noqa: PLR2004 - a bound for the set
+            self._strangers.add(names)
+            wanted = sorted(self.tls.files.names) if self.tls else []
+            log.warning("client_refused", peer=peer, names=sorted(names), allowed=wanted)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Answers under way are given some time; connections that only wait are closed at once."""
+        self.stopping = True
+        for connection in list(self.connections):
+            connection.stop()
+        left: list[asyncio.Future[None]] = [connection.closed for connection in self.connections]
+        left += self.tasks
+        if left:
+            await asyncio.wait(left, timeout=_GRACE_S)
+        for connection in list(self.connections):
+            connection.abort()
+            connection.connection_lost(None)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def run(self, task: asyncio.Task[None]) -> None:
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
