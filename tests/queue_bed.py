@@ -101,6 +101,6 @@ class _Counting(FleetPlanner):
 
     plans = 0
 
-    def plan(self, work, avoid):
+    def plan(self, work, avoid, following):
         self.plans += 1
-        return super().plan(work, avoid)
+        return super().plan(work, avoid, following)

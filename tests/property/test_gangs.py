@@ -20,6 +20,7 @@ from kgwe.placement.gang import (
     NODE,
     NVLINK,
     Evictable,
+    Following,
     GangPlan,
     GangPlanner,
     GangRefusal,
@@ -226,7 +227,7 @@ def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
     room=st.lists(st.integers(0, 9), min_size=1, max_size=6),
     wanted=st.integers(1, 30),
 )
-def test_the_fewest_children_share_as_evenly_as_can_be(room, wanted):
+def test_the_fewest_children_are_taken_with_as_few_pairs_apart_as_can_be(room, wanted):
     assume(sum(room) >= wanted)
     found = gang_split.divide(np.array(room), wanted).tolist()
     assert sum(found) == wanted
@@ -240,7 +241,119 @@ def test_the_fewest_children_share_as_evenly_as_can_be(room, wanted):
         used = sum(n > 0 for n in loads)
         assert used >= sum(n > 0 for n in found)
         if used == sum(n > 0 for n in found):
+            assert sum(n * n for n in loads) <= sum(n * n for n in found)
+
+
+@given(
+    room=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    wanted=st.integers(1, 30),
+)
+def test_the_fewest_nodes_share_as_evenly_as_can_be(room, wanted):
+    assume(sum(room) >= wanted)
+    found = gang_split.divide(np.array(room), wanted, of_nodes=True).tolist()
+    assert sum(found) == wanted
+    assert all(0 <= n <= most for n, most in zip(found, room, strict=True))
+    if np.prod([most + 1 for most in room]) >= 20_000:
+        return
+    for loads in itertools.product(*(range(most + 1) for most in room)):
+        if sum(loads) == wanted and sum(n > 0 for n in loads) <= sum(n > 0 for n in found):
+            assert sum(n > 0 for n in loads) == sum(n > 0 for n in found)
             assert min(n for n in loads if n) <= min(n for n in found if n)
+
+
+# --- leaves ---------------------------------------------------------------------------------------------
+
+
+def largest_first(room: dict[object, int], pods: int) -> dict[object, int]:
+    """Kueue's rule: those with most room first, the last one the tightest that holds the rest."""
+    found: dict[object, int] = {}
+    left = sorted(room, key=lambda each: -room[each])
+    while pods:
+        holds = [each for each in left if room[each] >= pods]
+        chosen = min(holds, key=lambda each: room[each]) if holds else left[0]
+        left.remove(chosen)
+        found[chosen] = min(pods, room[chosen])
+        pods -= found[chosen]
+    return found
+
+
+def best_fit_leaves(world: World, gang: GangRequest, pods: int) -> int:
+    """Leaves of the gang where Kueue's best-fit rule puts it."""
+    names = [node.name for node in world.snapshot.nodes]
+    room = dict(zip(names, world.fitter.room(gang.roles[0].request).tolist(), strict=True))
+
+    def sums(level: str, nodes: list[str]) -> dict[object, int]:
+        found: Counter[object] = Counter()
+        for node in nodes:
+            found[domain_of(world, node, level)] += room[node]
+        return {domain: count for domain, count in found.items() if count}
+
+    chosen = names
+    for level in (*LEVELS, ""):
+        held = sums(level, names)
+        if any(count >= pods for count in held.values()):
+            tightest = largest_first(held, pods)
+            chosen = [node for node in names if domain_of(world, node, level) in tightest]
+            break
+    if level == "":
+        spines = largest_first(sums("spine", names), pods)
+        chosen = [node for node in names if domain_of(world, node, "spine") in spines]
+    leaves = largest_first(sums("leaf", chosen), pods)
+    inside = {node: room[node] for node in chosen if domain_of(world, node, "leaf") in leaves and room[node]}
+    return len({domain_of(world, node, "leaf") for node in largest_first(inside, pods)})
+
+
+@st.composite
+def wide_worlds(draw: st.DrawFn) -> World:
+    """Up to six leaves of up to three nodes in up to three spines: gangs often span several."""
+    nodes, places, held = [], [], []
+    for leaf in range(draw(st.integers(2, 6))):
+        spine = draw(st.sampled_from("stu"))
+        for _ in range(draw(st.integers(1, 3))):
+            name = f"n{len(nodes)}"
+            taken = draw(st.sampled_from((0, 0, 1, 3, 15)))
+            if taken:
+                held.append(Grant(len(nodes), cards=taken))
+            nodes.append(Node(name, SHAPE, 8_000, 2**33))
+            places.append(Place(name, (f"{spine}{leaf}", spine), gb_per_s=draw(st.sampled_from((25.0, 50.0)))))
+    snapshot = Snapshot.of(nodes)
+    snapshot.commit_all(held)
+    tree = domains.build(places, LEVELS)
+    fitter = Fitter(snapshot)
+    return World(snapshot, tree, fitter, GangPlanner(fitter, tree), held)
+
+
+equal_gangs = st.builds(
+    lambda gpus, pods, preferred: GangRequest.of(Request(Gpus(count=gpus)), pods, preferred=preferred),
+    gpus=st.sampled_from((1, 2, 4)),
+    pods=st.integers(1, 9),
+    preferred=st.sampled_from(("", "leaf", "spine")),
+)
+
+
+@given(world=st.one_of(worlds(), wide_worlds()), gang=equal_gangs, others=st.lists(equal_gangs, max_size=5))
+def test_no_plan_uses_more_leaves_than_best_fit_unless_it_says_why(world, gang, others):
+    before = state(world.snapshot)
+    plan = world.planner.plan(gang, following=Following.of(others))
+    assert state(world.snapshot) == before
+    if isinstance(plan, GangPlan):
+        assert plan.leaves == len({domain_of(world, node, "leaf") for node in plan.nodes})
+        assert plan.leaves <= best_fit_leaves(world, gang, len(plan.seats)) or plan.because
+
+
+@given(world=wide_worlds(), gang=equal_gangs, others=st.lists(equal_gangs, max_size=5))
+def test_those_that_follow_cost_a_gang_nothing_it_asked_for(world, gang, others):
+    alone, plan = world.planner.plan(gang), world.planner.plan(gang, following=Following.of(others))
+    if isinstance(alone, GangRefusal):
+        assert isinstance(plan, GangRefusal)
+        return
+    assert isinstance(plan, GangPlan)
+    assert len(plan.seats) == len(alone.seats)
+    assert plan.leaves == alone.leaves
+    assert plan.prefers == alone.prefers
+    assert plan.ring.gb_per_s >= alone.ring.gb_per_s
+    assert bool(plan.because) is (plan.nodes != alone.nodes)
+    world.snapshot.commit_all(plan.grants)()
 
 
 # --- certificates ---------------------------------------------------------------------------------------

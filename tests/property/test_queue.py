@@ -219,7 +219,7 @@ class Room:
     nodes: tuple[str, ...] = ()
     grants = ()
 
-    def plan(self, each, avoid):
+    def plan(self, each, avoid, following):  # noqa: ARG002
         assert not avoid
         return self if each.request.gpus.count <= self.free else No("full")
 

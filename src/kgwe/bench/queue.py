@@ -29,7 +29,7 @@ from kgwe.placement.backfill import Holds, Rule
 from kgwe.placement.engine import Engine
 from kgwe.placement.eta import Estimator
 from kgwe.placement.gang import GangPlanner
-from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.gang_request import NONE_FOLLOW, Following, GangRequest
 from kgwe.placement.node import Gpus, Request
 from kgwe.placement.outlook import Outlook
 from kgwe.placement.parking import ConfigChanged
@@ -188,10 +188,10 @@ def _in_vain(full: _Full, options: Options) -> tuple[int, float]:
     asked = 0
 
     class Counting(FleetPlanner):
-        def plan(self, work: Work, avoid: frozenset[str]) -> Any:
+        def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Any:
             nonlocal asked
             asked += 1
-            return super().plan(work, avoid)
+            return super().plan(work, avoid, following)
 
     planner = Counting(full, full.engine, GangPlanner(full.world.fitter, full.tree), full.book)
     queue = Queue()

@@ -97,6 +97,7 @@ def _is_as_good(snapshot: Snapshot, other: GangPlan, found: GangPlan) -> bool:
     return (
         len(other.seats) == len(found.seats)
         and len(other.looks) <= len(found.looks)
+        and other.leaves <= found.leaves
         and other.prefers == found.prefers
         and other.ring.gb_per_s >= found.ring.gb_per_s * _AS_FAST
         and _models(snapshot, other.nodes) == _models(snapshot, found.nodes)

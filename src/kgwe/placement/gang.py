@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING
 from kgwe.placement import certificate
 from kgwe.placement.certificate import Evictable, GangRefusal
 from kgwe.placement.gang_plan import DomainScore, DomainWeights, GangPlan, Look, Seat, SizeClass
-from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK, GangRequest, Hardware, Role, Segment, Strategy
+from kgwe.placement.gang_request import (
+    CLUSTER,
+    NODE,
+    NONE_FOLLOW,
+    NVLINK,
+    Following,
+    GangRequest,
+    Hardware,
+    Role,
+    Segment,
+    Strategy,
+)
 from kgwe.placement.gang_search import GangSearch, Missing
 
 if TYPE_CHECKING:
@@ -35,6 +46,7 @@ __all__ = [
     "DomainScore",
     "DomainWeights",
     "Evictable",
+    "Following",
     "GangPlan",
     "GangPlanner",
     "GangRefusal",
@@ -68,16 +80,18 @@ class GangPlanner:
     def weights(self) -> DomainWeights:
         return self._search.weights
 
-    def plan(self, gang: GangRequest, *, evictable: Evictable | None = None) -> GangPlan | GangRefusal:
+    def plan(
+        self, gang: GangRequest, *, evictable: Evictable | None = None, following: Following = NONE_FOLLOW
+    ) -> GangPlan | GangRefusal:
         """All of the gang, or why not and what would help; `evictable`: what runs, to suggest whom to stop."""
-        found = self._search.find(gang)
+        found = self._search.find(gang, following)
         if isinstance(found, Missing):
             return certificate.certify(self._search, gang, found, evictable)
         return found
 
-    def try_plan(self, gang: GangRequest) -> GangPlan | Missing:
+    def try_plan(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
         """All of the gang, or a bare no: for callers that try many and explain none."""
-        return self._search.find(gang)
+        return self._search.find(gang, following)
 
 
 def plan_gang(

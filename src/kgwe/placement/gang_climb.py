@@ -1,11 +1,12 @@
 """One gang's way up the levels: the first that has a domain with room for all of it, and there the best such domain.
 
-capacity of every domain                    one reduceat per level
-those that hold every role                  none: climb
-the few that promise most                   by the network, then by score
-divide over children, down to the nodes     for each of the few
-the fastest ring, then the best score       wins
-cards for every pod                         booked one after the other, and put back
+capacity of every domain                     one reduceat per level
+those that hold every role                   none: climb
+the few that promise most                    by leaves, then the network, then score
+divide over leaves, down to the nodes        for each of the few
+fewest leaves, fastest ring, best score      wins
+what those that follow will need             may choose another place with as few leaves
+cards for every pod                          booked one after the other, and put back
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kgwe.model import bandwidth
-from kgwe.placement import gang_score, gang_seats, gang_split
+from kgwe.placement import gang_follow, gang_score, gang_seats, gang_split
 from kgwe.placement.gang_plan import GangPlan, Look, Missing
-from kgwe.placement.gang_request import NVLINK, Strategy
+from kgwe.placement.gang_request import NONE_FOLLOW, NVLINK, Following, Strategy
 from kgwe.placement.gang_room import GangRoom
 from kgwe.placement.node import Preference
 
@@ -40,18 +41,29 @@ _TRIES: Final = 32
 
 
 class _Found(NamedTuple):
+    rung: int
     domain: int
     seating: Seating
     fastest: float
     """GB/s of the fastest ring of the candidates compared; 0 when none were."""
+    because: str = ""
+    """Why not the place it would have if no gang followed."""
 
 
 class Climb:
     """One gang's way up the ladder."""
 
-    def __init__(self, context: GangSearch, gang: GangRequest, model: str = "", avoid: Mask | None = None) -> None:
+    def __init__(
+        self,
+        context: GangSearch,
+        gang: GangRequest,
+        model: str = "",
+        avoid: Mask | None = None,
+        following: Following = NONE_FOLLOW,
+    ) -> None:
         """`model`: the only GPU model that roles which name none may have; empty: any. `avoid`: nodes not to use."""
         self.context = context
+        self.following = following if gang_follow.is_eligible(gang) else NONE_FOLLOW
         self.fitter = context.fitter
         self.gang = gang
         self.ladder = context.ladders.of(gang.named_levels)
@@ -176,23 +188,16 @@ class Climb:
     def _place(
         self, rung: int, holds: NDArray[np.intp], counts: Sequence[int], looks: tuple[Look, ...]
     ) -> GangPlan | None:
-        needs = [n / np.maximum(self._capacity(i, rung), 1) for i, n in enumerate(counts)]
-        snapshot, strategy = self.fitter.snapshot, self.gang.strategy
-        stand = gang_score.standing(
-            self.ladder,
-            snapshot,
-            rung,
-            tightness=np.max(needs, axis=0),
-            strategy=strategy,
-            history=self.context.history,
-        )
+        stand = self._standing(rung, counts)
         score = stand.partial(self.context.weights)
-        found = next(self._found(rung, self._shortlist(rung, holds, score), counts, score), None)
+        found = next(self._found(rung, self._shortlist(rung, holds, score, counts), counts, score), None)
         if found is None:
             return None
+        if found.rung != rung:
+            rung, stand = found.rung, self._standing(found.rung, counts)
         ordered = gang_seats.rank(self.gang.roles, found.seating)
-        used = gang_seats.cards_in_use(ordered)
-        ahead = self.context.rings.predict(self.ladder, [place for pods in ordered for place, _ in pods], used)
+        places = [place for pods in ordered for place, _ in pods]
+        ahead = self.context.rings.predict(self.ladder, places, gang_seats.cards_in_use(ordered))
         level = self.ladder.rungs[rung]
         return GangPlan(
             seats=tuple(gang_seats.seats(self.gang.roles, ordered, self.ladder.rungs[0].names)),
@@ -204,17 +209,51 @@ class Climb:
             score=stand.score(self.context.weights, found.domain, _alignment(ahead.gb_per_s, found.fastest)),
             size=gang_score.size_class(self.ladder, self.room.when_empty(_largest(counts)), max(counts)),
             looks=looks,
+            leaves=len(np.unique(self.ladder.leaf[places])),
+            because=found.because,
         )
 
-    def _shortlist(self, rung: int, holds: NDArray[np.intp], score: NDArray[np.float64]) -> list[int]:
-        """Domains in the order they are worth trying: known ones, by the network's promise, score, surroundings."""
+    def _standing(self, rung: int, counts: Sequence[int]) -> gang_score.Standing:
+        needs = [n / np.maximum(self._capacity(i, rung), 1) for i, n in enumerate(counts)]
+        return gang_score.standing(
+            self.ladder,
+            self.fitter.snapshot,
+            rung,
+            tightness=np.max(needs, axis=0),
+            strategy=self.gang.strategy,
+            history=self.context.history,
+        )
+
+    def _shortlist(
+        self, rung: int, holds: NDArray[np.intp], score: NDArray[np.float64], counts: Sequence[int]
+    ) -> list[int]:
+        """Domains in the order they are worth trying: known ones, by leaves, promise of the network, score, rest."""
         level = self.ladder.rungs[rung]
+        leaves = self._fewest_leaves(rung, counts)
         promise = self._promise(rung) if self.by_rate else np.zeros(len(level))
         order = np.lexsort(
-            (holds, *self._surroundings(rung, holds), -score[holds], -promise[holds], ~level.known[holds])
+            (
+                holds,
+                *self._surroundings(rung, holds),
+                -score[holds],
+                -promise[holds],
+                leaves[holds],
+                ~level.known[holds],
+            )
         )
         shortest: list[int] = holds[order][: _SHORTLIST if len(self.gang.roles) == 1 else _TRIES].tolist()
         return shortest
+
+    def _fewest_leaves(self, rung: int, counts: Sequence[int]) -> Ints:
+        """Per domain, the fewest leaves for the role that needs most of them; 1 where a gang does not ask for few."""
+        if self.gang.strategy is not Strategy.CONSOLIDATED or rung <= self.ladder.leaf_rung:
+            return np.ones(len(self.ladder.rungs[rung]), np.int64)
+        each = [
+            gang_split.count_leaves(self.ladder, self.room.capacity(number, rung), rung, count)
+            for number, count in enumerate(counts)
+        ]
+        most: Ints = np.max(each, axis=0)
+        return most
 
     def _surroundings(self, rung: int, holds: NDArray[np.intp]) -> list[Ints]:
         """Free cards around each domain, from the highest level down: of equals, the one in the smaller hole."""
@@ -251,38 +290,73 @@ class Climb:
             return
         for thorough in (False, True):
             options, fastest = self._compared(rung, shortlist, counts[0], score, thorough=thorough)
-            for domain, loads in options if thorough else options[:1]:
-                trial = gang_seats.Trial(self.fitter, self.ladder)
-                taken = trial.take(self.gang.roles[0].request, loads)
-                trial.undo()
-                if taken is not None:
-                    yield _Found(domain, [taken], fastest)
+            for domain, loads, rate in options if thorough else options[:1]:
+                usual = self._booked(rung, domain, loads, fastest)
+                if usual is not None:
+                    yield self._considerate(usual, loads, rate) or usual
+
+    def _booked(self, rung: int, domain: int, loads: Ints, fastest: float, because: str = "") -> _Found | None:
+        """The candidate with cards for every pod; None when they cannot be had."""
+        trial = gang_seats.Trial(self.fitter, self.ladder)
+        taken = trial.take(self.gang.roles[0].request, loads)
+        trial.undo()
+        return None if taken is None else _Found(rung, domain, [taken], fastest, because)
+
+    def _considerate(self, usual: _Found, loads: Ints, rate: float) -> _Found | None:
+        """Another place with as few leaves and no slower ring, when that is better for those that follow."""
+        if not self.following.order or usual.rung < self.ladder.leaf_rung:
+            return None
+        level = self.ladder.rungs[usual.rung]
+        if not level.known[usual.domain]:
+            return None
+        rungs = [usual.rung, *self._higher(usual.rung)]
+        request = self.gang.roles[0].request
+        asked = gang_follow.Question(self.ladder, self.room, request, loads, rungs, self.context.history)
+        choice = self.context.ahead.choose(asked, self.following)
+        if choice is None:
+            return None
+        other = gang_follow.place(self.ladder, self.room, choice.way)
+        if self._rate(other) < rate:
+            return None
+        rung, place = choice.way.rung, int(np.flatnonzero(other)[0])
+        domain = int(np.searchsorted(self.ladder.rungs[rung].starts, place, "right")) - 1
+        return self._booked(rung, domain, other, usual.fastest, choice.words())
+
+    def _higher(self, rung: int) -> list[int]:
+        """Rungs above that are as good: none that the gang would rather not leave, and no slower as far as is known."""
+        if rung <= max(self.preferred, self.ladder.leaf_rung):
+            return []
+        best = self._promise(rung).max(initial=0.0)
+        above = range(rung + 1, self.top + 1)
+        return [each for each in above if self._promise(each).max(initial=0.0) >= best]
 
     def _compared(
         self, rung: int, shortlist: Sequence[int], count: int, score: NDArray[np.float64], *, thorough: bool
-    ) -> tuple[list[tuple[int, Ints]], float]:
-        """Domains with their loads, the best first, and the fastest ring; unless thorough, the best need be right."""
+    ) -> tuple[list[tuple[int, Ints, float]], float]:
+        """Domains, their loads and rings, the best first, and the fastest; unless thorough, the best need be right."""
         known = self.ladder.rungs[rung].known
+        leaves = self._fewest_leaves(rung, [count])
 
-        def merit(domain: int, rate: float) -> tuple[bool, float, float]:
+        def merit(domain: int, rate: float) -> tuple[bool, int, float, float]:
             """The least is the best."""
-            return (not known[domain], -rate if self.by_rate else 0.0, -float(score[domain]))
+            return (not known[domain], int(leaves[domain]), -rate if self.by_rate else 0.0, -float(score[domain]))
 
         ceilings = self._ceilings(rung, shortlist, count)
-        options: list[tuple[tuple[bool, float, float], int, Ints]] = []
+        options: list[tuple[tuple[bool, int, float, float], int, Ints, float]] = []
         fastest = 0.0
         for number, domain in enumerate(shortlist):
             rest = zip(shortlist[number:], ceilings[number:], strict=True)
-            best = min((each for each, _, _ in options), default=None)
+            best = min((option[0] for option in options), default=None)
             if best and not thorough and all(rate <= fastest and merit(other, rate) >= best for other, rate in rest):
                 break
-            loads, rate = self._divided(rung, domain, count)
+            loads = self._divided(rung, domain, count)
+            rate = self._rate(loads)
             if self._reaches(np.flatnonzero(loads)):
                 fastest = max(fastest, rate) if rate < np.inf else fastest
-                options.append((merit(domain, rate), domain, loads))
+                options.append((merit(domain, rate), domain, loads, rate))
         # Stable: what is equal stays in the order of the shortlist.
         options.sort(key=lambda option: option[0])
-        return [(domain, loads) for _, domain, loads in options], fastest
+        return [option[1:] for option in options], fastest
 
     def _ceilings(self, rung: int, domains: Sequence[int], count: int) -> list[float]:
         """Per domain, no less than the GB/s of the ring that the gang will have there; nothing to go by: infinite."""
@@ -297,22 +371,25 @@ class Climb:
         ceilings: list[float] = np.where(is_one_node, np.inf, steps).tolist()
         return ceilings
 
-    def _divided(self, rung: int, domain: int, count: int) -> tuple[Ints, float]:
-        """Pods per place, and the GB/s of the ring when the pods of a node get its best cards together."""
+    def _divided(self, rung: int, domain: int, count: int) -> Ints:
+        """Pods per place."""
+        at = (rung, domain)
+        capacity, units = self.room.capacity(0, rung), self.room.units[0]
+        return gang_split.spread(self.ladder, capacity, units, at, count, strategy=self.gang.strategy)
+
+    def _rate(self, loads: Ints) -> float:
+        """GB/s of the ring when the pods of a node get its best cards together."""
         ladder = self.ladder
-        loads = gang_split.spread(
-            ladder, self.room.capacity(0, rung), self.room.units[0], (rung, domain), count, strategy=self.gang.strategy
-        )
         each = self.gang.roles[0].request.gpus.count
         if not each or not self.by_rate:
-            return loads, np.inf
+            return np.inf
         places = np.flatnonzero(loads)
         cards: dict[int, int] = {}
         for load in np.unique(loads[places]).tolist():
             alike = np.flatnonzero(loads == load)
             masks = self.fitter.masks(load * each, ladder.node[alike])
             cards |= zip(alike.tolist(), masks.tolist(), strict=True)
-        return loads, self.context.rings.predict(ladder, places.tolist(), cards).gb_per_s
+        return self.context.rings.predict(ladder, places.tolist(), cards).gb_per_s
 
     def _seat_together(self, rung: int, shortlist: Sequence[int], counts: Sequence[int]) -> Iterator[_Found]:
         """Roles one after the other, each in what those before have left; the largest pods first, or the smallest."""
@@ -322,7 +399,7 @@ class Climb:
             for order in (by_size, by_size[::-1]):
                 seating = self._seat_in_order(rung, domain, counts, order)
                 if seating is not None:
-                    yield _Found(domain, seating, 0.0)
+                    yield _Found(rung, domain, seating, 0.0)
                     break
 
     def _seat_in_order(self, rung: int, domain: int, counts: Sequence[int], order: Iterable[int]) -> Seating | None:

@@ -113,6 +113,10 @@ class GangPlan:
     """Level by level, why it is not a lower one."""
     caution: str = ""
     """Unreliable nodes it was kept off, or has to use all the same."""
+    leaves: int = 1
+    """Leaves that its pods are in."""
+    because: str = ""
+    """Why it is not where it would be if no gang followed; empty: it is."""
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -126,8 +130,8 @@ class GangPlan:
     def words(self) -> str:
         where = f"{self.level} {self.domain}" if self.domain != self.level else self.level
         found = f"{len(self.seats)} pods on {len(self.nodes)} nodes in {where}; ring {self.ring.words()}"
-        cautions = [self.caution] if self.caution else []
-        return "\n".join([found, *cautions, *[look.words() for look in self.looks]])
+        remarks = [remark for remark in (self.because, self.caution) if remark]
+        return "\n".join([found, *remarks, *[look.words() for look in self.looks]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kgwe.placement.node import Request
 
@@ -38,7 +38,7 @@ class Strategy(enum.StrEnum):
     """How near to each other the pods of a gang go."""
 
     CONSOLIDATED = "Consolidated"
-    """The lowest domain that holds it, the fewest children of that, evenly: for training."""
+    """The lowest domain that holds it, the fewest leaves of that, and of those as few pairs apart as can be."""
     BALANCED = "Balanced"
     """The lowest leaf or above that holds it, evenly over all its nodes."""
     DISTRIBUTED = "Distributed"
@@ -155,6 +155,11 @@ class GangRequest:
         return any(role.least < role.replicas for role in self.roles)
 
     @property
+    def unnamed(self) -> GangRequest:
+        """The same gang without what makes no difference to where it goes."""
+        return dataclasses.replace(self, name="", priority=0)
+
+    @property
     def named_levels(self) -> tuple[str, ...]:
         """Levels that must not be left out of account, the one that has to stay whole first.
 
@@ -172,3 +177,22 @@ class GangRequest:
     def _changed(self, changes: dict[str, Any]) -> Iterator[Role]:
         for role in self.roles:
             yield dataclasses.replace(role, request=dataclasses.replace(role.request, **changes))
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Gangs whose turn comes later: those that wait, then such as usually come. Where a gang goes considers them."""
+
+    kinds: tuple[GangRequest, ...] = ()
+    order: tuple[int, ...] = ()
+    """Numbers of `kinds`, in the order of their turns."""
+
+    @classmethod
+    def of(cls, gangs: Iterable[GangRequest]) -> Following:
+        numbers: dict[GangRequest, int] = {}
+        order = [numbers.setdefault(gang.unnamed, len(numbers)) for gang in gangs]
+        return cls(tuple(numbers), tuple(order))
+
+
+#: no gang waits and none is expected
+NONE_FOLLOW: Final = Following()

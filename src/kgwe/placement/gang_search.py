@@ -24,8 +24,9 @@ import numpy as np
 from kgwe.placement import caution, ring
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_climb import Climb
+from kgwe.placement.gang_follow import Ahead
 from kgwe.placement.gang_plan import DomainWeights, GangPlan, Missing
-from kgwe.placement.gang_request import NVLINK, Hardware, Strategy
+from kgwe.placement.gang_request import NONE_FOLLOW, NVLINK, Hardware, Strategy
 from kgwe.placement.ladder import Ladders
 from kgwe.placement.node import Gpus
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from kgwe.model.domains import Tree
     from kgwe.placement.fit import Fitter
-    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.gang_request import Following, GangRequest
 
 __all__ = ["GangSearch", "Missing"]
 
@@ -55,39 +56,45 @@ class GangSearch:
         self.fitter = fitter
         self.ladders = Ladders(tree, fitter.snapshot)
         self.rings = ring.Rings(fitter.snapshot)
+        self.ahead = Ahead(fitter)
         self.weights = weights or DomainWeights()
         self._is_all_well = bool((fitter.snapshot.reliability >= 1.0).all())
         # Where nobody tells how work ended on the nodes, what went wrong with them does.
         self.history = fitter.snapshot.reliability if history is None and not self._is_all_well else history
 
-    def find(self, gang: GangRequest) -> GangPlan | Missing:
-        """The place of the gang, or why there is none."""
-        found = self._wished(gang)
+    def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
+        """The place of the gang, or why there is none; of places as near, one that leaves most to those that follow."""
+        found = self._wished(gang, following)
         if self._is_all_well or not gang.exposed or isinstance(found, Missing):
             return found
-        return caution.gang(self.fitter.snapshot, found, lambda avoid: self._wished(gang, avoid))
+        return caution.gang(self.fitter.snapshot, found, lambda avoid: self._wished(gang, following, avoid))
 
-    def _wished(self, gang: GangRequest, avoid: NDArray[np.bool_] | None = None) -> GangPlan | Missing:
-        found = self._find(gang, avoid)
+    def _wished(
+        self, gang: GangRequest, following: Following, avoid: NDArray[np.bool_] | None = None
+    ) -> GangPlan | Missing:
+        found = self._find(gang, following, avoid)
         if isinstance(found, GangPlan) and not found.prefers and gang.preferred == NVLINK:
             # Levels that NVLink domains cross were left out for a wish that could not be granted: they count again.
-            plain = self._find(dataclasses.replace(gang, preferred=""), avoid)
+            plain = self._find(dataclasses.replace(gang, preferred=""), following, avoid)
             if isinstance(plain, GangPlan) and len(plain.seats) == len(found.seats):
                 return dataclasses.replace(plain, prefers=False)
         return found
 
-    def _find(self, gang: GangRequest, avoid: NDArray[np.bool_] | None = None) -> GangPlan | Missing:
+    def _find(
+        self, gang: GangRequest, following: Following, avoid: NDArray[np.bool_] | None = None
+    ) -> GangPlan | Missing:
         models = self._models(gang)
         if not models:
-            return Climb(self, gang, avoid=avoid).search()
-        found = [Climb(self, gang, model, avoid).search() for model in models]
+            return Climb(self, gang, avoid=avoid, following=following).search()
+        found = [Climb(self, gang, model, avoid, following).search() for model in models]
         plans = [each for each in found if isinstance(each, GangPlan)]
         if plans:
+            plans = [each if each.because or each.leaves == 1 else _of_one_model(each) for each in plans]
             ladder = self.ladders.of(gang.named_levels)
             return min(plans, key=lambda plan: (-len(plan.seats), ladder.index(plan.level), *_demerits(plan)))
         if gang.hardware is Hardware.SAME:
             return min((each for each in found if isinstance(each, Missing)), key=lambda miss: miss.needed - miss.room)
-        return Climb(self, gang, avoid=avoid).search()
+        return Climb(self, gang, avoid=avoid, following=following).search()
 
     def holds(self, gang: GangRequest) -> bool:
         """Whether there is a place; much faster than finding it for a gang of equal pods."""
@@ -111,5 +118,9 @@ class GangSearch:
         return models if len(models) > 1 else []
 
 
-def _demerits(plan: GangPlan) -> tuple[float, float]:
-    return -plan.ring.gb_per_s, -plan.score.total
+def _of_one_model(plan: GangPlan) -> GangPlan:
+    return dataclasses.replace(plan, because="kept to one GPU model")
+
+
+def _demerits(plan: GangPlan) -> tuple[int, float, float]:
+    return plan.leaves, -plan.ring.gb_per_s, -plan.score.total

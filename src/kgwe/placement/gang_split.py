@@ -6,9 +6,13 @@ level, and a number that is a multiple of the unit divides into multiples all th
 every group of consecutive ranks then lies inside one domain, by construction.
 
     capacity, segments of 4 in a leaf        12 pods over leaves with room 10 and 10
-      spine      8  (not 8 + 3)                6 + 6, not 10 + 2
-      leaves   8    0                        … over 10, 9 and 4: 6 + 6 of the first two, not 10 + 2 of the tightest
-      nodes   5 6   3                        … over 10 and 4: 8 + 4
+      spine      8  (not 8 + 3)                10 + 2: 20 pairs of pods are apart; with 6 + 6 it is 36
+      leaves   8    0                        … over 10, 9 and 4: 10 + 2 of the tightest that holds two
+      nodes   5 6   3                        … over 9, 7, 5: 9 + 3, the 3 with the 5
+
+Leaves are chosen from all that the domain has, whichever spines they belong to: the fewest that hold the number. Over
+the nodes of a leaf the pods are divided evenly, as ever over the fewest: a node whose cards are used in part brings a
+part of its network, and the ring is as fast as its slowest step.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import numpy as np
 from kgwe.placement.gang_request import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -86,21 +90,52 @@ def spread(
     strategy: Strategy = Strategy.CONSOLIDATED,
 ) -> Ints:
     """Per place, how many of `count` pods go there when the domain `at` (rung, domain) takes them all."""
-    rung, domain = at
+    upper, domain = at
     wanted = {domain: count}
-    for number in range(rung, 0, -1):
-        children = ladder.rungs[number].children
+    for lower in _stops(ladder, unit, upper, strategy):
         below: dict[int, int] = {}
         for parent, pods in wanted.items():
-            first = int(children[parent])
-            room = capacity[number - 1][first : int(children[parent + 1])] // unit[number - 1]
-            shares = divide(room, pods // unit[number - 1], strategy, of_nodes=number == 1)
+            first, last = children_of(ladder, upper, parent, lower)
+            room = capacity[lower][first:last] // unit[lower]
+            shares = divide(room, pods // unit[lower], strategy, of_nodes=not lower)
             for child in np.flatnonzero(shares).tolist():
-                below[first + child] = int(shares[child]) * unit[number - 1]
-        wanted = below
+                below[first + child] = int(shares[child]) * unit[lower]
+        wanted, upper = below, lower
     loads = np.zeros(len(ladder.node), np.int64)
     loads[list(wanted)] = list(wanted.values())
     return loads
+
+
+def _stops(ladder: Ladder, unit: Sequence[int], rung: int, strategy: Strategy) -> Iterator[int]:
+    """The rungs on which a number is divided, from below this one down to the nodes.
+
+    Leaves are divided over directly, unless a segment binds pods to a domain between.
+    """
+    leaf = ladder.leaf_rung
+    while rung:
+        rung -= 1
+        if strategy is Strategy.CONSOLIDATED:
+            while rung > leaf and unit[rung - 1] == unit[rung]:
+                rung -= 1
+        yield rung
+
+
+def children_of(ladder: Ladder, upper: int, domain: int, lower: int) -> tuple[int, int]:
+    """The first domain of a lower rung inside this one, and the first behind it."""
+    inside, starts = ladder.rungs[upper].places(domain), ladder.rungs[lower].starts
+    first, last = np.searchsorted(starts, (inside.start, inside.stop)).tolist()
+    return first, last
+
+
+def count_leaves(ladder: Ladder, capacity: Sequence[Ints], rung: int, count: int) -> Ints:
+    """Per domain of a rung, the fewest leaves of it that hold so many pods."""
+    leaf = min(ladder.leaf_rung, rung)
+    borders = np.searchsorted(ladder.rungs[leaf].starts, ladder.rungs[rung].starts)
+    domain = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
+    room = capacity[leaf][np.lexsort((-capacity[leaf], domain))]
+    before = np.cumsum(room) - room
+    begun = before - before[borders[:-1]][domain] if len(room) else before
+    return np.add.reduceat((begun < count) & (room > 0), borders[:-1], dtype=np.int64)
 
 
 def divide(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDATED, *, of_nodes: bool = False) -> Ints:
@@ -110,13 +145,28 @@ def divide(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDATED, *
     if len(room) == 1:
         return np.array([count], np.int64)
     if strategy is Strategy.PACK:
-        return _smallest_first(room, count)
+        return smallest_first(room, count)
     if strategy is Strategy.DISTRIBUTED or (strategy is Strategy.BALANCED and of_nodes):
         return _evenly(room, np.argsort(room, kind="stable"), count)
+    if strategy is Strategy.BALANCED or of_nodes:
+        return _evenly_over_fewest(room, count)
     return _over_fewest(room, count)
 
 
 def _over_fewest(room: Ints, count: int) -> Ints:
+    """The largest children are filled, the rest goes to the tightest: the fewest, with the fewest pairs apart."""
+    ascending = np.argsort(room, kind="stable")
+    largest = np.cumsum(room[ascending][::-1])
+    filled = ascending[::-1][: int(np.searchsorted(largest, count))]
+    out = np.zeros(len(room), np.int64)
+    out[filled] = room[filled]
+    rest = count - int(out.sum())
+    others = ascending[: len(ascending) - len(filled)]
+    out[others[np.searchsorted(room[others], rest)]] = rest
+    return out
+
+
+def _evenly_over_fewest(room: Ints, count: int) -> Ints:
     """The fewest children; of those sets the one that is divided most evenly; of those the one with the least room."""
     ascending = np.argsort(room, kind="stable")
     largest = np.cumsum(room[ascending][::-1])
@@ -144,7 +194,7 @@ def _evenly(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
     return out
 
 
-def _smallest_first(room: Ints, count: int) -> Ints:
+def smallest_first(room: Ints, count: int) -> Ints:
     """Fill up the smallest holes."""
     ascending = np.argsort(room, kind="stable")
     before = np.cumsum(room[ascending]) - room[ascending]

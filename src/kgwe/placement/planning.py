@@ -24,7 +24,7 @@ from kgwe.placement import caution
 from kgwe.placement.engine import Decision
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
-from kgwe.placement.gang_request import GangRequest, Hardware, Segment
+from kgwe.placement.gang_request import NONE_FOLLOW, Following, GangRequest, Hardware, Segment
 from kgwe.placement.gang_request import Strategy as GangStrategy
 from kgwe.placement.ranking import ALIASES, Strategy
 from kgwe.placement.refill import refill
@@ -92,6 +92,8 @@ class Ask:
     first: GangRequest | None = None
     #: the gang it is a part of, where others of it have their places
     partial: Partial | None = None
+    #: gangs whose turn comes later
+    following: Following = NONE_FOLLOW
 
     def rank(self) -> tuple[int, str, str]:
         """Who goes first: higher priority, then older, then by identity so that the order is total."""
@@ -103,7 +105,7 @@ class Ask:
         first = None if self.first is None else replace(self.first, name="", priority=0)
         return replace(
             self, owner="", since="", namespace="", name="", priority=0, preemptible=False, expected_s=None,
-            first_claim=False, amounts={}, gang=gang, first=first,
+            first_claim=False, amounts={}, gang=gang, first=first, following=NONE_FOLLOW,
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -325,17 +327,17 @@ def gang_request(ask: Ask) -> GangRequest:
 
 def _gang(place: Place, ask: Ask, evictable: Evictable | None, *, explain: bool) -> Plan | Refusal:
     first = ask.first and caution.careful(ask.first, ask.expected_s)
-    if first is not None and isinstance(liked := place.gangs.try_plan(first), GangPlan):
+    if first is not None and isinstance(liked := place.gangs.try_plan(first, ask.following), GangPlan):
         return seated_gang(ask, liked)
     gang = gang_request(ask)
     if not explain:
-        quick = place.gangs.try_plan(gang)
+        quick = place.gangs.try_plan(gang, ask.following)
         if not isinstance(quick, GangPlan):
             possible = quick.most_when_empty is None or quick.most_when_empty >= quick.needed
             message = f"needs {needs(ask)}: {quick.level} {quick.domain} has room for {quick.room} of {quick.needed}"
             return Refusal(ask, Reason.INSUFFICIENT_GPU if possible else Reason.TOO_LARGE, message, possible)
         return seated_gang(ask, quick)
-    found = place.gangs.plan(gang, evictable=evictable)
+    found = place.gangs.plan(gang, evictable=evictable, following=ask.following)
     return seated_gang(ask, found) if isinstance(found, GangPlan) else gang_refused(ask, found)
 
 

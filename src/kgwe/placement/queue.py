@@ -20,12 +20,14 @@ from __future__ import annotations
 import bisect
 import enum
 import heapq
+from collections import deque
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model import backoff
 from kgwe.placement import turns
+from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.parking import Bucket, Parking, Shape, VictimGone
 from kgwe.placement.turns import Shares
 from kgwe.placement.work import milli_of, shape_of
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 _BACKOFF_BASE_S: Final = 1.0
 _LEVEL: Final = itemgetter(0)
+# Gangs that are remembered once they have their places.
+_LATELY: Final = 16
 # Shapes of which nobody waits are kept until there are as many as of others, or so many.
 _FEW_SHAPES: Final = 256
 
@@ -89,6 +93,8 @@ class Queue:
         self._later: list[tuple[float, str]] = []
         self._deadlines: list[tuple[float, str]] = []
         self._parked_levels: tuple[int, list[Level]] = (-1, [])
+        #: gangs that got their places last, the oldest first: what usually comes
+        self.started_lately: deque[GangRequest] = deque(maxlen=_LATELY)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -134,6 +140,11 @@ class Queue:
             if not works:
                 del shape.buckets[bucket.level, bucket.namespace]
         self._forget_if_empty(shape)
+
+    def note_started(self, work: Work) -> None:
+        """It has its place."""
+        if isinstance(work.request, GangRequest):
+            self.started_lately.append(work.request)
 
     def wake(self, event: Event) -> None:
         """Something happened; the next pass looks whom it helps."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from kgwe.placement.backfill import Rule
+from kgwe.placement.followers import Followers
 from kgwe.placement.parking import No
 from kgwe.placement.queue import GivenUp
 from kgwe.placement.shadow import NOWHERE
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgwe.placement.backfill import Hold, Holds
-    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.gang_request import Following, GangRequest
     from kgwe.placement.node import Request
     from kgwe.placement.parking import Bucket, Shape
     from kgwe.placement.queue import Level, Queue
@@ -56,8 +57,11 @@ _HEADS_MOST: Final = 4
 class Planner(Protocol[P]):
     """How the one who runs passes plans and books."""
 
-    def plan(self, work: Work, avoid: frozenset[str]) -> P | No:
-        """A place for all of the work off the nodes of `avoid`, or why there is none. Books nothing."""
+    def plan(self, work: Work, avoid: frozenset[str], following: Following) -> P | No:
+        """A place for all of the work off the nodes of `avoid`, or why there is none. Books nothing.
+
+        `following`: gangs whose turn comes later, for which the place should leave as much as it can.
+        """
 
     def commit(self, work: Work, plan: P) -> None:
         """Book it: the next plan must see it."""
@@ -132,6 +136,7 @@ class _Pass(Generic[P]):
         self._behind: dict[Shape, No] = {}
         # Level -> what was parked when holds for it were last looked for, to the end.
         self._searched: dict[Level, int] = {}
+        self._followers = Followers(queue)
         # Works whose holds changed.
         self._told: dict[str, Work] = {}
 
@@ -247,7 +252,7 @@ class _Pass(Generic[P]):
         known = self._plans.get(shape)
         if known is not None and known[0] == self._commits:
             return known[1]
-        answer = self._planner.plan(work, NOWHERE)
+        answer = self._planner.plan(work, NOWHERE, self._followers.of(work))
         if isinstance(answer, No):
             self._queue.parking.park(shape, answer)
             return None
@@ -257,6 +262,7 @@ class _Pass(Generic[P]):
     def _commit(self, work: Work, plan: P) -> None:
         self._planner.commit(work, plan)
         self._queue.remove(work.key)
+        self._queue.note_started(work)
         self._commits += 1
         if self._holds is not None and len(self._holds):
             self._holds.note(work, plan.nodes, self._now_s)
@@ -274,7 +280,7 @@ class _Pass(Generic[P]):
             return plan
         avoid = NOWHERE.union(*(hold.nodes for hold in against))
         if self._refused.get((shape, avoid)) != self._commits:
-            answer = self._planner.plan(work, avoid)
+            answer = self._planner.plan(work, avoid, self._followers.of(work))
             if not isinstance(answer, No):
                 return answer
             if self._leave_room(holds, touched, plan):

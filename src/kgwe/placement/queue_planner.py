@@ -11,7 +11,7 @@ from kgwe import errors
 from kgwe.placement import shadow
 from kgwe.placement.engine import Decision
 from kgwe.placement.gang_plan import GangPlan
-from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.gang_request import NONE_FOLLOW, GangRequest
 from kgwe.placement.parking import No
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kgwe.placement.engine import Refusal as PodRefusal
     from kgwe.placement.gang import GangPlanner
     from kgwe.placement.gang_plan import Missing
+    from kgwe.placement.gang_request import Following
     from kgwe.placement.node import Request
     from kgwe.placement.shadow import Source
     from kgwe.placement.snapshot import Grant
@@ -45,7 +46,7 @@ class FleetPlanner:
         self._book = book
         self._shadow: shadow.Shadow | None = None
 
-    def plan(self, work: Work, avoid: frozenset[str]) -> Place | No:
+    def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Place | No:
         engine, gangs = self._engine, self._gangs
         if avoid:
             veiled = self._veiled(avoid)
@@ -56,7 +57,7 @@ class FleetPlanner:
                 if isinstance(answer, Decision):
                     return Place((answer.name,), (answer.grant,))
                 return pod_no(answer)
-            found = gangs.try_plan(work.request)
+            found = gangs.try_plan(work.request, following)
         except errors.Permanent as exc:
             return No(str(exc), possible=False)
         return Place(found.nodes, found.grants) if isinstance(found, GangPlan) else gang_no(found)

@@ -130,8 +130,10 @@ class Rings:
         rates = np.where(places >= 0, tree.node_gb_per_s[places], UNKNOWN_GB_PER_S)
         if tree.levels:
             rates = np.minimum(rates, tree.levels[0].gb_per_s[tree.domain_of[0, places]])
-        nvlink: NDArray[np.float64] = np.maximum(rates, self.nvlink[self._snapshot.shape[ladder.node]])
-        return nvlink
+        joined = (places >= 0) & (tree.nvlink_of[places] != NO_DOMAIN)
+        nvlink = np.where(joined, self.nvlink[self._snapshot.shape[ladder.node]], UNKNOWN_GB_PER_S)
+        fastest: NDArray[np.float64] = np.maximum(rates, nvlink)
+        return fastest
 
     def inside(self, shape: int, mask: int) -> float:
         """Ring through a set of cards of one node, one direction."""

@@ -26,6 +26,7 @@ T = TypeVar("T")
 #: what annotations of the classes speak of, which their modules import for the type checker alone
 _NAMES: dict[str, Any] = {
     "Constraints": constraints.Constraints,
+    "Following": gang_request.Following,
     "GangRequest": gang_request.GangRequest,
     "Geometry": mig.Geometry,
     "Mapping": Mapping,

@@ -136,14 +136,14 @@ def test_weights_that_do_not_sum_to_100_are_refused():
 @pytest.mark.parametrize(
     ("leaves", "pods", "split"),
     [
-        pytest.param([10, 10], 12, [6, 6], id="6+6, not 10+2"),
-        pytest.param([10, 8, 4], 12, [6, 6], id="evenly over two, though 10+2 would leave a tighter rest"),
-        pytest.param([10, 4], 12, [8, 4], id="as even as the room allows"),
-        pytest.param([10, 9, 7, 7], 13, [0, 0, 7, 6], id="the two smallest that can share evenly"),
-        pytest.param([5, 5, 5], 13, [4, 4, 5], id="over three when two do not hold it"),
+        pytest.param([10, 10], 12, [10, 2], id="10+2: 20 pairs are apart, with 6+6 it is 36"),
+        pytest.param([10, 8, 4], 12, [10, 0, 2], id="the rest goes to the tightest"),
+        pytest.param([10, 4], 12, [10, 2], id="the largest is filled"),
+        pytest.param([10, 9, 7, 4], 13, [10, 0, 0, 3], id="the tightest that holds the rest, not the next largest"),
+        pytest.param([5, 5, 5], 13, [5, 5, 3], id="over three when two do not hold it"),
     ],
 )
-def test_a_gang_that_must_be_split_is_split_evenly_over_the_fewest(leaves, pods, split):
+def test_a_gang_that_must_be_split_goes_to_the_fewest_leaves_with_the_fewest_pairs_apart(leaves, pods, split):
     drawn = {"s": {chr(ord("a") + i): [8] * room for i, room in enumerate(leaves)}}
     plan = racks(drawn).place(GangRequest.of(cards(8), pods))
     found = Counter(seat.node[0] for seat in plan.seats)
@@ -152,7 +152,28 @@ def test_a_gang_that_must_be_split_is_split_evenly_over_the_fewest(leaves, pods,
         assert set(found) == {chr(ord("a") + i) for i, n in enumerate(split) if n}
 
 
-def test_nodes_are_split_evenly_too():
+def test_a_balanced_gang_is_split_evenly():
+    drawn = {"s": {"a": [8] * 10, "b": [8] * 10}}
+    plan = racks(drawn).place(GangRequest.of(cards(8), 12, strategy=Strategy.BALANCED))
+    assert Counter(seat.node[0] for seat in plan.seats) == {"a": 6, "b": 6}
+
+
+def test_leaves_are_chosen_from_all_spines_at_once():
+    #  no spine holds 9; two leaves do: those with 5 and 4, not three of the roomier spine
+    drawn = {"s": {"a": [8] * 3, "b": [8] * 3, "c": [8] * 2}, "t": {"d": [8] * 5}, "u": {"e": [8] * 4}}
+    plan = racks(drawn).place(GangRequest.of(cards(8), 9, preferred="leaf"))
+    assert Counter(seat.node[0] for seat in plan.seats) == {"d": 5, "e": 4}
+    assert plan.leaves == 2
+
+
+def test_of_spines_that_hold_a_gang_the_one_with_fewer_leaves_is_taken():
+    #  s is tighter, with three leaves; t needs two
+    drawn = {"s": {"a": [8] * 3, "b": [8] * 2, "c": [8] * 2}, "t": {"d": [8] * 4, "e": [8] * 4}}
+    plan = racks(drawn).place(GangRequest.of(cards(8), 7, preferred="leaf"))
+    assert (plan.domain, plan.leaves) == ("t", 2)
+
+
+def test_nodes_are_split_evenly():
     plan = racks({"s": {"a": [8, 8, 8]}}).place(GangRequest.of(cards(2), 6))
     assert on(plan) == {"a1": 3, "a2": 3}
 

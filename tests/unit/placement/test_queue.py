@@ -270,7 +270,7 @@ class Pool:
     def __init__(self, free: int) -> None:
         self.free = free
 
-    def plan(self, each: Work, avoid: frozenset[str]) -> Taken | No:
+    def plan(self, each: Work, avoid: frozenset[str], following: object) -> Taken | No:  # noqa: ARG002
         assert not avoid
         return Taken(each) if milli_of(each.request) <= self.free * 1000 else No("full")
 

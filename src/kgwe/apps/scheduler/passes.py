@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.records import Recorder
     from kgwe.placement.eta import Eta
     from kgwe.placement.fit import Fitter
-    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.gang_request import Following, GangRequest
     from kgwe.placement.ledger import Ledger
     from kgwe.placement.live import Fleet
     from kgwe.placement.node import Request
@@ -282,7 +282,7 @@ class Passes:
 
     # --- as run_pass plans and books --------------------------------------------------------------------
 
-    def plan(self, work: Work, avoid: frozenset[str]) -> Plan | No:
+    def plan(self, work: Work, avoid: frozenset[str], following: Following) -> Plan | No:
         place: Shadow = self._copy
         if avoid:
             if self._veiled is None:
@@ -292,10 +292,11 @@ class Passes:
         ask = self._asks[work.key]
         started = time.perf_counter()
         draws = Draws(self._rng)
-        answer = planning.plan(place, ask, choosers=self._choosers, rng=draws, explain=False)
+        asked = replace(ask, following=following)
+        answer = planning.plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
         self.on_planned(ask.strategy or "score", time.perf_counter() - started)
         if self.recorder is not None:
-            self.recorder.plan(self._copy, ask, answer, avoid=avoid, draws=draws.said)
+            self.recorder.plan(self._copy, asked, answer, avoid=avoid, draws=draws.said)
         return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
 
     def commit(self, work: Work, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape

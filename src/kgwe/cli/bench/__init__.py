@@ -13,6 +13,7 @@ from kgwe.cli.bench import (
     cluster,
     engine,
     extender,
+    fragmented,
     gang,
     growth,
     informer,
@@ -33,5 +34,19 @@ Close other programs first: the machine is part of every number.""",
     help_format="plaintext",
 )
 
-for each in (agent, cluster, engine, extender, gang, growth, informer, mig, packing, plans, queue, recovery):
+for each in (
+    agent,
+    cluster,
+    engine,
+    extender,
+    fragmented,
+    gang,
+    growth,
+    informer,
+    mig,
+    packing,
+    plans,
+    queue,
+    recovery,
+):
     app.command(each.app)
