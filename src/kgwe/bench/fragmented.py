@@ -17,6 +17,7 @@ numbers alone; how long they take is not compared.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import statistics
@@ -72,7 +73,7 @@ class Mix:
 SCENARIO: Final = "scenario"
 MIXES: Final = {
     SCENARIO: Mix(((_SIZE.gang_size, _SIZE.gpus), (_SIZE.gang_size // 2, _SIZE.gpus // 2)), _SIZE.gangs),
-    "large": Mix(((24, 8), (8, 8)), 18),
+    "large": Mix(((24, 8), (20, 4)), 18),
     "small": Mix(((4, 8), (3, 4), (8, 2)), 120),
 }
 
@@ -116,11 +117,11 @@ def run(options: Options, progress: Progress) -> report.Report:
     cells = [Cell(_SIZE.taken, SCENARIO)]
     cells += [cell for mix in options.mixes for load in options.loads if (cell := Cell(load, mix)) not in cells]
     found: dict[Cell, dict[str, Any]] = {}
-    with ProcessPoolExecutor(options.jobs) as pool:
+    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else contextlib.nullcontext() as pool:
+        spread = pool.map if pool else map
         for cell in cells:
             with progress.step(cell.name):
-                runs = list(pool.map(functools.partial(compare, cell), range(1, options.seeds + 1)))
-                found[cell] = summarise(runs)
+                found[cell] = summarise(list(spread(functools.partial(compare, cell), range(1, options.seeds + 1))))
     metrics = {
         **found[cells[0]],
         "mixes_worse_than_best_fit": sum(is_worse(each) for each in found.values()),

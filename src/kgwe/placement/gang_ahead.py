@@ -62,19 +62,35 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the gangs that follow get, as placed by the quick rule."""
+
+    leaves: int
+    """Of the gang itself and of those that find room."""
+    refused: int
+
+    @property
+    def total(self) -> float:
+        return self.leaves + UNPLACED * self.refused
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     way: Way
-    leaves: float
-    """Of the gang and all that follow, as placed by the quick rule."""
-    usual_leaves: float
-    """The same for the usual choice."""
+    ahead: Outlook
+    usual: Outlook
     looked_at: int
     """Gangs that follow and were looked at."""
 
     def words(self) -> str:
-        saved = self.usual_leaves - self.leaves
-        what = f"{saved:g} leaves fewer" if saved else "the same number of leaves"
-        return f"placed so that it and the {self.looked_at} gangs that follow need {what}"
+        others = f"the {self.looked_at} gangs that follow" if self.looked_at > 1 else "the gang that follows"
+        found, fewer = self.usual.refused - self.ahead.refused, self.usual.leaves - self.ahead.leaves
+        gains = []
+        if found > 0:
+            gains.append(f"{found} more will find room")
+        if fewer > 0:
+            gains.append(f"{fewer} {'leaves' if fewer > 1 else 'leaf'} fewer in all")
+        return f"placed with a view to {others}: {', '.join(gains) or 'fewer leaves are begun and not filled'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +109,17 @@ def choose(board: Board, want: Want, usual: Way, allowed: Allowed, *, following:
     ahead = following[: _VISITS // (len(board.states) * len(ways))]
     if len(ways) < 2 or not ahead:  # noqa: PLR2004 -- nothing to choose between
         return None
-    least: float | None = None
-    first: float = 0.0
+    outlooks: list[Outlook] = []
     merits: list[tuple[tuple[float, ...], int]] = []
     room = board.room[want.kind]
     for number, (way, after) in enumerate(ways):
         # The usual one is worked out to the end; others no further than it takes to see that they are worse.
-        limit = float("inf") if least is None else least - len(way.parts)
-        total = len(way.parts) + _count(after, ahead, limit)
-        least = total if least is None else min(least, total)
-        first = first if number else total
-        merits.append(((total, way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight), number))
-    best, number = min(merits)
-    return Choice(ways[number][0], best[0], first, len(ahead)) if number else None
+        limit = min((each.total for each in outlooks), default=float("inf"))
+        found = _count(after, ahead, len(way.parts), limit)
+        outlooks.append(found)
+        merits.append(((found.total, way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight), number))
+    number = min(merits)[1]
+    return Choice(ways[number][0], outlooks[number], outlooks[0], len(ahead)) if number else None
 
 
 def _rest(room: Sequence[int], parts: Parts) -> tuple[int, int]:
@@ -150,24 +164,24 @@ def _sets(room: Sequence[int], leaves: range, pods: int, number: int) -> list[li
     return gang_board.find_sets(room, leaves, pods, number, _SETS)
 
 
-def _count(board: Board, following: Sequence[Want], limit: float) -> float:
-    """Leaves of those that follow when each goes where the quick rule puts it; more than `limit` is not worked out.
+def _count(board: Board, following: Sequence[Want], leaves: int, limit: float) -> Outlook:
+    """What those that follow get when each goes where the quick rule puts it; beyond `limit` it is not worked out.
 
-    Leaves the board full.
+    `leaves`: of the gang itself. Leaves the board full.
     """
-    total = 0.0
+    count = 0
     refused: set[Want] = set()
     for want in following:
         parts = None if want in refused else _place(board, want)
         if parts is None:
             refused.add(want)
-            total += UNPLACED
+            count += 1
         else:
-            total += len(parts)
+            leaves += len(parts)
             board.place(want.kind, parts, tight=True)
-        if total > limit:
+        if leaves + UNPLACED * count > limit:
             break
-    return total
+    return Outlook(leaves, count)
 
 
 def _place(board: Board, want: Want) -> Parts | None:
