@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.kube import migcards, nodehealth, topology, translate
+from kgwe.kube import labelcheck, migcards, nodehealth, topology, translate
 from kgwe.kube.api.gpunode import HealthState
+from kgwe.kube.api.schedulerconfig import TopologyLabels
 from kgwe.kube.deviceslices import DeviceSlices
 from kgwe.model import amounts, domain_labels, gpu, mig, pieces, places
 from kgwe.model.limits import MOST_CARDS
@@ -83,6 +84,7 @@ class FleetReader:
         self._shapes: dict[Shape, Shape] = {}
         self._wirings: dict[Wiring, Wiring] = {}
         self._tree: Tree | None = None  # as of the last call; None when what it is made of has changed
+        self._history: Mapping[str, float] = {}
         #: what is wrong with the objects, as sentences
         self.problems: tuple[str, ...] = ()
 
@@ -145,6 +147,17 @@ class FleetReader:
             return False
         changed = [self._rebuild(node) for node in self._nodes]
         return any(changed)
+
+    def set_history(self, scores: Mapping[str, float]) -> bool:
+        """How well workloads ended in the domains of these nodes; 1.0 for all others."""
+        before, self._history = self._history, dict(scores)
+        names = [name for name in {*before, *scores} if before.get(name) != scores.get(name)]
+        changed = [self._rebuild(name) for name in names]
+        return any(changed)
+
+    def domains(self) -> Iterable[TopologyDomain]:
+        """The objects that describe the network."""
+        return self._domains.values()
 
     def set_config(self, config: SchedulerConfig | None) -> bool:
         changed = (self._config.spec if self._config else None) != (config.spec if config else None)
@@ -215,9 +228,24 @@ class FleetReader:
 
     def labels(self) -> domain_labels.Labels:
         """Where a node's place in the network is read from."""
-        if self._config is not None:
-            return topology.labels(self._config.spec.topology)
+        said = self._config.spec.topology if self._config is not None else None
+        if said is not None and (said.preset or said.levels):
+            return topology.labels(said)
         return domain_labels.preset(domain_labels.detect(node.labels for node in self._built.values()))
+
+    def check_config(self) -> labelcheck.Verdict:
+        """Whether the labels that the SchedulerConfig names are on the nodes."""
+        said = self._config.spec.topology if self._config is not None else TopologyLabels()
+        return labelcheck.check(said, [node.labels for node in self._built.values()], declared=len(self._domains))
+
+    def check_domain(self, name: str, nodes: int) -> labelcheck.Verdict:
+        """Whether a TopologyDomain describes a part of the network; `nodes`: how many are in it."""
+        problem = next((each for each in self.problems if each.startswith(f"{name}: ")), "")
+        if problem:
+            return labelcheck.Verdict(ready=False, reason="Invalid", message=problem.removeprefix(f"{name}: "))
+        if not nodes:
+            return labelcheck.Verdict(ready=False, reason="NoNodes", message="no node with GPUs is in it")
+        return labelcheck.Verdict(ready=True, reason=labelcheck.IN_USE, message="in use")
 
     def tree(self) -> Tree:
         """The network; the same object until a place in it changes. To build it for thousands of nodes takes long, and
@@ -284,6 +312,7 @@ class FleetReader:
             healthy=_offered_cards(healthy, cut, offered.get(amounts.GPU, 0)),
             cut=cut,
             reliability=_reliability(gpu_node),
+            history=self._history.get(node.metadata.name, 1.0),
             spot=any(labels.get(key) == value for key, value in _SPOT_LABELS.items()),
             pieces=divided,
         )

@@ -5,7 +5,8 @@ The score is of four parts, each 0..1 times its weight (40, 30, 20, 10 unless to
     availability   pods / room of the domain      a tight fit keeps large holes for large gangs
     alignment      predicted GB/s / the fastest   of the ring through the gang
     utilisation    cards in use / cards           a domain in use is filled up before an empty one is begun
-    history        0..1, as given per node        mean over the domain; nodes nobody has said anything of count nothing
+    history        0..1, `Snapshot.history`       mean over the domain: reliability of its nodes, and what became of
+                                                  workloads there (`kgwe.model.outcomes`)
 
 For the strategy Distributed availability and utilisation are turned round: the emptiest domain is best.
 """

@@ -59,8 +59,9 @@ class GangSearch:
         self.ahead = Ahead(fitter)
         self.weights = weights or DomainWeights()
         self._is_all_well = bool((fitter.snapshot.reliability >= 1.0).all())
-        # Where nobody tells how work ended on the nodes, what went wrong with them does.
-        self.history = fitter.snapshot.reliability if history is None and not self._is_all_well else history
+        # All ones would change no order: then the part is left out.
+        past = fitter.snapshot.history
+        self.history = past if history is None and bool((past < 1.0).any()) else history
 
     def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
         """The place of the gang, or why there is none; of places as near, one that leaves most to those that follow."""

@@ -71,6 +71,8 @@ class Node:
     spot: bool = False
     #: 0..1; 1: no trouble is known (`kgwe.model.reliability`)
     reliability: float = 1.0
+    #: 0..1: how well workloads ended in its network domain; 1: no loss is known (`kgwe.model.outcomes`)
+    history: float = 1.0
     #: equal shares that each of its cards is offered as; 0: whole cards only; None: whole, or any share
     pieces: int | None = None
 

@@ -100,6 +100,8 @@ class Snapshot:
     free_slices: dict[tuple[int, int], list[Placement]]
     #: node -> how far it can be relied on, 0..1
     reliability: NDArray[np.float64]
+    #: node -> how well work has fared there, 0..1: its reliability and what became of workloads in its domain
+    history: NDArray[np.float64]
     #: node -> cards and shares that overcommitted pods have coming; profile -> node -> slices
     owed: NDArray[np.int32]
     owed_shares: NDArray[np.int32]
@@ -147,6 +149,7 @@ class Snapshot:
             slices=slices,
             free_slices=free_slices,
             reliability=np.array([node.reliability for node in listed], dtype=np.float64),
+            history=np.array([node.reliability * node.history for node in listed], dtype=np.float64),
             owed=np.zeros(len(listed), dtype=np.int32),
             owed_shares=np.zeros(len(listed), dtype=np.int32),
             changed=np.zeros(len(listed), dtype=np.int64),

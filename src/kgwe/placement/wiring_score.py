@@ -22,6 +22,7 @@ counts with its cards, so the loss of a large one costs more.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -126,3 +127,18 @@ def _latency(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
             near[a] |= cardsets.mask_of([b for b in cards if b != a and wiring.relation(a, b) is relation])
         np.maximum(points, np.where(cardsets.cliques(near), worth, 0.0), out=points)
     return points[chosen]
+
+
+def nearness(wiring: Wiring, cards: int) -> float:
+    """How near the cards of a mask are to each other, 50..100: the latency points of their pairs, on average.
+
+    100 for one card, which has nothing to be wired to; 0 for none. Cheap, unlike the tables.
+    """
+    chosen = tuple(card for card in range(len(wiring.slots)) if cards >> card & 1)
+    if not chosen:
+        return 0.0
+    pairs = tuple(itertools.combinations(chosen, 2))
+    if not pairs:
+        return 100.0
+    points = sum(LATENCY_POINTS.get(wiring.relation(a, b), 0.0) for a, b in pairs)
+    return BASE + (100.0 - BASE) * points / (len(pairs) * max(LATENCY_POINTS.values()))

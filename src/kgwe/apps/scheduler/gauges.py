@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kgwe.placement import wiring_score
 from kgwe.placement.node import CARD_MILLI
 
 if TYPE_CHECKING:
@@ -22,9 +23,17 @@ class FleetGauges:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
+        self._nearness: dict[tuple[int, int], float] = {}  # (shape, free cards) -> score
+        self._of = -1  # generation of the fleet whose shapes these are
 
     def register(self, metrics: Metrics) -> None:
         metrics.read("kgwe_gpu_count", "GPUs by node and model", ("node", "model"), self._gpus)
+        metrics.read(
+            "kgwe_topology_score",
+            "How near the free GPUs of a node are to each other, 50 (across sockets) to 100 (NVLink); 0: none is free",
+            ("node",),
+            self._topology,
+        )
         metrics.read(
             "topology_domain_utilization_ratio",
             "Share of a domain's healthy GPUs that is in use or reserved",
@@ -47,6 +56,16 @@ class FleetGauges:
     def _gpus(self) -> Iterator[Sample]:
         for node in self._state.fleet.snapshot.nodes:
             yield (node.name, node.shape.model), float(node.shape.cards)
+
+    def _topology(self) -> Iterator[Sample]:
+        fleet = self._state.fleet
+        snapshot = fleet.snapshot
+        if self._of != fleet.generation:
+            self._nearness, self._of = {}, fleet.generation
+        for node, shape, free in zip(snapshot.nodes, snapshot.shape.tolist(), snapshot.free.tolist(), strict=True):
+            if (shape, free) not in self._nearness:
+                self._nearness[shape, free] = wiring_score.nearness(node.shape.wiring, free)
+            yield (node.name,), self._nearness[shape, free]
 
     def _counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Per place of the tree, in thousandths of a GPU: healthy, free, and free on nodes that are partly used."""

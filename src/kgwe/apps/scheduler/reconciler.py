@@ -91,6 +91,8 @@ class Reconciler:
         #: why a workload that has its place is not whole
         self.trouble: Callable[[str], phases.Trouble | None] = lambda _owner: None
         self.rejections: Rejections
+        #: hears the nodes of work that completed
+        self.on_completed: Callable[[set[str]], None] = lambda _nodes: None
 
     def gone(self, uid: str) -> None:
         """The workload object no longer exists."""
@@ -319,6 +321,8 @@ class Reconciler:
         if await self._write.status(workload, status):
             if status.phase == Phase.FAILED:
                 self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
+            else:
+                self.on_completed({seat.node for seat in run.seats})
             log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
         return "done"
 

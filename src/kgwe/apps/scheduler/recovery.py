@@ -85,6 +85,9 @@ class Recovery:
         self._settled_at = 0.0  # until then that stands
         #: hears of an owner whose trouble changed
         self.on_trouble: Callable[[str], None] = _ignore
+        #: hears of nodes that failed, or with cards that did, once for every owner that was hit
+        self.on_lost: Callable[[set[str]], None] = _ignore
+        self._counted: set[str] = set()  # owners whose loss was told
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
@@ -191,6 +194,7 @@ class Recovery:
         for owner in set(self._stuck).difference(hit, inherited):
             self._unstick(owner)
         self._left_alone.intersection_update(hit)
+        self._counted.intersection_update(hit)
         if hit:
             self._plan(hit, losses)
 
@@ -259,6 +263,9 @@ class Recovery:
     def _apply(self, running: Running, repaired: Repaired, losses: Losses) -> None:
         owner = repaired.workload
         since = self._since(running, losses)
+        if owner not in self._counted:
+            self._counted.add(owner)
+            self.on_lost({place.node for place in self._places(owner) if losses.hit(place)})
         cause = losses.words(self._places(owner), self._state.reader.fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
@@ -318,7 +325,7 @@ class Recovery:
             self._state.ledger.release(lost)
 
 
-def _ignore(_owner: str) -> None:
+def _ignore(_about: str | set[str]) -> None:
     pass
 
 

@@ -90,6 +90,8 @@ class Repairs:
         self.under_way: dict[str, Repairing] = {}
         #: hears of an owner whose repair begins or ends
         self.on_change: Callable[[str], None] = _ignore
+        #: hears of nodes that failed under work which then failed too
+        self.on_lost: Callable[[set[str]], None] = _ignore
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -177,6 +179,7 @@ class Repairs:
             self._planner.remarks[owner] = (Reason.RECOVERING, words)
             self._track(owner, Repairing(since, words, replaced=run.meta.uid))
             self._metrics.recoveries.labels("Restarted").inc()
+            self.on_lost({place.node for place in places if losses.hit(place)})
             self.say(owner, "Warning", Reason.RECOVERING, words)
             self._do(self._delete(owner, run))
         return True
@@ -335,5 +338,5 @@ class Repairs:
             self._events.record(Event(resources.POD, pod.metadata, type_, reason, words, "Recovery"))
 
 
-def _ignore(_owner: str) -> None:
+def _ignore(_about: str | set[str]) -> None:
     pass

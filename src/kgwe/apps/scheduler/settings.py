@@ -69,6 +69,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recovery_moves: int = 64
     # Seconds until the API server is asked again which kinds of gangs of others it has (JobSet, Volcano, ...).
     group_kinds_seconds: float = 60.0
+    # Seconds a gang of others may be incomplete before Events on its pods and their owner say so.
+    gang_notice_seconds: float = 10.0
+    # Least seconds between two writes of one TopologyDomain's status, and between two looks at how work ended there.
+    domain_status_seconds: float = 30.0
     # Seed of the `random` strategy; unset means a new one at each start.
     random_seed: int | None = None
     # OTLP/HTTP collector of decision spans, such as http://collector:4318; empty: none. And the share that is sent.

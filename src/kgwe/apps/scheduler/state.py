@@ -168,7 +168,11 @@ class ClusterState:
         self.nodes_changed(self.reader.set_strategy(change.key, change.new))
 
     def on_config(self, change: Change[SchedulerConfig]) -> None:
+        is_same = self.config is not None and change.new is not None and self.config.spec == change.new.spec
         self.config = change.new
+        if is_same:
+            self.reader.set_config(change.new)
+            return  # only its status changed
         self.ledger.fleet.weights = node_weights(change.new)
         self.ledger.fleet.domain_weights = domain_weights(change.new)
         self.nodes_changed(self.reader.set_config(change.new))

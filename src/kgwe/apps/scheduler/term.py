@@ -12,6 +12,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import plainpods
 from kgwe.apps.scheduler.answers import Answers
 from kgwe.apps.scheduler.asking import LOST_PREFIX, OWNER_PREFIX, Group
+from kgwe.apps.scheduler.chores import Chores
 from kgwe.apps.scheduler.evictions import Evictions
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.preemption import Preemption
@@ -74,6 +75,9 @@ class Term:
         self._recovery.on_trouble = self._recovery.repairs.on_change = self._show
         self._reconciler.rejections = self._rejections
         self._planner.on_refused = self._preemption.refused
+        self._chores = Chores(means)
+        self._reconciler.on_completed = self._chores.history.completed
+        self._recovery.on_lost = self._recovery.repairs.on_lost = self._chores.history.lost
         self._workers: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
         self._ending = False
@@ -156,6 +160,7 @@ class Term:
         self._state.on_ending = self._rejections.ending
         self._recovery.start()
         self._rejections.start()
+        self._chores.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
         for owner in list(self._state.runs):
@@ -227,6 +232,7 @@ class Term:
         self._queue.close()
         await self._let_finish()
         self._metrics.queue.set_function(lambda: 0)
+        await self._chores.stop()
         await self._preemption.stop()
         await self._rejections.stop()
         await self._recovery.stop()

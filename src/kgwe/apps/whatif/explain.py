@@ -112,12 +112,13 @@ def _workload(view: View, workload: Workload) -> Explanation:
         state=workload.status.phase or "Waiting",
         summary="",
         said=tuple(words_of(workload.status.conditions)),
+        problems=view.config_problems(),
         warnings=view.warnings,
     )
     try:
         base = _with(base, asked=asked(view, view.ask_of(workload)))
     except errors.Permanent as exc:
-        base = _with(base, problems=(str(exc),))
+        base = _with(base, problems=(*base.problems, str(exc)))
     if meta.deletionTimestamp is not None:
         return _with(base, state="Deleting", summary="is being deleted")
     if run is not None and run.ended is None:
@@ -214,6 +215,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         state=pod.status.phase or "Pending",
         summary="",
         said=tuple(words_of(each for each in pod.status.conditions if each.type == "PodScheduled")),
+        problems=view.config_problems(),
         warnings=view.warnings,
     )
     seat = view.state.seat_of(pod)
@@ -254,7 +256,7 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     known = truth.cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(bits(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
-    problems = tuple(_seat_problems(view, seats))
+    problems = (*base.problems, *_seat_problems(view, seats))
     short = holding is not None and not view.fleet.is_whole(pod.metadata.uid)
     if short:
         problems += (f"node {pod.spec.nodeName} is not there, or has fewer GPUs than its pods hold",)
@@ -279,7 +281,7 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
         node = place.node if place is not None else "its node"
         seats = (Seat(node, tuple(bits(place.cards)) if place else (), pod=pod.metadata.name),)
         gated = "its gate is about to be taken away" if seating.is_gated(pod) else "kube-scheduler is about to bind it"
-        problems = tuple(_seat_problems(view, seats))
+        problems = (*base.problems, *_seat_problems(view, seats))
         return _with(
             base,
             state="Placed",

@@ -77,16 +77,8 @@ def _happened(event: _Event) -> Happened:
 def explain_limited(view: View, subject: Workload | core.Pod, happened: Sequence[Happened]) -> Explanation:
     """What can be said without nodes; `view` was read from one namespace."""
     told = _workload(view, subject) if isinstance(subject, Workload) else _pod(view, subject)
-    problems = (*told.problems, *config_problems(view))
+    problems = (*told.problems, *view.config_problems())
     return msgspec.structs.replace(told, events=tuple(happened), problems=problems, warnings=(UNSEEN, *view.warnings))
-
-
-def config_problems(view: View) -> Iterable[str]:
-    """What the scheduler says is wrong with its settings, where they may be read."""
-    config = view.state.config
-    for each in config.status.conditions if config is not None else ():
-        if each.type == "Ready" and each.status == "False":
-            yield f"SchedulerConfig default: {each.message}"
 
 
 def _workload(view: View, workload: Workload) -> Explanation:

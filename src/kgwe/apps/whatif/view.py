@@ -134,6 +134,17 @@ class View:
             self._groups = fleet.generation, found
         return self._groups[1]
 
+    def config_problems(self) -> tuple[str, ...]:
+        """What is wrong with the scheduler's settings, as far as they and the nodes can be read."""
+        config = self.state.config
+        if config is None:
+            return ()
+        if self.namespace:
+            said = [each for each in config.status.conditions if each.type == "Ready" and each.status == "False"]
+            return tuple(f"SchedulerConfig {config.metadata.name}: {each.message}" for each in said)
+        verdict = self.state.reader.check_config()
+        return () if verdict.ready else (f"SchedulerConfig {config.metadata.name}: {verdict.message}",)
+
     def forget_groups(self) -> None:
         """Objects that describe gangs have changed."""
         self._groups = None

@@ -79,9 +79,10 @@ class TopologyLabels(ApiStruct, frozen=True):
     preset: Annotated[
         str,
         about(
-            "A ready-made list of labels: those of topograph 1.0 (used when neither is given), of topograph before 1.0,"
+            "A ready-made list of labels: those of topograph 1.0, of topograph before 1.0,"
             " of the cloud providers together or of one of them, or KGWE's own for nodes labelled by hand"
-            " (kgwe.nvidia.io/leaf, spine and core).",
+            " (kgwe.nvidia.io/leaf, spine and core). With neither preset nor levels the preset is the one whose labels"
+            " the nodes carry.",
             enum=domain_labels.PRESETS,
         ),
     ] = ""

@@ -3,7 +3,7 @@
 import enum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Rule, about
+from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Rule, Timestamp, about
 
 
 class DomainType(enum.StrEnum):
@@ -46,12 +46,23 @@ class TopologyDomainSpec(ApiStruct, frozen=True):
     ] = None
 
 
+class WorkloadOutcomes(ApiStruct, frozen=True):
+    """What became of workloads in the domain. Counts halve every week."""
+
+    completed: Annotated[float, about("Workloads that completed.", ge=0)] = 0.0
+    lost: Annotated[float, about("Times a workload lost a node or GPU here.", ge=0)] = 0.0
+    asOf: Annotated[Timestamp | None, about("When the counts were worth that.")] = None
+
+
 class TopologyDomainStatus(ApiStruct, frozen=True):
     """How full the domain is; written by the controller."""
 
     nodes: Annotated[int, about("Nodes in it, those of lower domains included.", ge=0)] = 0
     gpus: Annotated[int, about("GPUs in it.", ge=0)] = 0
-    freeGPUs: Annotated[int, about("GPUs nobody has asked for.", ge=0)] = 0
+    freeGPUs: Annotated[int, about("Healthy GPUs that are neither in use nor reserved.", ge=0)] = 0
+    outcomes: Annotated[
+        WorkloadOutcomes | None, about("What became of workloads here; part of the domain's score.")
+    ] = None
     observedGeneration: Annotated[int, about("The metadata.generation this status is about.", ge=0)] = 0
     conditions: Conditions = ()
 
