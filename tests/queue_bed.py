@@ -9,7 +9,7 @@ from tests import racks
 from kgwe.placement.backfill import Holds, Settings
 from kgwe.placement.engine import Engine
 from kgwe.placement.eta import Estimator
-from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.gang_request import NONE_FOLLOW, GangRequest
 from kgwe.placement.outlook import Outlook
 from kgwe.placement.parking import RoomFreed
 from kgwe.placement.queue import GivenUp, Queue
@@ -101,6 +101,6 @@ class _Counting(FleetPlanner):
 
     plans = 0
 
-    def plan(self, work, avoid, following):
+    def plan(self, work, avoid, following=NONE_FOLLOW):
         self.plans += 1
         return super().plan(work, avoid, following)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import assume, given
@@ -264,9 +265,9 @@ def test_the_fewest_nodes_share_as_evenly_as_can_be(room, wanted):
 # --- leaves ---------------------------------------------------------------------------------------------
 
 
-def largest_first(room: dict[object, int], pods: int) -> dict[object, int]:
+def largest_first(room: dict[Any, int], pods: int) -> dict[Any, int]:
     """Kueue's rule: those with most room first, the last one the tightest that holds the rest."""
-    found: dict[object, int] = {}
+    found: dict[Any, int] = {}
     left = sorted(room, key=lambda each: -room[each])
     while pods:
         holds = [each for each in left if room[each] >= pods]
@@ -282,7 +283,7 @@ def best_fit_leaves(world: World, gang: GangRequest, pods: int) -> int:
     names = [node.name for node in world.snapshot.nodes]
     room = dict(zip(names, world.fitter.room(gang.roles[0].request).tolist(), strict=True))
 
-    def sums(level: str, nodes: list[str]) -> dict[object, int]:
+    def sums(level: str, nodes: list[str]) -> dict[Any, int]:
         found: Counter[object] = Counter()
         for node in nodes:
             found[domain_of(world, node, level)] += room[node]
@@ -306,7 +307,9 @@ def best_fit_leaves(world: World, gang: GangRequest, pods: int) -> int:
 @st.composite
 def wide_worlds(draw: st.DrawFn) -> World:
     """Up to six leaves of up to three nodes in up to three spines: gangs often span several."""
-    nodes, places, held = [], [], []
+    nodes: list[Node] = []
+    places: list[Place] = []
+    held: list[Grant] = []
     for leaf in range(draw(st.integers(2, 6))):
         spine = draw(st.sampled_from("stu"))
         for _ in range(draw(st.integers(1, 3))):

@@ -11,9 +11,10 @@ from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
 from kgwe.placement.gang import Following, GangPlan, GangPlanner, GangRequest
 from kgwe.placement.gang_board import Board, Stock, find_sets, share_out, split_fast
+from kgwe.placement.gang_request import NONE_FOLLOW
 from kgwe.placement.queue import Queue
 from kgwe.placement.queue_pass import Placed, run_pass
-from kgwe.placement.queue_planner import FleetPlanner
+from kgwe.placement.queue_planner import FleetPlanner, Place
 from kgwe.placement.work import Roster, Work
 
 TWELVE = GangRequest.of(cards(8), 12, preferred="leaf")
@@ -89,10 +90,13 @@ def test_a_faster_leaf_is_not_given_up_for_others():
 def test_a_pass_plans_gangs_with_those_behind_them_in_mind():
     cluster = racks({"s": {"a": [8] * 8, "b": [8] * 8, "c": [8] * 4, "d": [8] * 4}}, gb_per_s=0.0)
     fitter = Fitter(cluster.snapshot)
-    seen = []
+    seen: list[tuple[str, int]] = []
+
+    def book(_: Work, plan: Place) -> None:
+        cluster.snapshot.commit_all(plan.grants)
 
     class Listening(FleetPlanner):
-        def plan(self, work, avoid, following):
+        def plan(self, work, avoid, following=NONE_FOLLOW):
             seen.append((work.key, len(following.order)))
             return super().plan(work, avoid, following)
 
@@ -100,7 +104,7 @@ def test_a_pass_plans_gangs_with_those_behind_them_in_mind():
         cluster,
         Engine(cluster.snapshot, fitter=fitter),
         GangPlanner(fitter, cluster.tree),
-        lambda _, plan: cluster.snapshot.commit_all(plan.grants),
+        book,
     )
     queue = Queue()
     for name in "abc":
