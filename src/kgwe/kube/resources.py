@@ -91,6 +91,7 @@ RESOURCE_CLAIM_TEMPLATE: Resource[Any] = Resource(
 DEVICE_CLASS: Resource[Any] = Resource(
     "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False, type=dict[str, Any]
 )
+SECRET = Resource("", "v1", "secrets", "Secret", namespaced=True, type=core.Secret)
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=core.Lease)
 CRD: Resource[Any] = Resource(
     "apiextensions.k8s.io",

@@ -23,7 +23,7 @@ NAMESPACE = "kgwe-system"
 
 
 async def install(client: KubeClient) -> None:
-    """Kinds, rights, and the admission policy where the API server has such a thing."""
+    """Kinds, rights, and the admission policies that the API server knows."""
     await crds.install(client)
     for rights in (
         "deploy/rbac.yaml",
@@ -33,8 +33,9 @@ async def install(client: KubeClient) -> None:
         "deploy/priority.yaml",
     ):
         await manifests.apply(client, manifests.load(assets.path(rights)))
-    with contextlib.suppress(errors.NotFound):
-        await manifests.apply(client, manifests.load(assets.path("deploy/admission.yaml")))
+    for policies in ("deploy/decisions.yaml", "deploy/admission.yaml"):
+        with contextlib.suppress(errors.NotFound):
+            await manifests.apply(client, manifests.load(assets.path(policies)))
 
 
 def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = None) -> int:

@@ -21,7 +21,7 @@ from kgwe.model.places import NOWHERE, Places
 from kgwe.placement.live import Fleet, Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kgwe.placement.snapshot import Grant
 
@@ -194,6 +194,32 @@ class Ledger:
                 had = before.get(number, holding)
                 freed |= (had.node, had.amounts) != (holding.node, holding.amounts)
         return freed
+
+    def drop_unfit(self, owner: str, numbers: Iterable[int]) -> list[int]:
+        """Of these seats, drop those that no pod has and for which their node, if it is there, has no room.
+
+        For seats that are restored from the API: a seat that does not fit reserves nothing.
+        """
+        unfit = [
+            number
+            for number in numbers
+            if (seat := self.seat(owner, number)) is not None
+            and (owner, number) not in self._taken
+            and self.fleet.node(seat.node) is not None
+            and not self.fleet.is_whole(seat_key(owner, number))
+        ]
+        for number in unfit:
+            self.vacate(owner, number)
+        return unfit
+
+    def restore(self, owner: str, number: int, holding: Holding, *, is_bound: bool = False) -> bool:
+        """Reserve one more seat if there is room for it, or its node is not known yet; returns whether it is reserved.
+
+        `is_bound`: its pod is there already and is counted next, in this seat.
+        """
+        self._seats.setdefault(owner, {})[number] = holding
+        self.fleet.hold(seat_key(owner, number), holding)
+        return is_bound or not self.drop_unfit(owner, (number,))
 
     def vacate(self, owner: str, number: int) -> bool:
         """The owner has this seat no longer; returns whether room came free. A pod in it counts until it ends."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import asking, plainpods, policy, seating
+from kgwe.apps.scheduler import asking, plainpods, policy, seating, signing
 from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.drained import DrainedSeats
 from kgwe.apps.scheduler.made import as_made
@@ -84,6 +84,7 @@ class Gangs:
         self._drained.after = after
         self._dirty = {}  # what came while nobody listened is looked at now
         for owner, group in list(self._groups.items()):
+            self._restore_again(owner, group)
             self._seat_again(owner, group)
             self._look(owner)
             self._drained.arm(owner, group)
@@ -125,13 +126,13 @@ class Gangs:
         self._owner[uid] = owner
         group = self._groups.setdefault(owner, Group(member.key))
         known = group.members.get(uid)
+        pod = self._restore(owner, group, pod)
         one_more = known is None and group.only_counts(pod, member)
         group.members[uid] = (pod, member)
         if known is None and not pod.spec.nodeName:
             # One by one as they come: all of a large gang at once would keep kube-scheduler waiting.
             with contextlib.suppress(errors.Permanent):
                 self._request_of(pod)
-        self._restore(owner, group, pod)
         if one_more and group.lacking > 1:
             group.lacking -= 1
             group.say_lacking()
@@ -209,22 +210,33 @@ class Gangs:
         self._state.ledger.release(owner)
         self._forget(owner)
 
-    def _restore(self, owner: str, group: Group, pod: core.Pod) -> None:
-        """A pod that says which seat it has, has it: from an earlier term, or as the watch shows what we wrote."""
-        said = seating.seat_of(pod.metadata.annotations)
-        node = pod.spec.nodeName or seating.pinned_to(pod.spec)
-        if said is None or said[0] != owner or not node or pod.metadata.uid in group.seats:
-            return
-        number = said[1]
-        if number in group.awaited or number in group.seats.values():
-            return
-        group.seats[pod.metadata.uid] = number
+    def _restore(self, owner: str, group: Group, pod: core.Pod) -> core.Pod:
+        """Give the pod the seat that KGWE wrote on it: in an earlier term, or in one of another replica.
+
+        A seat belongs to the first pod that is seen in it, and needs room on its node unless the pod is bound there. A
+        pod that does not get its seat is treated as if none had been written on it.
+        """
+        uid, said = pod.metadata.uid, seating.seat_of(pod.metadata.annotations)
+        if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
+            return pod
+        node = pod.spec.nodeName or seating.pinned_to(pod.spec) or signing.signed_node(pod.metadata.annotations)
+        if said[0] != owner or not node or said[1] in group.seats.values():
+            return signing.undecided(pod)
         given = places.planned(pod.metadata.annotations)
-        seats = dict(self._state.ledger.seats(owner))
-        seats[number] = Holding(node, translate.requested(pod.spec), given.cards, given.slices)
-        self._state.ledger.reserve(owner, seats)
+        holding = Holding(node, translate.requested(pod.spec), given.cards, given.slices)
+        if not self._state.ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
+            return signing.undecided(pod)
+        group.seats[uid] = said[1]
         if pod.spec.nodeName:
             self._state.book(pod)
+        return pod
+
+    def _restore_again(self, owner: str, group: Group) -> None:
+        """Pods whose seats did not fit when they were seen: what made room may have been seen later."""
+        for uid, (_, member) in list(group.members.items()):
+            pod = self._state.pods.get(uid)
+            if pod is not None and uid not in group.seats and seating.SEAT_ANNOTATION in pod.metadata.annotations:
+                group.members[uid] = (self._restore(owner, group, pod), member)
 
     # --- planning ---------------------------------------------------------------------------------------
 
@@ -451,7 +463,7 @@ class Gangs:
         if uid not in self._owner:
             if pod.spec.nodeName or not self._state.is_foreign(pod):
                 return None
-            self.on_pod(uid, pod)
+            self.on_pod(uid, self._state.believed(pod))
         owner = self._owner.get(uid)
         if owner is None or uid in self._groups[owner].seats:
             return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import claiming, plantext, rendezvous, seating
+from kgwe.apps.scheduler import claiming, plantext, rendezvous, seating, strays
 from kgwe.apps.scheduler.workload import Details
 from kgwe.kube import podrequest, resources, translate
 from kgwe.kube.api import core
@@ -55,12 +55,14 @@ _RESTARTS = 6
 _REJECTIONS = 6
 # Exit code of a container that ended by SIGTERM: its pod was deleted.
 _TERMINATED = 143
-# What we write on pods ourselves; a template that carries it would speak in our name.
+# Written on pods by KGWE only; removed from the templates of users.
 _OURS = (
     seating.SEAT_ANNOTATION,
     seating.CARDS_ANNOTATION,
     seating.SLICES_ANNOTATION,
+    seating.SIGNATURE_ANNOTATION,
     seating.SEATED_LABEL,
+    strays.ROUND_ANNOTATION,
     RUN_LABEL,
 )
 

@@ -27,17 +27,19 @@ from kgwe.apps.scheduler.faults import Faults
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.gauges import FleetGauges
 from kgwe.apps.scheduler.groupkinds import GroupKinds
+from kgwe.apps.scheduler.keys import Keys
 from kgwe.apps.scheduler.means import Means
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.nominations import Nominations
 from kgwe.apps.scheduler.records import Recorder
+from kgwe.apps.scheduler.signing import Signer
 from kgwe.apps.scheduler.startup import Port
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.apps.scheduler.term import Term
 from kgwe.kube import dialects, extender, resources
 from kgwe.kube.client import KubeClient
 from kgwe.kube.events import EventRecorder
-from kgwe.kube.informer import Informer, wait_synced
+from kgwe.kube.informer import Change, Informer, wait_synced
 from kgwe.kube.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import http, logs, probes, stalls, tracing
 from kgwe.telemetry.tls import Renewing
@@ -79,7 +81,8 @@ class Scheduler:
     def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.state = ClusterState()
+        self.signer = Signer()
+        self.state = ClusterState(self.signer)
         self.metrics.active = self.state.active
         FleetGauges(self.state).register(self.metrics)
         self.tracer = tracing.tracer(
@@ -106,6 +109,8 @@ class Scheduler:
         running = "status.phase!=Succeeded,status.phase!=Failed"
         self.pods = Informer(client, resources.POD, field_selector=running, keep=seating.is_gated)
         self.informers = self._watch()
+        self.keys = Keys(client, self.signer, settings.lease_namespace)
+        self.keys.on_change = self._read_again
         self.kinds = GroupKinds(
             client, self.state, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
         )
@@ -142,6 +147,7 @@ class Scheduler:
             (Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment),
             (self.pods, state.on_pod),
         ]
+        self._signed = pairs[-3:]
         for informer, listener in pairs:
             informer.on_error = self._listener_failed
             informer.on_change(listener)
@@ -150,6 +156,12 @@ class Scheduler:
     def _listener_failed(self, _key: str, _error: Exception) -> None:
         """The informer has logged it."""
         self.metrics.planning_errors.labels("listener").inc()
+
+    def _read_again(self) -> None:
+        """Keys were replaced: objects that another replica signed with a new one were not believed so far."""
+        for informer, listener in self._signed:
+            for key, obj in list(informer.store.items()):
+                listener(Change(key, None, obj))
 
     def _on_foreign(self, uid: str, pod: core.Pod | None) -> None:
         try:
@@ -194,6 +206,7 @@ class Scheduler:
             await startup.check_kinds(self.client, [informer.resource for informer in self.informers])
             if self.port is not None:
                 await self.port.check()
+            await _first(self.keys.wait(), stop.wait())
             await self.kinds.find()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
@@ -216,6 +229,7 @@ class Scheduler:
         """Informers, events and the campaign for the Lease."""
         yield from (informer.run() for informer in self.informers)
         yield self.kinds.run()
+        yield self.keys.run()
         yield self.events.run()
         yield _measure_lag(self.metrics.loop_lag.set)
         yield self._expire()
@@ -300,7 +314,12 @@ class Scheduler:
     async def _bind(self, args: BindArgs) -> str:
         """Bind the pod, and write the cards it was given on it in the same write."""
         holding = self.state.ledger.fleet.holding(args.PodUID)
-        annotations = seating.given(holding) if holding else {}
+        pod = self.state.pods.get(args.PodUID)
+        is_told = pod is not None and seating.SIGNATURE_ANNOTATION in pod.metadata.annotations
+        annotations = seating.given(holding) if holding is not None and not is_told else {}
+        if annotations and holding is not None:
+            signature = self.signer.sign_binding(args.PodNamespace, args.PodUID, holding)
+            annotations[seating.SIGNATURE_ANNOTATION] = signature
         body = {
             "metadata": {"name": args.PodName, "uid": args.PodUID, "annotations": annotations},
             "target": {"kind": "Node", "name": args.Node},

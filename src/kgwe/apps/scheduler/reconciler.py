@@ -172,6 +172,8 @@ class Reconciler:
             ask = self._ask(workload, template, memory, now)
             planned = self.planner.planned.get(workload.meta.uid)
             body = jobs.build(workload, template, planned, f"{time.time_ns():x}", names) if planned else {}
+            if planned and self._state.signer is not None:
+                self._state.signer.sign_run(body, workload.meta.uid, planned.seats)
         except PlanTooLarge as exc:
             return await self._give_up(workload, "PlanTooLarge", f"{exc}; edit the workload to try again")
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:

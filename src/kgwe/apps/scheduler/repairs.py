@@ -217,7 +217,7 @@ class Repairs:
         """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
         run = self._state.runs.get(owner)
         try:
-            stored = run is not None and await strays.store(self._client, run, before, annotations)
+            stored = run is not None and await strays.store(self._client, run, before, annotations, self._state.signer)
         except errors.KgweError as exc:
             log.warning("recovery_not_stored", owner=owner, error=str(exc))
             stored = False

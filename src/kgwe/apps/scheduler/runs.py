@@ -1,7 +1,7 @@
 """What runs a workload, as it stands: the Job or Deployment read into one noun.
 
-Whoever may edit a Job may edit its annotations. The plan in them is believed as far as it agrees with what cannot be
-edited: a single pod is where its template pins it, and nothing is reserved beyond what the workload asks for.
+A user who may edit a Job may edit its annotations, or create the Job himself. The plan in them is believed if KGWE has
+signed it (`signing`), and if it reserves no more than the workload asks for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgwe.apps.scheduler import claiming, jobs, seating
 from kgwe.kube import resources, translate
+from kgwe.model import amounts
 from kgwe.model.limits import MOST_PODS
 from kgwe.placement.live import Holding
 from kgwe.placement.planning import Seat
@@ -18,6 +19,7 @@ from kgwe.placement.planning import Seat
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kgwe.apps.scheduler.signing import Signer
     from kgwe.apps.scheduler.workload import Details, Workload
     from kgwe.kube.api import apps, core
     from kgwe.kube.api.meta import ObjectMeta
@@ -52,10 +54,14 @@ class Run:
     made: int = 0
     start_time: str | None = None
     completion_time: str | None = None
+    #: KGWE wrote the annotations that tell the plan
+    is_signed: bool = True
 
     @property
     def generation(self) -> int:
-        """The generation of the workload it was made from; 0 when somebody took the annotation away."""
+        """The generation of the workload it was made from; 0 when it is not known."""
+        if not self.is_signed:
+            return 0
         return max(seating.count_in(self.meta.annotations.get(jobs.GENERATION_ANNOTATION, "")), 0)
 
     @property
@@ -129,6 +135,27 @@ def _seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, .
     if pinned and pods <= 1:
         return seats if [seat.node for seat in seats] == [pinned] else (Seat(pinned),)
     return seats
+
+
+def verified(run: Run, signer: Signer | None) -> Run:
+    """The run without its plan, unless KGWE has signed that plan and the run keeps to it.
+
+    Without a signer (a tool that only shows the cluster) every plan is taken as it is.
+    """
+    if signer is None:
+        return run
+    seats = seating.decode(run.meta.annotations.get(seating.PLAN_ANNOTATION, "")) if signer.has_signed(run.meta) else ()
+    is_kept = seats == run.seats and all(_is_within(run.wanted, seat) for seat in seats)
+    return replace(run, seats=seats if is_kept else (), is_signed=bool(seats))
+
+
+def _is_within(wanted: Amounts, seat: Seat) -> bool:
+    """Whether a pod of the template as it is now wants no more GPUs than the seat has."""
+    gpus, slices = (
+        wanted.get(amounts.GPU, 0),
+        sum(n for name, n in wanted.items() if name.startswith(amounts.MIG_PREFIX)),
+    )
+    return (not seat.cards or gpus <= seat.cards.bit_count()) and (not seat.slices or slices <= len(seat.slices))
 
 
 def believed(run: Run, workload: Workload) -> Run:

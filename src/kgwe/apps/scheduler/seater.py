@@ -43,6 +43,7 @@ class Seater:
         self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
         self._freed: set[str] = set()  # pods that need no seat
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
+        self._holder: dict[tuple[str, int], str] = {}  # seat -> the pod it was given to in this term
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -105,14 +106,15 @@ class Seater:
             return
         number = self._number(pod, owner)
         holding = self._state.ledger.booked(owner, number)
-        if holding is None:
-            return  # it is planned again, or has no seat left; whoever gives it one asks again
-        self._given[uid] = number
+        if holding is None or self._is_taken(owner, number, uid):
+            return  # it is planned again, or has no seat left; the pod is queued again when it gets one
+        self._given[uid], self._holder[owner, number] = number, uid
         entered = await self._claim(pod, owner, holding) if claiming.is_used(pod.spec) else False
         if entered is None:
             self._given.pop(uid, None)
             return  # the watch will show when Kubernetes has entered its claim
-        patch = strays.mark(seated(pod, owner, number, holding), self._state.runs.get(owner))
+        signature = self._state.signer.sign_seat(pod, owner, number, holding) if self._state.signer else ""
+        patch = strays.mark(seated(pod, owner, number, holding, signature), self._state.runs.get(owner))
         await self._write(pod, patch, as_known=not entered)
 
     async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
@@ -156,19 +158,36 @@ class Seater:
         taken |= {number for other, number in self._given.items() if other != uid and self._is_on_its_way(other, owner)}
         return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
 
+    def _is_taken(self, owner: str, number: int, uid: str) -> bool:
+        """Whether another pod that is to stay has the seat: it belongs to the first."""
+        for other in {self._holder.get((owner, number), ""), self._state.ledger.pod_in(owner, number)} - {"", uid}:
+            pod = self._state.pods.get(other)
+            if pod is not None and pod.metadata.deletionTimestamp is None and self._has(other, owner, number):
+                return True
+        return False
+
+    def _has(self, uid: str, owner: str, number: int) -> bool:
+        pod = self._state.pods.get(uid)
+        return self._given.get(uid) == number or (pod is not None and self._state.seat_of(pod) == (owner, number))
+
     def _is_on_its_way(self, uid: str, owner: str) -> bool:
         """Whether a seat was written on the pod that the watch has not shown yet."""
         pod = self._state.pods.get(uid)
         return self._owner.get(uid) == owner and pod is not None and self._lacks_seat(pod)
 
 
-def seated(pod: core.Pod, owner: str, number: int, holding: Holding) -> dict[str, Any]:
+def seated(pod: core.Pod, owner: str, number: int, holding: Holding, signature: str = "") -> dict[str, Any]:
     """The merge patch that gives a pod its place.
 
     One without a gate cannot be pinned any more: it is held to its seat by the extender, and the new label has
     kube-scheduler look at it again.
     """
-    annotations = {seating.SEAT_ANNOTATION: f"{owner}/{number}"} | seating.given(holding)
+    annotations: dict[str, str | None] = {seating.SEAT_ANNOTATION: f"{owner}/{number}"}
+    if signature:
+        # Decisions that the pod came with are forged: they must not stand beside the signature.
+        forged = dict.fromkeys((seating.CARDS_ANNOTATION, seating.SLICES_ANNOTATION, strays.ROUND_ANNOTATION))
+        annotations |= {**forged, seating.SIGNATURE_ANNOTATION: signature}
+    annotations |= seating.given(holding)
     meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
     if not seating.is_gated(pod):
         return {"metadata": meta | {"labels": {seating.SEATED_LABEL: "true"}}}

@@ -33,6 +33,8 @@ SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
 SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
 CARDS_ANNOTATION: Final = places.CARDS_ANNOTATION
 SLICES_ANNOTATION: Final = places.SLICES_ANNOTATION
+#: proves that KGWE wrote the decision beside it (`signing`)
+SIGNATURE_ANNOTATION: Final = "kgwe.nvidia.io/signature"
 # Of any number that we write.
 _DIGITS: Final = 9
 

@@ -95,6 +95,8 @@ def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     seats = {number: seat.node for number, seat in enumerate(run.seats) if number not in run.done}
     empty = {number: node for number, node in seats.items() if not ledger.pod_in(uid, number)}
     lost = {empty[number] for number in ledger.lacking(uid) if number in empty}
+    # Seats that did not fit when they were restored are not reserved.
+    lost |= {node for number, node in empty.items() if ledger.seat(uid, number) is None}
     for name in empty.values():
         node = fleet.node(name)
         if node is None or not node.ready:

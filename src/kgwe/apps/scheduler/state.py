@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kgwe.apps.scheduler.runs import Run
+    from kgwe.apps.scheduler.signing import Signer
     from kgwe.kube.api import apps, core, policy
     from kgwe.kube.api.gpunode import GPUNode
     from kgwe.kube.api.gpuworkload import GPUWorkload
@@ -54,7 +55,9 @@ def _ignore(*_: object) -> None:
 class ClusterState:
     """Workloads, what runs them, their pods, and the ledger of the nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, signer: Signer | None = None) -> None:
+        """`signer`: what it has not signed is not believed; None: a tool that shows decisions and makes none."""
+        self.signer = signer
         self.ledger = Ledger()
         self.reader = FleetReader()
         self.claimed = Claimed(self)
@@ -251,7 +254,7 @@ class ClusterState:
             was = claims.pop(key, None)
             if change.new is not None and uid == uids[1]:
                 try:
-                    claims[key] = read(change.new)
+                    claims[key] = runs.verified(read(change.new), self.signer)
                 except errors.Permanent as exc:
                     log.warning("run_unreadable", name=change.key, error=str(exc))
             if not claims:
@@ -276,11 +279,14 @@ class ClusterState:
         maker = runs.maker_key(run)
         is_new = maker not in self._owners
         self._owners[maker] = uid
-        seats = run.reserved()
+        seats, had = run.reserved(), self.ledger.places(uid)
         if self.ledger.reserve(uid, seats):
             self.on_room()
         if is_new or before is None or before.reserved() != seats:
             self._rebook(maker)
+        if uid not in self._moving:
+            new = [number for number, seat in seats.items() if number not in had or had[number].node != seat.node]
+            self.ledger.drop_unfit(uid, new)
 
     def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None) -> None:
         """The run has these seats from now on, as it will say as soon as it is written; None: as it says."""
@@ -320,9 +326,9 @@ class ClusterState:
     def on_pod(self, change: Change[core.Pod]) -> None:
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
             self._pod_gone(change.old)
-        pod = change.new
-        if pod is None:
+        if change.new is None:
             return
+        pod = self.believed(change.new)
         if translate.is_terminal(pod):
             self._pod_gone(pod)
             return
@@ -344,6 +350,10 @@ class ClusterState:
             if pod.metadata.deletionTimestamp is not None:
                 self._seat_came_free(owner)
                 self.on_ending(owner, pod)
+
+    def believed(self, pod: core.Pod) -> core.Pod:
+        """The pod without decisions that KGWE did not write."""
+        return pod if self.signer is None else self.signer.believed(pod)
 
     def _pod_gone(self, pod: core.Pod) -> None:
         uid = pod.metadata.uid

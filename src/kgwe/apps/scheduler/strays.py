@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kgwe.apps.scheduler.runs import Run
+    from kgwe.apps.scheduler.signing import Signer
     from kgwe.kube.api import core
+    from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.client import KubeClient
     from kgwe.placement.planning import Seat
 
@@ -38,13 +40,20 @@ def mark(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
     return patch
 
 
-async def store(client: KubeClient, run: Run, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> bool:
+async def store(
+    client: KubeClient,
+    run: Run,
+    before: tuple[Seat, ...],
+    annotations: Mapping[str, str],
+    signer: Signer | None = None,
+) -> bool:
     """Store a new plan where it replaces that one and no other; returns whether it did."""
     name, namespace, meta = run.meta.name, run.meta.namespace, run.meta
     for _ in range(_TRIES):
-        if meta.uid != run.meta.uid or seating.decode(meta.annotations.get(seating.PLAN_ANNOTATION, "")) != before:
+        if meta.uid != run.meta.uid or not _has_plan(meta, before, signer):
             return False  # another run, or another plan: what was decided does not fit it
-        body = {"metadata": {"resourceVersion": meta.resourceVersion, "annotations": dict(annotations)}}
+        new = dict(annotations) if signer is None else signer.sign_new_plan(meta, annotations)
+        body = {"metadata": {"resourceVersion": meta.resourceVersion, "annotations": new}}
         try:
             await client.patch(run.resource, name, body, namespace)
         except errors.Conflict:
@@ -52,6 +61,13 @@ async def store(client: KubeClient, run: Run, before: tuple[Seat, ...], annotati
         else:
             return True
     return False
+
+
+def _has_plan(meta: ObjectMeta, before: tuple[Seat, ...], signer: Signer | None) -> bool:
+    """Whether the stored plan is that one; a plan that KGWE did not write may be replaced by any."""
+    if signer is not None and not signer.has_signed(meta):
+        return True
+    return seating.decode(meta.annotations.get(seating.PLAN_ANNOTATION, "")) == before
 
 
 def of(

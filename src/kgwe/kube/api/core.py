@@ -200,6 +200,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     status: JobStatus = JobStatus()
 
 
+class Secret(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+
+
 class LeaseSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     holderIdentity: str = ""
     leaseDurationSeconds: int = 0
