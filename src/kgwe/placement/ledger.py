@@ -198,18 +198,17 @@ class Ledger:
     def drop_unfit(self, owner: str, numbers: Iterable[int]) -> list[int]:
         """Of these seats, drop those that no pod has and for which their node, if it is there, has no room.
 
-        For seats that are restored from the API: a seat that does not fit reserves nothing.
+        For seats that are restored from the API: a seat that does not fit beside the pods of its node reserves nothing.
+        Returns those that were dropped.
         """
-        unfit = [
-            number
-            for number in numbers
-            if (seat := self.seat(owner, number)) is not None
-            and (owner, number) not in self._taken
-            and self.fleet.node(seat.node) is not None
-            and not self.fleet.is_whole(seat_key(owner, number))
-        ]
-        for number in unfit:
-            self.vacate(owner, number)
+        unfit = []
+        for number in numbers:
+            seat = self.seat(owner, number)
+            if seat is None or (owner, number) in self._taken or self.fleet.node(seat.node) is None:
+                continue
+            if not self.fleet.is_whole(seat_key(owner, number)) or self.fleet.is_short(seat.node):
+                self.vacate(owner, number)
+                unfit.append(number)
         return unfit
 
     def restore(self, owner: str, number: int, holding: Holding, *, is_bound: bool = False) -> bool:

@@ -145,6 +145,10 @@ class Fleet:
         held = self._held.get(key)
         return held is not None and bool(held.grants) and not held.short
 
+    def is_short(self, node: str) -> bool:
+        """Whether its holders have more cards or slices between them than the node."""
+        return any(self._held[key].short for key in self._on.get(node, ()))
+
     def holders(self, node: str) -> Sequence[str]:
         return tuple(self._on.get(node, ()))
 

@@ -83,6 +83,7 @@ class Gangs:
         self._want, self._forget, self._seat, self._free, self._later = want, forget, seat, free, later
         self._drained.after = after
         self._dirty = {}  # what came while nobody listened is looked at now
+        _ = self._state.fleet
         for owner, group in list(self._groups.items()):
             self._restore_again(owner, group)
             self._seat_again(owner, group)
@@ -232,7 +233,12 @@ class Gangs:
         return pod
 
     def _restore_again(self, owner: str, group: Group) -> None:
-        """Pods whose seats did not fit when they were seen: what made room may have been seen later."""
+        """Check the seats against all that has been read since: nodes, other pods, and what made room."""
+        unbound = {group.seats[uid]: uid for uid, (pod, _) in group.members.items() if uid in group.seats}
+        for number in self._state.ledger.drop_unfit(owner, list(unbound)):
+            uid = unbound[number]
+            del group.seats[uid]
+            group.members[uid] = (signing.undecided(group.members[uid][0]), group.members[uid][1])
         for uid, (_, member) in list(group.members.items()):
             pod = self._state.pods.get(uid)
             if pod is not None and uid not in group.seats and seating.SEAT_ANNOTATION in pod.metadata.annotations:

@@ -288,6 +288,13 @@ class ClusterState:
             new = [number for number, seat in seats.items() if number not in had or had[number].node != seat.node]
             self.ledger.drop_unfit(uid, new)
 
+    def drop_unfit(self) -> None:
+        """Drop restored seats for which there is no room: nodes and pods may have been read after the plans."""
+        _ = self.fleet
+        for owner in list(self.ledger.owners()):
+            if owner in self.runs:
+                self.ledger.drop_unfit(owner, list(self.ledger.places(owner)))
+
     def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None) -> None:
         """The run has these seats from now on, as it will say as soon as it is written; None: as it says."""
         if seats is None:

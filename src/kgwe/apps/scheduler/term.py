@@ -136,6 +136,7 @@ class Term:
         return self._planner.faults.problem
 
     async def __aenter__(self) -> Self:
+        self._state.drop_unfit()
         self._state.tell(
             on_workload=self._changed,
             on_work=self._touched,

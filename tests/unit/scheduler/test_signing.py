@@ -1,0 +1,295 @@
+"""Which decisions are believed: those that were signed for that pod, place and namespace, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import (
+    NAME,
+    ONE,
+    TWO,
+    UID,
+    added,
+    deployment,
+    free,
+    job,
+    make,
+    node,
+    pod_spec,
+    workload,
+)
+
+from kgwe.apps.scheduler import jobs, runs, seater, seating, strays
+from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.signing import Signer
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import dialects, resources
+from kgwe.placement.live import Holding
+from kgwe.placement.planning import Seat
+
+OWNER = "gang:team/kgwe.nvidia.io/g"
+HERE = Holding("n1", {}, 0b1111)
+
+
+@pytest.fixture
+def signer() -> Signer:
+    return Signer(b"k" * 32)
+
+
+@pytest.fixture
+def state(signer: Signer) -> Any:
+    made = ClusterState(signer)
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+    gangs = Gangs(made)
+    levels = dialects.Levels(made.reader.labels(), tuple(level.name for level in made.fleet.tree.levels))
+    gangs.lookup = lambda: dialects.Groups(levels, {})
+    made.on_foreign, made.foreign_seat = gangs.on_pod, gangs.seat
+    return made
+
+
+def member(
+    name: str = "p",
+    *,
+    at: str = "",
+    pin: str = "",
+    created: str = "2026-01-01T00:00:00Z",
+    namespace: str = "team",
+    gated: bool = False,
+    size: int = 2,
+    **notes: Any,
+) -> Any:
+    said = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": str(size)} | notes
+    meta = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "annotations": said}
+    spec = pod_spec(4, at, pin=pin, gated=gated)
+    return make(resources.POD.type, {"metadata": meta | {"creationTimestamp": created}, "spec": spec})
+
+
+def decided(signer: Signer, made: Any, number: int = 0, place: Holding = HERE) -> dict[str, Any]:
+    """What the seater writes on the pod."""
+    patch = seater.seated(made, OWNER, number, place, signer.sign_seat(made, OWNER, number, place))
+    return {key: text for key, text in patch["metadata"]["annotations"].items() if text is not None}
+
+
+def is_believed(signer: Signer, pod: Any) -> bool:
+    found = signer.believed(pod)
+    assert found is pod or not found.metadata.annotations.keys() & {seating.SEAT_ANNOTATION, seating.CARDS_ANNOTATION}
+    return found is pod
+
+
+# --- seats ------------------------------------------------------------------------------------------------
+
+
+def test_a_seat_that_was_signed_is_believed_while_the_pod_is_pinned_and_when_it_is_bound(signer: Signer) -> None:
+    notes = decided(signer, member())
+    assert is_believed(signer, member(pin="n1", **notes))
+    assert is_believed(signer, member(pin="n1", at="n1", **notes))
+    assert is_believed(signer, member(**notes)), "a pod that had no gate is not pinned"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"namespace": "other"},
+        {"created": "2026-01-01T00:00:01Z"},
+        {"pin": "n2"},
+        {"at": "n2"},
+        {"gated": True},
+        {seating.SEAT_ANNOTATION: f"{OWNER}/1"},
+        {seating.SEAT_ANNOTATION: f"{OWNER}x/0"},
+        {seating.SEAT_ANNOTATION: ""},
+        {seating.CARDS_ANNOTATION: "ff"},
+        {seating.SLICES_ANNOTATION: "0@0"},
+        {seating.SIGNATURE_ANNOTATION: ""},
+        {seating.SIGNATURE_ANNOTATION: "x.y.n1"},
+        {seating.SIGNATURE_ANNOTATION: "ü..n1"},
+    ],
+    ids=str,
+)
+def test_a_seat_of_which_one_fact_is_another_is_not_believed(signer: Signer, changed: dict[str, Any]) -> None:
+    notes = decided(signer, member())
+    assert not is_believed(signer, member(**{"pin": "n1", **notes, **changed}))
+
+
+def test_the_node_in_a_signature_is_signed_too(signer: Signer) -> None:
+    notes = decided(signer, member())
+    notes[seating.SIGNATURE_ANNOTATION] = notes[seating.SIGNATURE_ANNOTATION].replace(".n1", ".n2")
+    assert not is_believed(signer, member(pin="n2", **notes))
+
+
+def test_signatures_of_the_key_before_are_accepted_and_older_ones_are_not() -> None:
+    old, new = b"a" * 32, b"b" * 32
+    notes = decided(Signer(old), member())
+    assert is_believed(Signer(new, old), member(pin="n1", **notes))
+    assert not is_believed(Signer(new), member(pin="n1", **notes))
+    assert decided(Signer(new, old), member()) == decided(Signer(new), member())
+
+
+def test_a_pod_without_decisions_is_the_same_object(signer: Signer) -> None:
+    made = member()
+    assert signer.believed(made) is made
+
+
+# --- restoring --------------------------------------------------------------------------------------------
+
+
+def test_a_signed_seat_is_restored_after_a_restart(state: Any, signer: Signer) -> None:
+    state.on_pod(added(member(pin="n1", **decided(signer, member()))))
+    assert state.ledger.seat(OWNER, 0) == Holding("n1", state.ledger.seat(OWNER, 0).amounts, 0b1111)
+    assert free(state) == {"n1": 4, "n2": 8}
+
+
+def test_four_gated_pods_with_forged_seats_hold_nothing(state: Any) -> None:
+    for number in range(4):
+        notes: dict[str, Any] = {seating.SEAT_ANNOTATION: f"{OWNER}/{number}", seating.CARDS_ANNOTATION: "ff"}
+        state.on_pod(added(member(f"p{number}", pin=f"n{number % 2 + 1}", gated=True, size=1000, **notes)))
+    assert free(state) == {"n1": 8, "n2": 8}
+    assert not state.ledger.has_seats(OWNER)
+
+
+def test_forged_seats_without_a_gate_hold_nothing_either(state: Any) -> None:
+    for number in range(4):
+        notes: dict[str, Any] = {seating.SEAT_ANNOTATION: f"{OWNER}/{number}", seating.CARDS_ANNOTATION: "ff"}
+        state.on_pod(added(member(f"p{number}", pin=f"n{number % 2 + 1}", size=1000, **notes)))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+def test_a_copy_of_a_signed_seat_on_a_later_pod_holds_nothing(state: Any, signer: Signer) -> None:
+    notes = decided(signer, member())
+    state.on_pod(added(member("copy", pin="n1", created="2026-01-01T00:05:00Z", **notes)))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+def test_the_first_pod_in_a_seat_has_it_and_a_second_has_nothing(state: Any, signer: Signer) -> None:
+    """Made in the same second, so that the signature fits both."""
+    notes = decided(signer, member())
+    for name in ("p", "copy"):
+        state.on_pod(added(member(name, pin="n1", **notes)))
+    assert state.foreign_seat("uid-p") == (OWNER, 0)
+    assert state.foreign_seat("uid-copy") is None
+    assert free(state) == {"n1": 4, "n2": 8}
+
+
+def test_a_seat_that_does_not_fit_reserves_nothing(state: Any, signer: Signer) -> None:
+    assert free(state) == {"n1": 8, "n2": 8}
+    plain = make(
+        resources.POD.type, {"metadata": {"name": "x", "uid": "x", "namespace": "a"}, "spec": pod_spec(6, "n1")}
+    )
+    state.on_pod(added(plain))
+    state.on_pod(added(member(pin="n1", **decided(signer, member()))))
+    assert free(state) == {"n1": 2, "n2": 8}, "not the two that are free"
+    assert state.foreign_seat("uid-p") is None
+
+
+def test_a_seat_that_was_read_before_its_node_is_checked_when_the_term_begins(state: Any, signer: Signer) -> None:
+    state.on_pod(added(member(pin="n1", **decided(signer, member()))))
+    plain = make(
+        resources.POD.type, {"metadata": {"name": "x", "uid": "x", "namespace": "a"}, "spec": pod_spec(6, "n1")}
+    )
+    state.on_pod(added(plain))
+    nothing: Any = lambda *_: None  # noqa: E731
+    state.on_foreign.__self__.tell(want=nothing, forget=nothing, seat=nothing, free=nothing, later=nothing)
+    assert free(state) == {"n1": 2, "n2": 8}
+    assert state.foreign_seat("uid-p") is None
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+
+
+def signed(signer: Signer, run: Any, **changed: str) -> Any:
+    meta = run.metadata
+    notes = signer.sign_new_plan(msgspec.structs.replace(meta, annotations={}), meta.annotations)
+    return msgspec.structs.replace(run, metadata=msgspec.structs.replace(meta, annotations=notes | changed))
+
+
+@pytest.mark.parametrize("run", [job(seats=TWO), job(seats=ONE), deployment()], ids=["gang", "single", "deployment"])
+def test_the_plan_of_a_run_counts_if_it_is_signed(state: Any, signer: Signer, run: Any) -> None:
+    listen = state.on_deployment if isinstance(run, resources.DEPLOYMENT.type) else state.on_job
+    state.on_kgwe(added(workload(count=8)))
+    listen(added(run))
+    assert free(state) == {"n1": 8, "n2": 8}, "somebody else wrote it"
+    listen(added(signed(signer, run)))
+    assert sum(free(state).values()) < 16
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {seating.PLAN_ANNOTATION: "n2=ff"},
+        {jobs.GENERATION_ANNOTATION: "9"},
+        {strays.ROUND_ANNOTATION: "7"},
+        {seating.SIGNATURE_ANNOTATION: ""},
+    ],
+    ids=str,
+)
+def test_a_plan_that_was_edited_reserves_nothing(state: Any, signer: Signer, changed: dict[str, str]) -> None:
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(signed(signer, job(seats=TWO), **changed)))
+    assert free(state) == {"n1": 8, "n2": 8}
+    assert state.runs[UID].seats == ()
+
+
+def test_a_plan_of_another_workload_reserves_nothing(state: Any, signer: Signer) -> None:
+    other = "22222222-aaaa-bbbb-cccc-000000000000"
+    state.on_kgwe(added(workload(count=8)))
+    copied = signed(signer, job(seats=TWO)).metadata.annotations
+    state.on_kgwe(added(msgspec.structs.replace(workload(other, count=8), metadata=workload(other).metadata)))
+    meta = job(seats=TWO, owner=other).metadata
+    labels = {**meta.labels, jobs.UID_LABEL: other}
+    name = NAME.replace("11111111", "22222222")
+    forged = msgspec.structs.replace(meta, name=name, uid="job-2", labels=labels, annotations=copied)
+    state.on_job(added(msgspec.structs.replace(job(seats=TWO), metadata=forged)))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+def test_a_job_that_a_user_made_in_place_of_ours_reserves_nothing(state: Any) -> None:
+    """Its name can be guessed; it pins its pod to a node that the user chose."""
+    state.on_kgwe(added(workload(count=4)))
+    state.on_job(added(job(seats=ONE)))
+    assert free(state) == {"n1": 8, "n2": 8}
+
+
+@pytest.mark.parametrize("nodes_first", [True, False])
+def test_a_plan_that_does_not_fit_reserves_nothing(state: Any, signer: Signer, *, nodes_first: bool) -> None:
+    if nodes_first:
+        assert free(state) == {"n1": 8, "n2": 8}
+    plain = make(
+        resources.POD.type, {"metadata": {"name": "x", "uid": "x", "namespace": "a"}, "spec": pod_spec(6, "n1")}
+    )
+    state.on_pod(added(plain))
+    state.on_kgwe(added(workload(count=8)))
+    state.on_job(added(signed(signer, job(seats=TWO))))
+    if not nodes_first:
+        state.drop_unfit()  # as every term does when it begins
+    assert free(state) == {"n1": 2, "n2": 4}
+
+
+def test_a_template_that_was_edited_to_want_more_than_its_plan_reserves_nothing(signer: Signer) -> None:
+    run = runs.verified(runs.of_deployment(signed(signer, deployment(gpus=8))), signer)
+    assert run.seats == ()
+
+
+def test_the_gpus_of_a_single_pod_are_signed_in_its_template(signer: Signer) -> None:
+    body: dict[str, Any] = {
+        "metadata": {"namespace": "team", "annotations": {}},
+        "spec": {"template": {"metadata": {"annotations": {seating.CARDS_ANNOTATION: "f"}}}},
+    }
+    signer.sign_run(body, UID, (Seat("n1", 0b1111),))
+    notes = body["spec"]["template"]["metadata"]["annotations"]
+    meta = {"name": "p", "namespace": "team", "uid": "u", "labels": {jobs.UID_LABEL: UID}, "annotations": notes}
+    made = make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, pin="n1")})
+    assert is_believed(signer, made)
+    changes: list[dict[str, Any]] = [{"namespace": "other"}, {"labels": {jobs.UID_LABEL: "x"}}, {"labels": {}}]
+    for changed in changes:
+        copy = make(resources.POD.type, {"metadata": meta | changed, "spec": pod_spec(4, pin="n1")})
+        assert not is_believed(signer, copy)
+
+
+def test_the_gpus_of_a_binding_are_signed_for_that_pod(signer: Signer) -> None:
+    notes = {seating.CARDS_ANNOTATION: "f", seating.SIGNATURE_ANNOTATION: signer.sign_binding("team", "u", HERE)}
+    for uid, believed in (("u", True), ("v", False)):
+        meta = {"name": "p", "namespace": "team", "uid": uid, "annotations": notes}
+        made = make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, "n1")})
+        assert is_believed(signer, made) is believed
