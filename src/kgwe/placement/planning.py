@@ -92,8 +92,8 @@ class Ask:
     first: GangRequest | None = None
     #: the gang it is a part of, where others of it have their places
     partial: Partial | None = None
-    #: gangs whose turn comes later
-    following: Following = NONE_FOLLOW
+    #: gangs whose turn comes later: no part of what is asked for
+    following: Following = field(default=NONE_FOLLOW, compare=False)
 
     def rank(self) -> tuple[int, str, str]:
         """Who goes first: higher priority, then older, then by identity so that the order is total."""

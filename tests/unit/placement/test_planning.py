@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -9,7 +10,7 @@ from tests.machines import nvswitch, pcie_pairs
 
 from kgwe.model import amounts, domains
 from kgwe.placement import planning
-from kgwe.placement.gang_request import Segment
+from kgwe.placement.gang_request import Following, GangRequest, Segment
 from kgwe.placement.live import Fleet, Holding
 from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.planning import Ask, Nearness, Plan, Reason, Refusal
@@ -231,3 +232,9 @@ def test_asks_of_one_shape_differ_only_in_who_asks():
     assert hash(one.shape()) == hash(other.shape())
     assert ask(4).shape() != ask(4, nearness=Nearness(required="leaf")).shape()
     assert ask(4).shape() != ask(4, ranks=2).shape()
+
+
+def test_an_ask_is_the_same_whichever_gangs_follow_it():
+    ask = Ask(owner="train", request=Request(Gpus(count=1)), pods=2)
+    gang = GangRequest.of(Request(Gpus(count=8)), 4)
+    assert dataclasses.replace(ask, following=Following.of([gang])) == ask
