@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
+from kgwe.apps.scheduler import keys, settings
 from kgwe.apps.scheduler import main as process
-from kgwe.apps.scheduler import settings
+from kgwe.apps.scheduler.signing import Signer
 from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.kube import scheduler_configuration
+from kgwe.kube.client import KubeClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +100,24 @@ def config(
     print(  # noqa: T201 - the output of the command
         scheduler_configuration.text(url, binds=binds, tls=tls, ignorable=ignorable), end=""
     )
+
+
+@app.command(name="rotate-key")
+def rotate_key(*, kubeconfig: flags.Kubeconfig = None, namespace: str = "kgwe-system") -> None:
+    """Sign decisions with a new key from now on; those signed with the last one are still accepted.
+
+    Parameters
+    ----------
+    namespace
+        Where the scheduler keeps its Lease and its key.
+    """
+    asyncio.run(_rotate(kubeconfig, namespace))
+    print(f"Secret {namespace}/{keys.NAME} has a new key; all replicas follow within half a minute")  # noqa: T201
+
+
+async def _rotate(kubeconfig: Path | None, namespace: str) -> None:
+    async with KubeClient.connect(kubeconfig) as client:
+        await keys.Keys(client, Signer(), namespace).rotate()
 
 
 def run(file: Path | None, kubeconfig: Path | None, **overrides: Any) -> None:

@@ -81,6 +81,15 @@ def as_annotations(places: Places) -> dict[str, str]:
     return found
 
 
+def planned_for(annotations: Mapping[str, str], most: int) -> Places:
+    """What was planned for a pod that asks for `most` devices; nothing when it names more.
+
+    For readers that have no key to check signatures with: a forged plan then claims no more than the pod would get.
+    """
+    found = planned(annotations)
+    return found if found.cards.bit_count() + len(found.slices) <= most else NOWHERE
+
+
 def planned(annotations: Mapping[str, str]) -> Places:
     """What was planned for a pod; nothing when it does not say, or not readably."""
     slices = annotations.get(SLICES_ANNOTATION, "")

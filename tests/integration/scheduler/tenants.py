@@ -55,6 +55,16 @@ async def until_guarded(client: KubeClient) -> None:
             await asyncio.sleep(0.1)
 
 
+async def until_unguarded(client: KubeClient) -> None:
+    """And lasts a moment longer than it is stored."""
+    path, forged = with_template("jobs", template(1, **SEAT))
+    pod = {"metadata": {"name": "forged", "annotations": SEAT}, "spec": template()["spec"]}
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    async with asyncio.timeout(60):
+        while not (await _is_accepted(client, path, forged) and await _is_accepted(client, pods, pod)):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
 async def _is_accepted(client: KubeClient, path: str, body: dict[str, Any]) -> bool:
     try:
         await client.request("POST", path, body=body, params={"dryRun": "All"})

@@ -143,6 +143,12 @@ class TestPlans:
         await node.kubelet.admit(node.pods.known["team/later"])
         assert node.kubelet.held("team/later") == ids(0, 1, 2, 3)
 
+    async def test_a_plan_of_more_cards_than_the_pod_asks_for_is_not_believed(self, node):
+        """Nobody but a forger writes one: it would keep the pods of others off all cards of the node."""
+        await node.admit(pod("forger", 1, plan=Places(0xFF)), pod("a", 2, plan=Places(0b11 << 6)))
+        assert node.outcomes == [Outcome.UNPLANNED, Outcome.PLANNED]
+        assert node.kubelet.held("team/a") == ids(6, 7)
+
     async def test_a_kubelet_that_does_otherwise_is_obeyed(self, node):
         node.kubelet.stubborn = True
         await node.admit(pod("a", 2, plan=Places(0b11)))

@@ -110,6 +110,20 @@ async def test_a_gangs_pods_get_the_seats_of_their_ranks_in_one_write_each(state
     assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
 
 
+@pytest.mark.usefixtures("seating_pods")
+async def test_a_second_pod_of_one_rank_gets_nothing_while_the_first_is_there(state, client):
+    state.on_job(added(job(seats=TWO)))
+    state.on_pod(added(gated("first", 0)))
+    await until(lambda: len(client.patches) == 1)
+    state.on_pod(added(gated("second", 0)))
+    state.on_pod(added(gated("other", 1)))
+    await until(lambda: len(client.patches) == 2)
+    assert seats(client) == {"first": f"{UID}/0", "other": f"{UID}/1"}
+    state.on_pod(removed(gated("first", 0)))
+    await until(lambda: "second" in seats(client))
+    assert seats(client)["second"] == f"{UID}/0"
+
+
 async def test_replicas_get_a_seat_each_that_nobody_has(state, client, seating_pods):
     state.on_deployment(added(deployment()))
     state.on_pod(added(replica("seated", at="", seat=f"{UID}/0")))

@@ -244,16 +244,23 @@ class Desk:
         )
 
     def _planned(self, pod: core.Pod, resource: str) -> frozenset[str]:
-        """The devices of this resource that the pod's plan names."""
+        """The devices of this resource that the pod's plan names.
+
+        The agent has no key to check who wrote the plan. One that names more cards or slices than the pod asks for is
+        not KGWE's.
+        """
         plan = places.planned(pod.metadata.annotations)
         if not plan:
             return frozenset()
         slices = set(plan.slices)
-        return frozenset(
-            each.id
+        found = [
+            each
             for each in self._offers.get(resource, {}).values()
             if (plan.cards >> each.card & 1 if each.start is None else (each.card, each.start) in slices)
-        )
+        ]
+        if len({(each.card, each.start) for each in found}) > nodepods.at_once(pod, resource):
+            return frozenset()
+        return frozenset(each.id for each in found)
 
     async def _known(self) -> tuple[PodDevices, ...] | None:
         if self._truth is None:

@@ -66,7 +66,8 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
         if said is not None:
             mine = Places(places.parse_cards(said.cards), places.parse_slices(said.slices))
         else:
-            mine = places.planned(pod.metadata.annotations) if follows_plans else places.NOWHERE
+            asked = sum(wanted.values())
+            mine = places.planned_for(pod.metadata.annotations, asked) if follows_plans else places.NOWHERE
         slices.update(mine.slices)
         owners |= dict.fromkeys(mine.slices, pod.metadata.uid)
         cards |= mine.cards
