@@ -51,6 +51,11 @@ def keys_in(part: str) -> Iterator[tuple[str, str]]:
             found = text_of(each, names)
             if KEY.fullmatch(found):
                 yield found, name
+        # Put together in a loop.
+        for listed in names.values():
+            for each in listed if isinstance(listed, tuple | list | set | frozenset | dict) else ():
+                if isinstance(each, str) and KEY.fullmatch(each):
+                    yield each, name
 
 
 def text_of(part: ast.AST, names: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ class Scheduler:
         self.settings = settings
         self.metrics = Metrics()
         self.signer = Signer()
+        self.signer.on_forged = lambda kind: self.metrics.forged.labels(kind).inc()
         self.state = ClusterState(self.signer)
         self.metrics.active = self.state.active
         FleetGauges(self.state).register(self.metrics)

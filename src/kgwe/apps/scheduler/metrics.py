@@ -131,6 +131,12 @@ class Metrics:
             registry=registry,
             buckets=_FAST,
         )
+        self.forged = Counter(
+            "kgwe_forged_decisions",
+            "Pods, Jobs and Deployments read with a decision that KGWE did not sign; it was ignored",
+            ["kind"],
+            registry=registry,
+        )
         self.planning_errors = Counter(
             "kgwe_planning_errors",
             "Errors in planning that were kept to one workload, gang or pod, by stage",

@@ -17,7 +17,7 @@ from kgwe.placement.live import Holding
 from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kgwe.apps.scheduler.signing import Signer
     from kgwe.apps.scheduler.workload import Details, Workload
@@ -144,18 +144,22 @@ def verified(run: Run, signer: Signer | None) -> Run:
     """
     if signer is None:
         return run
-    seats = seating.decode(run.meta.annotations.get(seating.PLAN_ANNOTATION, "")) if signer.has_signed(run.meta) else ()
-    is_kept = seats == run.seats and all(_is_within(run.wanted, seat) for seat in seats)
-    return replace(run, seats=seats if is_kept else (), is_signed=bool(seats))
+    if not signer.has_signed(run.meta):
+        signer.on_forged(run.resource.kind)
+        return replace(run, seats=(), is_signed=False)
+    # A single pod is where its template pins it; the plan has to say the same.
+    is_kept = len(run.seats) != 1 or run.seats == seating.decode(run.meta.annotations.get(seating.PLAN_ANNOTATION, ""))
+    return run if is_kept and _is_within(run.wanted, run.seats) else replace(run, seats=())
 
 
-def _is_within(wanted: Amounts, seat: Seat) -> bool:
-    """Whether a pod of the template as it is now wants no more GPUs than the seat has."""
-    gpus, slices = (
-        wanted.get(amounts.GPU, 0),
-        sum(n for name, n in wanted.items() if name.startswith(amounts.MIG_PREFIX)),
+def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
+    """Whether a pod of the template as it is now wants no more GPUs than each seat has."""
+    gpus = wanted.get(amounts.GPU, 0)
+    slices = sum(count for name, count in wanted.items() if name.startswith(amounts.MIG_PREFIX))
+    return all(
+        (not seat.cards or gpus <= seat.cards.bit_count()) and (not seat.slices or slices <= len(seat.slices))
+        for seat in seats
     )
-    return (not seat.cards or gpus <= seat.cards.bit_count()) and (not seat.slices or slices <= len(seat.slices))
 
 
 def believed(run: Run, workload: Workload) -> Run:

@@ -26,7 +26,7 @@ import msgspec
 from kgwe.apps.scheduler import jobs, seating, strays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import ObjectMeta
@@ -59,6 +59,8 @@ class Signer:
         """`keys`: newest first."""
         self._keys: dict[str, bytes] = {}
         self.set_keys(*keys)
+        #: hears the kind of an object that was read with a decision nobody signed
+        self.on_forged: Callable[[str], None] = lambda _kind: None
 
     def set_keys(self, *keys: bytes) -> bool:
         """Use these keys from now on, newest first; returns whether they differ from those before."""
@@ -101,6 +103,7 @@ class Signer:
         """The pod with the decisions that KGWE wrote on it, and without those of anybody else."""
         if POD_DECISIONS.isdisjoint(pod.metadata.annotations) or self._is_signed(pod):
             return pod
+        self.on_forged("Pod")
         return undecided(pod)
 
     def _is_signed(self, pod: core.Pod) -> bool:
