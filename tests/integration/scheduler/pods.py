@@ -67,7 +67,7 @@ class Live:
 
     async def _ask(self, method: str, path: str, content: bytes = b"") -> httpx2.Response:
         """Only the leader listens; it may be about to."""
-        async with asyncio.timeout(30), httpx2.AsyncClient(timeout=5, verify=self._tls) as client:
+        async with asyncio.timeout(30), httpx2.AsyncClient(timeout=30, verify=self._tls) as client:
             while True:
                 try:
                     return await client.request(method, f"https://127.0.0.1:{self.port}{path}", content=content)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 from tests.integration.scheduler.pods import pod
 
 from kgwe.kube import resources
+from kgwe.local import certificates
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.pods import Live
@@ -205,6 +208,53 @@ async def test_the_place_of_a_pod_that_is_never_bound_comes_free_by_itself(live:
         while (await live.snapshot())["assumed"]:  # noqa: ASYNC110 - only the snapshot tells
             await asyncio.sleep(0.1)
     assert (await live.snapshot())["nodes"]["a-0"]["free"] == 8
+
+
+async def test_only_kube_scheduler_is_let_in(live: Live):
+    await live.nodes({"a": 1})
+    await live.scheduler(leader_elect="false")
+    made = live.bed.cluster.layout.certificates
+    assert (await live.call("/filter", b"{}")).status_code == 200
+    unnamed, other = (
+        ssl.create_default_context(cafile=made.authority),
+        ssl.create_default_context(cafile=made.authority),
+    )
+    pair = made.pair(certificates.CONTROLLER_MANAGER)
+    other.load_cert_chain(pair.certificate, pair.key)
+    url = f"https://127.0.0.1:{live.port}/filter"
+
+    async with httpx2.AsyncClient(timeout=20, verify=other) as client:
+        assert (await client.post(url, content=b"{}")).status_code == 403
+    async with httpx2.AsyncClient(timeout=20, verify=unnamed) as client:
+        with pytest.raises(httpx2.TransportError):
+            await client.post(url, content=b"{}")
+    async with httpx2.AsyncClient(timeout=20) as client:
+        with pytest.raises(httpx2.TransportError):
+            await client.post(url.replace("https", "http"), content=b"{}")
+
+
+async def test_large_and_half_sent_calls_keep_neither_the_lease_nor_other_callers(live: Live):
+    await live.nodes({"a": 1})
+    replica = await live.scheduler()
+    await live.call("/filter", b"{}")
+    me = b'"Pod":{"metadata":{"uid":"u","namespace":"n"}}'
+    # Four million names are refused by their size, and those that fit are too many.
+    bodies = [b"{" + me + b',"NodeNames":[' + b'"a",' * count + b'"a"]}' for count in (4_000_000, 11_000_000)]
+    held = [await asyncio.open_connection("127.0.0.1", live.port) for _ in range(300)]
+    for _, writer in held[::2]:
+        writer.write(b"\x16\x03\x01\x02\x00\x01")
+    try:
+        replies = await asyncio.gather(*(live.call("/filter", body) for body in bodies * 3))
+        assert [reply.status_code for reply in replies] == [200, 413] * 3
+        assert all("largest supported cluster" in reply.json()["Error"] for reply in replies[::2])
+        await live.pod("fine", 1)
+        await live.until_bound("fine", 1, timeout_s=60)
+    finally:
+        for _, writer in held:
+            writer.transport.abort()
+    assert await replica.metric("kgwe_scheduler_leader") == 1
+    assert await replica.metric('kgwe_extender_requests_total{outcome="too_large",verb="filter"}') == 3
+    assert replica.log.read_text().count("leader_elected") == 1
 
 
 async def test_the_snapshot_is_off_by_default(live: Live):

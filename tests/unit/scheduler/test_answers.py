@@ -194,6 +194,17 @@ async def test_only_pods_of_the_watch_preempt_and_only_pods_of_that_node_make_wa
     assert free(bed.state) == {"n1": 0, "n2": 8}
 
 
+async def test_a_preemption_that_comes_before_the_watch_waits_for_it(bed: Bed):
+    """kube-scheduler does not ask for a node where it sees itself that none has room."""
+    bed.state.on_pod(added(plain("low", gpus=8, at="n1")))
+    high = plain("high", gpus=8, priority=1000)
+    asked = asyncio.create_task(bed.ask("/preempt", victims(high, "uid-low")))
+    await asyncio.sleep(0)
+    bed.state.on_pod(added(high))
+
+    assert list((await asked)["NodeNameToMetaVictims"]) == ["n1"]
+
+
 # --- bind -----------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -32,6 +32,8 @@ _READ_IN_THREAD: Final = 1 << 20
 # kube-scheduler may ask about a pod a moment before our watch shows it. It waits for the answer, and so do all pods
 # behind it in its queue; when the pod is not seen by then, it is told to try this one again later.
 _SIGHT_S: Final = 0.5
+
+A = TypeVar("A", extender.Args, extender.PreemptArgs)
 
 if TYPE_CHECKING:
     Answered = tuple[bytes, str]
@@ -113,20 +115,26 @@ class ExtenderApp:
         return Reply(200, answered[0], JSON)
 
     def _filter(self, args: extender.Args) -> Answered | Awaitable[Answered]:
-        if self._sightings is None or self._answers.pod(args) is not None or not self._sightings.may_come(args.uid):
-            return self._answers.filter(args)
-        return self._filter_when_seen(args, self._sightings)
-
-    async def _filter_when_seen(self, args: extender.Args, sightings: Sightings) -> Answered:
-        self._metrics.extender_waits.inc()
-        await sightings.wait(args.uid, _SIGHT_S)
-        return self._answers.filter(args)
+        return self._when_seen(args, self._answers.filter)
 
     def _prioritize(self, args: extender.Args) -> Answered:
         return self._answers.prioritize(args), "scored"
 
-    def _preempt(self, args: extender.PreemptArgs) -> Answered:
-        return self._answers.preempt(args), "answered"
+    def _preempt(self, args: extender.PreemptArgs) -> Answered | Awaitable[Answered]:
+        # kube-scheduler asks for victims without asking for a node first when it sees itself that no node has room.
+        return self._when_seen(args, lambda args: (self._answers.preempt(args), "answered"))
+
+    def _when_seen(self, args: A, decide: Callable[[A], Answered]) -> Answered | Awaitable[Answered]:
+        """Decide at once, or when the watch shows the pod."""
+        if self._sightings is None or self._answers.pod(args) is not None or not self._sightings.may_come(args.uid):
+            return decide(args)
+        self._metrics.extender_waits.inc()
+        return self._wait(args, decide, self._sightings)
+
+    @staticmethod
+    async def _wait(args: A, decide: Callable[[A], Answered], sightings: Sightings) -> Answered:
+        await sightings.wait(args.uid, _SIGHT_S)
+        return decide(args)
 
     async def _binding(self, args: extender.BindArgs) -> Answered:
         problem = self._answers.refuse_binding(args)
