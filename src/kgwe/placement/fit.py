@@ -103,6 +103,8 @@ _WHOLE: Final = 0
 _EVERYWHERE: Final = slice(None)
 # Requests remembered, the oldest forgotten first: a fleet of 10,000 nodes takes 10 kB for each.
 _KEPT: Final = 2048
+# Faster than any link, and no more than the tables' 32-bit floats can be compared with.
+_FASTEST_GB_PER_S: Final = 1e30
 # Bandwidths may be anything; a shape of 16 cards takes half a megabyte for each.
 _KEPT_SETS: Final = 128
 
@@ -353,7 +355,7 @@ class Fitter:
 
     def _sets_of(self, request: Request) -> _Sets:
         count = min(request.gpus.count, self._too_many)
-        preference, least = request.preference, request.min_bandwidth_gbps
+        preference, least = request.preference, min(request.min_bandwidth_gbps, _FASTEST_GB_PER_S)
         key = (count, preference, least)
         known = self._sets.get(key)
         if known is None:

@@ -165,7 +165,7 @@ def nvlink_gb_per_s(wiring: Wiring) -> float:
     if not wiring.switch_links or not wiring.nvlink_version:
         return 0.0
     per_link = bandwidth.NVLINK_BUS_GB_PER_S.get(wiring.nvlink_version, min(bandwidth.NVLINK_BUS_GB_PER_S.values()))
-    return per_link * min(wiring.links_up(card) for card in range(len(wiring.slots)))
+    return per_link * min((wiring.links_up(card) for card in range(len(wiring.slots))), default=0)
 
 
 def network_gb_per_s(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
