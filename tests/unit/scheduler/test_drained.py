@@ -2,85 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import added, free, make, node, owned_by, pod_spec, removed
+from tests.unit.scheduler.gang_bed import gangs, heard, member, state
+from tests.unit.scheduler.objects import added, free, node, removed
 
-from kgwe.apps.scheduler import seating
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import dialects, resources
+__all__ = ["gangs", "heard", "state"]
 
 EVICTED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
-
-
-class Heard:
-    """What the gangs ask for."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.seated: list[tuple[str, int]] = []
-        self.later: list[Any] = []
-        self.after: list[Any] = []
-
-    def settle(self) -> None:
-        while self.later:
-            self.later.pop(0)()
-
-    def run_timers(self) -> None:
-        due, self.after = self.after, []
-        for call in due:
-            call()
-
-
-@pytest.fixture
-def state():
-    made = ClusterState()
-    for name in ("n1", "n2"):
-        made.on_node(added(node(name)))
-    return made
-
-
-@pytest.fixture
-def gangs(state):
-    made = Gangs(state)
-    levels = dialects.Levels(state.reader.labels(), tuple(level.name for level in state.fleet.tree.levels))
-    made.lookup = lambda: dialects.Groups(levels, {})
-    state.on_foreign, state.foreign_seat = made.on_pod, made.seat
-    return made
-
-
-@pytest.fixture
-def heard(gangs):
-    heard = Heard()
-    gangs.tell(
-        want=heard.asked.append,
-        forget=lambda _owner: None,
-        seat=lambda _owner, pod, number: heard.seated.append((pod.metadata.name, number)),
-        free=lambda _pod: None,
-        later=heard.later.append,
-        after=lambda _delay_s, call: heard.after.append(call),
-    )
-    return heard
-
-
-def member(name, *, at="", says="", controller="job-1", gone=False, conditions=(), phase="Running"):
-    notes = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": "2"}
-    if says:
-        notes |= {seating.SEAT_ANNOTATION: says, seating.CARDS_ANNOTATION: "ff"}
-    meta = {
-        "name": name,
-        "namespace": "team",
-        "uid": f"uid-{name}",
-        "annotations": notes,
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-        "deletionTimestamp": "2026-01-01T01:00:00Z" if gone else None,
-        "ownerReferences": owned_by(controller, "Job", "g"),
-    }
-    status = {"phase": phase, "conditions": list(conditions)}
-    return make(resources.POD.type, {"metadata": meta, "spec": pod_spec(8, at, pin=at), "status": status})
 
 
 def seated(state, gangs):

@@ -222,3 +222,19 @@ def test_the_users_affinity_and_gates_are_kept():
     assert all(term["matchFields"][-1]["values"] == ["n1"] for term in required["nodeSelectorTerms"])
     assert body["spec"]["schedulingGates"] == [{"name": "mine"}]
     assert body["metadata"]["annotations"] == {seating.SEAT_ANNOTATION: "w/3"}, "cards that are not known are not told"
+
+
+async def test_a_seat_that_was_released_is_removed_from_what_the_pod_says(state, client, seating_pods):
+    said = {seating.SEAT_ANNOTATION: "gang:team/g/0", seating.CARDS_ANNOTATION: "f"}
+    for name, at in (("waits", ""), ("bound", "n1"), ("plain", "")):
+        state.on_pod(added(pod(name, "job-x", at=at, phase="Pending", notes=said if name != "plain" else {})))
+    client.failures = [errors.Conflict("changed meanwhile")]
+    for name in ("waits", "bound", "plain"):
+        seating_pods.revoke(state.pods[f"uid-{name}"])
+    await until(lambda: client.patches)
+    await idle(seating_pods)
+    ((name, body),) = client.patches
+    assert name == "waits", "a pod that was bound meanwhile has its seat"
+    assert set(body["metadata"]["annotations"].values()) == {None}
+    assert seating.SEAT_ANNOTATION in body["metadata"]["annotations"]
+    assert "resourceVersion" in body["metadata"]

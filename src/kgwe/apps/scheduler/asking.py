@@ -44,6 +44,10 @@ class Group:
     awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
     kept: set[int] = field(default_factory=set)  # of those, seats of drained pods
     makes_way: bool = False  # it is stopped for more important work
+    overdue: str = ""  # why its seats were released and it is not planned for a while
+    last_since: str = ""  # when that happened last: it waits from then on
+    revoked: set[str] = field(default_factory=set)  # pods that may still say a seat which was released
+    asked_about: set[str] = field(default_factory=set)  # pods that kube-scheduler would bind by now
     problem: str = ""
     plain: Size | None = None  # what all of them say, where that and their number is all it takes to be complete
     lacking: int = 0  # then: how many are still to come
@@ -60,6 +64,12 @@ class Group:
         self.awaited[number] = member
         self.kept.add(number)
 
+    @property
+    def unbound(self) -> list[core.Pod]:
+        """Pods with a seat that have no node yet."""
+        seated = (pod for uid, (pod, _) in self.members.items() if uid in self.seats)
+        return [pod for pod in seated if not pod.spec.nodeName and pod.metadata.deletionTimestamp is None]
+
     def count(self, members: Members, found: Presence) -> None:
         """Take down how many there are, where that is all it takes."""
         self.plain = presence.plain_size(members)
@@ -74,8 +84,8 @@ class Group:
 
     @property
     def since(self) -> str:
-        """When the first of its pods was made."""
-        return min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
+        """When the first of its pods was made, or its seats were released."""
+        return self.last_since or min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
 
 
 def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:

@@ -21,7 +21,7 @@ from kgwe.apps.scheduler import asking, plainpods, policy, seating, signing
 from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.drained import DrainedSeats
 from kgwe.apps.scheduler.made import as_made
-from kgwe.kube import dialects, podrequest, translate
+from kgwe.kube import dialects, podrequest, timestamp, translate
 from kgwe.model import places
 from kgwe.placement.live import Holding
 
@@ -218,6 +218,9 @@ class Gangs:
         pod that does not get its seat is treated as if none had been written on it.
         """
         uid, said = pod.metadata.uid, seating.seat_of(pod.metadata.annotations)
+        if uid in group.revoked and said is not None and not pod.spec.nodeName:
+            return signing.undecided(pod)  # what the watch shows is older than the release of its seat
+        group.revoked.discard(uid)
         if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
             return pod
         node = pod.spec.nodeName or seating.pinned_to(pod.spec) or signing.signed_node(pod.metadata.annotations)
@@ -289,6 +292,10 @@ class Gangs:
         if not waiting:
             self._forget(owner)
             return
+        if group.overdue:
+            group.problem = group.overdue
+            self._forget(owner)
+            return
         members = list(group.members.values())
         if len(members) == 1 and plainpods.is_queued(members[0][1]):
             self._ask_for_pod(owner, group, members[0][0])
@@ -305,7 +312,7 @@ class Gangs:
             group.problem = ""
             place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
             ask = asking.ask_beside(owner, self._state.fleet, partial, **place)
-            self._want(replace(ask, first_claim=partial.is_broken))
+            self._want(replace(ask, first_claim=partial.is_broken and not group.last_since))
             return
         found = dialects.gang_request(members, self._request_of, there)
         if isinstance(found, dialects.Problem):
@@ -451,10 +458,46 @@ class Gangs:
         if uid not in group.members:
             return
         pod, _ = group.members[uid]
+        group.revoked.discard(uid)
         group.seats[uid] = number
         self._seat(owner, pod, number)
         if pod.spec.nodeName:  # bound while it was planned
             self._state.book(pod)
+
+    # --- gangs that are not bound -----------------------------------------------------------------------
+
+    def release(self, owner: str, words: str) -> list[core.Pod]:
+        """Release the seats that no bound pod has; the gang is not planned before `retry`. Returns the pods in them."""
+        group = self._groups[owner]
+        pods = group.unbound
+        bound = {number for uid, number in group.seats.items() if group.members[uid][0].spec.nodeName}
+        freed = [self._state.ledger.vacate(owner, number) for number in set(self._state.ledger.places(owner)) - bound]
+        group.seats = {uid: number for uid, number in group.seats.items() if number in bound}
+        group.awaited.clear()
+        self._drained.forget(owner, group)
+        for pod in pods:
+            group.revoked.add(pod.metadata.uid)
+            self._requests.pop(pod.metadata.uid, None)  # what it asks for now includes the node it is pinned to
+        group.overdue = group.problem = words
+        group.last_since = timestamp.seconds()
+        group.asked_about.clear()
+        self._forget(owner)
+        if any(freed):
+            self._state.on_room()
+        return pods
+
+    def retry(self, owner: str) -> None:
+        """Plan a gang again whose seats were released."""
+        group = self._groups.get(owner)
+        if group is not None and group.overdue:
+            group.overdue = group.problem = ""
+            self._look_soon(owner)
+
+    def _note_asked(self, owner: str, group: Group, uid: str) -> None:
+        """kube-scheduler would bind the pod to the node it is pinned to: once that holds for all, none has to wait."""
+        group.asked_about.add(uid)
+        if group.asked_about.issuperset(pod.metadata.uid for pod in group.unseated):
+            self.retry(owner)
 
     # --- what the extender asks -------------------------------------------------------------------------
 
@@ -476,6 +519,8 @@ class Gangs:
         group = self._groups[owner]
         if plainpods.is_queued(group.members[uid][1]):
             return None  # its gate is gone: kube-scheduler asks, and gets an answer for a plain pod
+        if group.overdue and seating.pinned_to(pod.spec):
+            self._note_asked(owner, group, uid)
         if group.problem:
             return f"kgwe: gang waits: {group.problem}"
         held = self.refusal(owner)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import claiming, jobs, seating, strays
+from kgwe.apps.scheduler import claiming, jobs, seating, signing, strays
 from kgwe.kube import resources
 from kgwe.kube.client import STRATEGIC_MERGE_PATCH
 from kgwe.kube.rewriting import Rewriter
@@ -42,6 +42,7 @@ class Seater:
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
         self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
         self._freed: set[str] = set()  # pods that need no seat
+        self._revoked: set[str] = set()  # pods whose seats were released
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
         self._holder: dict[tuple[str, int], str] = {}  # seat -> the pod it was given to in this term
         self._tasks: list[asyncio.Task[None]] = []
@@ -58,6 +59,7 @@ class Seater:
     def seat(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
         """Give the pod a seat of its owner (that one), soon; asked for a pod that has gone, nothing happens."""
         uid = pod.metadata.uid
+        self._revoked.discard(uid)
         if uid not in self._given:
             self._owner[uid] = owner
             if number is not None:
@@ -67,6 +69,12 @@ class Seater:
     def free(self, pod: core.Pod) -> None:
         """Take the gate away and nothing else: the pod turned out to belong to no gang."""
         self._freed.add(pod.metadata.uid)
+        self._queue.add(pod.metadata.uid)
+
+    def revoke(self, pod: core.Pod) -> None:
+        """Remove the seat from what the pod says: it was released, and a restart must not believe it."""
+        self._drop(pod.metadata.uid)
+        self._revoked.add(pod.metadata.uid)
         self._queue.add(pod.metadata.uid)
 
     async def _work(self) -> None:
@@ -93,10 +101,14 @@ class Seater:
         for known in (self._owner, self._given, self._chosen):
             known.pop(uid, None)
         self._freed.discard(uid)
+        self._revoked.discard(uid)
 
     async def _seat(self, uid: str) -> None:
         pod = self._state.pods.get(uid)
         owner = self._owner.get(uid, "")
+        if uid in self._revoked:
+            await self._revoke(uid, pod)
+            return
         if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not self._lacks_seat(pod):
             self._drop(uid)
             return
@@ -116,6 +128,14 @@ class Seater:
         signature = self._state.signer.sign_seat(pod, owner, number, holding) if self._state.signer else ""
         patch = strays.mark(seated(pod, owner, number, holding, signature), self._state.runs.get(owner))
         await self._write(pod, patch, as_known=not entered)
+
+    async def _revoke(self, uid: str, pod: core.Pod | None) -> None:
+        """Not of a pod that was bound meanwhile: it has its seat."""
+        if pod is not None and not pod.spec.nodeName and seating.SEAT_ANNOTATION in pod.metadata.annotations:
+            said = dict.fromkeys(sorted(signing.POD_DECISIONS))
+            meta = {"resourceVersion": pod.metadata.resourceVersion, "annotations": said}
+            await self._client.patch(resources.POD, pod.metadata.name, {"metadata": meta}, pod.metadata.namespace)
+        self._revoked.discard(uid)
 
     async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
         """See to it that the pod's claim is for the devices of its seat and no others.
@@ -190,7 +210,8 @@ def seated(pod: core.Pod, owner: str, number: int, holding: Holding, signature: 
     annotations |= seating.given(holding)
     meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
     if not seating.is_gated(pod):
-        return {"metadata": meta | {"labels": {seating.SEATED_LABEL: "true"}}}
+        again = pod.metadata.labels.get(seating.SEATED_LABEL) == "true"
+        return {"metadata": meta | {"labels": {seating.SEATED_LABEL: "again" if again else "true"}}}
     required = pod.spec.affinity.nodeAffinity.required
     terms: list[dict[str, Any]] = [
         {

@@ -71,10 +71,10 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
         # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
         return Unplaced(PLACE_LOST, f"{', '.join(sorted(lost))}: gone, taking no work, or with too few free GPUs")
     for pod in waiting:
-        if (refusal := _refusal(pod)) is not None:
+        if (said := refusal(pod)) is not None:
             number = run.seat_of(pod)
             node = run.seats[number].node if 0 <= number < len(run.seats) else ""
-            return Unplaced(NODE_REFUSED, f"{node}: {refusal.message}", frozenset({node} if node else ()))
+            return Unplaced(NODE_REFUSED, f"{node}: {said.message}", frozenset({node} if node else ()))
     if waiting:
         gated = any(seating.is_gated(pod) for pod in waiting)
         text = (
@@ -104,6 +104,6 @@ def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     return frozenset(lost)
 
 
-def _refusal(pod: core.Pod) -> core.Condition | None:
+def refusal(pod: core.Pod) -> core.Condition | None:
     """kube-scheduler's word that the pod fits nowhere it may go."""
     return next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.reason == "Unschedulable"), None)

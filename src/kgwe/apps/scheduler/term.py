@@ -14,6 +14,7 @@ from kgwe.apps.scheduler.answers import Answers
 from kgwe.apps.scheduler.asking import LOST_PREFIX, OWNER_PREFIX, Group
 from kgwe.apps.scheduler.chores import Chores
 from kgwe.apps.scheduler.evictions import Evictions
+from kgwe.apps.scheduler.overdue import Overdue
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.preemption import Preemption
 from kgwe.apps.scheduler.reconciler import Reconciler
@@ -65,6 +66,7 @@ class Term:
         self.answers.recorder = means.recorder
         self._planner.record(means.recorder)
         self._seater = Seater(means)
+        self._overdue = Overdue(means, revoke=self._seater.revoke)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._evictions = Evictions(means)
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
@@ -94,6 +96,7 @@ class Term:
                 self._planner.confirm(uid)
                 try:
                     self._gangs.planned(uid, plan)
+                    self._overdue.planned(uid)
                 except Exception:
                     self._gangs.forget_plan(uid, plan)
                     raise
@@ -161,6 +164,7 @@ class Term:
         self._state.on_ending = self._rejections.ending
         self._recovery.start()
         self._rejections.start()
+        self._overdue.start()
         self._chores.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
@@ -235,6 +239,7 @@ class Term:
         self._metrics.queue.set_function(lambda: 0)
         await self._chores.stop()
         await self._preemption.stop()
+        self._overdue.stop()
         await self._rejections.stop()
         await self._recovery.stop()
         await self._evictions.stop()
