@@ -122,6 +122,15 @@ class World:
         gangs.lookup = lambda: dialects.Groups(levels, stores)
         self.state.on_foreign, self.state.foreign_seat = gangs.on_pod, gangs.seat
         self.pods: list[Any] = []
+        #: made by the Job controller when the first pod of the gang is gone; it waits for its seat
+        about = meta(
+            "next",
+            "uid-next",
+            labels={jobs.UID_LABEL: GANG},
+            annotations={seating.INDEX_ANNOTATION: "0"},
+            ownerReferences=owned_by("job-2", "Job", job_name("w2", GANG)),
+        )
+        self.next = make(resources.POD.type, {"metadata": about, "spec": spec(gated=True)})
         self._make_victim()
         self._listen()
 
@@ -239,6 +248,12 @@ class World:
                 self.state.on_pod(removed(pod))
         assert {owner: dict(self.state.ledger.seats(owner)) for owner in kept} == kept
         assert all(not self.state.ledger.pod_in(owner, number) for owner in kept for number in kept[owner])
+        self.heard.clear()
+        self.state.on_pod(added(self.next))
+        assert [(word, owner) for word, owner, _ in self.heard] == [("unseated", GANG)]
+        assert "uid-next" in self.heard[0][2]
+        assert self.state.seat_of(self.next) == (GANG, 0)
+        self.state.on_pod(removed(self.next))
         for pod in bound:
             if pod.metadata.labels:
                 self.state.on_pod(added(pod))

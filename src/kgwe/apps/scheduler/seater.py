@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 _WORKERS = 16
 # Until then the watch has shown what was written, or it has to be written again.
 _LOOK_AGAIN_S = 10.0
+# Seats of pods that are gone are remembered up to about this many.
+_FEW = 1000
 
 
 class Seater:
@@ -120,7 +122,8 @@ class Seater:
         holding = self._state.ledger.booked(owner, number)
         if holding is None or self._is_taken(owner, number, uid):
             return  # it is planned again, or has no seat left; the pod is queued again when it gets one
-        self._given[uid], self._holder[owner, number] = number, uid
+        self._given[uid] = number
+        self._remember(owner, number, uid)
         entered = await self._claim(pod, owner, holding) if claiming.is_used(pod.spec) else False
         if entered is None:
             self._given.pop(uid, None)
@@ -179,12 +182,22 @@ class Seater:
         return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
 
     def _is_taken(self, owner: str, number: int, uid: str) -> bool:
-        """Whether another pod that is to stay has the seat: it belongs to the first."""
+        """Whether another pod that is to stay has the seat: it belongs to the first.
+
+        Of a gang of others each pod is told its seat, and no two are told the same.
+        """
+        if uid in self._chosen:
+            return False
         for other in {self._holder.get((owner, number), ""), self._state.ledger.pod_in(owner, number)} - {"", uid}:
             pod = self._state.pods.get(other)
             if pod is not None and pod.metadata.deletionTimestamp is None and self._has(other, owner, number):
                 return True
         return False
+
+    def _remember(self, owner: str, number: int, uid: str) -> None:
+        if len(self._holder) > 2 * len(self._state.pods) + _FEW:
+            self._holder = {seat: pod for seat, pod in self._holder.items() if pod in self._state.pods}
+        self._holder[owner, number] = uid
 
     def _has(self, uid: str, owner: str, number: int) -> bool:
         pod = self._state.pods.get(uid)
