@@ -6,6 +6,7 @@ The unit tests try everything that KGWE reads, alone and in pairs; here are the 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -130,5 +131,10 @@ async def test_replicas_that_start_together_share_one_key(bed: Bed):
     await Keys(bed.client, signers[0], "kgwe-system").rotate()
     assert await Keys(bed.client, signers[0], "kgwe-system").load()
     assert list(signers[0]._keys)[1:] == list(keys[1]), "the key before is still accepted"
+    short = {"data": {"current": base64.b64encode(b"short").decode()}}
+    await bed.client.patch(resources.SECRET, NAME, short, "kgwe-system")
+    with pytest.raises(errors.Permanent, match="shorter than 16 bytes"):
+        await Keys(bed.client, Signer(), "kgwe-system").load()
+    await bed.client.delete(resources.SECRET, NAME, "kgwe-system")
     with pytest.raises(errors.Permanent, match="forbidden"):
         await bed.as_controller("/api/v1/namespaces/kgwe-system/secrets")
