@@ -24,9 +24,12 @@ GPU_REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 _TERMINAL = ("Succeeded", "Failed")
 
 _MOST = 2**63 - 1
-_NUMBER = re.compile(r"(?P<number>\+?\d+\.?\d*(?:[eE]\+?\d+)?)(?P<suffix>[KMGTPE]i|[kMGTPE])?", re.ASCII)
+_NUMBER = re.compile(r"(?P<number>\+?\d+\.?\d*(?:[eE]\+?\d+)?)(?P<suffix>[KMGTPE]i|[numkMGTPE])?", re.ASCII)
 _SCALE = {
     "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
     **{suffix: 1000.0 ** (power + 1) for power, suffix in enumerate("kMGTPE")},
     **{f"{suffix}i": 1024.0 ** (power + 1) for power, suffix in enumerate("KMGTPE")},
 }

@@ -90,7 +90,16 @@ def test_what_a_pod_asks_for_as_a_whole_replaces_what_its_containers_ask_for():
 
 
 @pytest.mark.parametrize(
-    "text", ["1e30", "12E", "8Ei", "9223372036854775808", "123456789012345678901234567890", "1e400"]
+    "text",
+    [
+        "1e30",
+        "12E",
+        "8Ei",
+        "99999999999999999999999m",
+        "9223372036854775808",
+        "123456789012345678901234567890",
+        "1e400",
+    ],
 )
 def test_more_than_can_be_counted_is_the_most_there_is(text):
     """The API server stores such numbers. Whoever asks for them fits nowhere, which is not a failure of ours."""

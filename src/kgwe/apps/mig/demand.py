@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kgwe import errors
 from kgwe.apps.scheduler import jobs
 from kgwe.kube import timestamp, translate
 from kgwe.kube.api import core
@@ -83,8 +84,12 @@ class Nodes:
 
 
 def slices(spec: core.PodSpec) -> tuple[str, int] | None:
-    """(profile, how many) of a pod that asks for slices of one kind."""
-    wanted = [(name, n) for name, n in translate.requested(spec).items() if name in _PROFILE_OF and n]
+    """(profile, how many) of a pod that asks for slices of one kind; None also when it cannot be read."""
+    try:
+        requested = translate.requested(spec)
+    except errors.Permanent:
+        return None
+    wanted = [(name, n) for name, n in requested.items() if name in _PROFILE_OF and n]
     return (_PROFILE_OF[wanted[0][0]], wanted[0][1]) if len(wanted) == 1 else None
 
 
