@@ -92,6 +92,19 @@ async def test_each_role_may_do_what_it_is_for_and_no_more(team: Bed):
         assert not await may(team, user, "get", kind, namespace="default")
 
 
+def least_rights() -> list[dict[str, Any]]:
+    """A user who may get and list workloads and pods of the namespace, and nothing else."""
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {"apiGroups": ["kgwe.nvidia.io", "gpu.warp.dev"], "resources": ["gpuworkloads"], "verbs": ["get", "list"]},
+    ]
+    api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+    role = api | {"kind": "Role", "metadata": {"name": "least", "namespace": TEAM}, "rules": rules}
+    bound = binding("least")
+    bound["roleRef"]["kind"] = "Role"
+    return [account("least"), role, bound]
+
+
 async def explained(team: Bed, tmp_path: Path, user: str, *arguments: str) -> str:
     kubeconfig = service_account_kubeconfig(team.cluster, TEAM, user, tmp_path / user)
     process = await asyncio.create_subprocess_exec(
@@ -115,6 +128,9 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
         body = pod(f"trainer-{number}", 1, annotations=gang("trainer", 8))
         await team.client.create(resources.POD, body, TEAM)
 
+        body = pod(f"pair-{number}", 1, annotations=gang("pair", 2))
+        await team.client.create(resources.POD, body, TEAM)
+
     text = await explained(team, tmp_path, "view", "runs")
     assert "1 of 1 pods run, on n1" in text
     assert "you may not list them" in text
@@ -128,8 +144,14 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
         assert "Normal InsufficientGPU" in text, "Events are shown"
     text = await explained(team, tmp_path, "view", "pod/trainer-0")
     assert "2 pods there, 0 with a seat, 6 still to come" in text
+    assert "pair (" in await explained(team, tmp_path, "view", "pod/pair-1")
+    await manifests.apply(team.client, least_rights())
+    text = await explained(team, tmp_path, "least", "waits")
+    assert "Scheduled=False InsufficientGPU" in text
+    assert "events could not be read" in text
+    assert "jobs may not be listed by you" in text
     machine = msgspec.json.decode(await explained(team, tmp_path, "view", "waits", "-o", "json"))
-    assert machine["waiting" if "waiting" in machine else "said"]
+    assert machine["said"][0]["reason"] == "InsufficientGPU"
     assert machine["warnings"]
     # The administrator of the cluster sees all of it.
     kubeconfig = team.cluster.kubeconfig

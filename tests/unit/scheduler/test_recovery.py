@@ -9,7 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, make, node, pod, removed, workload
+from tests.unit.scheduler.objects import (
+    TWO,
+    UID,
+    added,
+    changed,
+    free,
+    job,
+    make,
+    node,
+    pod,
+    pod_spec,
+    removed,
+    workload,
+)
 
 from kgwe import errors
 from kgwe.apps.scheduler import asking, seating, strays
@@ -145,6 +158,27 @@ async def test_a_card_that_fails_hits_the_pod_that_really_has_it(bed):
     await until(lambda: bed.client.patches)
     assert bed.client.patches[0][strays.NOTE_ANNOTATION].startswith("GPU 1 of node n1 failed")
     await until(lambda: "uid-p0" in bed.evictions)
+
+
+async def test_work_with_a_dead_card_and_nowhere_to_go_is_in_trouble_until_the_card_is_back(bed):
+    for name, gpus in (("n1", 4), ("n2", 4), ("n3", 8)):
+        meta = {"name": f"h-{name}", "namespace": "others", "uid": f"uid-h-{name}"}
+        body = {"metadata": meta, "spec": pod_spec(gpus, name), "status": {"phase": "Running"}}
+        bed.state.on_pod(added(make(resources.POD.type, body)))
+    heard = []
+    bed.recovery.on_trouble = heard.append
+    losses = []
+    bed.recovery.on_lost = losses.append
+    with_truth(bed.state, sick=1, cards="f")
+    await until(lambda: bed.recovery.trouble(UID))
+    reason, words = bed.recovery.trouble(UID)
+    assert reason == "NoCapacity"
+    assert words.startswith("GPU 1 of node n1 failed; 1 pod has nowhere to move to")
+    assert heard == [UID]
+    assert losses == [{"n1"}], "counted once"
+    with_truth(bed.state, sick=-1, cards="f")
+    await until(lambda: bed.recovery.trouble(UID) is None)
+    assert heard == [UID, UID]
 
 
 async def test_a_card_of_its_plan_that_it_never_got_does_not(bed):

@@ -30,6 +30,7 @@ class History:
         self._clock = clock
         self._domains: dict[str, Outcomes] = {}
         self.version = 0  # raised with every count
+        self._tree: Tree | None = None
         self._nearest: dict[str, str] = {}  # node -> its domain when that was last seen: a lost node has none any more
 
     def restore(self) -> None:
@@ -56,7 +57,8 @@ class History:
         now = self._clock()
         self._domains = {name: past for name, each in self._domains.items() if not (past := each.at(now)).is_forgotten}
         tree = self._state.fleet.tree
-        self._nearest = {node: nearest(tree, node) for node in tree.nodes}
+        if tree is not self._tree:
+            self._tree, self._nearest = tree, {node: nearest(tree, node) for node in tree.nodes}
         scores = {
             node: self._domains[domain].step
             for node, domain in self._nearest.items()

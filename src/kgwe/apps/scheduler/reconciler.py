@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, phases, policy, runs, standing
+from kgwe.apps.scheduler import attempts, jobs, phases, policy, runs, standing
+from kgwe.apps.scheduler.attempts import Attempts
 from kgwe.apps.scheduler.memory import SETTLE_S, Memory
 from kgwe.apps.scheduler.plantext import PlanTooLarge
 from kgwe.apps.scheduler.waiting import WaitingNotices
@@ -54,9 +55,6 @@ _STARTS_PER_S = 50.0
 _PODS_PER_S = 20.0
 # A Job not seen this long after its creation is asked for again; until then asking would only be refused.
 _WATCH_LAG_S = 10.0
-# A workload whose attempts are used up is tried again after this long even if no change was seen.
-_EXHAUSTED_S = 300.0
-EXHAUSTED = "AttemptsExhausted"
 # Nodes of a plan that a log line names.
 _LOGGED = 16
 
@@ -83,7 +81,7 @@ class Reconciler:
         self._clock = clock
         self._memory: dict[str, Memory] = {}
         self._starting: set[str] = set()  # workloads with a place that do not run yet
-        self._exhausted: dict[str, int] = {}  # workload whose attempts are used up -> generation of the fleet then
+        self._attempts = Attempts(means.state)
         self._waiting = WaitingNotices(
             self._write, planner, interval_s=means.settings.message_interval_seconds, requeue=requeue
         )
@@ -99,7 +97,7 @@ class Reconciler:
         self.planner.forget(uid)
         self._memory.pop(uid, None)
         self._starting.discard(uid)
-        self._exhausted.pop(uid, None)
+        self._attempts.forget(uid)
         self._write.forget(uid)
 
     def abandon(self, key: Key) -> None:
@@ -120,9 +118,7 @@ class Reconciler:
 
     def nodes_changed(self) -> None:
         """Nodes or their network may have changed: workloads whose attempts are used up get new ones."""
-        generation = self._state.fleet.generation if self._exhausted else 0
-        for uid in [uid for uid, known in self._exhausted.items() if known != generation]:
-            del self._exhausted[uid]
+        for uid in self._attempts.renew():
             key, memory = self._state.keys.get(uid), self._memory.get(uid)
             if key is not None and memory is not None:
                 memory.retry_at, memory.refusals = 0.0, 0
@@ -385,12 +381,12 @@ class Reconciler:
             again_s = backoff.delay_s(workload.backoff_s, memory.refusals - 1, self._rng.random())
         self._write.event(workload, "Warning", reason, message, action="Scheduling")
         log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
-        limit = policy.attempts(self._state.config)
-        if limit is not None and memory.refusals >= limit:
-            again_s = _EXHAUSTED_S
-            self._exhausted[workload.meta.uid] = self._state.fleet.generation
-            message = f"{limit} attempts in a row failed, the last with {reason}: {message}; edit the spec or the nodes"
-            reason, memory.refusals = EXHAUSTED, 0
+        if limit := self._attempts.exhaust(workload.meta.uid, memory.refusals):
+            again_s = attempts.PAUSE_S
+            message = (
+                f"{limit} attempts in a row failed, the last with {reason}: {message}; change its spec or the nodes"
+            )
+            reason, memory.refusals = attempts.EXHAUSTED, 0
         memory.retry_at = self._clock() + again_s
         if again_s:
             self._requeue(workload.key, again_s)

@@ -83,6 +83,7 @@ class TopologyDomain(CustomObject, frozen=True):
             Column("Nodes", ".status.nodes", "integer"),
             Column("GPUs", ".status.gpus", "integer"),
             Column("Free", ".status.freeGPUs", "integer"),
+            Column("Ready", ".status.conditions[?(@.type=='Ready')].status"),
             AGE,
         ),
     )
