@@ -55,7 +55,7 @@ def test_a_workload_that_is_gone_is_forgotten():
 def test_a_status_of_the_config_is_no_change_of_settings():
     state = ClusterState()
     state.on_config(added(config(maxSchedulingAttempts=1)))
-    touched = []
+    touched: list[object] = []
     state.tell(
         on_workload=touched.append,
         on_work=touched.append,

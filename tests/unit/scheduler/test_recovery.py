@@ -165,9 +165,9 @@ async def test_work_with_a_dead_card_and_nowhere_to_go_is_in_trouble_until_the_c
         meta = {"name": f"h-{name}", "namespace": "others", "uid": f"uid-h-{name}"}
         body = {"metadata": meta, "spec": pod_spec(gpus, name), "status": {"phase": "Running"}}
         bed.state.on_pod(added(make(resources.POD.type, body)))
-    heard = []
+    heard: list[str] = []
     bed.recovery.on_trouble = heard.append
-    losses = []
+    losses: list[set[str]] = []
     bed.recovery.on_lost = losses.append
     with_truth(bed.state, sick=1, cards="f")
     await until(lambda: bed.recovery.trouble(UID))
