@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import asking, plainpods, policy, seating, signing
+from kgwe.apps.scheduler import asking, plainpods, policy, restoring, seating
 from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.drained import DrainedSeats
 from kgwe.apps.scheduler.made import as_made
-from kgwe.kube import dialects, podrequest, timestamp, translate
-from kgwe.model import places
-from kgwe.placement.live import Holding
+from kgwe.kube import dialects, podrequest, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Groups, Membership
     from kgwe.kube.informer import Change
+    from kgwe.placement.live import Holding
     from kgwe.placement.planning import Ask, Plan, Refusal
     from kgwe.placement.refill import Partial
 
@@ -85,7 +84,7 @@ class Gangs:
         self._dirty = {}  # what came while nobody listened is looked at now
         _ = self._state.fleet
         for owner, group in list(self._groups.items()):
-            self._restore_again(owner, group)
+            restoring.check(self._state, owner, group)
             self._seat_again(owner, group)
             self._look(owner)
             self._drained.arm(owner, group)
@@ -127,7 +126,7 @@ class Gangs:
         self._owner[uid] = owner
         group = self._groups.setdefault(owner, Group(member.key))
         known = group.members.get(uid)
-        pod = self._restore(owner, group, pod)
+        pod = restoring.restore(self._state, owner, group, pod)
         one_more = known is None and group.only_counts(pod, member)
         group.members[uid] = (pod, member)
         if known is None and not pod.spec.nodeName:
@@ -210,42 +209,6 @@ class Gangs:
         self._unsized.discard(owner)
         self._state.ledger.release(owner)
         self._forget(owner)
-
-    def _restore(self, owner: str, group: Group, pod: core.Pod) -> core.Pod:
-        """Give the pod the seat that KGWE wrote on it: in an earlier term, or in one of another replica.
-
-        A seat belongs to the first pod that is seen in it, and needs room on its node unless the pod is bound there. A
-        pod that does not get its seat is treated as if none had been written on it.
-        """
-        uid, said = pod.metadata.uid, seating.seat_of(pod.metadata.annotations)
-        if uid in group.revoked and said is not None and not pod.spec.nodeName:
-            return signing.undecided(pod)  # what the watch shows is older than the release of its seat
-        group.revoked.discard(uid)
-        if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
-            return pod
-        node = pod.spec.nodeName or seating.pinned_to(pod.spec) or signing.signed_node(pod.metadata.annotations)
-        if said[0] != owner or not node or said[1] in group.seats.values():
-            return signing.undecided(pod)
-        given = places.planned(pod.metadata.annotations)
-        holding = Holding(node, translate.requested(pod.spec), given.cards, given.slices)
-        if not self._state.ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
-            return signing.undecided(pod)
-        group.seats[uid] = said[1]
-        if pod.spec.nodeName:
-            self._state.book(pod)
-        return pod
-
-    def _restore_again(self, owner: str, group: Group) -> None:
-        """Check the seats against all that has been read since: nodes, other pods, and what made room."""
-        unbound = {group.seats[uid]: uid for uid, (pod, _) in group.members.items() if uid in group.seats}
-        for number in self._state.ledger.drop_unfit(owner, list(unbound)):
-            uid = unbound[number]
-            del group.seats[uid]
-            group.members[uid] = (signing.undecided(group.members[uid][0]), group.members[uid][1])
-        for uid, (_, member) in list(group.members.items()):
-            pod = self._state.pods.get(uid)
-            if pod is not None and uid not in group.seats and seating.SEAT_ANNOTATION in pod.metadata.annotations:
-                group.members[uid] = (self._restore(owner, group, pod), member)
 
     # --- planning ---------------------------------------------------------------------------------------
 

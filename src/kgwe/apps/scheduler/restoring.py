@@ -1,0 +1,54 @@
+"""Seats of gangs of others, restored from what KGWE wrote on their pods in an earlier term or another replica."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.apps.scheduler import seating, signing
+from kgwe.kube import translate
+from kgwe.model import places
+from kgwe.placement.live import Holding
+
+if TYPE_CHECKING:
+    from kgwe.apps.scheduler.asking import Group
+    from kgwe.apps.scheduler.state import ClusterState
+    from kgwe.kube.api import core
+
+
+def restore(state: ClusterState, owner: str, group: Group, pod: core.Pod) -> core.Pod:
+    """Give the pod the seat that is written on it; returns the pod as it is to be treated.
+
+    A seat belongs to the first pod that is seen in it, and needs room on its node unless the pod is bound there. A pod
+    that does not get its seat is treated as if none had been written on it.
+    """
+    uid, said = pod.metadata.uid, seating.seat_of(pod.metadata.annotations)
+    if uid in group.revoked and said is not None and not pod.spec.nodeName:
+        return signing.undecided(pod)  # what the watch shows is older than the release of its seat
+    group.revoked.discard(uid)
+    if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
+        return pod
+    node = pod.spec.nodeName or seating.pinned_to(pod.spec) or signing.signed_node(pod.metadata.annotations)
+    if said[0] != owner or not node or said[1] in group.seats.values():
+        return signing.undecided(pod)
+    given = places.planned(pod.metadata.annotations)
+    holding = Holding(node, translate.requested(pod.spec), given.cards, given.slices)
+    if not state.ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
+        return signing.undecided(pod)
+    group.seats[uid] = said[1]
+    if pod.spec.nodeName:
+        state.book(pod)
+    return pod
+
+
+def check(state: ClusterState, owner: str, group: Group) -> None:
+    """Check the seats against all that has been read since: nodes, other pods, and what made room."""
+    seated = {group.seats[uid]: uid for uid in group.members if uid in group.seats}
+    for number in state.ledger.drop_unfit(owner, list(seated)):
+        uid = seated[number]
+        del group.seats[uid]
+        pod, member = group.members[uid]
+        group.members[uid] = (signing.undecided(pod), member)
+    for uid, (_, member) in list(group.members.items()):
+        known = state.pods.get(uid)
+        if known is not None and uid not in group.seats and seating.SEAT_ANNOTATION in known.metadata.annotations:
+            group.members[uid] = (restore(state, owner, group, known), member)
