@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 #: what a gang counts that finds no room any more, in leaves: more than the last one that fits usually spans
 UNPLACED: Final = 6.0
 # Ways to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
-# of one domain that are considered.
+# of one level that are considered, by domains of it.
 _WAYS: Final = 6
 _VISITS: Final = 16_000
-_SETS: Final = 40
+_SETS: Final = 80
+_DOMAINS: Final = 8
+# A gang that spans more leaves takes what is there.
+_LEAVES: Final = 8
 
 #: leaves of each domain of one level, of levels from the lowest to try
 Scopes = tuple[tuple[range, ...], ...]
@@ -105,6 +108,8 @@ class Allowed:
 
 def choose(board: Board, want: Want, usual: Way, allowed: Allowed, *, following: Sequence[Want]) -> Choice | None:
     """The best way, if it is better than the usual one."""
+    if len(usual.parts) > _LEAVES:
+        return None
     ways = _distinct(board, want, [usual, *_ways(board, want, allowed, len(usual.parts))])
     ahead = following[: _VISITS // (len(board.states) * len(ways))]
     if len(ways) < 2 or not ahead:  # noqa: PLR2004 -- nothing to choose between
@@ -143,8 +148,8 @@ def _ways(board: Board, want: Want, allowed: Allowed, number: int) -> Iterator[W
     room = [each if good else 0 for each, good in zip(board.room[want.kind], allowed.fine, strict=True)]
     found: dict[tuple[object, ...], tuple[tuple[int, ...], Way]] = {}
     for rung, domains in allowed.levels:
-        for leaves in domains:
-            for chosen in _sets(room, leaves, want.pods, number):
+        for leaves in _tightest(room, domains):
+            for chosen in _sets(room, leaves, want.pods, number, _SETS // min(len(domains), _DOMAINS)):
                 for parts in gang_board.share_out(room, chosen, want.pods):
                     way = Way(parts, rung)
                     stumps, held = _rest(room, parts)
@@ -158,10 +163,16 @@ def _ways(board: Board, want: Want, allowed: Allowed, number: int) -> Iterator[W
         yield Way(way.parts, way.rung, tight=True)
 
 
-def _sets(room: Sequence[int], leaves: range, pods: int, number: int) -> list[list[int]]:
+def _tightest(room: Sequence[int], domains: Sequence[range]) -> Sequence[range]:
+    if len(domains) <= _DOMAINS or len(domains[0]) == 1:
+        return domains
+    return sorted(domains, key=lambda leaves: (sum(room[leaf] for leaf in leaves), leaves.start))[:_DOMAINS]
+
+
+def _sets(room: Sequence[int], leaves: range, pods: int, number: int, most: int) -> list[list[int]]:
     if number == 1:
         return [[leaf] for leaf in leaves if room[leaf] >= pods]
-    return gang_board.find_sets(room, leaves, pods, number, _SETS)
+    return gang_board.find_sets(room, leaves, pods, number, most)
 
 
 def _count(board: Board, following: Sequence[Want], leaves: int, limit: float) -> Outlook:

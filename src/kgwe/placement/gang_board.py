@@ -112,10 +112,13 @@ def count_alike(leaves: Rung, free: Ints, rooms: Sequence[Ints]) -> list[State]:
     """The state of every leaf; `free` and `rooms` are per place."""
     leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.starts))
     useful = np.logical_or.reduce([room > 0 for room in rooms])
-    columns = np.stack([leaf, free, *rooms])[:, useful]
-    found, counts = np.unique(columns, axis=1, return_counts=True)
+    columns = [column[useful] for column in (leaf, free, *rooms)]
+    # One number for every combination: much faster to sort than columns.
+    sizes = [int(column.max(initial=0)) + 1 for column in columns]
+    found, counts = np.unique(np.ravel_multi_index(columns, sizes), return_counts=True)
     states: list[list[tuple[Alike, int]]] = [[] for _ in range(len(leaves))]
-    for (at, *alike), count in zip(found.T.tolist(), counts.tolist(), strict=True):
+    rows = zip(*(column.tolist() for column in np.unravel_index(found, sizes)), strict=True)
+    for (at, *alike), count in zip(rows, counts.tolist(), strict=True):
         states[at].append((tuple(alike), count))
     return [tuple(state) for state in states]
 
