@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Gangs that are looked at, and the fewest of them: where fewer wait, as many more as started lately are expected.
 _MOST: Final = 40
-_USUAL: Final = 16
+_USUAL: Final = 32
 
 
 class Followers:

@@ -114,15 +114,16 @@ def choose(board: Board, want: Want, usual: Way, allowed: Allowed, *, following:
     ahead = following[: _VISITS // (len(board.states) * len(ways))]
     if len(ways) < 2 or not ahead:  # noqa: PLR2004 -- nothing to choose between
         return None
+    rest = _least_leaves(board, ahead)
     outlooks: list[Outlook] = []
     merits: list[tuple[tuple[float, ...], int]] = []
     room = board.room[want.kind]
     for number, (way, after) in enumerate(ways):
         # The usual one is worked out to the end; others no further than it takes to see that they are worse.
         limit = min((each.total for each in outlooks), default=float("inf"))
-        found = _count(after, ahead, len(way.parts), limit)
+        found = _count(after, ahead, len(way.parts), limit, rest)
         outlooks.append(found)
-        merits.append(((found.total, way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight), number))
+        merits.append(((found.total, way.rung, -way.pairs_inside, *_rest(room, way.parts), not way.tight), number))
     number = min(merits)[1]
     return Choice(ways[number][0], outlooks[number], outlooks[0], len(ahead)) if number else None
 
@@ -175,14 +176,28 @@ def _sets(room: Sequence[int], leaves: range, pods: int, number: int, most: int)
     return gang_board.find_sets(room, leaves, pods, number, most)
 
 
-def _count(board: Board, following: Sequence[Want], leaves: int, limit: float) -> Outlook:
+def _least_leaves(board: Board, following: Sequence[Want]) -> list[int]:
+    """No less than what those that follow need, from each on to the last: room only shrinks."""
+    least: dict[Want, int] = {}
+    total = 0
+    sums = []
+    for want in reversed(following):
+        if want not in least:
+            room = board.room[want.kind]
+            least[want] = gang_board.count_fewest(room, range(len(room)), want.pods) or int(UNPLACED)
+        sums.append(total)
+        total += min(least[want], int(UNPLACED))
+    return sums[::-1]
+
+
+def _count(board: Board, following: Sequence[Want], leaves: int, limit: float, rest: Sequence[int]) -> Outlook:
     """What those that follow get when each goes where the quick rule puts it; beyond `limit` it is not worked out.
 
-    `leaves`: of the gang itself. Leaves the board full.
+    `leaves`: of the gang itself. `rest`: those behind each need no less. Leaves the board full.
     """
     count = 0
     refused: set[Want] = set()
-    for want in following:
+    for want, others in zip(following, rest, strict=True):
         parts = None if want in refused else _place(board, want)
         if parts is None:
             refused.add(want)
@@ -190,8 +205,8 @@ def _count(board: Board, following: Sequence[Want], leaves: int, limit: float) -
         else:
             leaves += len(parts)
             board.place(want.kind, parts, tight=True)
-        if leaves + UNPLACED * count > limit:
-            break
+        if leaves + UNPLACED * count + others > limit:
+            return Outlook(leaves + others, count)
     return Outlook(leaves, count)
 
 
