@@ -2,6 +2,7 @@
 
 one_leaf_share   gangs inside one leaf, of those that were bound whole
 mean_leaves      leaves per gang
+max_leaves       of the gang that spans most
 ideal_leaves     no arrangement of these gangs has fewer, see `fewest`
 partial_gangs    gangs of which some pods were bound and others not: never, where gangs are known
 """
@@ -40,6 +41,7 @@ class Nearness(msgspec.Struct, frozen=True):
     one_leaf_share: float | None
     mean_leaves: float | None
     ideal_leaves: float | None
+    max_leaves: int | None = None
 
 
 def nearness(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[str, int]) -> Nearness:
@@ -52,6 +54,7 @@ def nearness(gangs: Sequence[Landed], leaf_of: Mapping[str, str], free: Mapping[
         one_leaf_share=round(leaves.count(1) / len(leaves), 4) if leaves else None,
         mean_leaves=round(statistics.fmean(leaves), 3) if leaves else None,
         ideal_leaves=round(fewest(whole, leaf_of, free) / len(leaves), 3) if leaves else None,
+        max_leaves=max(leaves, default=None),
     )
 
 

@@ -38,7 +38,7 @@ _NUMBERS: Final = {
     "first_decision_s": "first_decision_s",
     "first_bind_s": "first_bind_s",
 }
-_NEARNESS: Final = ("one_leaf_share", "mean_leaves", "ideal_leaves", "whole_gangs", "partial_gangs")
+_NEARNESS: Final = ("one_leaf_share", "mean_leaves", "max_leaves", "ideal_leaves", "whole_gangs", "partial_gangs")
 _ERRORS: Final = ("unbound", "doubled", "oversubscribed")
 
 

@@ -3,8 +3,8 @@
 For every promising way to place the gang, those that follow are placed behind it by a quick rule, one after the other;
 what counts is the leaves of all of them. A gang that finds no room any more counts as `UNPLACED` leaves. Of ways that
 are equal in that, the lower domain wins, then the one with fewer pairs of pods in different leaves, then the one that
-begins fewer leaves without filling them, then the tighter one, then the one on fewer nodes. The usual choice is one of
-the ways, and stays unless another is better.
+begins fewer leaves without filling them, then the tighter one, then the one that fills small holes of nodes and leaves
+whole nodes to larger pods. The usual choice is one of the ways, and stays unless another is better.
 
 Who goes first is not decided here, and the answer depends on nothing but what is free and who follows: no clock, no
 chance. Work is bounded by counting: on a large cluster fewer of those that follow are looked at.

@@ -27,6 +27,7 @@ def test_gangs_in_one_leaf_are_told_from_those_that_are_spread():
     gangs = [landed(2, "0-0", "0-1"), landed(2, "0-2", "1-0"), landed(2, "1-1", "1-2")]
     found = leaves.nearness(gangs, leaf_of, free)
     assert (found.one_leaf_share, found.mean_leaves, found.ideal_leaves) == (0.6667, 1.333, 1.0)
+    assert found.max_leaves == 2
     assert (found.whole_gangs, found.partial_gangs) == (3, 0)
 
 

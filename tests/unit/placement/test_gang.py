@@ -173,6 +173,38 @@ def test_of_spines_that_hold_a_gang_the_one_with_fewer_leaves_is_taken():
     assert (plan.domain, plan.leaves) == ("t", 2)
 
 
+def test_segments_are_divided_as_groups_over_the_fewest_leaves():
+    drawn = {"s": {"a": [8] * 7, "b": [8] * 6, "c": [8] * 4}}
+    plan = racks(drawn).place(GangRequest.of(cards(8), 8, segments=(Segment(4, "leaf"),)))
+    assert Counter(seat.node[0] for seat in plan.seats) in ({"a": 4, "b": 4}, {"a": 4, "c": 4}, {"b": 4, "c": 4})
+    plan = racks(drawn).place(GangRequest.of(cards(8), 10, segments=(Segment(2, "leaf"),)))
+    found = Counter(seat.node[0] for seat in plan.seats)
+    assert (found["c"], sorted(found.values())) == (4, [4, 6])
+
+
+def test_groups_that_are_bound_to_a_spine_stay_in_it():
+    #  Four of a kind in one spine: the leaves are pooled in each spine, not over both.
+    drawn = {"s": {"a": [8] * 3, "b": [8] * 2}, "t": {"c": [8] * 3, "d": [8] * 2}}
+    plan = racks(drawn).place(GangRequest.of(cards(8), 8, segments=(Segment(4, "spine"),)))
+    spines = ["s" if seat.node[0] in "ab" else "t" for seat in plan.seats]
+    assert spines == ["s"] * 4 + ["t"] * 4
+    assert Counter(seat.node[0] for seat in plan.seats) == {"a": 3, "b": 1, "c": 3, "d": 1}
+
+
+def test_roles_are_split_over_the_fewest_leaves():
+    drawn = {"s": {"a": [8] * 5, "b": [8] * 4, "c": [8] * 2}}
+    roles = (Role("leader", cards(8), 1), Role("worker", cards(8), 6))
+    plan = racks(drawn).place(GangRequest(roles, preferred="leaf"))
+    assert plan.leaves == 2
+
+
+def test_nvlink_domains_are_filled_one_after_the_other():
+    names = {f"a{number}": "x" if number <= 3 else "y" for number in range(1, 7)}
+    cluster = racks({"s": {"a": [8] * 6}}, nvlink=names)
+    plan = cluster.place(GangRequest.of(cards(8), 4, required="leaf", preferred=NVLINK))
+    assert sorted(Counter(names[seat.node] for seat in plan.seats).values()) == [1, 3]
+
+
 def test_nodes_are_split_evenly():
     plan = racks({"s": {"a": [8, 8, 8]}}).place(GangRequest.of(cards(2), 6))
     assert on(plan) == {"a1": 3, "a2": 3}
