@@ -47,13 +47,16 @@ CHEAP_NODE_LABEL: Final = "gpu-orchestrator/cheap-node"
 #: on nodes as placement sees them: their GPUs can be had by ResourceClaims
 CLAIMS_LABEL: Final = "kgwe.nvidia.io/resource-claims"
 _CLAIMS_ONLY: Final = Taint(CLAIMS_LABEL, "only", "NoSchedule")
-_SPOT_LABELS: Final[Mapping[str, str]] = {
+#: labels, and keys of taints, that tell a spot node from others; in lower case
+_SPOT: Final[Mapping[str, str]] = {
     "karpenter.sh/capacity-type": "spot",
-    "eks.amazonaws.com/capacityType": "SPOT",
+    "eks.amazonaws.com/capacityType": "spot",
     "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
     "kubernetes.azure.com/scalesetpriority": "spot",
     "node.kubernetes.io/capacity-type": "spot",
-    CHEAP_NODE_LABEL: "true",
+    "node.kubernetes.io/lifecycle": "spot",
+    "gpu-autoscaler.io/capacity-type": "spot",
 }
 _NOBODY: Final[Mapping[str, Places]] = {}
 
@@ -313,7 +316,8 @@ class FleetReader:
             cut=cut,
             reliability=_reliability(gpu_node),
             history=self._history.get(node.metadata.name, 1.0),
-            spot=any(labels.get(key) == value for key, value in _SPOT_LABELS.items()),
+            spot=_is_spot(labels, taints),
+            cheap=labels.get(CHEAP_NODE_LABEL) == "true",
             pieces=divided,
         )
 
@@ -348,6 +352,11 @@ def _held(gpu_node: GPUNode | None, *, shares: bool) -> dict[str, Places]:
         for each in (gpu_node.status.held if gpu_node else ())
         if shares or not each.replicas
     }
+
+
+def _is_spot(labels: Mapping[str, str], taints: Iterable[Taint]) -> bool:
+    said = [*((key, labels[key]) for key in _SPOT if key in labels), *((taint.key, taint.value) for taint in taints)]
+    return any(_SPOT.get(key) == value.lower() for key, value in said)
 
 
 def _same(old: core.Node, new: core.Node) -> bool:

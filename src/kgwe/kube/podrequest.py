@@ -9,6 +9,10 @@ be said in annotations, in the words of GPUWorkload:
     kgwe.nvidia.io/gpu-model: H100
     kgwe.nvidia.io/gpu-architecture: Hopper
     kgwe.nvidia.io/strategy: pack
+    kgwe.nvidia.io/spot-policy: Require                    Avoid, Allow, Require
+
+A pod that says nothing of spot nodes avoids them, unless it may be stopped for others (`kgwe.nvidia.io/preemptible`),
+asks for the cheapest node, or says `gpu-autoscaler.io/spot-ok: "true"`.
 
 A pod that asks for `nvidia.com/gpu.shared` may say how large a share it means; it then goes to nodes that divide their
 cards like that:
@@ -26,7 +30,7 @@ from kgwe.kube import translate
 from kgwe.model import amounts
 from kgwe.model import pieces as shares
 from kgwe.placement.constraints import Constraints
-from kgwe.placement.node import Gpus, Preference, Request, piece_milli
+from kgwe.placement.node import Gpus, Preference, Request, SpotPolicy, piece_milli
 from kgwe.placement.ranking import Strategy, parse_strategy
 
 if TYPE_CHECKING:
@@ -43,6 +47,9 @@ MODEL: Final = f"{_PREFIX}gpu-model"
 ARCHITECTURE: Final = f"{_PREFIX}gpu-architecture"
 STRATEGY: Final = f"{_PREFIX}strategy"
 SHARE: Final = f"{_PREFIX}gpu-share"
+SPOT_POLICY: Final = f"{_PREFIX}spot-policy"
+SPOT_OK: Final = "gpu-autoscaler.io/spot-ok"
+PREEMPTIBLE: Final = f"{_PREFIX}preemptible"
 # Gigabytes, or gigabytes per second: more than any card has, and few enough for every array they are compared with.
 _LARGEST_NUMBER: Final = 10**6
 
@@ -82,6 +89,7 @@ def read(pod: core.Pod, *, pieces: int = 0) -> PodAsk:
             constraints=Constraints(
                 tuple(sorted(pod.spec.nodeSelector.items())), affinity, translate.tolerations(pod.spec)
             ),
+            spot=spot_policy(said, strategy=strategy),
         ),
         amounts=wanted,
         strategy=parse_strategy(strategy) if strategy else None,
@@ -128,6 +136,23 @@ def _share(count: int, said: str, pieces: int) -> int:
     if not pieces:
         raise errors.Permanent(f"asks for {amounts.SHARED}, which no node offers; or say how large: annotation {SHARE}")
     return piece_milli(pieces)
+
+
+def spot_policy(
+    said: Mapping[str, str], *, policy: str = "", preemptible: bool = False, strategy: str = ""
+) -> SpotPolicy:
+    """What work says of spot nodes, by its spec (`policy`) or by annotations. When it says nothing, they are avoided
+    unless it may be stopped anyway, or is to be cheap."""
+    text = policy or said.get(SPOT_POLICY, "")
+    if not text and (is_fine := str(said.get(SPOT_OK, "")).lower()) in ("true", "false"):
+        text = SpotPolicy.ALLOW if is_fine == "true" else SpotPolicy.AVOID
+    if not text:
+        is_easy = preemptible or said.get(PREEMPTIBLE) == "true" or strategy == Strategy.COST_OPTIMIZED
+        return SpotPolicy.ALLOW if is_easy else SpotPolicy.AVOID
+    try:
+        return SpotPolicy(text)
+    except ValueError:
+        raise errors.Permanent(f"annotation {SPOT_POLICY}: {text!r} is none of {', '.join(SpotPolicy)}") from None
 
 
 def _preference(said: Mapping[str, str]) -> Preference:

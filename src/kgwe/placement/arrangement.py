@@ -128,5 +128,6 @@ class Arrangement:
         home = party.homes.get(member)
         near = np.zeros(len(found), np.int64) if home is None else party.bonds.rungs.steps_from(home)[found]
         free = np.bitwise_count(self._fitter.snapshot.free[found])
-        ordered: list[int] = found[np.lexsort((found, free, near))].tolist()
+        spot = self._fitter.avoided(party.requests[member], found)
+        ordered: list[int] = found[np.lexsort((found, free, spot, near))].tolist()
         return ordered

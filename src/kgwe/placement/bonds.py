@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kgwe.model import domains
 from kgwe.placement import gang_room
 from kgwe.placement.gang_request import CLUSTER, Hardware
-from kgwe.placement.node import CARD_MILLI, Gpus
+from kgwe.placement.node import CARD_MILLI
+from kgwe.placement.uniformity import names_arch, names_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from kgwe.placement.ladder import Ladder, Ladders
     from kgwe.placement.node import Shape
     from kgwe.placement.snapshot import Snapshot
-
-
-_NO_GPUS: Final = Gpus()
 
 
 def flat(snapshot: Snapshot) -> Tree:
@@ -81,15 +79,15 @@ class Bonds:
         self._leaf[ladder.node] = ladder.leaf
         self.bonds = list(_bonds(ladder, gang, members)) if gang is not None else []
         self._milli = _milli(ladders.snapshot.shapes, gang, members) if gang is not None else []
-        snapshot = ladders.snapshot
-        models = {model: i for i, model in enumerate(dict.fromkeys(shape.model for shape in snapshot.shapes))}
-        self._model = np.array([models[shape.model] for shape in snapshot.shapes], np.int64)[snapshot.shape]
-        self._alike = _alike(gang, members) if gang is not None and len(models) > 1 else frozenset()
+        kinds = ladders.snapshot.kinds
+        self._kind, self._arch = kinds.of_node, kinds.arch_of_node
+        self._alike = _alike(gang, members) if gang is not None and len(kinds.all) > 1 else frozenset()
+        self._of_one_arch = _of_one_arch(gang, members) if gang is not None and len(kinds.archs) > 1 else []
 
     @property
     def is_simple(self) -> bool:
         """Whether the gang is bound as a whole only, so that nothing is gained by moving a member that could stay."""
-        return not self._alike and all(bond == self.bonds[0] for bond in self.bonds)
+        return not self._alike and not self._of_one_arch and all(bond == self.bonds[0] for bond in self.bonds)
 
     def allowed(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
         """Nodes where the member would be with those it is bound to; `placed`: member -> node."""
@@ -124,7 +122,10 @@ class Bonds:
             return allowed
         if member in self._alike:
             mates = [node for other, node in placed.items() if other in self._alike]
-            allowed &= self._model == self._model[mates[0]] if mates else True
+            allowed &= self._kind == self._kind[mates[0]] if mates else True
+        for together in self._of_one_arch:
+            mates = [node for other, node in placed.items() if other in together] if member in together else []
+            allowed &= self._arch == self._arch[mates[0]] if mates else True
         if gang.max_pods_per_node:
             full = [node for node, pods in Counter(placed.values()).items() if pods >= gang.max_pods_per_node]
             allowed[full] = False
@@ -159,15 +160,27 @@ class Bonds:
 
 
 def _alike(gang: GangRequest, members: int) -> frozenset[int]:
-    """Members whose cards are of one model."""
+    """Members whose nodes are of one kind."""
     found: set[int] = set()
     first = 0
     for role in gang.roles if gang.hardware is Hardware.SAME else ():
         count = min(role.replicas, members - first)
-        if role.request.gpus != _NO_GPUS and not role.request.model:
+        if not names_model(role.request):
             found.update(range(first, first + count))
         first += count
     return frozenset(found)
+
+
+def _of_one_arch(gang: GangRequest, members: int) -> list[frozenset[int]]:
+    """Role by role, members that stay on one CPU architecture."""
+    found: list[frozenset[int]] = []
+    first = 0
+    for role in gang.roles if gang.hardware is not Hardware.ANY else ():
+        count = min(role.replicas, members - first)
+        if not names_arch(role.request.constraints):
+            found.append(frozenset(range(first, first + count)))
+        first += count
+    return found
 
 
 def _milli(shapes: Sequence[Shape], gang: GangRequest, members: int) -> list[int]:

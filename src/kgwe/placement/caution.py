@@ -16,6 +16,7 @@ import numpy as np
 
 from kgwe.placement.engine import Decision
 from kgwe.placement.gang_plan import GangPlan
+from kgwe.placement.node import SpotPolicy
 from kgwe.placement.ranking import Strategy
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ def pod(engine: Engine, request: Request, strategy: Strategy, found: Decision | 
     if least >= CUTOFFS[0] or not is_exposed(request.gpus.count, expected_s):
         return found, ""
     for cutoff in (each for each in CUTOFFS if least < each):
-        among = np.flatnonzero(snapshot.reliability >= cutoff)
+        reliable = snapshot.reliability >= cutoff
+        if request.spot is SpotPolicy.AVOID and not snapshot.spot[found.node]:
+            reliable &= ~snapshot.spot
+        among = np.flatnonzero(reliable)
         other = engine.decide(request, strategy=strategy, among=among)
         if isinstance(other, Decision) and _is_as_good_for_one(snapshot, other, found):
             return other, f", kept off {_named(snapshot, [found.node], cutoff)}"

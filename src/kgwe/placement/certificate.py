@@ -6,8 +6,8 @@ it leads to. Nothing is guessed, so "no change found" is an answer too.
     LowerLevel        the required level, one step at a time           RelaxWiring     links between a pod's own cards
     FewerReplicas     as many as fit                                   RelaxNetwork    GB/s between nodes
     OtherModel        any GPU model and architecture                   RelaxSegment    groups that must stay together
-    MixModels         cards of several models                          RelaxSpread     limits per leaf and per node
-    TolerateSpot      the taints of spot nodes
+    MixModels         several models, or CPU arch                       RelaxSpread     limits per leaf and per node
+    TolerateSpot      the taints of spot nodes                         AllowOnDemand   nodes that are not spot
     Evict             work of lower priority: what `kgwe.placement.preempt` would stop
 
 The reason names what binds: the first of network, segments, limits, wiring, model, taints and level whose change alone
@@ -26,7 +26,7 @@ from kgwe.placement import preempt
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import CLUSTER, Hardware
-from kgwe.placement.node import Preference
+from kgwe.placement.node import Preference, SpotPolicy
 from kgwe.placement.preempt import Evictable
 from kgwe.placement.running import Cost
 from kgwe.placement.taints import Toleration
@@ -59,6 +59,8 @@ class GangReason(enum.StrEnum):
     MODELS_DIFFER = "ModelsDiffer"
     """There is room, but not on cards of one model, which the gang demands."""
     NODES_TAINTED = "NodesTainted"
+    NOT_ON_SPOT = "NotOnSpot"
+    """There is room, but not on spot nodes, which the gang requires."""
     ROLES_DO_NOT_FIT_TOGETHER = "RolesDoNotFitTogether"
     """Each role would fit alone; no way was found to place them together, which is not a proof that there is none."""
 
@@ -73,6 +75,7 @@ class ChangeKind(enum.StrEnum):
     OTHER_MODEL = "OtherModel"
     MIX_MODELS = "MixModels"
     TOLERATE_SPOT = "TolerateSpot"
+    ALLOW_ON_DEMAND = "AllowOnDemand"
     LOWER_LEVEL = "LowerLevel"
     FEWER_REPLICAS = "FewerReplicas"
     EVICT = "Evict"
@@ -172,7 +175,8 @@ _REASONS: Final[Mapping[GangReason, str]] = {
     GangReason.TOO_MANY_PER_DOMAIN: "its own limits per leaf or per node leave too little room",
     GangReason.WIRING_NOT_MET: "cards are free, but not wired as its pods require",
     GangReason.WRONG_GPU_MODEL: "there is room on other GPU models only",
-    GangReason.MODELS_DIFFER: "there is room, but not on cards of one model",
+    GangReason.MODELS_DIFFER: "there is room, but not on nodes of one GPU model and CPU architecture",
+    GangReason.NOT_ON_SPOT: "there is room, but not on spot nodes",
     GangReason.NODES_TAINTED: "there is room on spot nodes only, whose taints it does not tolerate",
     GangReason.ROLES_DO_NOT_FIT_TOGETHER: "each role would fit alone, but no way was found to place them together",
 }
@@ -185,6 +189,7 @@ _BINDING: Final[Mapping[ChangeKind, GangReason]] = {
     ChangeKind.OTHER_MODEL: GangReason.WRONG_GPU_MODEL,
     ChangeKind.MIX_MODELS: GangReason.MODELS_DIFFER,
     ChangeKind.TOLERATE_SPOT: GangReason.NODES_TAINTED,
+    ChangeKind.ALLOW_ON_DEMAND: GangReason.NOT_ON_SPOT,
     ChangeKind.LOWER_LEVEL: GangReason.NO_DOMAIN_LARGE_ENOUGH,
 }
 
@@ -217,7 +222,7 @@ def certify(search: GangSearch, gang: GangRequest, missing: Missing, evictable: 
 def _changes(search: GangSearch, gang: GangRequest, missing: Missing, evictable: Evictable | None) -> Iterator[Change]:
     tried = [
         *_relaxed(gang),
-        *_models(gang),
+        *_models(search, gang),
         *_spot(search, gang),
         *_levels(search, gang),
         *_fewer(gang, missing),
@@ -289,15 +294,21 @@ def _relaxed(gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.RELAX_WIRING, text, changed
 
 
-def _models(gang: GangRequest) -> Iterator[_Tried]:
+def _models(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
     if any(role.request.model or role.request.architecture for role in gang.roles):
         yield ChangeKind.OTHER_MODEL, "accept {models}", gang.with_requests(model="", architecture="")
     if gang.hardware is Hardware.SAME:
         changed = dataclasses.replace(gang, hardware=Hardware.PREFER_SAME)
         yield ChangeKind.MIX_MODELS, "mix {models} (the slowest card sets the pace)", changed
+    if gang.hardware is not Hardware.ANY and len(search.fitter.snapshot.kinds.archs) > 1:
+        changed = dataclasses.replace(gang, hardware=Hardware.ANY)
+        yield ChangeKind.MIX_MODELS, "mix CPU architectures ({models})", changed
 
 
 def _spot(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
+    if any(role.request.spot is SpotPolicy.REQUIRE for role in gang.roles):
+        text = "use nodes that are not spot too (spotPolicy Allow)"
+        yield ChangeKind.ALLOW_ON_DEMAND, text, gang.with_requests(spot=SpotPolicy.ALLOW)
     taints = {taint for node in search.fitter.snapshot.nodes if node.spot for taint in node.taints}
     extra = tuple(Toleration(t.key, "Equal", t.value, t.effect) for t in sorted(taints, key=repr))
     if not extra:

@@ -237,7 +237,7 @@ class Engine:
     def _draw(view: _View, rng: np.random.Generator | None) -> int:
         if rng is None:
             raise errors.InvariantBroken("the strategy random was asked for without a source of randomness")
-        fitting = np.flatnonzero(view.codes == int(Verdict.FITS))
+        fitting = np.flatnonzero(view.rank == view.rank.max())
         return int(fitting[rng.integers(len(fitting))])
 
     # --- what is kept -----------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 
 from kgwe.placement import cardsets, subset
-from kgwe.placement.node import CARD_MILLI, Gpus, Preference, Request, piece_milli
+from kgwe.placement.node import CARD_MILLI, Gpus, Preference, Request, SpotPolicy, piece_milli
 from kgwe.placement.snapshot import Grant
 
 if TYPE_CHECKING:
@@ -192,6 +192,8 @@ class Fitter:
         for verdict, property_wanted in by_shape:
             codes[~snapshot.shape_meets(property_wanted)[snapshot.shape]] = verdict
         codes[~snapshot.labels.allowed(request.constraints)] = Verdict.NOT_ALLOWED
+        if request.spot is SpotPolicy.REQUIRE:
+            codes[~snapshot.spot] = Verdict.NOT_ALLOWED
         codes[~snapshot.ready] = Verdict.NOT_READY
         return codes
 
@@ -260,6 +262,13 @@ class Fitter:
     def usual_pieces(self) -> int:
         """How most nodes that share their cards divide them; 0 when none does."""
         return self.divisions[0] if self.divisions else 0
+
+    def avoided(self, request: Request, nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of these nodes the pod uses only where no other will do."""
+        if request.spot is SpotPolicy.AVOID:
+            spot: NDArray[np.bool_] = self.snapshot.spot[nodes]
+            return spot
+        return np.zeros(len(nodes), np.bool_)
 
     # --- room -------------------------------------------------------------------------------------------
 

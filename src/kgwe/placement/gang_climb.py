@@ -18,8 +18,8 @@ import numpy as np
 from kgwe.model import bandwidth
 from kgwe.placement import gang_follow, gang_score, gang_seats, gang_split
 from kgwe.placement.gang_plan import GangPlan, Look, Missing
-from kgwe.placement.gang_request import NONE_FOLLOW, NVLINK, Following, Strategy
-from kgwe.placement.gang_room import GangRoom
+from kgwe.placement.gang_request import NONE_FOLLOW, NVLINK, Strategy
+from kgwe.placement.gang_room import ALL_NODES, GangRoom, Scope
 from kgwe.placement.node import Preference
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kgwe.placement.gang_seats import Seating
 
     Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 # Domains of a level that are divided to the end and compared by their rings.
 _SHORTLIST: Final = 8
@@ -53,21 +52,13 @@ class _Found(NamedTuple):
 class Climb:
     """One gang's way up the ladder."""
 
-    def __init__(
-        self,
-        context: GangSearch,
-        gang: GangRequest,
-        model: str = "",
-        avoid: Mask | None = None,
-        following: Following = NONE_FOLLOW,
-    ) -> None:
-        """`model`: the only GPU model that roles which name none may have; empty: any. `avoid`: nodes not to use."""
+    def __init__(self, context: GangSearch, gang: GangRequest, scope: Scope = ALL_NODES) -> None:
         self.context = context
-        self.following = following if gang_follow.is_eligible(gang) else NONE_FOLLOW
+        self.following = scope.following if gang_follow.is_eligible(gang) else NONE_FOLLOW
         self.fitter = context.fitter
         self.gang = gang
         self.ladder = context.ladders.of(gang.named_levels)
-        self.room = GangRoom(self.fitter, self.ladder, gang, model, avoid)
+        self.room = GangRoom(self.fitter, self.ladder, gang, scope)
         self.top = self.ladder.index(gang.required) if gang.required else self.ladder.top
         self.preferred = self.ladder.index(gang.preferred) if gang.preferred else self.ladder.top
         self.by_rate = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)

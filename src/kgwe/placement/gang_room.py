@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kgwe.placement import gang_split
 from kgwe.placement.fit import Verdict
-from kgwe.placement.node import CARD_MILLI, Gpus
+from kgwe.placement.gang_request import NONE_FOLLOW
+from kgwe.placement.node import CARD_MILLI, SpotPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,33 +18,51 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fit import Fitter
-    from kgwe.placement.gang_request import GangRequest
+    from kgwe.placement.gang_request import Following, GangRequest
     from kgwe.placement.ladder import Ladder
     from kgwe.placement.node import Request, Shape
+    from kgwe.placement.uniformity import Kind
 
     Ints = NDArray[np.int64]
 
-_NO_GPUS: Final = Gpus()
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which nodes a gang may use, beyond what its pods say themselves, and who comes after it."""
+
+    #: None: any
+    kind: Kind | None = None
+    avoid: NDArray[np.bool_] | None = None
+    #: no spot nodes for roles that avoid them
+    spares_spot: bool = False
+    following: Following = NONE_FOLLOW
+
+
+ALL_NODES: Final = Scope()
 
 
 class GangRoom:
     """Capacities of the domains for the roles of one gang, as the snapshot is when they are first asked for."""
 
-    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest, model: str = "",
-                 avoid: NDArray[np.bool_] | None = None) -> None:  # fmt: skip
-        """`model`: the only GPU model that roles which name none may have; empty: any. `avoid`: nodes without room."""
-        self._avoid = None if avoid is None else avoid[ladder.node]
+    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest, scope: Scope = ALL_NODES) -> None:
+        self._scope = scope
+        self._avoid = None if scope.avoid is None else scope.avoid[ladder.node]
         self._fitter = fitter
         self._ladder = ladder
         self._gang = gang
         shapes = fitter.snapshot.shapes
-        same = np.array([not model or shape.model == model for shape in shapes], np.bool_)
-        self._same_model: NDArray[np.bool_] = same[fitter.snapshot.shape[ladder.node]]
+        self._of_kind = [self._kind_mask(role.request) for role in gang.roles]
+        """Role -> places of the kind of node it may use; None: all."""
         self.units = [gang_split.units(ladder, role) for role in gang.roles]
         self.pod_milli = [most_milli(role.request, shapes) for role in gang.roles]
         """Role -> GPU of one of its pods."""
         self._nobody = np.zeros(len(ladder.node), np.int64)
         self._known: dict[tuple[int, int], list[Ints]] = {}
+
+    def _kind_mask(self, request: Request) -> NDArray[np.bool_] | None:
+        kind = self._scope.kind
+        mask = None if kind is None else self._fitter.snapshot.kinds.allowed(kind, request)
+        return None if mask is None else mask[self._ladder.node]
 
     def capacity(self, role: int, rung: int) -> list[Ints]:
         """Per rung up to this one, what each domain takes of the role when the gang's domain is of this rung."""
@@ -63,8 +83,8 @@ class GangRoom:
         if not request.gpus.count:
             return self._fitter.room(request)[nodes].astype(np.int64)
         fits = self._fitter.when_empty(request)[nodes] == Verdict.FITS
-        if not request.model:
-            fits &= self._same_model
+        if (mine := self._of_kind[role]) is not None:
+            fits &= mine
         return np.where(fits, self._ladder.cards // request.gpus.count, 0)
 
     def most_when_empty(self, role: int, top: int) -> int:
@@ -85,10 +105,12 @@ class GangRoom:
         gang, ladder = self._gang, self._ladder
         request = gang.roles[role].request
         room = self._fitter.room(request)[ladder.node].astype(np.int64)
-        if not request.model and request.gpus != _NO_GPUS:
-            room[~self._same_model] = 0
+        if (mine := self._of_kind[role]) is not None:
+            room[~mine] = 0
         if self._avoid is not None:
             room[self._avoid] = 0
+        if self._scope.spares_spot and request.spot is SpotPolicy.AVOID:
+            room[self._fitter.snapshot.spot[ladder.node]] = 0
         if gang.min_network_gb_per_s:
             room[ladder.reach_gb_per_s(rung) < gang.min_network_gb_per_s] = 0
         return self._limited(room, loads)

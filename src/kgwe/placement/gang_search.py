@@ -10,8 +10,11 @@ holds that many: size first, then nearness.
 
 A gang that is exposed is kept off unreliable nodes where that costs it nothing (`kgwe.placement.caution`).
 
-A gang that talks is as fast as its slowest card. So each GPU model is tried by itself first; the models are mixed when
-none alone will do and the gang does not forbid it (`Hardware`).
+Each kind of node (CPU architecture, GPU model) is tried by itself first; they are mixed when none alone will do and the
+gang does not forbid it (`kgwe.placement.uniformity`).
+
+Roles that avoid spot nodes (`SpotPolicy`) get none where all of the gang can be placed without them at no higher level,
+or with at least half the bandwidth. Otherwise spot nodes are as good as any.
 """
 
 from __future__ import annotations
@@ -19,27 +22,31 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from kgwe.placement import caution, ring
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_climb import Climb
 from kgwe.placement.gang_follow import Ahead
 from kgwe.placement.gang_plan import DomainWeights, GangPlan, Missing
-from kgwe.placement.gang_request import NONE_FOLLOW, NVLINK, Hardware, Strategy
+from kgwe.placement.gang_request import NONE_FOLLOW, NVLINK, Strategy
+from kgwe.placement.gang_room import Scope
 from kgwe.placement.ladder import Ladders
-from kgwe.placement.node import Gpus
+from kgwe.placement.node import SpotPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
     from numpy.typing import NDArray
 
     from kgwe.model.domains import Tree
     from kgwe.placement.fit import Fitter
     from kgwe.placement.gang_request import Following, GangRequest
+    from kgwe.placement.uniformity import Kind
 
 __all__ = ["GangSearch", "Missing"]
 
-_NO_GPUS: Final = Gpus()
+# To stay off spot nodes is worth half the bandwidth.
+_WORTH: Final = 0.5
 
 
 class GangSearch:
@@ -65,63 +72,77 @@ class GangSearch:
 
     def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
         """The place of the gang, or why there is none; of places as near, one that leaves most to those that follow."""
-        found = self._wished(gang, following)
+        found, scope = self._sparing_spot(gang, Scope(following=following))
         if self._is_all_well or not gang.exposed or isinstance(found, Missing):
             return found
-        return caution.gang(self.fitter.snapshot, found, lambda avoid: self._wished(gang, following, avoid))
+        return caution.gang(
+            self.fitter.snapshot, found, lambda avoid: self._wished(gang, dataclasses.replace(scope, avoid=avoid))
+        )
 
-    def _wished(
-        self, gang: GangRequest, following: Following, avoid: NDArray[np.bool_] | None = None
-    ) -> GangPlan | Missing:
-        found = self._find(gang, following, avoid)
+    def _sparing_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Missing, Scope]:
+        """The plan without spot nodes for roles that avoid them, where there is one that is good enough."""
+        found, spot = self._wished(gang, scope), self.fitter.snapshot.spot
+        avoiding = {role.name for role in gang.roles if role.request.spot is SpotPolicy.AVOID}
+        if isinstance(found, Missing) or not avoiding or not spot.any():
+            return found, scope
+        sparing = dataclasses.replace(scope, spares_spot=True)
+        if not any(spot[seat.grant.node] for seat in found.seats if seat.role in avoiding):
+            return found, sparing
+        other = self._wished(gang, sparing)
+        return (other, sparing) if self._is_worth_it(gang, other, found) else (found, scope)
+
+    def _is_worth_it(self, gang: GangRequest, other: GangPlan | Missing, found: GangPlan) -> bool:
+        """Whether to take the plan without spot nodes: it has all pods, keeps the preferred level, and is at the same
+        level or a lower one, or has at least half the bandwidth."""
+        if isinstance(other, Missing) or len(other.seats) < len(found.seats) or other.prefers < found.prefers:
+            return False
+        ladder = self.ladders.of(gang.named_levels)
+        is_as_near = ladder.index(other.level) <= ladder.index(found.level)
+        return is_as_near or other.ring.gb_per_s >= found.ring.gb_per_s * _WORTH
+
+    def _wished(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
+        found = self._find(gang, scope)
         if isinstance(found, GangPlan) and not found.prefers and gang.preferred == NVLINK:
             # Levels that NVLink domains cross were left out for a wish that could not be granted: they count again.
-            plain = self._find(dataclasses.replace(gang, preferred=""), following, avoid)
+            plain = self._find(dataclasses.replace(gang, preferred=""), scope)
             if isinstance(plain, GangPlan) and len(plain.seats) == len(found.seats):
                 return dataclasses.replace(plain, prefers=False)
         return found
 
-    def _find(
-        self, gang: GangRequest, following: Following, avoid: NDArray[np.bool_] | None = None
-    ) -> GangPlan | Missing:
-        models = self._models(gang)
-        if not models:
-            return Climb(self, gang, avoid=avoid, following=following).search()
-        found = [Climb(self, gang, model, avoid, following).search() for model in models]
-        plans = [each for each in found if isinstance(each, GangPlan)]
-        if plans:
-            plans = [each if each.because or each.leaves == 1 else _of_one_model(each) for each in plans]
-            ladder = self.ladders.of(gang.named_levels)
-            return min(plans, key=lambda plan: (-len(plan.seats), ladder.index(plan.level), *_demerits(plan)))
-        if gang.hardware is Hardware.SAME:
-            return min((each for each in found if isinstance(each, Missing)), key=lambda miss: miss.needed - miss.room)
-        return Climb(self, gang, avoid=avoid, following=following).search()
+    def _find(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
+        missing: list[Missing] = []
+        for stage in self._stages(gang):
+            found = [Climb(self, gang, dataclasses.replace(scope, kind=kind)).search() for kind in stage]
+            plans = [each for each in found if isinstance(each, GangPlan)]
+            if plans:
+                plans = [_explained(each, stage) for each in plans]
+                return min(plans, key=lambda plan: self._order(gang, plan))
+            missing = [each for each in found if isinstance(each, Missing)]
+        return min(missing, key=lambda miss: miss.needed - miss.room)
+
+    def _stages(self, gang: GangRequest) -> list[list[Kind | None]]:
+        fitter = self.fitter
+        return fitter.snapshot.kinds.stages(gang, lambda request: fitter.when_empty(request) == Verdict.FITS)
+
+    def _order(self, gang: GangRequest, plan: GangPlan) -> tuple[float, ...]:
+        """Which of the kinds of node: the least is the best."""
+        talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
+        rate = plan.ring.gb_per_s if talks else 0.0
+        level = self.ladders.of(gang.named_levels).index(plan.level)
+        return (-len(plan.seats), level, plan.leaves, -rate, -plan.score.total)
 
     def holds(self, gang: GangRequest) -> bool:
         """Whether there is a place; much faster than finding it for a gang of equal pods."""
         if len(gang.roles) > 1 or gang.min_network_gb_per_s:
             return isinstance(self.find(gang), GangPlan)
-        models = self._models(gang) if gang.hardware is Hardware.SAME else []
-        return any(Climb(self, gang, model).has_room() for model in models or [""])
-
-    def _models(self, gang: GangRequest) -> list[str]:
-        """The GPU models to try one by one; none when there is no choice, or mixing them is as good."""
-        talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
-        if gang.hardware is Hardware.ANY or (gang.hardware is Hardware.PREFER_SAME and not talks):
-            return []
-        snapshot = self.fitter.snapshot
-        shapes: set[int] = set()
-        for role in gang.roles:
-            if role.request.gpus != _NO_GPUS and not role.request.model:
-                fits = self.fitter.when_empty(role.request) == Verdict.FITS
-                shapes.update(np.unique(snapshot.shape[fits]).tolist())
-        models = sorted({snapshot.shapes[shape].model for shape in shapes})
-        return models if len(models) > 1 else []
+        # What a stage does not hold, the ones before it hold neither.
+        last = self._stages(gang)[-1]
+        return any(Climb(self, gang, Scope(kind)).has_room() for kind in last)
 
 
-def _of_one_model(plan: GangPlan) -> GangPlan:
-    return dataclasses.replace(plan, because="kept to one GPU model")
-
-
-def _demerits(plan: GangPlan) -> tuple[int, float, float]:
-    return plan.leaves, -plan.ring.gb_per_s, -plan.score.total
+def _explained(plan: GangPlan, stage: Sequence[Kind | None]) -> GangPlan:
+    """The plan with why it is on several leaves, where other kinds of node might have held it on one."""
+    if len(stage) == 1 or plan.because or plan.leaves == 1:
+        return plan
+    words = "GPU model" if any(kind is not None and kind.model for kind in stage) else "CPU architecture"
+    return dataclasses.replace(plan, because=f"kept to one {words}")

@@ -30,6 +30,17 @@ class Preference(enum.StrEnum):
     SAME_PCIE_SWITCH = "SamePCIeSwitch"
 
 
+class SpotPolicy(enum.StrEnum):
+    """Whether a pod runs on spot nodes, which their provider may take back at any time."""
+
+    AVOID = "Avoid"
+    """Only where no other node will do."""
+    ALLOW = "Allow"
+    """As on any other node."""
+    REQUIRE = "Require"
+    """Nowhere else."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """What equal nodes share: their cards and the wiring between them."""
@@ -68,7 +79,10 @@ class Node:
     #: card -> the slices it is cut into; a card that is cut is never given whole or shared
     cut: Mapping[int, tuple[Placement, ...]] = field(default_factory=dict)
     price_micro_per_hour: int | None = None
+    #: its provider may take it back at any time
     spot: bool = False
+    #: its operator declared it cheap
+    cheap: bool = False
     #: 0..1; 1: no trouble is known (`kgwe.model.reliability`)
     reliability: float = 1.0
     #: 0..1: how well workloads ended in its network domain; 1: no loss is known (`kgwe.model.outcomes`)
@@ -122,3 +136,4 @@ class Request:
     model: str = ""
     architecture: str = ""
     constraints: Constraints = ANYWHERE
+    spot: SpotPolicy = SpotPolicy.ALLOW

@@ -86,6 +86,8 @@ class Ask:
     expected_s: float | None = None
     #: it had a place and lost it: before all others of its priority
     first_claim: bool = False
+    #: its pods are replicas of a service: where they are several, one failure should take away least
+    serves: bool = False
     #: roles of unequal pods; None: `pods` equal ones
     gang: GangRequest | None = None
     #: the same gang where it would rather be: tried first
@@ -219,7 +221,8 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
             if pods == 1:
                 break
             wanted = {**ask.amounts, amounts.GPU: per_pod}
-            return replace(ask, request=request, pods=pods, amounts=wanted, divisible=False)
+            strategy = "distributed" if ask.serves and ask.strategy in ("", Strategy.SCORE) else ask.strategy
+            return replace(ask, request=request, pods=pods, amounts=wanted, divisible=False, strategy=strategy)
     return replace(ask, divisible=False)
 
 
@@ -271,6 +274,8 @@ def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | No
         return refused(place.fitter, ask, everywhere)
     snapshot = place.snapshot
     fitting = np.flatnonzero(place.engine.verdicts(ask.request) == Verdict.FITS)
+    avoided = place.fitter.avoided(ask.request, fitting)
+    fitting = fitting if avoided.all() else fitting[~avoided]
     candidates = [
         Candidate(node.name, int(snapshot.free[number]).bit_count(), node.shape.cards, node.labels)
         for number in fitting.tolist()

@@ -4,10 +4,12 @@
     pack           the fullest node, by share of its GPUs in use
     spread         the emptiest node, by share
     leastLoaded    the node with most GPU left, in cards
-    costOptimized  the lowest price per card and hour; nodes without a known price after all others, of these spot first
+    costOptimized  the lowest price per card and hour; nodes without a known price after all others, of these spot nodes
+                   and those declared cheap first
     random         any, each as likely as the other
 
-All but random fall back on the score where their own measure is equal.
+All but random fall back on the score where their own measure is equal. Whatever the strategy, spot nodes come after all
+others for work that avoids them (`SpotPolicy`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
+from kgwe.placement.node import SpotPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 # One step of a strategy's own measure outweighs every score (0..100).
 _STEP: Final = 1000.0
+# More than any rank, which stays below 10^9; a power of two this large still tells ranks of spot nodes apart to 10^-5.
+_BEHIND: Final = 2.0**36
 # Shares are compared to a thousandth of a percent.
 _SHARE_STEPS: Final = 1000.0
 
@@ -67,11 +72,22 @@ class Ranking:
     def __init__(self, nodes: Sequence[Node], scorer: Scorer) -> None:
         self._scorer = scorer
         self._cheapness = _cheapness(nodes)
+        self._spot = np.array([node.spot for node in nodes], np.bool_)
+        self._has_spot = bool(self._spot.any())
 
     def rank(
         self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
     ) -> Floats:
         """For each of these nodes, assuming that the pod fits there."""
+        rank = self._plain(strategy, request, nodes, parts, score)
+        if self._has_spot and request.spot is SpotPolicy.AVOID:
+            return rank - np.where(self._spot[nodes], _BEHIND, 0.0)
+        return rank
+
+    def _plain(
+        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
+    ) -> Floats:
+        """By the strategy alone."""
         match strategy:
             case Strategy.SCORE:
                 single = request.gpus.count == 1 or request.gpus.milli > 0
@@ -99,7 +115,7 @@ def _cheapness(nodes: Sequence[Node]) -> Floats:
         ],
         np.float64,
     )
-    is_spot = np.array([node.spot for node in nodes], np.float64)
+    is_cheap = np.array([node.spot or node.cheap for node in nodes], np.float64)
     unique, place = np.unique(prices, return_inverse=True)
     rank = (len(unique) - place).astype(np.float64)
-    return np.where(np.isinf(prices), is_spot - 1, rank)
+    return np.where(np.isinf(prices), is_cheap - 1, rank)

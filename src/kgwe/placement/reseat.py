@@ -109,7 +109,8 @@ class Reseating:
         return len(self._bonds.rungs.names) - 1 if steps is None else int(steps[node])
 
     def _places(self, member: int, placed: Mapping[int, int], rung: int, waiting: Sequence[int]) -> list[int]:
-        """Nodes up to the rung that take the member, the nearest first, then the most reliable, then the fullest."""
+        """Nodes up to the rung that take the member: the nearest first, then those that are not spot where it avoids
+        spot, then the most reliable, then the fullest."""
         request = self._requests[member]
         steps = self._steps.get(member)
         nodes = self._usable & self._bonds.allowed(member, placed)
@@ -122,7 +123,8 @@ class Reseating:
         free = np.bitwise_count(self._fitter.snapshot.free[found])
         near = np.zeros(len(found), np.int64) if steps is None else steps[found]
         doubt = caution.doubt(self._fitter.snapshot, found)
-        ordered: list[int] = found[np.lexsort((found, free, doubt, near))].tolist()
+        spot = self._fitter.avoided(request, found)
+        ordered: list[int] = found[np.lexsort((found, free, doubt, spot, near))].tolist()
         return ordered
 
     def _alike(self, request: Request, waiting: Sequence[int]) -> frozenset[int]:

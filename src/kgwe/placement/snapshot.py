@@ -10,6 +10,7 @@ which nodes are newer than what it has seen.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from kgwe import errors
 from kgwe.model import gpu
 from kgwe.placement.constraints import LabelIndex
 from kgwe.placement.node import CARD_MILLI
+from kgwe.placement.uniformity import Kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,6 +104,8 @@ class Snapshot:
     reliability: NDArray[np.float64]
     #: node -> how well work has fared there, 0..1: its reliability and what became of workloads in its domain
     history: NDArray[np.float64]
+    #: node -> whether its provider may take it back at any time
+    spot: NDArray[np.bool_]
     #: node -> cards and shares that overcommitted pods have coming; profile -> node -> slices
     owed: NDArray[np.int32]
     owed_shares: NDArray[np.int32]
@@ -150,6 +154,7 @@ class Snapshot:
             free_slices=free_slices,
             reliability=np.array([node.reliability for node in listed], dtype=np.float64),
             history=np.array([node.reliability * node.history for node in listed], dtype=np.float64),
+            spot=np.array([node.spot for node in listed], dtype=np.bool_),
             owed=np.zeros(len(listed), dtype=np.int32),
             owed_shares=np.zeros(len(listed), dtype=np.int32),
             changed=np.zeros(len(listed), dtype=np.int64),
@@ -157,6 +162,11 @@ class Snapshot:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    @functools.cached_property
+    def kinds(self) -> Kinds:
+        """Nodes by CPU architecture and GPU model."""
+        return Kinds(self.nodes)
 
     def newer_than(self, version: int) -> NDArray[np.intp]:
         """Nodes changed since `version`."""

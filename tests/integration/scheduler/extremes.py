@@ -341,7 +341,7 @@ class Extremes:
 
 
 _OWN_WORDS: Final = (
-    "topology-preference", "min-bandwidth-gbps", "min-memory-gb", "gpu-model", "gpu-architecture", "strategy",
+    "topology-preference", "min-bandwidth-gbps", "min-memory-gb", "gpu-model", "gpu-architecture", "strategy", "spot-policy",
     "gpu-share", "preemptible", "recovery", "topology-required", "segment", "seat", "cards", "slices",
     "simulated-duration",
 )  # fmt: skip

@@ -174,6 +174,32 @@ def test_a_node_that_goes_is_gone_from_the_network_too(reader):
     assert not reader.set_node(name, None)
 
 
+def described(**changes):
+    reader = FleetReader()
+    reader.set_node("n1", plain(**changes))
+    (made,) = reader.nodes()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("karpenter.sh/capacity-type", "spot"), ("eks.amazonaws.com/capacityType", "SPOT")),
+        *(("cloud.google.com/gke-spot", "true"), ("kubernetes.azure.com/scalesetpriority", "spot")),
+        ("gpu-autoscaler.io/capacity-type", "spot"),
+    ],
+)
+def test_spot_nodes_are_known_by_label_or_taint(key, value):
+    assert described(labels={key: value}).spot
+    assert described(spec={"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]}).spot
+    assert not described(labels={key: "on-demand"}).spot
+
+
+def test_a_node_that_is_declared_cheap_is_not_a_spot_node():
+    made = described(labels={"gpu-orchestrator/cheap-node": "true"})
+    assert (made.spot, made.cheap) == (False, True)
+
+
 # --- cards that are to be cut ---------------------------------------------------------------------------
 
 

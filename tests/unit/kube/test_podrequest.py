@@ -8,7 +8,7 @@ import pytest
 from kgwe import errors
 from kgwe.kube import podrequest, resources
 from kgwe.model import amounts
-from kgwe.placement.node import Gpus
+from kgwe.placement.node import Gpus, SpotPolicy
 
 
 def pod(limits, **annotations):
@@ -65,3 +65,36 @@ def test_a_share_of_a_slice_is_nothing_that_is_placed_here():
     made = pod({"nvidia.com/mig-1g.10gb.shared": "1"})
     assert gpus(made) == Gpus()
     assert not podrequest.asks_for_gpus(podrequest.read(made).amounts)
+
+
+def spot(**notes):
+    made = pod({amounts.GPU: "1"})
+    made = msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations=notes))
+    return podrequest.read(made).request.spot
+
+
+class TestSpot:
+    def test_a_pod_that_says_nothing_avoids_spot(self):
+        assert spot() is SpotPolicy.AVOID
+
+    @pytest.mark.parametrize("policy", SpotPolicy)
+    def test_a_pod_says_its_policy(self, policy):
+        assert spot(**{podrequest.SPOT_POLICY: policy.value, podrequest.SPOT_OK: "true"}) is policy
+
+    @pytest.mark.parametrize(
+        "notes",
+        [
+            {"gpu-autoscaler.io/spot-ok": "true"},
+            {podrequest.PREEMPTIBLE: "true"},
+            {podrequest.STRATEGY: "costOptimized"},
+        ],
+    )
+    def test_spot_is_fine_for_pods_that_say_so_may_be_stopped_or_are_to_be_cheap(self, notes):
+        assert spot(**notes) is SpotPolicy.ALLOW
+
+    def test_a_pod_that_may_be_stopped_can_still_avoid_spot(self):
+        assert spot(**{podrequest.SPOT_OK: "false", podrequest.PREEMPTIBLE: "true"}) is SpotPolicy.AVOID
+
+    def test_a_policy_that_does_not_exist_is_told_with_those_that_do(self):
+        with pytest.raises(errors.Permanent, match="'Never' is none of Avoid, Allow, Require"):
+            spot(**{podrequest.SPOT_POLICY: "Never"})

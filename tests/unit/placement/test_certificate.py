@@ -24,7 +24,7 @@ from kgwe.placement.gang import (
     Segment,
     plan_gang,
 )
-from kgwe.placement.node import Node, Preference, Shape
+from kgwe.placement.node import Node, Preference, Shape, SpotPolicy
 from kgwe.placement.running import Member, Running
 from kgwe.placement.snapshot import Snapshot
 from kgwe.placement.taints import Taint
@@ -109,6 +109,12 @@ def test_spot_nodes_are_suggested_by_their_taint():
     refusal = refused(planner, GangRequest.of(cards(8), 6))
     assert refusal.reason is GangReason.NODES_TAINTED
     assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate spot nodes (spot)"
+
+
+def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():
+    refusal = refused(mixed(spot=True), GangRequest.of(cards(8, spot=SpotPolicy.REQUIRE), 5))
+    assert refusal.reason is GangReason.NOT_ON_SPOT
+    assert texts(refusal)[ChangeKind.ALLOW_ON_DEMAND] == "use nodes that are not spot too (spotPolicy Allow)"
 
 
 def test_wiring_that_is_not_there_can_be_let_go():

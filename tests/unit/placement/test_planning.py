@@ -10,9 +10,9 @@ from tests.machines import nvswitch, pcie_pairs
 
 from kgwe.model import amounts, domains
 from kgwe.placement import planning
-from kgwe.placement.gang_request import Following, GangRequest, Segment
+from kgwe.placement.gang_request import Following, GangRequest, Hardware, Segment
 from kgwe.placement.live import Fleet, Holding
-from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
+from kgwe.placement.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
 from kgwe.placement.planning import Ask, Nearness, Plan, Reason, Refusal
 
 H100 = Shape(nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper")
@@ -149,6 +149,62 @@ class TestDivided:
         found = refused(fleet(H100, H100), ask(16))
         assert found.reason == Reason.TOO_LARGE
         assert not found.possible
+
+
+class TestServing:
+    """A fleet as in the field: x86 nodes with H100, some of them spot, and ARM nodes with GB200."""
+
+    def fleet(self):
+        arm = Shape(nvswitch(4), "NVIDIA-GB200", 189_000, "Blackwell")
+        nodes = [
+            *(Node(f"a{i}", H100, 64_000, 2**40, labels={"kubernetes.io/arch": "amd64"}) for i in range(4)),
+            *(Node(f"s{i}", H100, 64_000, 2**40, labels={"kubernetes.io/arch": "amd64"}, spot=True) for i in range(4)),
+            *(Node(f"g{i}", arm, 64_000, 2**40, labels={"kubernetes.io/arch": "arm64"}) for i in range(4)),
+        ]
+        places = [domains.Place(each.name, (f"leaf-{i // 2}", "spine")) for i, each in enumerate(nodes)]
+        made = Fleet()
+        made.set_nodes(nodes, domains.build(places, ("leaf", "spine")))
+        return made
+
+    def replicas(self, made, pods, **more):
+        near = Nearness(hardware=Hardware.SAME)
+        found = placed(made, ask(2, pods=pods, strategy="distributed", nearness=near, serves=True, **more))
+        return [made.node(seat.node) for seat in found.seats]
+
+    def test_replicas_are_on_nodes_of_their_own_of_one_kind_and_not_spot(self):
+        nodes = self.replicas(self.fleet(), 4, needs={"spot": SpotPolicy.AVOID})
+        assert len({node.name for node in nodes}) == 4
+        assert len({(node.shape.model, node.labels["kubernetes.io/arch"]) for node in nodes}) == 1
+        assert not any(node.spot for node in nodes)
+
+    def test_replicas_go_to_spot_nodes_where_the_others_are_full(self):
+        made = self.fleet()
+        for number in range(4):
+            made.hold(f"p{number}", Holding(f"a{number}", {amounts.GPU: 8}))
+            made.hold(f"q{number}", Holding(f"g{number}", {amounts.GPU: 4}))
+        assert {node.name[0] for node in self.replicas(made, 4, needs={"spot": SpotPolicy.AVOID})} == {"s"}
+
+    def test_replicas_that_require_spot_wait_for_it(self):
+        made = self.fleet()
+        for number in range(4):
+            made.hold(f"p{number}", Holding(f"s{number}", {amounts.GPU: 8}))
+        found = refused(made, ask(2, pods=4, strategy="distributed", needs={"spot": SpotPolicy.REQUIRE}))
+        assert found.certificate.reason == "NotOnSpot"
+
+    def test_replicas_that_a_node_has_no_room_for_are_spread_too(self):
+        found = placed(self.fleet(), ask(32, divisible=True, serves=True, nearness=Nearness(hardware=Hardware.SAME)))
+        assert found.ask.strategy == "distributed"
+        assert len(found.nodes) == 4
+
+    def test_a_strategy_of_others_is_not_offered_spot_nodes_that_are_avoided(self):
+        chosen = placed(
+            self.fleet(), ask(1, strategy="last", needs={"spot": SpotPolicy.AVOID}), choosers={"last": Last()}
+        )
+        assert chosen.nodes == ("g3",)
+        only = placed(
+            self.fleet(), ask(1, strategy="last", needs={"spot": SpotPolicy.ALLOW}), choosers={"last": Last()}
+        )
+        assert only.nodes == ("s3",)
 
 
 class TestGangs:

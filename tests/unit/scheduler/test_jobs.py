@@ -18,7 +18,8 @@ from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.model import amounts, places
 from kgwe.model.places import Places
-from kgwe.placement.node import Gpus
+from kgwe.placement.gang_request import Hardware
+from kgwe.placement.node import Gpus, SpotPolicy
 from kgwe.placement.planning import Plan, Seat
 
 UID = "0f1e2d3c-aaaa-bbbb-cccc-0123456789ab"
@@ -155,6 +156,27 @@ class TestAsk:
         assert (asked.pods, asked.request.gpus.count, asked.divisible) == (2, 2, False)
         assert asked.amounts == {amounts.GPU: 2, "cpu": 500, "memory": 2**30, "pods": 1}
         assert (asked.request.cpu_milli, asked.request.memory_bytes) == (500, 2**30)
+
+    @pytest.mark.parametrize(
+        ("spec", "notes", "policy"),
+        [
+            ({}, {}, SpotPolicy.AVOID),
+            ({"preemptible": True}, {}, SpotPolicy.ALLOW),
+            ({"schedulingStrategy": "costOptimized"}, {}, SpotPolicy.ALLOW),
+            ({}, {"gpu-autoscaler.io/spot-ok": "true"}, SpotPolicy.ALLOW),
+            ({"spotPolicy": "Require"}, {"gpu-autoscaler.io/spot-ok": "true"}, SpotPolicy.REQUIRE),
+            ({"spotPolicy": "Avoid", "preemptible": True}, {}, SpotPolicy.AVOID),
+        ],
+    )
+    def test_work_that_may_not_be_stopped_avoids_spot_unless_it_says_otherwise(self, spec, notes, policy):
+        template = {"metadata": {"annotations": notes}, "spec": {"containers": [CONTAINER]}}
+        made = kgwe({"gpuRequirements": {"count": 2}, "podTemplate": template, **spec})
+        assert ask(made).request.spot is policy
+
+    def test_pods_of_one_workload_are_on_one_kind_of_node_unless_it_says_otherwise(self):
+        assert ask(with_template({"containers": [CONTAINER]})).nearness.hardware is Hardware.SAME
+        mixed = kgwe({"gpuRequirements": {"count": 2, "hardware": "Any"}})
+        assert ask(mixed).nearness.hardware is Hardware.ANY
 
     def test_a_count_alone_may_be_divided_among_pods(self):
         assert ask(with_template({"containers": [CONTAINER]}, count=16)).divisible

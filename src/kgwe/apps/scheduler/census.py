@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 #: on pods of others: what is done when one of their gang is lost (ReplaceFailed, RestartGang, None)
 RECOVERY_ANNOTATION: Final = "kgwe.nvidia.io/recovery"
 #: on pods of others: "true" lets work of higher priority stop them
-PREEMPTIBLE_ANNOTATION: Final = "kgwe.nvidia.io/preemptible"
+PREEMPTIBLE_ANNOTATION: Final = podrequest.PREEMPTIBLE
 
 _REPAIRS: Final = {
     RecoveryPolicy.REPLACE_FAILED: Repair.REPLACE_FAILED,

@@ -104,6 +104,12 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
             model=needs.gpu_model,
             architecture=needs.architecture,
             constraints=Constraints(selector, affinity, tolerations, avoid),
+            spot=podrequest.spot_policy(
+                template.get("metadata", {}).get("annotations", {}),
+                policy=needs.spot_policy,
+                preemptible=workload.preemptible,
+                strategy=workload.strategy,
+            ),
         ),
         amounts=wanted,
         pods=workload.pods,
@@ -117,6 +123,7 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         namespace=workload.meta.namespace,
         name=workload.meta.name,
         expected_s=workload.expected_s,
+        serves=workload.serves,
     )
 
 

@@ -17,7 +17,7 @@ from kgwe.kube import resources
 from kgwe.kube.api.gpuworkload import GPUWorkload, Phase, RecoveryPolicy, WorkloadType
 from kgwe.kube.api.warp import Priority, WarpGPUWorkload
 from kgwe.model import amounts, mig
-from kgwe.placement.gang_request import NVLINK, Segment
+from kgwe.placement.gang_request import NVLINK, Hardware, Segment
 from kgwe.placement.node import Preference
 from kgwe.placement.planning import Nearness
 
@@ -105,6 +105,8 @@ class Needs:
     min_memory_gb: int = 0
     gpu_model: str = ""
     architecture: str = ""
+    #: what it says of spot nodes; empty: nothing
+    spot_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         pods=1,
         divisible=False,
         device_mode="DevicePlugin",
-        needs=Needs(),
+        needs=Needs(spot_policy=spec.spotPolicy),
         nearness=Nearness(),
         strategy=spec.schedulingStrategy,
         priority=WARP_PRIORITY.get(spec.priority, 0),
@@ -227,11 +229,13 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
             min_memory_gb=wants.minMemoryGB or 0,
             gpu_model=wants.gpuModel,
             architecture=wants.architecture,
+            spot_policy=spec.spotPolicy,
         ),
         nearness=Nearness(
             required=near.requiredLevel,
             preferred=near.preferredLevel,
             segments=(Segment(near.segmentSize, near.segmentLevel or NVLINK),) if near.segmentSize else (),
+            hardware=Hardware(wants.hardware),
         ),
         strategy=_strategy(spec),
         priority=spec.priority,

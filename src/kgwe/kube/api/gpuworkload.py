@@ -51,6 +51,30 @@ class TopologyPreference(StrEnum):
     SAME_PCIE_SWITCH = "SamePCIeSwitch"
 
 
+class SpotPolicy(StrEnum):
+    """Whether the pods run on spot nodes, which their provider may take back at any time."""
+
+    AVOID = "Avoid"
+    ALLOW = "Allow"
+    REQUIRE = "Require"
+
+
+SPOT_POLICY = about(
+    "Whether the pods run on spot nodes, which their provider may take back at any time: Require runs nowhere else,"
+    " Avoid only where there is no other room, Allow as on any node. Left out: Allow for work that is preemptible or"
+    " costOptimized, else Avoid.",
+    enum=SpotPolicy,
+)
+
+
+class HardwareUniformity(StrEnum):
+    """Whether all pods are on nodes of one CPU architecture and one GPU model."""
+
+    SAME = "Same"
+    PREFER_SAME = "PreferSame"
+    ANY = "Any"
+
+
 class WorkloadType(StrEnum):
     TRAINING = "Training"
     INFERENCE = "Inference"
@@ -179,6 +203,15 @@ class GPURequirements(ApiStruct, frozen=True):
         ),
     ] = ""
     architecture: Annotated[str, about("Only GPUs of this architecture.", enum=Architecture)] = ""
+    hardware: Annotated[
+        str,
+        about(
+            "Whether all pods are on nodes of one CPU architecture and one GPU model: Same waits for such nodes,"
+            " PreferSame mixes GPU models where it would wait otherwise, Any mixes both. A podTemplate that names"
+            " kubernetes.io/arch in its node selector or required affinity decides on the CPU architecture itself.",
+            enum=HardwareUniformity,
+        ),
+    ] = HardwareUniformity.SAME
 
     @property
     def required_bandwidth_gb_per_s(self) -> float | None:
@@ -329,6 +362,7 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
         ),
     ] = 0
     preemptible: Annotated[bool, about("Whether work of higher priority may stop this one.")] = False
+    spotPolicy: Annotated[str, SPOT_POLICY] = ""
     recoveryPolicy: Annotated[
         str,
         about(

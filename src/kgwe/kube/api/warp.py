@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from kgwe.kube.api.gpuworkload import DEGRADED_REASON, NAME_IS_A_LABEL, Phase, RetryPolicy
+from kgwe.kube.api.gpuworkload import DEGRADED_REASON, NAME_IS_A_LABEL, SPOT_POLICY, Phase, RetryPolicy
 from kgwe.kube.schema import AGE, ApiStruct, Column, Conditions, CustomObject, Definition, Timestamp, about
 
 
@@ -30,6 +30,7 @@ class WarpGPUWorkloadSpec(ApiStruct, frozen=True):
             enum=("leastLoaded", "random", "costOptimized"),
         ),
     ] = "leastLoaded"
+    spotPolicy: Annotated[str, SPOT_POLICY] = ""
     retryPolicy: Annotated[RetryPolicy, about("How errors are retried.")] = RetryPolicy()
 
 

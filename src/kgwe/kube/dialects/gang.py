@@ -11,13 +11,13 @@ from kgwe import errors
 from kgwe.kube.dialects import parts, presence
 from kgwe.kube.dialects.membership import ALL, Key, Problem, Unreadable
 from kgwe.placement.constraints import NAME_FIELD, Operator, Requirement
-from kgwe.placement.gang_request import GangRequest, Segment, Strategy
+from kgwe.placement.gang_request import GangRequest, Hardware, Segment, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kgwe.kube.api import core
-    from kgwe.kube.dialects.membership import Membership, Size
+    from kgwe.kube.dialects.membership import Membership, Size, Wish
     from kgwe.kube.dialects.presence import Members, Presence
     from kgwe.model.domains import Tree
     from kgwe.placement.gang_plan import GangPlan, Seat
@@ -128,6 +128,7 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Pr
         required=required,
         preferred=_most([wish.preferred for wish in wishes]),
         strategy=_strategy([wish.strategy for wish in wishes]),
+        hardware=_hardware(key, wishes),
         min_network_gb_per_s=max(wish.min_network_gb_per_s for wish in wishes),
         priority=_priority(waiting),
         name=key.title,
@@ -198,6 +199,11 @@ def _required(key: Key, found: list[parts.Part], required: str) -> str:
 def _strategy(said: list[Strategy | None]) -> Strategy:
     given = set(said)
     return given.pop() or Strategy.CONSOLIDATED if len(given) == 1 else Strategy.CONSOLIDATED
+
+
+def _hardware(key: Key, wishes: list[Wish]) -> Hardware:
+    said = _same(key, "hardware", [wish.hardware for wish in wishes])
+    return Hardware(said) if said else Hardware.PREFER_SAME
 
 
 def _most(said: list[str]) -> str:

@@ -9,7 +9,7 @@ from kgwe import errors
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core
-    from kgwe.placement.gang_request import Segment, Strategy
+    from kgwe.placement.gang_request import Hardware, Segment, Strategy
 
 #: scheduling gate of pods that wait for the plan of their gang
 PLAN_GATE: Final = "kgwe.nvidia.io/plan"
@@ -68,6 +68,7 @@ class Wish:
     segments: tuple[Segment, ...] = ()
     """Of the pod's role; see ALL."""
     strategy: Strategy | None = None
+    hardware: Hardware | None = None
     min_network_gb_per_s: float = 0.0
     """One direction."""
     preferred_domain: str = ""

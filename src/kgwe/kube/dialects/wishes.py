@@ -13,7 +13,7 @@ import msgspec
 
 from kgwe.kube.dialects import values
 from kgwe.kube.dialects.membership import ALL, Unreadable, Wish
-from kgwe.placement.gang_request import Segment, Strategy
+from kgwe.placement.gang_request import Hardware, Segment, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +35,8 @@ _KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = (each.partition("/")[0] for each in (
 
 #: makes a pod one of a gang: its name, or "true" where the pods of one owner are one
 GANG: Final = OWN + "gang"
+#: whether the nodes of its pods are of one CPU architecture and one GPU model
+HARDWARE: Final = OWN + "hardware"
 _OWN_KEYS: Final = (OWN + "topology-required", OWN + "topology-preferred", OWN + "segment")
 #: ours that make a pod speak of gangs; others mean something only beside them
 OWN_KEYS: Final = frozenset((GANG, *_OWN_KEYS))
@@ -108,7 +110,14 @@ def inherited(pod: core.Pod, groups: Groups) -> Said:
 
 def _own(ask: Said, levels: Levels) -> Wish:
     required, preferred = (ask(key) and levels.of(ask(key), key) for key in _OWN_KEYS[:2])
-    return Wish(required, preferred, _own_segments(ask(OWN + "segment"), levels))
+    return Wish(required, preferred, _own_segments(ask(OWN + "segment"), levels), hardware=_own_hardware(ask(HARDWARE)))
+
+
+def _own_hardware(text: str) -> Hardware | None:
+    try:
+        return Hardware(text) if text else None
+    except ValueError:
+        raise Unreadable(f"{HARDWARE} is {text!r}: write one of {', '.join(Hardware)}") from None
 
 
 def _own_segments(text: str, levels: Levels) -> tuple[Segment, ...]:

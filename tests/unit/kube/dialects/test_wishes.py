@@ -10,7 +10,7 @@ from tests.unit.kube.dialects.bed import LEAF, LEVELS, SPINE, World, gang_of, lo
 from kgwe import errors
 from kgwe.kube.dialects import Groups, Levels, membership
 from kgwe.model.domain_labels import GKE, TOPOGRAPH
-from kgwe.placement.gang import GangPlan, Segment, Strategy
+from kgwe.placement.gang import GangPlan, Hardware, Segment, Strategy
 
 KUEUE = {"kueue.x-k8s.io/pod-group-name": "llama", "kueue.x-k8s.io/pod-group-total-count": "4"}
 PODSET = "kueue.x-k8s.io/podset-"
@@ -187,3 +187,15 @@ def test_the_levels_are_those_of_the_clusters_own_labels():
     assert Levels(GKE).of("cloud.google.com/gce-topology-block", "x") == "block"
     with pytest.raises(errors.Permanent, match="no level of this cluster"):
         LEVELS.of("topology.kubernetes.io/zone", "x")
+
+
+def test_a_gang_says_whether_its_nodes_are_alike():
+    def hardware(**notes: str) -> Hardware:
+        return World([pod(annotations=gang_of(1, **notes))]).gang().request.hardware
+
+    assert hardware() is Hardware.PREFER_SAME
+    assert hardware(hardware="Any") is Hardware.ANY
+    assert hardware(hardware="Same") is Hardware.SAME
+    assert (
+        "write one of PreferSame, Same, Any" in World([pod(annotations=gang_of(1, hardware="Mixed"))]).problem().words
+    )
