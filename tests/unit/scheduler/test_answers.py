@@ -113,6 +113,17 @@ async def test_a_call_that_comes_before_the_watch_waits_for_it(bed: Bed):
     assert bed.metrics.extender_waits._value.get() == 1
 
 
+async def test_a_pod_that_is_seen_before_the_wait_begins_is_not_missed(bed: Bed, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kgwe.apps.scheduler.extender._SIGHT_S", 3600.0)
+    body = msgspec.json.encode({"Pod": msgspec.to_builtins(plain()), "NodeNames": ["n1"]})
+    coming = bed.app(Request("POST", "/filter", [], body, too_large=False))
+    assert not isinstance(coming, Reply)
+    bed.state.on_pod(added(plain()))
+
+    async with asyncio.timeout(10):
+        assert (await coming).body == b'{"NodeNames":["n1"]}'
+
+
 async def test_a_pod_that_is_gone_is_not_waited_for(bed: Bed):
     bed.state.on_pod(added(plain()))
     bed.state.on_pod(removed(plain()))

@@ -128,12 +128,13 @@ class ExtenderApp:
         """Decide at once, or when the watch shows the pod."""
         if self._sightings is None or self._answers.pod(args) is not None or not self._sightings.may_come(args.uid):
             return decide(args)
-        self._metrics.extender_waits.inc()
         return self._wait(args, decide, self._sightings)
 
-    @staticmethod
-    async def _wait(args: A, decide: Callable[[A], Answered], sightings: Sightings) -> Answered:
-        await sightings.wait(args.uid, _SIGHT_S)
+    async def _wait(self, args: A, decide: Callable[[A], Answered], sightings: Sightings) -> Answered:
+        # The watch may have shown it between the call and this task's first step.
+        if self._answers.pod(args) is None:
+            self._metrics.extender_waits.inc()
+            await sightings.wait(args.uid, _SIGHT_S)
         return decide(args)
 
     async def _binding(self, args: extender.BindArgs) -> Answered:
