@@ -341,9 +341,9 @@ class Extremes:
 
 
 _OWN_WORDS: Final = (
-    "topology-preference", "min-bandwidth-gbps", "min-memory-gb", "gpu-model", "gpu-architecture", "strategy", "spot-policy",
+    "topology-preference", "min-bandwidth-gbps", "min-memory-gb", "gpu-model", "gpu-architecture", "strategy",
     "gpu-share", "preemptible", "recovery", "topology-required", "segment", "seat", "cards", "slices",
-    "simulated-duration",
+    "simulated-duration", "spot-policy", "hardware",
 )  # fmt: skip
 _POD_NOTES: Final = (
     *(_OWN + word for word in _OWN_WORDS),
