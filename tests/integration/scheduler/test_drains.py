@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.broken import foreign, members, racks
+from tests.integration.scheduler.broken import foreign, gang, members, pods_of, racks, running, where
 
 from kgwe.apps.scheduler import evictions
 from kgwe.kube import resources
@@ -106,3 +106,23 @@ async def test_a_drained_pod_goes_elsewhere_where_there_is_room(live: Live):
     late = await bed.submit(kgwe("late", 8))
     assert (await bed.until_phase(late, "Running")).status.scheduledNode == before[1].spec.nodeName
     await bed.client.delete(resources.JOB, "elsewhere", "default")
+
+
+async def test_a_drained_pod_of_a_workload_goes_elsewhere_or_gets_its_seat_back_with_the_node(live: Live):
+    bed = live.bed
+    await racks(bed, {"a": 3})
+    await live.scheduler()
+    workload, before = await running(bed, gang("g", 2), 2)
+
+    await drain(bed, before[1])
+    await bed.until(lambda: len(where(bed, workload)) == 2, _REPLACED_S)
+    moved = pods_of(bed, workload)
+    assert moved[1].spec.nodeName not in {pod.spec.nodeName for pod in before.values()}
+    assert moved[0].metadata.uid == before[0].metadata.uid
+
+    await drain(bed, moved[1])
+    await compete(live, "rival")
+    await cordon(bed, moved[1].spec.nodeName, on=False)
+    await bed.until(lambda: len(where(bed, workload)) == 2, _REPLACED_S)
+    assert where(bed, workload)[1] == moved[1].spec.nodeName
+    assert (workload.metadata.uid, "Failed") not in bed.phases

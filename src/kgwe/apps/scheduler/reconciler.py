@@ -336,7 +336,11 @@ class Reconciler:
         memory.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
         await self._write.delete(run)
         memory.taken_back = run.meta.uid
-        return await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
+        result = await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
+        if why.reason == standing.PLACE_LOST and standing.has_started(workload, run):
+            # It ran, and lost its node to a drain: before all others of its priority, as after a failure.
+            self.planner.remarks[workload.meta.uid] = (Reason.RECOVERING, why.message)
+        return result
 
     async def _wait_placed(self, workload: Workload, run: Run, memory: Memory, why: Unplaced | None) -> Result:
         """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""

@@ -292,11 +292,19 @@ class Recovery:
         self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since)
 
     def leave(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
-        """Move seats of a gang of ours (number -> node) whose nodes reject their pods; the other pods stay."""
-        running = self.census.of(owner)
-        if running is None or owner in self.repairs.under_way:
+        """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
+        busy, run = self.repairs.under_way.get(owner), self._state.runs.get(owner)
+        if busy is not None and (busy.writing or busy.replaced):
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.leave, owner, seats, cause)
             return
-        members = tuple(_leaving(member, seats.get(int(member.name), "")) for member in running.members)
+        known = run.seats if run is not None else ()
+        there = {number for number, node in seats.items() if number < len(known) and known[number].node == node}
+        running = self.census.of(owner) if there else None
+        if running is None:
+            return
+        members = tuple(
+            _leaving(member, seats[int(member.name)] if int(member.name) in there else "") for member in running.members
+        )
         fleet = self._state.fleet
         planned = plan_recovery(fleet.fitter, fleet.tree, (replace(running, members=members),), Failure())
         for repaired in planned.repairs:

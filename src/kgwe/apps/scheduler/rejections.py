@@ -1,6 +1,7 @@
 """Pods of our runs that end without a failure of their own work: they are replaced.
 
-    deleted            by a user or a drain: its end does not count as a failure of the Job, which replaces it at once
+    deleted            by a user or a drain: its end does not count as a failure of the Job, which replaces it at once;
+                       on a cordoned node its seat moves if there is room elsewhere
     never started      its kubelet rejected it (UnexpectedAdmissionError, OutOfcpu, ...): a lost seat, not a failed run
 
 The informer shows only that a pod left; why it left is read once, and only of pods that were bound and had not started.
@@ -115,8 +116,20 @@ class Rejections:
             return  # its Job deletes it
         if pod.metadata.deletionTimestamp is None:
             self._do(functools.partial(self._look, owner, run, pod))
-        elif not run.serves:
+            return
+        if not run.serves:
             self._do(functools.partial(uncount, self._client, pod))
+        self._leave_cordoned(owner, run, pod)
+
+    def _leave_cordoned(self, owner: str, run: Run, pod: core.Pod) -> None:
+        """Move the seat of a drained pod of a gang that runs, if there is room elsewhere; otherwise it is kept."""
+        workload, name, number = self._state.workload(owner), pod.spec.nodeName, run.seat_of(pod)
+        node = self._state.fleet.node(name)
+        is_cordoned = node is not None and not node.ready and self._state.reader.fault(name) is None
+        if workload is None or not is_cordoned or not 0 <= number < len(run.seats):
+            return
+        if len(run.seats) > 1 and run.seats[number].node == name and standing.has_started(workload, run):
+            self._leave(owner, {number: name}, f"node {name} was drained")
 
     async def _look(self, owner: str, run: Run, pod: core.Pod) -> None:
         meta = pod.metadata
