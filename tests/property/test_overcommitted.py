@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.machines import nvswitch
 
-from kgwe.model import amounts, domains
+from kgwe.model import amounts, domains, mig
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.live import Fleet, Holding
@@ -102,3 +105,35 @@ def test_what_is_planned_now_fits_beside_all_who_hold_something(pods: list[Bound
     found = plan(fleet, Ask("w", Request(Gpus(count=cards)), {amounts.GPU: cards, amounts.PODS: 1}))
     assert isinstance(found, Plan) == any(free >= cards for free in room(pods, everyone).values())
     assert not isinstance(found, GangPlan)
+
+
+def divided(pieces: int, cut: int) -> Node:
+    """One node whose card is divided into shares, or cut into slices."""
+    shape = Shape(nvswitch(1), "H100-SXM5-80GB", 81_920, "hopper")
+    profile = mig.Profile("1g.10gb", 1, 1, tuple(range(cut)), cut, 10_000)
+    placed = {0: tuple(mig.Placement(profile, start) for start in range(cut))} if cut else {}
+    return Node("a", shape, 64_000, 2**40, pieces=pieces, cut=placed)
+
+
+@pytest.mark.parametrize("kind", ["share", "slice"])
+@given(st.lists(st.booleans(), min_size=1, max_size=4), st.integers(2, 4))
+def test_the_same_of_shares_and_slices(kind: str, pods: list[bool], room: int):
+    """Each pod has one piece of the node's only card; `True`: it may be stopped."""
+    fleet = Fleet()
+    made = divided(room, 0) if kind == "share" else divided(0, room)
+    fleet.set_nodes([made], domains.build([domains.Place("a", ("leaf", "spine"), gb_per_s=50.0)], ("leaf", "spine")))
+    resource = amounts.SHARED if kind == "share" else f"{amounts.MIG_PREFIX}1g.10gb"
+    gpus = Gpus(milli=1000 // room) if kind == "share" else Gpus(profile="1g.10gb", slices=1)
+    listed = []
+    for number, preemptible in enumerate([*pods, *[False] * room]):
+        fleet.hold(f"p{number}", Holding("a", {resource: 1, amounts.PODS: 1}))
+        listed.append((f"p{number}", preemptible))
+    works = []
+    for key, preemptible in listed:
+        grants = fleet.grants(key)
+        grant = grants[0] if len(grants) == 1 else replace(grants[0], slices=grants[1].slices)
+        works.append(Running(key, (Member(key, Request(gpus), grant),), 0, preemptible))
+
+    found = plan_preemption(fleet.fitter, fleet.tree, Request(gpus), works, 0.0, priority=5)
+
+    assert not isinstance(found, PreemptionPlan), "as many as there is room for cannot be stopped"

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.scheduler.objects import added, node
+from tests.unit.scheduler.objects import added, make, node, pod_spec
 
 from kgwe.apps.scheduler.faults import Faults
+from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import dialects, resources
 from kgwe.model import amounts
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.node import Gpus, Request
@@ -163,3 +165,37 @@ async def test_no_node_offers_gpus_while_one_work_runs_and_another_waits(bed: Be
     assert bed.planner.held["waits"].reason is Reason.NO_GPU_NODES
     assert bed.planner.faults.problem is None
     assert bed.count("kgwe_planning_errors_total", stage="estimate") == 0
+
+
+def test_an_error_in_looking_at_one_gang_leaves_the_others_alone():
+    state = ClusterState()
+    state.on_node(added(node("n1")))
+    gangs = Gangs(state)
+    levels = dialects.Levels(state.reader.labels(), ())
+    gangs.lookup = lambda: dialects.Groups(levels, {})
+    state.on_foreign = gangs.on_pod
+    heard: list[str] = []
+    faults: list[tuple[str, str]] = []
+    gangs.on_error = lambda stage, owner, _error: faults.append((stage, owner))
+
+    def want(ask: Ask) -> None:
+        if "bad" in ask.owner:
+            raise RuntimeError("no")
+        heard.append(ask.owner)
+
+    later: list[Callable[[], None]] = []
+    ignore: Callable[..., None] = lambda *_: None  # noqa: E731 - in the place of three listeners
+    gangs.tell(want=want, forget=ignore, seat=ignore, free=ignore, later=later.append)
+    for name in ("bad", "good"):
+        notes = {"kgwe.nvidia.io/gang": name, "kgwe.nvidia.io/gang-size": "1"}
+        meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes}
+        state.on_pod(added(make(resources.POD.type, {"metadata": meta, "spec": pod_spec(1)})))
+    while later:
+        later.pop()()
+
+    assert len(heard) == 1
+    assert "good" in heard[0]
+    assert [stage for stage, _ in faults] == ["gang"]
+    bad = gangs.group(faults[0][1])
+    assert bad is not None
+    assert "InternalError" in bad.problem

@@ -84,10 +84,13 @@ class Gangs:
         self._dirty = {}  # what came while nobody listened is looked at now
         _ = self._state.fleet
         for owner, group in list(self._groups.items()):
-            restoring.check(self._state, owner, group)
-            self._seat_again(owner, group)
-            self._look(owner)
-            self._drained.arm(owner, group)
+            try:
+                restoring.check(self._state, owner, group)
+                self._seat_again(owner, group)
+                self._look(owner)
+                self._drained.arm(owner, group)
+            except Exception as exc:  # noqa: BLE001 - an error of one gang; the term begins for the others
+                self.on_error("gang", owner, exc)
         for uid in self._unbound - self._owner.keys():
             pod = self._state.pods.get(uid)
             if pod is not None and seating.is_gated(pod):

@@ -196,14 +196,12 @@ class Planner:
         started = time.perf_counter()
         try:
             self._sync()
-            result = self._passes.run(now_s) if self._passes.is_light else None
+            if self._passes.is_light:
+                self._pass_done(self._passes.run(now_s), now_s, time.perf_counter() - started)
+            else:
+                self._running = asyncio.create_task(self._aside(now_s))
         except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
             self._pass_failed(exc)
-            return
-        if result is None:
-            self._running = asyncio.create_task(self._aside(now_s))
-        else:
-            self._pass_done(result, now_s, time.perf_counter() - started)
 
     def _sync(self) -> None:
         _ = self._state.fleet  # nodes that changed are put together before anything is read
@@ -217,12 +215,12 @@ class Planner:
         started = time.perf_counter()
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._thread, self._passes.run, now_s)
+            had_news = self._catch_up()
+            self._pass_done(result, now_s, time.perf_counter() - started)
         except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
             self._pass_failed(exc)
             self._catch_up()
             return
-        had_news = self._catch_up()
-        self._pass_done(result, now_s, time.perf_counter() - started)
         if had_news:
             self.pass_soon()
 

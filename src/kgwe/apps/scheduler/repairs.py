@@ -97,11 +97,14 @@ class Repairs:
 
     def go_on(self) -> None:
         """Plans that were stored before this term, and not carried out."""
-        for owner, run in self._state.runs.items():
-            note = run.meta.annotations.get(strays.NOTE_ANNOTATION)
-            if note is not None and self._strays(run):
-                self._track(owner, Repairing(self._clock(), note))
-                self._advance(owner)
+        for owner, run in list(self._state.runs.items()):
+            try:
+                note = run.meta.annotations.get(strays.NOTE_ANNOTATION)
+                if note is not None and self._strays(run):
+                    self._track(owner, Repairing(self._clock(), note))
+                    self._advance(owner)
+            except Exception as exc:  # noqa: BLE001 - an error of one run; the term begins for the others
+                self._planner.faults.note("recovery", owner, exc)
 
     async def stop(self) -> None:
         if self._timer is not None:
