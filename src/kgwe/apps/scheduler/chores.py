@@ -1,4 +1,4 @@
-"""What the leader does every few seconds: notices on incomplete gangs, reports, the history of domains."""
+"""What the leader does every few seconds, not at every event: notices on incomplete gangs, reports, histories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _EVERY_S: Final = 2.0
 class Chores:
     """One term's."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: Means, *others: Callable[[], Any]) -> None:
+        """`others`: called as often as its own."""
+        self._others = others
         settings = means.settings
         self.history = History(means.state)
         self._notices = GangNotices(means.gangs, means.events.record, after_s=settings.gang_notice_seconds)
@@ -54,6 +56,7 @@ class Chores:
             self._config.look,
             self._apply_history,
             self._domains.look,
+            *self._others,
         )
         while True:
             for part in parts:

@@ -116,8 +116,8 @@ class Reconciler:
         with contextlib.suppress(errors.KgweError):
             await self._write.status(workload, status)
 
-    def nodes_changed(self) -> None:
-        """Nodes or their network may have changed: workloads whose attempts are used up get new ones."""
+    def renew_attempts(self) -> None:
+        """Workloads whose attempts are used up get new ones if nodes, network or settings have changed since."""
         for uid in self._attempts.renew():
             key, memory = self._state.keys.get(uid), self._memory.get(uid)
             if key is not None and memory is not None:

@@ -77,7 +77,7 @@ class Term:
         self._recovery.on_trouble = self._recovery.repairs.on_change = self._show
         self._reconciler.rejections = self._rejections
         self._planner.on_refused = self._preemption.refused
-        self._chores = Chores(means)
+        self._chores = Chores(means, self._reconciler.renew_attempts)
         self._reconciler.on_completed = self._chores.history.completed
         self._recovery.on_lost = self._recovery.repairs.on_lost = self._chores.history.lost
         self._workers: list[asyncio.Task[None]] = []
@@ -222,7 +222,6 @@ class Term:
     def _room(self) -> None:
         self._recovery.room()
         self._preemption.room()
-        self._reconciler.nodes_changed()
         self._planner.pass_soon()
 
     def _gone(self, uid: str) -> None:
