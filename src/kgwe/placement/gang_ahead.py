@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 UNPLACED: Final = 6.0
 # Ways to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
 # of one level that are considered, by domains of it.
-_WAYS: Final = 6
-_VISITS: Final = 16_000
+_WAYS: Final = 4
+_VISITS: Final = 10_000
 _SETS: Final = 80
 _DOMAINS: Final = 8
 # A gang that spans more leaves takes what is there.

@@ -38,10 +38,11 @@ class Stock:
         self.room: list[list[int]] = [[] for _ in cards]
         self._states: list[State] = []
         self._numbers: dict[State, int] = {}
-        self._after: dict[tuple[int, int, int, bool], int] = {}
+        #: (state, kind, pods, tight) -> state, as far as worked out
+        self.known: dict[tuple[int, int, int, bool], int] = {}
 
     def __len__(self) -> int:
-        return len(self._after)
+        return len(self.known)
 
     def number(self, state: State) -> int:
         found = self._numbers.get(state)
@@ -55,9 +56,9 @@ class Stock:
     def after(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
         """The state with so many pods placed: on the fewest nodes, or `tight`, in the smallest holes."""
         key = (state, kind, pods, tight)
-        found = self._after.get(key)
+        found = self.known.get(key)
         if found is None:
-            found = self._after[key] = self._place(state, kind, pods, tight=tight)
+            found = self.known[key] = self._place(state, kind, pods, tight=tight)
         return found
 
     def _place(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
@@ -101,10 +102,15 @@ class Board:
         return board
 
     def place(self, kind: int, parts: Parts, *, tight: bool) -> None:
-        stock = self.stock
+        stock, states = self.stock, self.states
+        known = stock.known
         for leaf, pods in parts:
-            state = self.states[leaf] = stock.after(self.states[leaf], kind, pods, tight=tight)
-            for room, of_state in zip(self.room, stock.room, strict=True):
+            # Called a hundred thousand times a second: what is known is looked up without a call.
+            state = known.get((states[leaf], kind, pods, tight))
+            if state is None:
+                state = stock.after(states[leaf], kind, pods, tight=tight)
+            states[leaf] = state
+            for room, of_state in zip(self.room, stock.room):  # noqa: B905 -- likewise
                 room[leaf] = of_state[state]
 
 
@@ -138,7 +144,7 @@ def count_fewest(room: Sequence[int], leaves: Iterable[int], pods: int) -> int |
 
 def split_fast(room: Sequence[int], leaves: Iterable[int], pods: int) -> Parts | None:
     """The fewest of the leaves, the largest first, the last two with the least left over; None: no room."""
-    order = sorted((leaf for leaf in leaves if room[leaf]), key=room.__getitem__, reverse=True)
+    order = sorted(leaves, key=room.__getitem__, reverse=True)
     parts: list[tuple[int, int]] = []
     first, last = 0, len(order) - 1
     while first < last and room[order[first]] + room[order[first + 1]] < pods:

@@ -49,6 +49,17 @@ class _Found(NamedTuple):
     """Why not the place it would have if no gang followed."""
 
 
+class _Usual(NamedTuple):
+    """The place that a gang of equal pods gets if none follows."""
+
+    rung: int
+    domain: int
+    loads: Ints
+    rate: float
+    """GB/s of its ring."""
+    fastest: float
+
+
 class Climb:
     """One gang's way up the ladder."""
 
@@ -282,9 +293,10 @@ class Climb:
         for thorough in (False, True):
             options, fastest = self._compared(rung, shortlist, counts[0], score, thorough=thorough)
             for domain, loads, rate in options if thorough else options[:1]:
-                usual = self._booked(rung, domain, loads, fastest)
-                if usual is not None:
-                    yield self._considerate(usual, loads, rate) or usual
+                usual = _Usual(rung, domain, loads, rate, fastest)
+                found = self._considerate(usual) or self._booked(rung, domain, loads, fastest)
+                if found is not None:
+                    yield found
 
     def _booked(self, rung: int, domain: int, loads: Ints, fastest: float, because: str = "") -> _Found | None:
         """The candidate with cards for every pod; None when they cannot be had."""
@@ -293,7 +305,7 @@ class Climb:
         trial.undo()
         return None if taken is None else _Found(rung, domain, [taken], fastest, because)
 
-    def _considerate(self, usual: _Found, loads: Ints, rate: float) -> _Found | None:
+    def _considerate(self, usual: _Usual) -> _Found | None:
         """Another place with as few leaves and no slower ring, when that is better for those that follow."""
         if not self.following.order or usual.rung < self.ladder.leaf_rung:
             return None
@@ -302,12 +314,12 @@ class Climb:
             return None
         rungs = [usual.rung, *self._higher(usual.rung)]
         request = self.gang.roles[0].request
-        asked = gang_follow.Question(self.ladder, self.room, request, loads, rungs, self.context.history)
+        asked = gang_follow.Question(self.ladder, self.room, request, usual.loads, rungs, self.context.history)
         choice = self.context.ahead.choose(asked, self.following)
         if choice is None:
             return None
         other = gang_follow.place(self.ladder, self.room, choice.way)
-        if self._rate(other) < rate:
+        if self._rate(other) < usual.rate:
             return None
         rung, place = choice.way.rung, int(np.flatnonzero(other)[0])
         domain = int(np.searchsorted(self.ladder.rungs[rung].starts, place, "right")) - 1

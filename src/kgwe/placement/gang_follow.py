@@ -6,7 +6,6 @@ Counted as those that follow are all Consolidated gangs of whole cards, each by 
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -149,16 +148,10 @@ def _limits(ladder: Ladder, gang: GangRequest) -> tuple[Scopes, bool]:
     top = names.index(gang.required) if gang.required in names else ladder.top
     preferred = names.index(gang.preferred) if gang.preferred in names else leaf + 1
     lowest = top if preferred <= leaf else min(preferred, top)
-    return tuple(_domains(ladder, rung) for rung in range(lowest, top + 1)), top <= leaf
-
-
-def _domains(ladder: Ladder, rung: int) -> tuple[range, ...]:
-    """The leaves of each domain."""
-    borders = np.searchsorted(ladder.rungs[ladder.leaf_rung].starts, ladder.rungs[rung].starts).tolist()
-    return tuple(range(first, last) for first, last in itertools.pairwise(borders))
+    return tuple(ladder.leaves_of(rung) for rung in range(max(lowest, leaf), top + 1)), top <= leaf
 
 
 def _holding(ladder: Ladder, room: GangRoom, rung: int, pods: int) -> Iterator[range]:
     """The leaves of each domain of a rung that holds so many pods."""
     holds = room.capacity(0, rung)[rung] >= pods
-    return (leaves for leaves, each in zip(_domains(ladder, rung), holds.tolist(), strict=True) if each)
+    return (leaves for leaves, each in zip(ladder.leaves_of(rung), holds.tolist(), strict=True) if each)

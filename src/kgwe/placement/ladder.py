@@ -18,6 +18,7 @@ level, so whatever is inside it is really together.
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -90,6 +91,22 @@ class Ladder:
             if rung.name == level:
                 return number
         return self.tree.level(level)
+
+    def leaves_of(self, rung: int) -> tuple[range, ...]:
+        """Per domain of a rung from the leaves up, its leaves: domains of `leaf_rung`."""
+        return self._leaves[rung]
+
+    @functools.cached_property
+    def _leaves(self) -> dict[int, tuple[range, ...]]:
+        first = self.leaf_rung
+        borders = {
+            number: np.searchsorted(self.rungs[first].starts, self.rungs[number].starts).tolist()
+            for number in range(first, len(self.rungs))
+        }
+        return {
+            number: tuple(range(begin, end) for begin, end in itertools.pairwise(each))
+            for number, each in borders.items()
+        }
 
     @property
     def top(self) -> int:
