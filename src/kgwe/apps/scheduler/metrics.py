@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
+_STAGES = (
+    "plan", "hold", "explain", "estimate", "commit", "report", "queue", "pass", "reconcile", "preempt", "census",
+    "recovery", "gang", "nomination", "count", "listener",
+)  # fmt: skip
+
 Sample = tuple[tuple[str, ...], float]
 """(label values, value)"""
 
@@ -143,6 +148,9 @@ class Metrics:
             ["stage"],
             registry=registry,
         )
+        # All stages exist from the start, so that rates and alerts see zero rather than nothing.
+        for stage in _STAGES:
+            self.planning_errors.labels(stage)
         self.passes_failed = Counter(
             "kgwe_planning_passes_failed", "Planning passes that failed as a whole", registry=registry
         )
