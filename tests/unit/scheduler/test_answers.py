@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import added, changed, free, make, node, pod_spec, removed
+from tests.unit.scheduler.objects import UID, added, changed, free, job, make, node, pod_spec, removed, workload
+from tests.unit.scheduler.objects import pod as job_pod
 
 from kgwe.apps.scheduler.answers import Answers
 from kgwe.apps.scheduler.extender import ExtenderApp
@@ -15,6 +16,9 @@ from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.kube import dialects, extender, resources
+from kgwe.model import amounts
+from kgwe.placement.live import Holding
+from kgwe.placement.planning import Seat
 from kgwe.telemetry.http import Reply, Request
 
 if TYPE_CHECKING:
@@ -102,6 +106,21 @@ async def test_a_uid_in_another_namespace_is_not_that_pod(bed: Bed):
 
     assert "Error" in await bed.ask("/filter", {"Pod": {"metadata": meta}, "NodeNames": ["n1"]})
     assert free(bed.state) == {"n1": 8}
+
+
+async def test_a_pod_of_a_workload_whose_job_was_not_seen_yet_is_tried_again(bed: Bed):
+    bed.state.on_kgwe(added(workload(count=8)))
+    # Decided and written; the watch of Jobs is behind that of pods.
+    bed.state.ledger.reserve(UID, {0: Holding("n1", {amounts.GPU: 8}, 0xFF)})
+    early = job_pod(at="", gpus=8, phase="Pending")
+    bed.state.on_pod(added(early))
+
+    reply = await bed.filter(early)
+    assert "has not shown what made pod team/p yet" in reply["Error"]
+    assert "FailedNodes" not in reply
+
+    bed.state.on_job(added(job(seats=(Seat("n1", 0xFF),), gpus=8)))
+    assert (await bed.filter(early))["NodeNames"] == ["n1"]
 
 
 async def test_a_call_that_comes_before_the_watch_waits_for_it(bed: Bed):

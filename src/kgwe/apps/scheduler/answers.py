@@ -76,8 +76,10 @@ class Answers:
     def filter(self, args: Args) -> tuple[bytes, str]:
         """(reply, outcome for the metrics)"""
         pod = self.pod(args)
-        if pod is None:
-            return extender.error(f"kgwe: the API server has not shown pod {args.pod_name} yet"), "unknown"
+        if pod is None or self._state.is_early(pod):
+            # kube-scheduler tries an error again soon; a refusal stands until the workload is placed elsewhere.
+            what = "what made " if pod is not None else ""
+            return extender.error(f"kgwe: the API server has not shown {what}pod {args.pod_name} yet"), "unknown"
         if pod.spec.nodeName:
             # It holds its place already. To assume it again would drop that place when the assumption expires.
             return extender.error(f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"), "bound"

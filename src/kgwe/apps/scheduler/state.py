@@ -430,6 +430,11 @@ class ClusterState:
         """The run of ours that made it."""
         return self.runs.get(self._owners.get(runs.maker_of(pod), ""))
 
+    def is_early(self, pod: core.Pod) -> bool:
+        """Whether a pod of a workload is seen before what made it: the watches of pods and Jobs are two."""
+        workload = self.workload(pod.metadata.labels.get(jobs.UID_LABEL, ""))
+        return workload is not None and workload.meta.namespace == pod.metadata.namespace and self.run_of(pod) is None
+
     def taken(self, owner: str) -> set[int]:
         """Seats of a run that pods have which are not on their way out; a pod behind the gate has none yet."""
         run = self.runs.get(owner)
