@@ -69,6 +69,8 @@ class FaultProxy:
         self._open.set()
         self.disturb: Callable[[bytes], Disturbance | None] = lambda _head: None
         self.garble: Callable[[], bool] = lambda: False
+        #: requests and answers that a fault held up or changed, and connections that one broke
+        self.hits = 0
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
@@ -99,10 +101,12 @@ class FaultProxy:
     def half_open(self) -> None:
         for link in self._links:
             link.flowing.clear()
+            self.hits += 1
 
     def reset(self) -> None:
         for link in list(self._links):
             link.abort()
+            self.hits += 1
 
     def heal(self) -> None:
         """Pass everything on again, but what was half open."""
@@ -136,6 +140,7 @@ class FaultProxy:
             link.abort()
 
     async def _passing(self, link: _Link) -> None:
+        self.hits += not self._open.is_set()
         await self._open.wait()
         await link.flowing.wait()
 
@@ -149,6 +154,7 @@ class FaultProxy:
                 body = await reader.readexactly(int(length[1])) if length else b""
                 await self._passing(link)
                 disturbance = self.disturb(head) or Disturbance()
+                self.hits += disturbance != Disturbance()
                 await asyncio.sleep(disturbance.delay_s)
                 if disturbance.answer:
                     near.write(disturbance.answer)
@@ -162,6 +168,7 @@ class FaultProxy:
             while data := await far.read(65536):
                 await self._passing(link)
                 if self.garble():
+                    self.hits += 1
                     near.write(NOISE)
                     await near.drain()
                     return

@@ -291,6 +291,10 @@ FAULTS: dict[str, Callable[[Bench, random.Random], Coroutine[Any, Any, None]]] =
 }
 
 
+# Those that happen on the way to the API server.
+PROXIED = frozenset({"partition", "half-open", "garbage", "resets", "overload"})
+
+
 @pytest.fixture
 async def bench(live: Live, tmp_path: Path) -> AsyncIterator[Bench]:
     await live.nodes({"a": NODES // 2, "b": NODES // 2}, GPUS)
@@ -313,6 +317,7 @@ async def suffer(bench: Bench, name: str) -> str:
     began = time.monotonic()
     await bench.submit(rng, 6)
     await bench.settle()
+    before = sum(proxy.hits for proxy in bench.proxies)
     async with asyncio.TaskGroup() as group:
         group.create_task(FAULTS[name](bench, wrath))
         await asyncio.sleep(1)
@@ -320,11 +325,13 @@ async def suffer(bench: Bench, name: str) -> str:
         await bench.delete(names[:2])
         await bench.submit(rng, 12)
     healed = time.monotonic()
+    hits = sum(proxy.hits for proxy in bench.proxies) - before
+    assert hits or name not in PROXIED, "the fault hit nothing"
     await bench.settle()
     settled_s = time.monotonic() - healed
     placed = [unit for unit in bench.units.values() if bench.placed(unit)]
     line = (
-        f"{name:14} {len(bench.units)} units: {len(placed)} placed, {len(bench.units) - len(placed)} do not fit;"
+        f"{name:14} {hits:3} hits, {len(bench.units)} units: {len(placed)} placed, {len(bench.units) - len(placed)} do not fit;"
         f" overbooked {len(bench.overbooked)}, gangs in part 0; settled {settled_s:.1f} s after the fault"
     )
     await bench.clear()
