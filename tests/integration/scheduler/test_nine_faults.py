@@ -330,8 +330,9 @@ async def suffer(bench: Bench, name: str) -> str:
     await bench.settle()
     settled_s = time.monotonic() - healed
     placed = [unit for unit in bench.units.values() if bench.placed(unit)]
+    waiting = len(bench.units) - len(placed)
     line = (
-        f"{name:14} {hits:3} hits, {len(bench.units)} units: {len(placed)} placed, {len(bench.units) - len(placed)} do not fit;"
+        f"{name:14} {hits:3} hits, {len(bench.units)} units: {len(placed)} placed, {waiting} do not fit;"
         f" overbooked {len(bench.overbooked)}, gangs in part 0; settled {settled_s:.1f} s after the fault"
     )
     await bench.clear()
