@@ -15,7 +15,7 @@ import numpy as np
 
 from kgwe.model import domains
 from kgwe.placement import gang_room
-from kgwe.placement.gang_request import CLUSTER, Hardware
+from kgwe.placement.gang_request import CLUSTER, Hardware, Strategy
 from kgwe.placement.node import CARD_MILLI
 from kgwe.placement.uniformity import names_arch, names_model
 
@@ -113,6 +113,20 @@ class Bonds:
                 waiting = sum(each not in placed for each in bond.members & alike)
                 roomy &= sums[inside] >= waiting
         return roomy
+
+    def rank_leaves(self, placed: Mapping[int, int], waiting: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Per node, how good its leaf is for the fewest leaves, the least first; as `gang_split` fills leaves.
+
+        Leaves the gang is in already, then those with room for most of those that wait, of these the tightest.
+        """
+        if self._gang is None or self._gang.strategy is not Strategy.CONSOLIDATED:
+            return np.zeros(len(room), np.int64)
+        sums = np.bincount(self._leaf, weights=room).astype(np.int64)
+        short = waiting - np.minimum(sums, waiting)
+        rank = 1 + short * (int(sums.max(initial=0)) + 1) + sums
+        rank[self._leaf[list(placed.values())]] = 0
+        of_node: NDArray[np.int64] = rank[self._leaf]
+        return of_node
 
     def _within_limits(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
         """Nodes that the member may go to as one more pod."""

@@ -1,8 +1,9 @@
 """New places for some members of a gang, as near as possible to where they were, the others staying.
 
 Members are seated rung by rung: first all that find room in their own leaf, then all that find it in their spine,
-and so on, so that nobody who has to go far takes the place of one who could have stayed near. Larger members
-go first, and among places equally near the most reliable, then the fullest node is taken, which keeps empty ones empty.
+and so on, so that no member that has to go far takes the place of one that could have stayed near. Larger members go
+first. Among places equally near the most reliable is taken, then the one with which the gang spans the fewest leaves,
+then the fullest node, which keeps empty ones empty.
 
 With equal members bound only as a whole that finds a way whenever there is one. Otherwise, when it does not, the
 places are searched through in the same order, within a number of steps.
@@ -117,14 +118,17 @@ class Reseating:
         if steps is not None:
             nodes &= steps <= rung
         nodes &= self._fitter.verdicts(request) == Verdict.FITS
-        if nodes.any():
-            nodes &= self._bonds.roomy(member, placed, self._alike(request, waiting), self._usable_room(request))
+        if not nodes.any():
+            return []
+        alike, room = self._alike(request, waiting), self._usable_room(request)
+        nodes &= self._bonds.roomy(member, placed, alike, room)
         found = np.flatnonzero(nodes)
         free = np.bitwise_count(self._fitter.snapshot.free[found])
         near = np.zeros(len(found), np.int64) if steps is None else steps[found]
         doubt = caution.doubt(self._fitter.snapshot, found)
         spot = self._fitter.avoided(request, found)
-        ordered: list[int] = found[np.lexsort((found, free, doubt, spot, near))].tolist()
+        leaf = self._bonds.rank_leaves(placed, max(len(alike), 1), room)[found]
+        ordered: list[int] = found[np.lexsort((found, free, leaf, doubt, spot, near))].tolist()
         return ordered
 
     def _alike(self, request: Request, waiting: Sequence[int]) -> frozenset[int]:

@@ -71,6 +71,16 @@ def test_of_places_equally_near_the_one_that_can_be_relied_on():
     assert moved(recover(fleet, nodes="b").repairs[0]) == {"g-1": ("b", "c", "leaf")}
 
 
+def test_members_that_have_to_leave_their_leaf_go_to_one_other():
+    """leaf-0: a gggg  b xggg  c xggg     leaf-1: d ....     leaf-2: e ....  f ....  g ....     leaf-3: h ....  i ....
+
+    All are in one spine. Two fit leaf-3, which is the tightest that holds both.
+    """
+    fleet = Fleet("abc d efg hi")
+    fleet.run("g", "abc", 4, gang=GangRequest.of(whole(4), 3))
+    assert {node for _, node, _ in moved(recover(fleet, nodes="bc").repairs[0]).values()} == {"h", "i"}
+
+
 def test_a_share_of_a_card_that_failed_is_not_replaced_by_another_of_the_same():
     """Card 0: half of it is w's, half somebody's who is not moved."""
     fleet = Fleet("a")
