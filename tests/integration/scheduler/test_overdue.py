@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.integration.scheduler.bed import kgwe
+from tests.integration.scheduler.broken import foreign, members, racks
 from tests.integration.scheduler.pods import gang
 
 from kgwe.apps.scheduler import seating
@@ -43,6 +44,14 @@ async def make_claim(bed: Bed) -> None:
 async def remove_claim(bed: Bed) -> None:
     await bed.client.delete(_CLAIMS, CLAIM, "default")
     await bed.client.delete(_VOLUMES, CLAIM)
+
+
+async def job_with_claim(bed: Bed, name: str) -> None:
+    body = foreign(name, 2)
+    spec = body["spec"]["template"]["spec"]
+    spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}]
+    del body["spec"]["podFailurePolicy"]
+    await bed.client.create(resources.JOB, body, "default")
 
 
 def seats(bed: Bed, prefix: str) -> set[str]:
@@ -107,3 +116,25 @@ async def test_a_gang_that_waits_after_its_seats_were_released_says_why(live: Li
     assert any(CLAIM in each["problem"] and "released" in each["problem"] for each in problem.values())
     held = {name: node["free"] for name, node in (await live.snapshot())["nodes"].items()}
     assert held == {"a-0": 8, "a-1": 8}
+
+
+async def test_a_job_whose_nodes_were_given_to_others_starts_elsewhere(live: Live):
+    """Its pods are pinned: the Job makes new ones, and none of the old ones counts as failed."""
+    bed = live.bed
+    await racks(bed, {"a": 2})
+    await live.scheduler(placement_timeout_seconds="2")
+    await job_with_claim(bed, "pinned")
+    await bed.until(lambda: seats(bed, "pinned") == {"a0", "a1"})
+    others = [await bed.submit(kgwe(f"other-{number}", 8)) for number in range(2)]
+    for other in others:
+        await bed.until_phase(other, "Running", timeout_s=60)
+    await make_claim(bed)
+    try:
+        await racks(bed, {"b": 2})
+        await bed.until(lambda: len(members(bed, "pinned")) == 2, 90)
+        assert {pod.spec.nodeName for pod in members(bed, "pinned").values()} == {"b0", "b1"}
+        assert [bed.phase(other) for other in others] == ["Running"] * 2
+        assert not live.overbooked()
+    finally:
+        await bed.client.delete(resources.JOB, "pinned", "default")
+        await remove_claim(bed)

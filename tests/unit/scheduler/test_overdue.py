@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.unit.scheduler.gang_bed import gangs, heard, member, state
-from tests.unit.scheduler.objects import added, free, make
+from tests.unit.scheduler.objects import added, free, make, node, pod_spec
 
 from kgwe.apps.scheduler import seating
 from kgwe.apps.scheduler.metrics import Metrics
@@ -166,7 +166,9 @@ class Patience:
             metrics=Metrics(),
             rng=random.Random(1),
         )
-        self.overdue = Overdue(means, revoke=self.revoked.append, clock=self.clock)
+        self.removed: list[str] = []
+        remove = lambda uid, _why: self.removed.append(uid)  # noqa: E731 - a listener
+        self.overdue = Overdue(means, revoke=self.revoked.append, remove=remove, clock=self.clock)
 
     def look_after(self, seconds: float, owner: str) -> bool:
         """Whether its seats are released by then."""
@@ -217,3 +219,48 @@ async def test_a_gang_that_is_bound_is_left_alone(patience, state, gangs, owner,
     for pod in pods:
         state.on_pod(added(seated(state, gangs, pod, at=seating.pinned_to(pod.spec))))
     assert not patience.look_after(1000, owner)
+
+
+def takes(state, name):
+    """Other work has the node."""
+    body = {"metadata": {"name": f"on-{name}", "namespace": "x", "uid": f"uid-{name}"}, "spec": pod_spec(8, name)}
+    state.on_pod(added(make(resources.POD.type, body | {"status": {"phase": "Running"}})))
+
+
+async def released(patience, state, gangs, heard, owner, pods):
+    """Its seats were released, its pods are pinned still, and it asks again."""
+    state.on_pod(added(seated(state, gangs, pods[0], conditions=[REFUSED])))
+    assert patience.look_after(30, owner)
+    for pod in pods:
+        state.on_pod(added(changed(pod)))
+    gangs.retry(owner)
+    heard.settle()
+
+
+async def test_pinned_pods_make_room_for_new_ones_when_only_other_nodes_have_room(
+    patience, state, gangs, heard, owner, pods
+):
+    await released(patience, state, gangs, heard, owner, pods)
+    takes(state, "n1")
+    patience.overdue.refused(owner)
+    assert not patience.removed, "there is no room elsewhere"
+    state.on_node(added(node("n3")))
+    patience.overdue.refused(owner)
+    assert sorted(patience.removed) == ["uid-p", "uid-q"]
+
+
+async def test_pinned_pods_that_nothing_makes_again_stay(patience, state, gangs, heard, owner, pods):
+    await released(patience, state, gangs, heard, owner, pods)
+    for pod in pods:
+        alone = msgspec.structs.replace(pod.metadata, ownerReferences=())
+        state.on_pod(added(changed(msgspec.structs.replace(pod, metadata=alone))))
+    takes(state, "n1")
+    state.on_node(added(node("n3")))
+    patience.overdue.refused(owner)
+    assert not patience.removed
+
+
+async def test_a_gang_that_was_never_released_is_not_replaced(patience, state, owner):
+    state.on_node(added(node("n3")))
+    patience.overdue.refused(owner)
+    assert not patience.removed

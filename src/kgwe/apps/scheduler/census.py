@@ -237,7 +237,7 @@ class Census:
             started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
             least=pods.least if pods.least < len(members) else None,
             gang=pods.request if len(members) > 1 else None,
-            repair=_repair(pods.order),
+            repair=repair_of(pods.order),
         )
 
     def _member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
@@ -281,7 +281,7 @@ class Census:
             return None
 
 
-def _repair(pods: Sequence[core.Pod]) -> Repair:
+def repair_of(pods: Sequence[core.Pod]) -> Repair:
     """What the pods say; without a word ReplaceFailed, where somebody makes them anew.
 
     A StatefulSet promises that no two pods of one name ever run, which nobody can hold on a node that does not answer:

@@ -154,7 +154,8 @@ class Evictions:
             self._why.pop(uid, None)
             self._queue.forget(uid)
             return
-        counted = not self._state.is_foreign(pod)
+        # A pod that never had a node has not failed, whoever made it.
+        counted = not self._state.is_foreign(pod) or not pod.spec.nodeName
         if self._must_force(pod):
             await self._force(pod, self._why[uid], counted=counted)
         elif pod.metadata.deletionTimestamp is None:

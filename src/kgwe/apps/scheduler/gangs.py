@@ -20,7 +20,7 @@ from kgwe import errors
 from kgwe.apps.scheduler import asking, plainpods, policy, restoring, seating
 from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.drained import DrainedSeats
-from kgwe.apps.scheduler.made import as_made
+from kgwe.apps.scheduler.made import as_made, without_pin
 from kgwe.kube import dialects, podrequest, timestamp
 
 if TYPE_CHECKING:
@@ -458,6 +458,15 @@ class Gangs:
         if group is not None and group.overdue:
             group.overdue = group.problem = ""
             self._look_soon(owner)
+
+    def ask_unpinned(self, owner: str) -> Ask | None:
+        """What the gang would ask for if its owner made all its pods again; None: that cannot be told."""
+        group = self._groups[owner]
+        members = [(without_pin(pod), member) for pod, member in group.members.values()]
+        found = dialects.gang_request(members, lambda pod: podrequest.read(pod).request)
+        if isinstance(found, dialects.Problem):
+            return None
+        return asking.ask_for(owner, group, found, self._state.fleet.tree)
 
     def _note_asked(self, owner: str, group: Group, uid: str) -> None:
         """kube-scheduler would bind the pod to the node it is pinned to: once that holds for all, none has to wait."""

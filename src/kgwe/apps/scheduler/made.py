@@ -18,6 +18,11 @@ def as_made(pod: core.Pod) -> core.Pod:
     return pod if spec is pod.spec else msgspec.structs.replace(pod, spec=spec)
 
 
+def without_pin(pod: core.Pod) -> core.Pod:
+    """As its owner would make it again: without the affinity to a seat that it has lost."""
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=_unpinned(pod.spec)))
+
+
 def _unpinned(spec: core.PodSpec) -> core.Affinity:
     """Without the line that names its node; a term that consisted of nothing else was not there before."""
     required = spec.affinity.nodeAffinity.required

@@ -5,7 +5,8 @@ from its planned node. GPUs reserved for it would lie idle. A gang that kube-sch
 gives its seats back, pauses, longer each time, and is planned again after other work. Pods that are bound stay.
 
 A pod that lost its gate with its seat stays pinned to its node, so the gang is planned on these nodes again. When
-kube-scheduler asks about all these pods, what was in the way is gone, and the pause ends.
+kube-scheduler asks about all these pods, what was in the way is gone, and the pause ends. When other work has these
+nodes by then, and there is room elsewhere, the pods are deleted where their owner makes new ones, which have no pin.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe.apps.scheduler import policy, seating, standing
+from kgwe.apps.scheduler.census import repair_of
 from kgwe.kube import resources
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.events import Event
 from kgwe.kube.resources import Resource
 from kgwe.model import backoff
+from kgwe.placement import planning
+from kgwe.placement.running import Repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +55,14 @@ class Overdue:
     """One term's gangs whose pods are not bound yet."""
 
     def __init__(
-        self, means: Means, *, revoke: Callable[[core.Pod], None], clock: Callable[[], float] = time.monotonic
+        self,
+        means: Means,
+        *,
+        revoke: Callable[[core.Pod], None],
+        remove: Callable[[str, str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`revoke`: the pod's seat was released."""
+        """`revoke`: the pod's seat was released; `remove`: delete the pod with that uid, for that reason."""
         self._state = means.state
         self._gangs = means.gangs
         self._settings = means.settings
@@ -61,6 +70,7 @@ class Overdue:
         self._metrics = means.metrics
         self._rng = means.rng
         self._revoke = revoke
+        self._remove = remove
         self._clock = clock
         self._seated: dict[str, _Seated] = {}
         self._tries: dict[str, int] = {}  # gang -> times its seats were released, one after another
@@ -125,7 +135,38 @@ class Overdue:
         self._metrics.failures.labels(why.reason).inc()
         self._tell(group, pods[0], why.reason, words)
         log.warning("gang_released", gang=owner, reason=why.reason, message=why.message, again_in_s=round(pause_s, 1))
-        self._call(owner, pause_s, self._gangs.retry)
+        self._call(owner, pause_s, self._retry)
+
+    def _retry(self, owner: str) -> None:
+        self._gangs.retry(owner)
+        self._call(owner, self._timeout_s, self._wait)
+
+    def _wait(self, owner: str) -> None:
+        """The gang waits for room on its nodes: there may be some on others by now."""
+        group = self._gangs.group(owner)
+        if group is None:
+            self._forget(owner)
+        elif owner in self._tries and group.unseated:
+            self.refused(owner)
+            self._call(owner, self._timeout_s, self._wait)
+
+    def refused(self, owner: str) -> None:
+        """A gang was refused a plan: if only because its pods are pinned, let their owner make new ones."""
+        group = self._gangs.group(owner)
+        if group is None or owner not in self._tries or not group.last_since or group.seats:
+            return
+        pods = [pod for pod, _ in group.members.values()]
+        pinned = all(seating.pinned_to(pod.spec) and not pod.spec.nodeName for pod in pods)
+        if not pinned or repair_of(pods) is Repair.NONE:
+            return
+        ask = self._gangs.ask_unpinned(owner)
+        if ask is None:
+            return
+        found = planning.plan(self._state.fleet, ask, choosers={}, rng=self._rng, explain=False)
+        if isinstance(found, planning.Plan):
+            log.info("gang_replaced", gang=owner, pods=len(pods))
+            for pod in pods:
+                self._remove(pod.metadata.uid, "the node it is pinned to has no room, other nodes have")
 
     def _tell(self, group: Group, pod: core.Pod, reason: str, words: str) -> None:
         """One Event on a pod of the gang, and one on the object that made it."""

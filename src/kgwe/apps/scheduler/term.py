@@ -66,9 +66,9 @@ class Term:
         self.answers.recorder = means.recorder
         self._planner.record(means.recorder)
         self._seater = Seater(means)
-        self._overdue = Overdue(means, revoke=self._seater.revoke)
         self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
         self._evictions = Evictions(means)
+        self._overdue = Overdue(means, revoke=self._seater.revoke, remove=self._evictions.remove)
         self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
         self._preemption = Preemption(means, self._planner, self._recovery.census)
         self._rejections = Rejections(means, leave=self._recovery.leave)
@@ -102,6 +102,7 @@ class Term:
                     raise
             elif (held := self._planner.held.get(uid)) is not None:
                 self._tell_gang(uid, held)
+                self._overdue.refused(uid)
             return
         key = self._state.keys.get(uid)
         if key is not None:
