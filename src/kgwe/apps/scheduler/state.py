@@ -284,7 +284,7 @@ class ClusterState:
             self.on_room()
         if is_new or before is None or before.reserved() != seats:
             self._rebook(maker)
-        if uid not in self._moving:
+        if uid not in self._moving and not self._has_bound(run):
             new = [number for number, seat in seats.items() if number not in had or had[number].node != seat.node]
             self.ledger.drop_unfit(uid, new)
 
@@ -292,8 +292,13 @@ class ClusterState:
         """Drop restored seats for which there is no room: nodes and pods may have been read after the plans."""
         _ = self.fleet
         for owner in list(self.ledger.owners()):
-            if owner in self.runs:
+            run = self.runs.get(owner)
+            if run is not None and not self._has_bound(run):
                 self.ledger.drop_unfit(owner, list(self.ledger.places(owner)))
+
+    def _has_bound(self, run: Run) -> bool:
+        """Whether pods of it are on nodes: its plan was carried out; recovery deals with what it lost."""
+        return any(pod.spec.nodeName for pod in self.pods_of(run).values())
 
     def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None) -> None:
         """The run has these seats from now on, as it will say as soon as it is written; None: as it says."""
