@@ -8,6 +8,7 @@ other loads and for other mixes of gangs (`Mix`).
     mean_leaves           per gang that was placed; mean over the seeds
     worse_than_best_fit   share of the seeds in which that is more than best fit's
     whole_gangs           gangs that were placed; mean over the seeds
+    placed_gpus           GPUs of the gangs that were placed; mean over the seeds
     bound                 no arrangement of the gangs that were placed has fewer leaves, see `kgwe.bench.leaves`
     plan_ms               CPU time of a plan, refusals among them
 
@@ -105,6 +106,7 @@ class Run:
     spans: tuple[int, ...]
     """Leaves of each gang that was placed."""
     bound: float
+    gpus: int
     plan_s: tuple[float, ...] = ()
 
     @property
@@ -131,9 +133,10 @@ def run(options: Options, progress: Progress) -> report.Report:
 
 
 def is_worse(numbers: dict[str, Any]) -> bool:
-    """Whether best fit spans fewer leaves, or places more gangs."""
-    fewer = numbers["mean_leaves"] > numbers["best_fit_mean_leaves"]
-    return bool(fewer or numbers["whole_gangs"] < numbers["best_fit_whole_gangs"])
+    """Whether best fit spans fewer leaves, or places more gangs and more GPUs: a large gang may count for two small."""
+    theirs = {key: numbers[f"best_fit_{key}"] for key in ("mean_leaves", "whole_gangs", "placed_gpus")}
+    places_less = numbers["whole_gangs"] < theirs["whole_gangs"] and numbers["placed_gpus"] < theirs["placed_gpus"]
+    return bool(numbers["mean_leaves"] > theirs["mean_leaves"] or places_less)
 
 
 def summarise(runs: Sequence[dict[str, Run]]) -> dict[str, Any]:
@@ -144,6 +147,7 @@ def summarise(runs: Sequence[dict[str, Run]]) -> dict[str, Any]:
         "worse_than_best_fit": _mean(each[OURS].mean > each["best_fit"].mean for each in runs),
         "max_leaves": max(max(each.spans, default=0) for each in ours),
         "whole_gangs": _mean(len(each.spans) for each in ours),
+        "placed_gpus": _mean(each.gpus for each in ours),
         "plan_ms": _mean(1000 * second for each in ours for second in each.plan_s),
     }
     for rule in RULES:
@@ -151,6 +155,7 @@ def summarise(runs: Sequence[dict[str, Run]]) -> dict[str, Any]:
         found[f"{rule}_mean_leaves"] = _mean(each.mean for each in theirs)
         found[f"{rule}_max_leaves"] = max(max(each.spans, default=0) for each in theirs)
         found[f"{rule}_whole_gangs"] = _mean(len(each.spans) for each in theirs)
+        found[f"{rule}_placed_gpus"] = _mean(each.gpus for each in theirs)
     return found
 
 
@@ -216,7 +221,7 @@ class Site:
     def _run(self, landed: Sequence[leaves.Landed], plan_s: tuple[float, ...] = ()) -> Run:
         spans = tuple(len({self.leaf_of[node] for node in gang.nodes}) for gang in landed)
         bound = leaves.fewest(landed, self.leaf_of, self.free) / max(len(landed), 1)
-        return Run(spans, bound, plan_s)
+        return Run(spans, bound, sum(gang.pods * gang.gpus for gang in landed), plan_s)
 
 
 class _Timed(FleetPlanner):

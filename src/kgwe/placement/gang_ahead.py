@@ -1,10 +1,10 @@
 """Where a gang goes when others follow: so that all of them together need the fewest leaves.
 
 For every promising way to place the gang, those that follow are placed behind it by a quick rule, one after the other;
-what counts is the leaves of all of them. A gang that finds no room any more counts as `UNPLACED` leaves. Of ways that
-are equal in that, the lower domain wins, then the one with fewer pairs of pods in different leaves, then the one that
-begins fewer leaves without filling them, then the tighter one, then the one that fills small holes of nodes and leaves
-whole nodes to larger pods. The usual choice is one of the ways, and stays unless another is better.
+what counts is the leaves of all of them. A gang that finds no room any more counts as many leaves (`_price`). Of ways
+that are equal in that, the lower domain wins, then the one with fewer pairs of pods in different leaves, then the one
+that begins fewer leaves without filling them, then the tighter one, then the one on fewer nodes. The usual choice is
+one of the ways, and stays unless another is better.
 
 Who goes first is not decided here, and the answer depends on nothing but what is free and who follows: no clock, no
 chance. Work is bounded by counting: on a large cluster fewer of those that follow are looked at.
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from kgwe.placement.gang_board import Board, Parts
 
-#: what a gang counts that finds no room any more, in leaves: more than the last one that fits usually spans
-UNPLACED: Final = 6.0
+# What a gang counts that finds no room any more, in leaves: so many, and so many for each it would need at least now.
+# The last gangs that fit often span twice as many as they should, which is worth it.
+_WAITS: Final = 4
+_WAITS_PER_LEAF: Final = 3
 # Ways to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
 # of one level that are considered, by domains of it.
 _WAYS: Final = 4
@@ -71,10 +73,12 @@ class Outlook:
     leaves: int
     """Of the gang itself and of those that find room."""
     refused: int
+    price: int
+    """Of those that find none, in leaves."""
 
     @property
-    def total(self) -> float:
-        return self.leaves + UNPLACED * self.refused
+    def total(self) -> int:
+        return self.leaves + self.price
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +118,16 @@ def choose(board: Board, want: Want, usual: Way, allowed: Allowed, *, following:
     ahead = following[: _VISITS // (len(board.states) * len(ways))]
     if len(ways) < 2 or not ahead:  # noqa: PLR2004 -- nothing to choose between
         return None
-    rest = _least_leaves(board, ahead)
+    least = _least_leaves(board, ahead)
     outlooks: list[Outlook] = []
     merits: list[tuple[tuple[float, ...], int]] = []
     room = board.room[want.kind]
     for number, (way, after) in enumerate(ways):
         # The usual one is worked out to the end; others no further than it takes to see that they are worse.
-        limit = min((each.total for each in outlooks), default=float("inf"))
-        found = _count(after, ahead, len(way.parts), limit, rest)
+        limit = min((each.total for each in outlooks), default=None)
+        found = _count(after, ahead, len(way.parts), least, limit)
         outlooks.append(found)
-        merits.append(((found.total, way.rung, -way.pairs_inside, *_rest(room, way.parts), not way.tight), number))
+        merits.append(((found.total, way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight), number))
     number = min(merits)[1]
     return Choice(ways[number][0], outlooks[number], outlooks[0], len(ahead)) if number else None
 
@@ -177,37 +181,41 @@ def _sets(room: Sequence[int], leaves: range, pods: int, number: int, most: int)
 
 
 def _least_leaves(board: Board, following: Sequence[Want]) -> list[int]:
-    """No less than what those that follow need, from each on to the last: room only shrinks."""
-    least: dict[Want, int] = {}
-    total = 0
-    sums = []
-    for want in reversed(following):
-        if want not in least:
+    """No less than what each of those that follow needs: room only shrinks."""
+    known: dict[Want, int] = {}
+    for want in following:
+        if want not in known:
             room = board.room[want.kind]
-            least[want] = gang_board.count_fewest(room, range(len(room)), want.pods) or int(UNPLACED)
-        sums.append(total)
-        total += min(least[want], int(UNPLACED))
-    return sums[::-1]
+            known[want] = gang_board.count_fewest(room, range(len(room)), want.pods) or 1
+    return [known[want] for want in following]
 
 
-def _count(board: Board, following: Sequence[Want], leaves: int, limit: float, rest: Sequence[int]) -> Outlook:
+def _price(least: int) -> int:
+    """What a gang counts that finds no room."""
+    return _WAITS + _WAITS_PER_LEAF * least
+
+
+def _count(board: Board, following: Sequence[Want], leaves: int, least: Sequence[int], limit: int | None) -> Outlook:
     """What those that follow get when each goes where the quick rule puts it; beyond `limit` it is not worked out.
 
-    `leaves`: of the gang itself. `rest`: those behind each need no less. Leaves the board full.
+    `leaves`: of the gang itself. Leaves the board full.
     """
-    count = 0
+    count = price = 0
+    rest = sum(least)
     refused: set[Want] = set()
-    for want, others in zip(following, rest, strict=True):
+    for want, fewest in zip(following, least, strict=True):
+        rest -= fewest
         parts = None if want in refused else _place(board, want)
         if parts is None:
             refused.add(want)
             count += 1
+            price += _price(fewest)
         else:
             leaves += len(parts)
             board.place(want.kind, parts, tight=True)
-        if leaves + UNPLACED * count + others > limit:
-            return Outlook(leaves + others, count)
-    return Outlook(leaves, count)
+        if limit is not None and leaves + price + rest > limit:
+            return Outlook(leaves + rest, count, price)
+    return Outlook(leaves, count, price)
 
 
 def _place(board: Board, want: Want) -> Parts | None:

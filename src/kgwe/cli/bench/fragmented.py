@@ -32,7 +32,7 @@ def run(
     Ours beside Kueue's best-fit rule, an even split and first fit, in the same states, with a bound below which no
     arrangement goes. The first numbers are those of the scenario (45 %, gangs of 12 x 8 and 6 x 4 GPUs); the table has
     every mix and load. Takes about two minutes on two cores.
-    Exit code 1 when best fit spans fewer leaves on average, or places more gangs, with any mix and load.
+    Exit code 1 when best fit spans fewer leaves on average, or places more gangs and GPUs, with any mix and load.
 
     Parameters
     ----------
