@@ -7,15 +7,20 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 from tests.unit.scheduler.objects import added, make, node, pod_spec
 
 from kgwe.apps.scheduler.faults import Faults
 from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.main import Scheduler
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.state import ClusterState
+from kgwe.apps.scheduler.term import Term
 from kgwe.kube import dialects, resources
+from kgwe.kube.client import KubeClient
 from kgwe.model import amounts
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.node import Gpus, Request
@@ -199,3 +204,19 @@ def test_an_error_in_looking_at_one_gang_leaves_the_others_alone():
     bad = gangs.group(faults[0][1])
     assert bad is not None
     assert "InternalError" in bad.problem
+
+
+async def test_a_leader_whose_passes_fail_is_not_ready_and_says_why():
+    async with httpx2.AsyncClient() as http:
+        scheduler = Scheduler(Settings(), KubeClient(http))
+        for informer in scheduler.informers:
+            informer.synced.set()
+        assert scheduler.problem() == "standby: another replica acts"
+        term = Term(scheduler.means())
+        scheduler._acting, scheduler._planning_problem = True, term.problem
+        assert scheduler.problem() is None
+        for _ in range(3):
+            term._planner.faults.pass_failed(OverflowError("too large"))
+        assert "3 passes in a row failed, the last with OverflowError: too large" in str(scheduler.problem())
+        term._planner.faults.pass_succeeded()
+        assert scheduler.problem() is None
