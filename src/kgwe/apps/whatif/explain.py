@@ -52,6 +52,9 @@ _AHEAD: Final = 5
 _SIMILAR: Final = 5
 _UNSEATED: Final = 8
 
+# Nodes that a summary names.
+_NAMED: Final = 16
+
 
 def find(view: View, name: str, namespace: str, kind: Kind | None = None, group: str = "") -> Workload | core.Pod:
     """The workload or pod of that name; NotFound, with names that come near, when there is none.
@@ -168,7 +171,7 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
         problems.append(f"{unplaced.reason}: {unplaced.message}")
     running = sum(pod.status.phase == "Running" for pod in pods.values())
     state = "Running" if standing.is_running(workload, run, pods) else "Placed"
-    where = ", ".join(dict.fromkeys(seat.node for seat in seats)) or "nowhere"
+    where = _where(seats)
     summary = f"{running} of {run.pods} pods run, on {where}" if running else f"has its place on {where}"
     summary += "; nothing is wrong" if not problems else ""
     return _with(base, state=state, summary=summary, placed=found, problems=tuple(problems))
@@ -192,13 +195,23 @@ def _seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat
     return Seat(seat.node, cards, gpus, pod, phase)
 
 
+def _where(seats: Iterable[Seat]) -> str:
+    """Names of the nodes; of many, the first few and how many more."""
+    nodes = list(dict.fromkeys(seat.node for seat in seats))
+    more = f" and {len(nodes) - _NAMED} more nodes" if len(nodes) > _NAMED else ""
+    return ", ".join(nodes[:_NAMED]) + more or "nowhere"
+
+
 def _seat_problems(view: View, seats: Iterable[Seat]) -> Iterator[str]:
-    for name in dict.fromkeys(seat.node for seat in seats):
+    cards: dict[str, list[int]] = {}
+    for seat in seats:
+        cards.setdefault(seat.node, []).extend(seat.cards)
+    for name, mine in cards.items():
         fault = view.state.reader.fault(name)
         if fault is not None:
             yield f"node {name} is {fault.value}"
         sick = view.state.reader.sick(name)
-        hit = [card for seat in seats if seat.node == name for card in seat.cards if sick >> card & 1]
+        hit = [card for card in mine if sick >> card & 1]
         if hit:
             yield f"node {name}: cards {', '.join(map(str, hit))} are unhealthy"
 
