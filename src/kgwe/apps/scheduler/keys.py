@@ -85,22 +85,28 @@ class Keys:
     async def rotate(self) -> None:
         """Sign with a new key from now on; decisions signed with the last one are still accepted."""
         stored = await self._client.get(resources.SECRET, NAME, self._namespace)
-        await self._write(stored, {_PREVIOUS: stored.data.get(_CURRENT, "")})
+        await self._write(stored, {_PREVIOUS: stored.data.get(_CURRENT, "")}, _new_key())
 
     async def _read(self) -> list[bytes]:
         try:
             stored = await self._client.get(resources.SECRET, NAME, self._namespace)
         except errors.NotFound:
-            body = _body({_CURRENT: _new_key()})
+            body = _body({_CURRENT: self._lost_key()})
             stored = await self._client.create(resources.SECRET, body, self._namespace)
         if not stored.data.get(_CURRENT):
-            stored = await self._write(stored, dict(stored.data))
+            stored = await self._write(stored, dict(stored.data), self._lost_key(stored.data.get(_PREVIOUS, "")))
         return [_key(stored, name) for name in (_CURRENT, _PREVIOUS) if stored.data.get(name)]
 
-    async def _write(self, stored: Secret, data: dict[str, str]) -> Secret:
-        """Put a new key into the Secret as it was read; Conflict if it was changed since."""
+    def _lost_key(self, previous: str = "") -> str:
+        """The key for a Secret that has none: the one in use if the Secret was lost, a new one if it was replaced."""
+        known = self._signer.newest
+        text = base64.b64encode(known).decode() if known else ""
+        return text if text and text != previous else _new_key()
+
+    async def _write(self, stored: Secret, data: dict[str, str], key: str) -> Secret:
+        """Put a key into the Secret as it was read; Conflict if it was changed since."""
         kept = {name: text for name, text in data.items() if text}
-        body = _body(kept | {_CURRENT: _new_key()})
+        body = _body(kept | {_CURRENT: key})
         body["metadata"]["resourceVersion"] = stored.metadata.resourceVersion
         return await self._client.patch(resources.SECRET, NAME, body, self._namespace)
 

@@ -68,6 +68,11 @@ class Signer:
         changed, self._keys = list(new.items()) != list(self._keys.items()), new
         return changed
 
+    @property
+    def newest(self) -> bytes:
+        """The key that signs; empty: none is known yet."""
+        return next(iter(self._keys.values()), b"")
+
     # --- signing ----------------------------------------------------------------------------------------
 
     def sign_seat(self, pod: core.Pod, owner: str, number: int, place: Holding | Seat) -> str:

@@ -1,0 +1,80 @@
+"""The key that decisions are signed with: made once, followed, put back when it was lost."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from tests.unit.scheduler.objects import make
+
+from kgwe import errors
+from kgwe.apps.scheduler.keys import Keys
+from kgwe.apps.scheduler.signing import Signer
+from kgwe.kube import resources
+
+
+class Client:
+    """One Secret, as deploy/rbac.yaml creates it."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, str] = {}
+        self.version = 1
+
+    async def get(self, *_: Any) -> Any:
+        meta = {"name": "kgwe-decision-key", "namespace": "kgwe-system", "resourceVersion": str(self.version)}
+        return make(resources.SECRET.type, {"metadata": meta, "data": dict(self.data)})
+
+    async def patch(self, _resource: Any, _name: str, body: Any, _namespace: str) -> Any:
+        if body["metadata"]["resourceVersion"] != str(self.version):
+            raise errors.Conflict("somebody was faster")
+        self.version += 1
+        self.data |= body["data"]
+        return await self.get()
+
+
+def keys(client: Any, signer: Signer) -> Keys:
+    return Keys(client, signer, "kgwe-system")
+
+
+async def test_the_first_replica_fills_the_secret_and_the_next_reads_it() -> None:
+    client, one, other = Client(), Signer(), Signer()
+    assert await keys(client, one).load()
+    assert await keys(client, other).load()
+    assert one.newest == other.newest
+    assert len(one.newest) == 32
+    assert not await keys(client, one).load(), "nothing changed"
+
+
+async def test_the_key_before_a_rotation_is_still_accepted() -> None:
+    client, signer = Client(), Signer()
+    await keys(client, signer).load()
+    before = signer.newest
+    await keys(client, signer).rotate()
+    assert await keys(client, signer).load()
+    assert signer.newest != before
+    assert before in signer._keys.values()
+
+
+async def test_a_secret_that_was_lost_gets_the_key_in_use_back() -> None:
+    client, signer = Client(), Signer()
+    await keys(client, signer).load()
+    client.data = {}
+    assert not await keys(client, signer).load()
+    assert client.data["current"] == base64.b64encode(signer.newest).decode()
+
+
+async def test_a_key_that_was_moved_to_previous_by_hand_is_replaced() -> None:
+    client, signer = Client(), Signer()
+    await keys(client, signer).load()
+    client.data = {"previous": client.data["current"]}
+    assert await keys(client, signer).load()
+    assert client.data["current"] != client.data["previous"]
+
+
+@pytest.mark.parametrize(("text", "why"), [("%%", "not base64"), ("c2hvcnQ=", "shorter than 16 bytes")])
+async def test_a_key_that_is_none_is_refused(text: str, why: str) -> None:
+    client = Client()
+    client.data = {"current": text}
+    with pytest.raises(errors.Permanent, match=why):
+        await keys(client, Signer()).load()
