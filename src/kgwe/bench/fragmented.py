@@ -74,7 +74,7 @@ class Mix:
 SCENARIO: Final = "scenario"
 MIXES: Final = {
     SCENARIO: Mix(((_SIZE.gang_size, _SIZE.gpus), (_SIZE.gang_size // 2, _SIZE.gpus // 2)), _SIZE.gangs),
-    "large": Mix(((24, 8), (20, 4)), 18),
+    "large": Mix(((24, 8), (8, 8)), 18),
     "small": Mix(((4, 8), (3, 4), (8, 2)), 120),
 }
 

@@ -12,7 +12,7 @@ from tests import small_fleet
 
 from kgwe import errors
 from kgwe.model import domains
-from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.gang_request import Following, GangRequest
 from kgwe.placement.node import Gpus, Node, Request
 from kgwe.placement.planning import Ask
 from kgwe.placement.refill import Partial, Sitting
@@ -49,6 +49,13 @@ def test_a_part_of_a_gang_is_read_back() -> None:
     partial = Partial((Sitting("p0", REQUEST, "n1"), Sitting("p1", REQUEST)), GangRequest.of(REQUEST, 2), least=1)
     ask = Ask("gang", REQUEST, pods=1, partial=partial)
     assert again(Ask, ask) == ask
+
+
+def test_the_gangs_that_follow_an_ask_are_read_back() -> None:
+    gangs = [GangRequest.of(REQUEST, pods, preferred="leaf", name=f"gang-{pods}") for pods in (4, 2, 4)]
+    following = Following.of(gangs)
+    assert following.order == (0, 1, 0)
+    assert again(Ask, Ask("gang", REQUEST, pods=2, following=following)).following == following
 
 
 def test_nodes_are_read_back() -> None:
