@@ -32,6 +32,7 @@ class Memory:
     settle_s: float = SETTLE_S  # how long after that its status may wait for it to run
     unplaced_at: float | None = None  # since when pods of the Job lack their places, for one reason
     unplaced_for: str = ""  # that reason
+    suspended: bool = False  # its Job was suspended after it last ran
     taken_back: str = ""  # uid of a Job that was deleted to plan anew
     refusals: int = 0  # times a Job of it was taken back, one after another
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when

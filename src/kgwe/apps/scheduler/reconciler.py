@@ -270,14 +270,14 @@ class Reconciler:
             memory.taken_back = run.meta.uid
             return "done"
         if standing.is_running(workload, run, pods):
-            memory.refusals, memory.unplaced_at = 0, None
+            memory.refusals, memory.unplaced_at, memory.suspended = 0, None, False
             placed = self._placed(workload, run)
             trouble = self.trouble(workload.meta.uid)
             await self._write.status(workload, phases.running(workload, placed, timestamp.seconds(), trouble))
             self._warn_of_edit(workload, run)
             return "done"
         if run.suspended:
-            memory.unplaced_at = None
+            memory.unplaced_at, memory.suspended = None, True
             status = phases.scheduled(workload, self._placed(workload, run), timestamp.seconds(), "it is suspended")
             await self._write.status(workload, status)
             return "done"
@@ -337,8 +337,9 @@ class Reconciler:
         await self._write.delete(run)
         memory.taken_back = run.meta.uid
         result = await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
-        if why.reason == standing.PLACE_LOST and standing.has_started(workload, run):
-            # It ran, and lost its node to a drain: before all others of its priority, as after a failure.
+        if why.reason == standing.PLACE_LOST and standing.has_started(workload, run) and not memory.suspended:
+            # It ran, and lost its node to a drain: before all others of its priority, as after a failure. A run that
+            # was suspended gave its place away.
             self.planner.remarks[workload.meta.uid] = (Reason.RECOVERING, why.message)
         return result
 
