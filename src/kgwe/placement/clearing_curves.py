@@ -251,7 +251,7 @@ def free_slices(snapshot: Snapshot, profile: str, node: int) -> int:
 
 
 def freed(grant: Grant, request: Request) -> int:
-    """What a grant gives back of that amount, and what nobody has to be given first any more."""
+    """The amount that a grant frees, plus the overcommitted amount that its end makes good."""
     gpus = request.gpus
     if gpus.count:
         # A shared card may still be held by others.

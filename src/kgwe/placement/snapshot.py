@@ -35,7 +35,7 @@ _GB_IN_MIB = 1e9 / 2**20
 
 @dataclass(frozen=True, slots=True)
 class Debt:
-    """Cards, shares and slices (by profile) that a pod on an overcommitted node has and that nobody could book."""
+    """Cards, shares and slices (by profile) that a pod on an overcommitted node has beyond what could be booked."""
 
     cards: int = 0
     shares: int = 0

@@ -189,7 +189,7 @@ class MigController:
             await self.controller.round()
         except errors.KgweError as exc:
             log.warning("round_failed", error=str(exc))
-        except Exception:  # one object that nobody thought of must not end the process again and again
+        except Exception:  # one malformed object must not crash the process again and again
             log.exception("round_crashed")
         took_s = loop.time() - began
         with contextlib.suppress(TimeoutError):

@@ -90,7 +90,7 @@ class Census:
                 yield found
 
     def preemptible(self, on_error: Callable[[str, str, Exception], None] | None = None) -> Iterator[Running]:
-        """Everything that says it may be stopped; whoever loses a member stops as a whole.
+        """All preemptible work; a gang that loses a member stops as a whole.
 
         `on_error` hears of an owner that cannot be read because of an error; without it the error is raised.
         """

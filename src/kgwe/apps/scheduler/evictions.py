@@ -154,7 +154,7 @@ class Evictions:
             self._why.pop(uid, None)
             self._queue.forget(uid)
             return
-        # A pod that never had a node has not failed, whoever made it.
+        # A pod that never had a node has not failed, whatever controller owns it.
         counted = not self._state.is_foreign(pod) or not pod.spec.nodeName
         if self._must_force(pod):
             await self._force(pod, self._why[uid], counted=counted)

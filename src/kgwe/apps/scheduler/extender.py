@@ -30,7 +30,7 @@ _USAGE: Final = Reply(404, b'{"Error":"try /filter, /prioritize or /preempt"}', 
 # A body of this size is read in a thread: no cluster has names for it, and the loop has a Lease to renew.
 _READ_IN_THREAD: Final = 1 << 20
 # kube-scheduler may ask about a pod a moment before our watch shows it. It waits for the answer, and so do all pods
-# behind it in its queue; when the pod is not seen by then, it is told to try this one again later.
+# behind it in its queue; if the watch does not show the pod by then, kube-scheduler has to retry it.
 _SIGHT_S: Final = 0.5
 
 A = TypeVar("A", extender.Args, extender.PreemptArgs)

@@ -39,7 +39,7 @@ class GangNotices:
         self._record = record
         self._after_s = after_s
         self._clock = clock
-        self._due: dict[str, tuple[float, float]] = {}  # gang -> when it is told next, and the pause before that
+        self._due: dict[str, tuple[float, float]] = {}  # gang -> time of its next Event, and the pause before that
 
     def look(self) -> None:
         """Tell every gang that is due; cheap for those that are complete."""

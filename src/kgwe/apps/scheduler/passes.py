@@ -49,7 +49,7 @@ _ESTIMATED = 200
 _ESTIMATE_EVERY_S = 10.0
 # Single pods and gangs up to this size are planned faster than a thread is woken.
 _LIGHT_PODS = 32
-# So much of an error's text is told to users.
+# Characters of an error's text that a status shows.
 _ERROR_CHARS = 200
 
 
@@ -309,7 +309,7 @@ class Passes:
 
 
 def broken(ask: Ask, stage: str, error: Exception) -> Refusal:
-    """What a work is told whose planning raised an error."""
+    """The refusal of a workload whose planning raised an error."""
     what = {"explain": "explaining why it waits", "hold": "keeping a place for it"}.get(stage, "planning it")
     message = f"{what} failed with an error of the scheduler ({type(error).__name__}: {str(error)[:_ERROR_CHARS]});"
     return Refusal(ask, Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")

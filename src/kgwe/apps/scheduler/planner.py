@@ -231,7 +231,7 @@ class Planner:
         for news in later:
             try:
                 news()
-            except Exception as exc:  # noqa: BLE001 - what comes after it is told all the same
+            except Exception as exc:  # noqa: BLE001 - the remaining listeners still run
                 self.faults.note("queue", "", exc)
         return bool(later)
 

@@ -184,7 +184,7 @@ class Seater:
     def _is_taken(self, owner: str, number: int, uid: str) -> bool:
         """Whether another pod that is to stay has the seat: it belongs to the first.
 
-        Of a gang of others each pod is told its seat, and no two are told the same.
+        In an externally created gang each pod has its own seat number; no two share one.
         """
         if uid in self._chosen:
             return False

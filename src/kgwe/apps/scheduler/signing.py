@@ -59,7 +59,7 @@ class Signer:
         """`keys`: newest first."""
         self._keys: dict[str, bytes] = {}
         self.set_keys(*keys)
-        #: hears the kind of an object that was read with a decision nobody signed
+        #: called with the kind of each object whose decision has no valid signature
         self.on_forged: Callable[[str], None] = lambda _kind: None
 
     def set_keys(self, *keys: bytes) -> bool:
