@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: help run test test-unit test-slow search check format bench crds proto lock clean
+.PHONY: help run test test-unit test-slow soak search check format bench crds proto lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,17 +27,20 @@ run: $(READY) ## Local cluster, simulated GPU fleet, KGWE on it, sample workload
 	@$(BIN)/kgwe demo
 
 test: $(READY) ## All tests but the slow ones
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not soak"
 
 test-unit: $(READY) ## The tests that need no cluster
-	@$(PYTEST) -m "not slow and not cluster"
+	@$(PYTEST) -m "not slow and not soak and not cluster"
 
 test-slow: $(READY) ## The slow tests
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m "slow and not soak"
+
+soak: $(READY) ## Exhaustive attacks and long runs, once per release
+	@$(PYTEST) -m soak -s
 
 search: $(READY) ## New examples and another order: what it finds goes into a test of its own
 	@HYPOTHESIS_PROFILE=search $(PYTEST) tests/property --randomly-seed=$$RANDOM
-	@$(PYTEST) -m "not slow and not cluster" --randomly-seed=$$RANDOM
+	@$(PYTEST) -m "not slow and not soak and not cluster" --randomly-seed=$$RANDOM
 
 check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff format --check --quiet .

@@ -80,7 +80,7 @@ async def run_round(live: Live, number: int) -> None:
     await bed.until(lambda: not alive(bed))
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.soak)])
 async def test_a_gang_that_lost_a_pod_to_a_drain_gets_its_slot_back(live: Live, rounds: int):
     """Four gangs a round."""
     await racks(live.bed, dict.fromkeys(_LEAVES, 2))

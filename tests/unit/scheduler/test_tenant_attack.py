@@ -430,7 +430,7 @@ def test_nor_do_two_together(world: World, before: dict[str, Any], base: Try) ->
     attack_in_pairs(world, before, base, step=25)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("base", [ALONE, MEMBER], ids=lambda each: each.words)
 def test_nor_do_any_two_together(world: World, before: dict[str, Any], base: Try) -> None:
     count = len(tries(world))
