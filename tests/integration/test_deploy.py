@@ -63,7 +63,7 @@ async def test_creating_a_kind_that_no_controller_acts_on_prints_a_warning(http:
         return str(reply.headers.get("warning", ""))
 
     said = await eventually(warning)  # a policy takes effect a moment after it is stored
-    assert f"no controller acts on a {manifest['kind']} yet" in said
+    assert f"no controller acts on kind {manifest['kind']} yet" in said
 
 
 # --- priority -------------------------------------------------------------------------------------------

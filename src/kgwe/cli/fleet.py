@@ -18,6 +18,7 @@ from kgwe.local import exporter, faults, fleet, gpunodes, models, progress
 from kgwe.local.cluster import LocalCluster
 from kgwe.local.simulator import Simulator
 from kgwe.model import amounts, inventory
+from kgwe.model.counting import counted
 from kgwe.model.health_xids import look_up
 from kgwe.telemetry import http, logs
 
@@ -73,7 +74,7 @@ def bring(cluster: LocalCluster, model: str, nodes: int, *, dra: bool = False) -
     described = models.load(model)
 
     async def work(client: KubeClient) -> fleet.Outcome:
-        with progress.for_stream().step(f"Bringing up {nodes} nodes of the {described.name} fleet") as step:
+        with progress.for_stream().step(f"Bringing up {counted(nodes, 'node')} of the {described.name} fleet") as step:
             return await fleet.apply_fleet(
                 client, described, nodes, dra=dra, progress=lambda done, total: step.update(f"{done} of {total}")
             )
@@ -173,7 +174,8 @@ def _fault_words(broken: faults.NodeFaults) -> list[str]:
 def node_down(node: str, /, *, name: Name = "kgwe") -> int:
     """A node stops answering, and stays so until cleared."""
     _with_client(LocalCluster.attach(name), lambda client: faults.node_down(client, node))
-    _say(f"Node {node} is down; `kgwe local fault clear {node}` brings it back.")
+    cluster = "" if name == "kgwe" else f" --name {name}"
+    _say(f"Node {node} is down; `kgwe local fault clear {node}{cluster}` brings it back.")
     return 0
 
 

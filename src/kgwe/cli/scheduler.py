@@ -29,8 +29,10 @@ binds; it asks this process where GPU pods go (see `kgwe scheduler config`).""",
   kgwe scheduler                                       in a cluster, as its service account
   kgwe scheduler --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
   kgwe scheduler --config settings.yaml --log-level debug
-  kgwe scheduler config --url https://kgwe-scheduler.kgwe-system.svc:8888 --ca-file /etc/kgwe/ca.crt \\
-    --cert-file /etc/kgwe/kube-scheduler.crt --key-file /etc/kgwe/kube-scheduler.key > kube-scheduler.yaml""",
+  kgwe scheduler config --scheduler-kubeconfig /etc/kubernetes/scheduler.conf > kgwe.yaml    both on one machine
+  kgwe scheduler config --url https://HOST:8888 --scheduler-kubeconfig /etc/kubernetes/scheduler.conf \\
+    --ca-file /etc/kubernetes/kgwe/ca.crt --cert-file /etc/kubernetes/kgwe/client.crt \\
+    --key-file /etc/kubernetes/kgwe/client.key > kgwe.yaml""",
 )
 
 
@@ -74,6 +76,7 @@ def config(
     ca_file: str = "",
     cert_file: str = "",
     key_file: str = "",
+    scheduler_kubeconfig: str = "",
     ignorable: bool = False,
 ) -> None:
     """Print the kube-scheduler configuration that makes it ask KGWE about GPU pods.
@@ -91,18 +94,27 @@ def config(
         extenderTlsClientNames.
     key_file
         File with the key of that certificate.
+    scheduler_kubeconfig
+        The kubeconfig kube-scheduler uses, on its machine; kubeadm: /etc/kubernetes/scheduler.conf. kube-scheduler
+        ignores its flag --kubeconfig once it has --config. Leave it out where kube-scheduler uses a service account.
     ignorable
         Place GPU pods without KGWE while it does not answer; gangs may then start in halves.
     """
     tls = (
         scheduler_configuration.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
     )
-    print(  # noqa: T201 - the output of the command
-        scheduler_configuration.text(url, binds=binds, tls=tls, ignorable=ignorable), end=""
+    content = scheduler_configuration.text(
+        url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig
     )
+    print(content, end="")  # noqa: T201 - the output of the command
 
 
-@app.command(name="rotate-key")
+@app.command(
+    name="rotate-key",
+    help_epilogue="""Examples:
+  kgwe scheduler rotate-key
+  kgwe scheduler rotate-key --kubeconfig "$(kgwe local kubeconfig --path)"   on a local cluster""",
+)
 def rotate_key(*, kubeconfig: flags.Kubeconfig = None, namespace: str = "kgwe-system") -> None:
     """Sign decisions with a new key from now on; those signed with the last one are still accepted.
 

@@ -22,6 +22,8 @@ _HEADER = """\
 #   in halves, on GPUs that are reserved for others.
 # tlsConfig: KGWE lets in only the client that certFile names (extenderTlsClientNames: system:kube-scheduler). Without
 #   caFile kube-scheduler would not check whom it asks. It reads these files when it starts.
+# clientConnection.kubeconfig: kube-scheduler takes the API server from here and ignores its flag --kubeconfig once it
+#   has --config (kgwe scheduler config --scheduler-kubeconfig; kubeadm: /etc/kubernetes/scheduler.conf).
 # weight: KGWE's scores against those of kube-scheduler's own plugins; most answers name one node and need none.
 """
 
@@ -43,9 +45,18 @@ class ClientFiles:
 
 
 def document(
-    url: str, *, binds: bool = False, tls: ClientFiles | None = None, ignorable: bool = False, timeout: str = "10s"
+    url: str,
+    *,
+    binds: bool = False,
+    tls: ClientFiles | None = None,
+    ignorable: bool = False,
+    timeout: str = "10s",
+    kubeconfig: str = "",
 ) -> dict[str, Any]:
-    """The configuration; `url` is where the extender listens. Permanent when it would let anyone ask, or not work."""
+    """The configuration; `url` is where the extender listens. Permanent when it would let anyone ask, or not work.
+
+    `kubeconfig` is a file on kube-scheduler's machine. Without one kube-scheduler uses the service account of its pod.
+    """
     _check(url, tls)
     extender: dict[str, Any] = {
         "urlPrefix": url.rstrip("/"),
@@ -66,6 +77,7 @@ def document(
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
+        **({"clientConnection": {"kubeconfig": kubeconfig}} if kubeconfig else {}),
         "extenders": [extender],
     }
 
@@ -76,7 +88,9 @@ def _check(url: str, tls: ClientFiles | None) -> None:
         raise errors.Permanent(f"bad URL {url!r}: give http(s)://HOST:PORT")
     is_secure = parts.scheme == "https"
     if is_secure and not (tls and tls.authority and tls.certificate and tls.key):
-        raise errors.Permanent(f"{url}: over HTTPS both sides show certificates; name all three files")
+        raise errors.Permanent(
+            f"{url}: over HTTPS both sides show certificates; give --ca-file, --cert-file and --key-file"
+        )
     if not is_secure and tls is not None:
         raise errors.Permanent(f"{url}: certificates are shown over https:// only")
     if not is_secure and not _is_loopback(parts.hostname):

@@ -19,6 +19,7 @@ from kgwe.kube.api.gpuworkload import Phase
 from kgwe.kube.informer import Informer
 from kgwe.local import assets, exporter, fleet, install, models
 from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.model.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -123,7 +124,7 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
     with progress.step("Installing KGWE's kinds and rights"):
         await install.install(client)
         await manifests.apply(client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
-    with progress.step(f"Bringing up {nodes} nodes of the {model} fleet") as step:
+    with progress.step(f"Bringing up {counted(nodes, 'node')} of the {model} fleet") as step:
         await fleet.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )

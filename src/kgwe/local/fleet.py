@@ -21,6 +21,7 @@ from kgwe.kube import crds, informer, resources, timestamp
 from kgwe.kube.api import gpunode
 from kgwe.local import deviceslices, gpunodes
 from kgwe.model import inventory
+from kgwe.model.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -71,7 +72,7 @@ class Outcome:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
-        return f"fleet {self.fleet}: {self.nodes} nodes ({parts or 'none'})"
+        return f"fleet {self.fleet}: {counted(self.nodes, 'node')} ({parts or 'none'})"
 
 
 async def apply_fleet(

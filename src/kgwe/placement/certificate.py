@@ -22,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kgwe.model.counting import counted
 from kgwe.placement import preempt
 from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
@@ -130,7 +131,7 @@ class GangRefusal:
 
     def summary(self) -> str:
         """The certificate in one sentence."""
-        nodes = ", ".join(f"{count} nodes {verdict.reason}" for verdict, count in self.verdicts.items())
+        nodes = ", ".join(f"{counted(count, 'node')} {verdict.reason}" for verdict, count in self.verdicts.items())
         never = "; waiting does not help" if self.is_hopeless else ""
         helps = f"; would start now: {self.changes[0].text}" if self.changes else ""
         where = _name(self.level, self.domain)
@@ -248,7 +249,7 @@ def _evictions(search: GangSearch, gang: GangRequest, evictable: Evictable) -> I
         victims = pool.victims(cleared.picked)
         cost = sum((victim.cost for victim in victims), Cost())
         named = ", ".join(
-            victim.workload if victim.whole else f"{len(victim.members)} pods of {victim.workload}"
+            victim.workload if victim.whole else f"{counted(len(victim.members), 'pod')} of {victim.workload}"
             for victim in victims
         )
         text = f"evict {named} (lower priority, costs {cost.gpu_hours:.2f} GPU-hours)"

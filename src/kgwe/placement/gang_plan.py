@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kgwe.model.counting import counted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -129,7 +131,8 @@ class GangPlan:
 
     def words(self) -> str:
         where = f"{self.level} {self.domain}" if self.domain != self.level else self.level
-        found = f"{len(self.seats)} pods on {len(self.nodes)} nodes in {where}; ring {self.ring.words()}"
+        pods, nodes = counted(len(self.seats), "pod"), counted(len(self.nodes), "node")
+        found = f"{pods} on {nodes} in {where}; ring {self.ring.words()}"
         remarks = [remark for remark in (self.because, self.caution) if remark]
         return "\n".join([found, *remarks, *[look.words() for look in self.looks]])
 

@@ -394,8 +394,8 @@ def _refilled(place: Place, ask: Ask, partial: Partial) -> Plan | Refusal:
     """Those of a gang that have no place, beside those that have one."""
     found = refill(place.fitter, place.tree, partial)
     if not found:
-        there = len(partial.members) - partial.missing
-        message = f"{partial.missing} pods find no room beside the {there} of their gang that have their places"
+        pods = f"{partial.missing} of {len(partial.members)} pods"
+        message = f"{pods} find no room beside those of their gang that have their places"
         return Refusal(ask, Reason.INSUFFICIENT_GPU, message)
     requests = {member.pod: member.request for member in partial.members}
     return Plan(

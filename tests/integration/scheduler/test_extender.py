@@ -101,7 +101,7 @@ async def test_nothing_of_an_incomplete_gang_is_bound_and_it_holds_nothing(live:
 
     assert not live.bound("train-")
     assert (await live.snapshot())["gangs"]["gang:default/kgwe.nvidia.io/train"]["problem"] == (
-        "1 more pods of default/train to come"
+        "1 more pod of default/train to come"
     )
 
 

@@ -29,8 +29,8 @@ def test_plain_http_is_for_one_machine(url: str):
     [
         ("http://kgwe:8888", None, "same machine only"),
         ("http://10.0.0.1:8888", None, "same machine only"),
-        ("https://kgwe:8888", None, "name all three files"),
-        ("https://kgwe:8888", ClientFiles("/ca.crt", "", ""), "name all three files"),
+        ("https://kgwe:8888", None, "--ca-file, --cert-file and --key-file"),
+        ("https://kgwe:8888", ClientFiles("/ca.crt", "", ""), "--ca-file, --cert-file and --key-file"),
         ("http://127.0.0.1:8888", FILES, "https:// only"),
         ("kgwe:8888", None, "bad URL"),
     ],
@@ -38,3 +38,13 @@ def test_plain_http_is_for_one_machine(url: str):
 def test_what_would_let_anyone_ask_or_would_not_work_is_refused(url: str, tls: ClientFiles | None, says: str):
     with pytest.raises(errors.Permanent, match=says):
         scheduler_configuration.document(url, tls=tls)
+
+
+def test_the_kubeconfig_is_in_the_file_because_the_flag_is_ignored_beside_it():
+    content = scheduler_configuration.text("http://127.0.0.1:8888", kubeconfig="/etc/kubernetes/scheduler.conf")
+    assert yaml.safe_load(content)["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+    assert "ignores its flag --kubeconfig" in content
+
+
+def test_without_a_kubeconfig_the_service_account_of_the_pod_is_used():
+    assert "clientConnection" not in scheduler_configuration.document("http://127.0.0.1:8888")

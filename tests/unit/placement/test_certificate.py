@@ -198,7 +198,7 @@ def test_of_work_that_can_spare_pods_only_so_many_go():
     service = running(cluster, "service", 0, "a2", "a3", least=1)
     gang = GangRequest.of(cards(8), 2, priority=1)
     refusal = cluster.refuse(gang, evictable=Evictable([service], now_s=3600.0))
-    assert texts(refusal)[ChangeKind.EVICT].startswith("evict 1 pods of service (")
+    assert texts(refusal)[ChangeKind.EVICT].startswith("evict 1 pod of service (")
 
 
 def test_nobody_is_named_who_may_not_be_stopped(busy):

@@ -12,6 +12,7 @@ from tests.unit.scheduler.objects import added, make, node, pod_spec, removed
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.state import ClusterState
 from kgwe.kube import dialects, resources
+from kgwe.model.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +68,7 @@ def test_a_gang_is_looked_at_when_its_first_pod_comes_and_when_its_last_does():
         heard.state.on_pod(added(member(f"p{number}")))
         heard.catch_up()
         if number < 4:
-            assert heard.group.problem == f"{4 - number} more pods of team/g to come"
+            assert heard.group.problem == f"{counted(4 - number, 'more pod')} of team/g to come"
     assert [ask.pods for ask in heard.asked] == [5]
     assert heard.looks == 2
 
@@ -108,4 +109,4 @@ def test_what_is_said_to_be_missing_is_what_is_missing(history: list[tuple[tuple
     sizes_agree = len({member.size for _, member in group.members.values()}) == 1
     assert bool(heard.asked) == (not lacking and sizes_agree and len(there) <= 4)
     if lacking:
-        assert group.problem == f"{lacking} more pods of team/g to come"
+        assert group.problem == f"{counted(lacking, 'more pod')} of team/g to come"

@@ -9,6 +9,7 @@ import msgspec
 
 from kgwe.apps.mig import census
 from kgwe.kube.api.meta import Condition
+from kgwe.model.counting import counted
 from kgwe.sharing.lifecycle import Phase
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _ready(outcome: Outcome, pending: int) -> Condition:
         status, reason = "False", "InUse"
     elif pending:
         status, reason = "False", "Cutting"
-        said = [f"{pending} nodes are not yet cut", *said]
+        said = [f"{counted(pending, 'node')} not yet cut", *said]
     else:
         status, reason = "True", "Applied"
     more = [f"and {len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []

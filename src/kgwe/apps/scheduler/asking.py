@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.scheduler.made import as_made
 from kgwe.kube import dialects
 from kgwe.kube.dialects import presence
+from kgwe.model.counting import counted
 from kgwe.placement.gang_request import GangRequest
 from kgwe.placement.planning import Ask
 from kgwe.placement.refill import Partial, Sitting, confined
@@ -76,7 +77,7 @@ class Group:
         self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()
 
     def say_lacking(self) -> None:
-        self.problem = f"{self.lacking} more pods of {self.key.title} to come"
+        self.problem = f"{counted(self.lacking, 'more pod')} of {self.key.title} to come"
 
     @property
     def unseated(self) -> list[core.Pod]:

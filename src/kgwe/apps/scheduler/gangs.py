@@ -22,6 +22,7 @@ from kgwe.apps.scheduler.asking import Group, owner_of
 from kgwe.apps.scheduler.drained import DrainedSeats
 from kgwe.apps.scheduler.made import as_made, without_pin
 from kgwe.kube import dialects, podrequest, timestamp
+from kgwe.model.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -270,7 +271,7 @@ class Gangs:
         group.count(members, there)
         if lacking := dialects.missing(members, there):
             said = next((member.problem.words for _, member in members if member.problem), "")
-            group.problem = said or f"{lacking} more pods of {group.key.title} to come"
+            group.problem = said or f"{counted(lacking, 'more pod')} of {group.key.title} to come"
             self._forget(owner)
             return
         partial = self._partial(owner, group) if there.placed or group.seats else None

@@ -224,7 +224,7 @@ class Reconciler:
         self._remember(workload).created_at = self._clock()
         # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
         self._metrics.scheduled.labels(workload.strategy).inc()
-        where = plan.nodes[0] if len(plan.seats) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
+        where = plan.nodes[0] if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
         if workload.status.phase or workload.kind is WARP:
             # The status says it too: an Event is for who has seen it wait, or knows the small kind by its Events.
             note = f"placed on {where} by {workload.strategy}"

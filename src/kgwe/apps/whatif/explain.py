@@ -26,6 +26,7 @@ from kgwe.apps.whatif.explanation import (
 from kgwe.apps.whatif.view import is_gpu_pod
 from kgwe.kube import dialects, resources
 from kgwe.kube.api.gpuworkload import Phase
+from kgwe.model.counting import counted
 from kgwe.placement import explain as pure
 from kgwe.placement import planning
 from kgwe.placement.planning import Plan
@@ -198,7 +199,7 @@ def _seat(view: View, seat: PlannedSeat, pod: str = "", phase: str = "") -> Seat
 def _where(seats: Iterable[Seat]) -> str:
     """Names of the nodes; of many, the first few and how many more."""
     nodes = list(dict.fromkeys(seat.node for seat in seats))
-    more = f" and {len(nodes) - _NAMED} more nodes" if len(nodes) > _NAMED else ""
+    more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""
     return ", ".join(nodes[:_NAMED]) + more or "nowhere"
 
 

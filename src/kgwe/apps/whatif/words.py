@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kgwe.model.counting import counted
 from kgwe.placement.node import Preference
 from kgwe.placement.refusals import needs, of_pod
 
@@ -90,7 +91,7 @@ def text(told: Explanation) -> str:
 def what_if(told: WhatIf) -> str:
     lines = [f"Assumed: {', '.join(told.changes) or 'the cluster as it is'}"]
     gpus = told.gpus
-    lines.append(f"  {gpus.nodes} nodes take work; {gpus.free} of their {gpus.cards} GPUs are free")
+    lines.append(f"  nodes that take work: {gpus.nodes}; {gpus.free} of their {gpus.cards} GPUs are free")
     if told.displaced:
         lines.append(f"  loses its place: {', '.join(told.displaced)}")
     if told.ignored:
@@ -148,7 +149,7 @@ def _placed(placed: Placed, title: str) -> Iterator[str]:
         counts: dict[str, int] = {}
         for seat in placed.seats:
             counts[seat.node] = counts.get(seat.node, 0) + 1
-        yield from _block(title, [f"{node}: {count} pods" for node, count in counts.items()])
+        yield from _block(title, [f"{node}: {counted(count, 'pod')}" for node, count in counts.items()])
     facts = []
     if placed.domain:
         facts.append(f"domain {placed.domain}")
@@ -192,7 +193,7 @@ def _count(each: NodeCount) -> str:
 
 def _gang(gang: Gang) -> Iterator[str]:
     lacking = f", {gang.missing} still to come" if gang.missing else ""
-    words = [f"{gang.name} ({gang.dialect}): {gang.members} pods there, {gang.seated} with a seat{lacking}"]
+    words = [f"{gang.name} ({gang.dialect}): {counted(gang.members, 'pod')} there, {gang.seated} with a seat{lacking}"]
     if gang.problem:
         words.append(gang.problem)
     if gang.waits_for:
