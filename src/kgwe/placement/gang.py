@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgwe.placement import certificate
+from kgwe.placement import certificate, gang_site
 from kgwe.placement.certificate import Evictable, GangRefusal
 from kgwe.placement.gang_plan import DomainScore, DomainWeights, GangPlan, Look, Seat, SizeClass
 from kgwe.placement.gang_request import (
@@ -33,11 +33,14 @@ from kgwe.placement.gang_request import (
 from kgwe.placement.gang_search import GangSearch, Missing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from kgwe.model.domains import Tree
     from kgwe.placement.fit import Fitter
+    from kgwe.placement.gang_site import Site
 
 __all__ = [
     "CLUSTER",
@@ -92,6 +95,10 @@ class GangPlanner:
     def try_plan(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
         """All of the gang, or a bare no: for callers that try many and explain none."""
         return self._search.find(gang, following)
+
+    def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> Site | None:
+        """The place of pods that have their seats (node, mask of cards); None when a node is not there."""
+        return gang_site.survey(self._search, gang, seats)
 
 
 def plan_gang(

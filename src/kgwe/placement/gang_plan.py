@@ -119,6 +119,8 @@ class GangPlan:
     """Leaves that its pods are in."""
     because: str = ""
     """Why it is not where it would be if no gang followed; empty: it is."""
+    spot: str = ""
+    """Why it is on spot nodes that it avoids; empty: it is not."""
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -130,11 +132,14 @@ class GangPlan:
         return tuple(dict.fromkeys(seat.node for seat in self.seats))
 
     def words(self) -> str:
-        where = f"{self.level} {self.domain}" if self.domain != self.level else self.level
-        pods, nodes = counted(len(self.seats), "pod"), counted(len(self.nodes), "node")
-        found = f"{pods} on {nodes} in {where}; ring {self.ring.words()}"
-        remarks = [remark for remark in (self.because, self.caution) if remark]
+        found = place_words(len(self.seats), len(self.nodes), self.level, self.domain, self.ring.words())
+        remarks = [remark for remark in (self.because, self.spot, self.caution) if remark]
         return "\n".join([found, *remarks, *[look.words() for look in self.looks]])
+
+
+def place_words(pods: int, nodes: int, level: str, domain: str, ring: str) -> str:
+    where = f"{level} {domain}" if domain != level else level
+    return f"{counted(pods, 'pod')} on {counted(nodes, 'node')} in {where}; ring {ring}"
 
 
 @dataclass(frozen=True, slots=True)

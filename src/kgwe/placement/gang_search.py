@@ -47,6 +47,8 @@ __all__ = ["GangSearch", "Missing"]
 
 # To stay off spot nodes is worth half the bandwidth.
 _WORTH: Final = 0.5
+# Spot nodes that a plan names.
+_NAMED: Final = 3
 
 
 class GangSearch:
@@ -72,29 +74,40 @@ class GangSearch:
 
     def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
         """The place of the gang, or why there is none; of places as near, one that leaves most to those that follow."""
-        found, scope = self._sparing_spot(gang, Scope(following=following))
-        if self._is_all_well or not gang.exposed or isinstance(found, Missing):
+        found, scope, why = self._sparing_spot(gang, Scope(following=following))
+        if not (self._is_all_well or not gang.exposed or isinstance(found, Missing)):
+            found = caution.gang(
+                self.fitter.snapshot, found, lambda avoid: self._wished(gang, dataclasses.replace(scope, avoid=avoid))
+            )
+        if not why or isinstance(found, Missing):
             return found
-        return caution.gang(
-            self.fitter.snapshot, found, lambda avoid: self._wished(gang, dataclasses.replace(scope, avoid=avoid))
-        )
+        nodes = self._avoided(gang, found)
+        return dataclasses.replace(found, spot=f"on {_named(nodes)}: {why}") if nodes else found
 
-    def _sparing_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Missing, Scope]:
-        """The plan without spot nodes for roles that avoid them, where there is one that is good enough."""
-        found, spot = self._wished(gang, scope), self.fitter.snapshot.spot
-        avoiding = {role.name for role in gang.roles if role.request.spot is SpotPolicy.AVOID}
-        if isinstance(found, Missing) or not avoiding or not spot.any():
-            return found, scope
+    def _sparing_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Missing, Scope, str]:
+        """The plan without spot nodes for roles that avoid them, where one is good enough; else why none is."""
+        found = self._wished(gang, scope)
+        avoids = any(role.request.spot is SpotPolicy.AVOID for role in gang.roles)
+        if isinstance(found, Missing) or not avoids or not self.fitter.snapshot.spot.any():
+            return found, scope, ""
         sparing = dataclasses.replace(scope, spares_spot=True)
-        if not any(spot[seat.grant.node] for seat in found.seats if seat.role in avoiding):
-            return found, sparing
+        if not self._avoided(gang, found):
+            return found, sparing, ""
         other = self._wished(gang, sparing)
-        return (other, sparing) if self._is_worth_it(gang, other, found) else (found, scope)
+        if isinstance(other, GangPlan) and self._is_worth_it(gang, other, found):
+            return other, sparing, ""
+        return found, scope, _spot_words(gang, other, found)
 
-    def _is_worth_it(self, gang: GangRequest, other: GangPlan | Missing, found: GangPlan) -> bool:
+    def _avoided(self, gang: GangRequest, plan: GangPlan) -> list[str]:
+        """Spot nodes in the plan of roles that avoid them."""
+        spot = self.fitter.snapshot.spot
+        avoiding = {role.name for role in gang.roles if role.request.spot is SpotPolicy.AVOID}
+        return list(dict.fromkeys(seat.node for seat in plan.seats if seat.role in avoiding and spot[seat.grant.node]))
+
+    def _is_worth_it(self, gang: GangRequest, other: GangPlan, found: GangPlan) -> bool:
         """Whether to take the plan without spot nodes: it has all pods, keeps the preferred level, and is at the same
         level or a lower one, or has at least half the bandwidth."""
-        if isinstance(other, Missing) or len(other.seats) < len(found.seats) or other.prefers < found.prefers:
+        if len(other.seats) < len(found.seats) or other.prefers < found.prefers:
             return False
         ladder = self.ladders.of(gang.named_levels)
         is_as_near = ladder.index(other.level) <= ladder.index(found.level)
@@ -138,6 +151,21 @@ class GangSearch:
         # What a stage does not hold, the ones before it hold neither.
         last = self._stages(gang)[-1]
         return any(Climb(self, gang, Scope(kind)).has_room() for kind in last)
+
+
+def _spot_words(gang: GangRequest, other: GangPlan | Missing, found: GangPlan) -> str:
+    """Why the plan without spot nodes is not good enough."""
+    if isinstance(other, Missing) or len(other.seats) < len(found.seats):
+        return "without spot nodes not all pods have a place"
+    if other.prefers < found.prefers:
+        return f"without spot nodes it is not in one {gang.preferred}, as preferred"
+    where = other.level if other.domain in ("", other.level) else f"{other.level} {other.domain}"
+    return f"without spot nodes it is in {where}, ring {other.ring.words()}"
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return f"spot {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_NAMED])}{more}"
 
 
 def _explained(plan: GangPlan, stage: Sequence[Kind | None]) -> GangPlan:

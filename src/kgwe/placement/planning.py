@@ -26,6 +26,7 @@ from kgwe.placement.fit import Verdict
 from kgwe.placement.gang_plan import GangPlan
 from kgwe.placement.gang_request import NONE_FOLLOW, Following, GangRequest, Hardware, Segment
 from kgwe.placement.gang_request import Strategy as GangStrategy
+from kgwe.placement.node import SpotPolicy
 from kgwe.placement.ranking import ALIASES, Strategy
 from kgwe.placement.refill import refill
 from kgwe.placement.refusals import Reason, Refusal, gang_refused, needs, refused, unknown_strategy
@@ -248,7 +249,12 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
     found, words = caution.pod(place.engine, ask.request, strategy, best, ask.expected_s)
     if not isinstance(found, Decision):
         return refused(place.fitter, ask, found)
-    return _seated(ask, found, words)
+    return _seated(ask, found, words + _spot_words(place, ask, found))
+
+
+def _spot_words(place: Place, ask: Ask, found: Decision) -> str:
+    avoided = ask.request.spot is SpotPolicy.AVOID and place.snapshot.spot[found.node]
+    return "; a spot node: no other node fits" if avoided else ""
 
 
 def _seated(ask: Ask, found: Decision, words: str = "") -> Plan:
@@ -289,7 +295,7 @@ def _chosen(place: Place, ask: Ask, name: str, choosers: Choosers, rng: Rng | No
     found = place.engine.decide(ask.request, among=np.array([number], np.intp))
     if not isinstance(found, Decision):
         return Refusal(ask, Reason.STRATEGY_FAILED, f"strategy {name!r} chose {choice.name}, where it does not fit")
-    return _seated(ask, replace(found, counts=everywhere.counts))
+    return _seated(ask, replace(found, counts=everywhere.counts), _spot_words(place, ask, found))
 
 
 # --- gangs -----------------------------------------------------------------------------------------------

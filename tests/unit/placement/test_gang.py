@@ -60,6 +60,28 @@ def test_the_lowest_domain_that_holds_the_gang_is_taken(pods, each, level, domai
     assert plan.prefers is (level in {"node", "leaf"})
 
 
+@pytest.mark.parametrize(("pods", "each"), [(2, 4), (2, 8), (6, 8), (10, 8)])
+def test_the_seats_of_a_plan_are_described_as_the_plan_describes_them(pods, each):
+    cluster = racks(DRAWN)
+    gang = GangRequest.of(cards(each), pods, preferred="leaf")
+    plan = cluster.place(gang)
+    seats = [(seat.node, seat.grant.cards) for seat in plan.seats]
+    site = cluster.planner.survey(gang, seats)
+    assert site is not None
+    assert (site.level, site.domain, site.ring) == (plan.level, plan.domain, plan.ring)
+    assert site.missed == ("" if plan.prefers else "leaf")
+    assert site.words().splitlines()[0] == plan.words().splitlines()[0]
+
+
+def test_seats_on_cards_that_are_not_known_have_no_known_ring():
+    cluster = racks(DRAWN)
+    gang = GangRequest.of(cards(8), 2)
+    site = cluster.planner.survey(gang, [("a1", 0), ("a2", 0)])
+    assert site is not None
+    assert site.ring is None
+    assert cluster.planner.survey(gang, [("a1", 255), ("gone", 255)]) is None
+
+
 def test_a_required_level_is_never_left():
     cluster = racks(DRAWN)
     refusal = cluster.refuse(GangRequest.of(cards(8), 7, required="spine"))

@@ -207,6 +207,33 @@ class TestServing:
         assert only.nodes == ("s3",)
 
 
+class TestSpot:
+    """Why work that avoids spot nodes is on one: n0 and n1 are in one leaf, n2 and n3 in another."""
+
+    def fleet(self, *spot):
+        made = fleet(H100, H100, H100, H100)
+        nodes = [dataclasses.replace(made.node(f"n{i}"), spot=f"n{i}" in spot) for i in range(4)]
+        made.set_nodes(nodes, made.tree)
+        return made
+
+    def test_one_pod_says_that_no_other_node_fits(self):
+        made = self.fleet("n0")
+        for name in ("n1", "n2", "n3"):
+            made.hold(name, Holding(name, {amounts.GPU: 1}))
+        assert "; a spot node: no other node fits" in placed(made, ask(8, needs={"spot": SpotPolicy.AVOID})).words
+        assert "spot" not in placed(made, ask(8, needs={"spot": SpotPolicy.ALLOW})).words
+        assert "spot" not in placed(made, ask(4, needs={"spot": SpotPolicy.AVOID})).words
+
+    def test_a_gang_says_what_it_would_lose_without_them(self):
+        avoiding = {"needs": {"spot": SpotPolicy.AVOID}}
+        few = placed(self.fleet("n0", "n1", "n2"), ask(8, pods=2, **avoiding))
+        assert ": without spot nodes not all pods have a place" in few.words
+        near = Nearness(preferred="leaf")
+        apart = placed(self.fleet("n0", "n2"), ask(8, pods=2, nearness=near, **avoiding))
+        assert ": without spot nodes it is not in one leaf, as preferred" in apart.words
+        assert "spot" not in placed(self.fleet("n0"), ask(8, pods=2, **avoiding)).words
+
+
 class TestGangs:
     def test_a_required_level_is_never_crossed(self):
         made = fleet(H100, H100, H100, H100)

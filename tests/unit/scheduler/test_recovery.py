@@ -25,7 +25,7 @@ from tests.unit.scheduler.objects import (
 )
 
 from kgwe import errors
-from kgwe.apps.scheduler import asking, seating, strays
+from kgwe.apps.scheduler import asking, jobs, phases, seating, strays
 from kgwe.apps.scheduler.evictions import Evictions
 from kgwe.apps.scheduler.gangs import Gangs
 from kgwe.apps.scheduler.metrics import Metrics
@@ -33,6 +33,7 @@ from kgwe.apps.scheduler.planner import Planner
 from kgwe.apps.scheduler.recovery import Recovery
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.state import ClusterState
+from kgwe.apps.scheduler.workload import Details
 from kgwe.kube import resources
 from kgwe.kube.api.core import Condition
 
@@ -246,6 +247,49 @@ async def test_a_node_that_comes_back_ends_the_waiting(bed):
     await until(lambda: asking.lost_key(UID) not in bed.planner.waiting)
     assert bed.client.patches == []
     assert free(bed.state) == {"n1": 0, "n2": 4, "n3": 0}
+
+
+OLD = Details(91, (("alignment", 30.0),), 450.0, "leaf/a", "2 pods on 2 nodes in leaf a; ring 450.0 GB/s")
+
+
+def in_leaf(leaf, name):
+    made = node(name)
+    labels = {"fabric.topograph.run/tier-0": leaf, "fabric.topograph.run/tier-1": "s"}
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, labels=labels))
+
+
+def with_old_details():
+    made = job(seats=TWO)
+    notes = made.metadata.annotations | {jobs.DETAILS_ANNOTATION: jobs.encode_details(OLD)}
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations=notes))
+
+
+async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_bandwidth_and_without_the_old_score(bed):
+    for leaf, name in (("a", "n1"), ("a", "n2"), ("b", "n3")):
+        bed.state.on_node(changed(node(name), in_leaf(leaf, name)))
+    bed.state.on_job(changed(job(seats=TWO), with_old_details()))
+    assert bed.state.runs[UID].details == OLD
+    bed.state.on_pod(added(pod("full", "", at="n1", gpus=4)))
+    lose(bed.state, "n2")
+    await until(lambda: bed.client.patches)
+    (stored,) = bed.client.patches
+    assert [seat.node for seat in seating.decode(stored[seating.PLAN_ANNOTATION])] == ["n1", "n3"]
+    new = jobs.details(stored)
+    assert new is not None
+    assert (new.domain, new.score, new.parts) == ("spine/s", None, ())
+    assert new.gb_per_s != OLD.gb_per_s
+    assert new.reasons.startswith("2 pods on 2 nodes in spine s; ring ")
+    assert "changed by recovery: node n2 is lost; pod 1 moves to n3" in new.reasons
+    run = bed.state.runs[UID]
+    assert run.details == new, "the status that is written meanwhile says it too"
+    placed = phases.Placement(run, bed.state.workload(UID), bed.state.reader.cards)
+    assert placed.placed.details == new
+
+
+async def test_what_is_not_known_of_a_changed_plan_is_left_out():
+    found = jobs.moved_details(None, "node n2 is lost")
+    assert (found.domain, found.gb_per_s, found.score) == ("", None, None)
+    assert found.reasons == "domain and bandwidth are not known\nchanged by recovery: node n2 is lost"
 
 
 async def test_all_is_told_and_counted_when_it_runs_again(bed):

@@ -8,6 +8,7 @@ one template, so theirs has a scheduling gate instead, and each pod is pinned as
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.claiming import Naming
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.resources import Resource
+    from kgwe.placement.gang_site import Site
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 CONTROLLER_NAME = "kgwe-scheduler"
@@ -285,7 +287,7 @@ def build(
         "labels": labels(workload),
         "annotations": {
             seating.PLAN_ANNOTATION: seating.encode(plan.seats, plantext.MOST_BYTES_AT_START),
-            DETAILS_ANNOTATION: msgspec.json.encode(_details(plan)).decode(),
+            DETAILS_ANNOTATION: encode_details(_details(plan)),
             GENERATION_ANNOTATION: str(workload.meta.generation),
             "gpu.warp.dev/created-by": CONTROLLER_NAME,
         },
@@ -305,6 +307,23 @@ def _details(plan: Plan) -> Details:
         domain=f"{plan.level}/{plan.domain}" if plan.level else "",
         reasons=plan.words[:_REASON_CHARS],
     )
+
+
+def moved_details(site: Site | None, note: str) -> Details:
+    """Why a plan is as it is after recovery changed it; what is not known of the new place is left out."""
+    why = f"changed by recovery: {note}"
+    if site is None:
+        return Details(reasons=f"domain and bandwidth are not known\n{why}"[:_REASON_CHARS])
+    rate = 0.0 if site.ring is None else site.ring.gb_per_s
+    return Details(
+        gb_per_s=None if math.isinf(rate) else round(rate, 1),
+        domain=f"{site.level}/{site.domain}",
+        reasons=f"{site.words()}\n{why}"[:_REASON_CHARS],
+    )
+
+
+def encode_details(found: Details) -> str:
+    return msgspec.json.encode(found).decode()
 
 
 def details(annotations: Mapping[str, str]) -> Details | None:

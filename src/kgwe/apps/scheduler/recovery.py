@@ -289,7 +289,7 @@ class Recovery:
             self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
-        self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since)
+        self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since, running.gang)
 
     def leave(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
         """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
@@ -310,7 +310,7 @@ class Recovery:
         for repaired in planned.repairs:
             if repaired.moves:
                 self._metrics.recoveries.labels(repaired.outcome).inc()
-                self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", self._clock())
+                self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", self._clock(), running.gang)
 
     def _lack(self, running: Running, since: float) -> None:
         """Let it wait for room before all others of its priority, and let others make way for it."""

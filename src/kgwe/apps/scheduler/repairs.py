@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating, strays, truth
+from kgwe.apps.scheduler import jobs, seating, strays, truth
 from kgwe.apps.scheduler.asking import OWNER_PREFIX
 from kgwe.apps.scheduler.losses import Losses
 from kgwe.apps.scheduler.plantext import PlanTooLarge
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.runs import Run
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.api import core
+    from kgwe.placement.gang_request import GangRequest
     from kgwe.placement.recover import Repaired
 
 log = structlog.get_logger(__name__)
@@ -113,8 +114,8 @@ class Repairs:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def begin(self, repaired: Repaired, words: str, since: float) -> None:
-        """Carry out what is planned for one owner."""
+    def begin(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
+        """Carry out what is planned for one owner; `gang`: what its pods were placed by."""
         owner = repaired.workload
         before = self.under_way.get(owner)
         since = since if before is None else min(since, before.since)
@@ -126,7 +127,7 @@ class Repairs:
         elif len(self._state.runs[owner].seats) == 1:
             self._renew(owner, repaired)
         else:
-            self._move_run(owner, repaired)
+            self._move_run(owner, repaired, gang)
         self.on_change(owner)
 
     @property
@@ -189,7 +190,7 @@ class Repairs:
 
     # --- a gang of ours ---------------------------------------------------------------------------------
 
-    def _move_run(self, owner: str, repaired: Repaired) -> None:
+    def _move_run(self, owner: str, repaired: Repaired, gang: GangRequest | None) -> None:
         run = self._state.runs[owner]
         before, seats = run.seats, list(run.seats)
         for move in repaired.moves:
@@ -200,14 +201,17 @@ class Repairs:
             log.warning("recovery_not_stored", owner=owner, error=str(exc))
             self._start_again(owner, run)
             return
+        note = self.under_way[owner].words
+        details = jobs.moved_details(self._state.fleet.gangs.survey(gang, [_cards_of(seat) for seat in seats]), note)
         annotations = {
             seating.PLAN_ANNOTATION: text,
-            strays.NOTE_ANNOTATION: self.under_way[owner].words,
+            jobs.DETAILS_ANNOTATION: jobs.encode_details(details),
+            strays.NOTE_ANNOTATION: note,
         }
         if repaired.restarts:
             annotations[strays.ROUND_ANNOTATION] = str(strays.round_of(run.meta.annotations) + 1)
         self.under_way[owner].writing = True
-        self._state.move(owner, tuple(seats))
+        self._state.move(owner, tuple(seats), details)
         self._do(self._write(owner, before, annotations))
 
     def _start_again(self, owner: str, run: Run) -> None:
@@ -339,6 +343,11 @@ class Repairs:
         group = self._gangs.group(owner)
         for pod, _ in list(group.members.values())[:1] if group is not None else ():
             self._events.record(Event(resources.POD, pod.metadata, type_, reason, words, "Recovery"))
+
+
+def _cards_of(seat: Seat) -> tuple[str, int]:
+    """Its node, and the mask of the cards that it has anything of."""
+    return seat.node, functools.reduce(lambda mask, each: mask | 1 << each[0], seat.slices, seat.cards)
 
 
 def _ignore(_about: str | set[str]) -> None:

@@ -18,7 +18,7 @@ from kgwe.apps.scheduler.claimed import Claimed
 from kgwe.apps.scheduler.plainpods import PlainPods
 from kgwe.apps.scheduler.policy import domain_weights, node_weights, with_device_mode, with_priority
 from kgwe.apps.scheduler.sightings import Sightings
-from kgwe.apps.scheduler.workload import Workload, from_kgwe, from_warp
+from kgwe.apps.scheduler.workload import Details, Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
 from kgwe.model import places
@@ -72,7 +72,8 @@ class ClusterState:
         self._owners: dict[str, str] = {}  # maker of pods -> uid of the workload that owns it
         self._made: dict[str, dict[str, core.Pod]] = {}  # maker -> pod uid -> pod, not ended
         self._stale = False
-        self._moving: dict[str, tuple[PlannedSeat, ...]] = {}  # workload uid -> plan that its run does not show yet
+        # workload uid -> plan that its run does not show yet, and why it is as it is
+        self._moving: dict[str, tuple[tuple[PlannedSeat, ...], Details | None]] = {}
         self.budgets: dict[str, policy.PodDisruptionBudget] = {}
         self.plain_pods = PlainPods()
         #: uid of a pod that others made -> its seat, if it has one
@@ -300,20 +301,23 @@ class ClusterState:
         """Whether pods of it are on nodes: its plan was carried out; recovery deals with what it lost."""
         return any(pod.spec.nodeName for pod in self.pods_of(run).values())
 
-    def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None) -> None:
-        """The run has these seats from now on, as it will say as soon as it is written; None: as it says."""
+    def move(self, uid: str, seats: tuple[PlannedSeat, ...] | None, details: Details | None = None) -> None:
+        """The run has these seats from now on, as it will say as soon as it is written; None: as it says.
+
+        `details`: why these seats.
+        """
         if seats is None:
             self._moving.pop(uid, None)
         else:
-            self._moving[uid] = seats
+            self._moving[uid] = seats, details
         self._adopt(uid)
 
     def _moved(self, uid: str, run: Run) -> Run:
-        seats = self._moving.get(uid)
+        seats, details = self._moving.get(uid, (None, None))
         if seats is None or seats == run.seats:
             self._moving.pop(uid, None)
             return run
-        return replace(run, seats=seats)
+        return replace(run, seats=seats, details=details)
 
     def pods_of(self, run: Run) -> dict[str, core.Pod]:
         """Pods it made that have not ended, by uid."""

@@ -60,9 +60,11 @@ class SpotPolicy(StrEnum):
 
 
 SPOT_POLICY = about(
-    "Whether the pods run on spot nodes, which their provider may take back at any time: Require runs nowhere else,"
-    " Avoid only where there is no other room, Allow as on any node. Left out: Allow for work that is preemptible or"
-    " costOptimized, else Avoid.",
+    "Whether the pods run on spot nodes, which their provider may take back at any time. Allow: spot nodes are as good"
+    " as any. Require: only spot nodes; the work waits for them. Avoid, one pod: a spot node only when no other node"
+    " fits. Avoid, several pods: spot nodes only when no plan without them is good enough. Such a plan has all pods and"
+    " keeps preferredLevel. It is at the same level or a lower one, or it has at least half the bandwidth. Left out:"
+    " Allow for work that is preemptible or costOptimized, else Avoid.",
     enum=SpotPolicy,
 )
 
