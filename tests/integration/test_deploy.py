@@ -166,6 +166,7 @@ async def test_a_priority_above_the_limit_needs_a_class_that_the_user_may_use(te
         ("plain", warp("w", priority="low"), ""),
         ("plain", warp("w", priority="normal"), "priority 1000 is above maxUnprivilegedPriority 500"),
         ("urgent", warp("w", priority="high"), "priority 10000 is above maxUnprivilegedPriority 500"),
+        ("urgent", warp("w", priority="high"), "use a GPUWorkload of kgwe.nvidia.io, which can name a PriorityClass"),
     ]
     for user, body, problem in cases:
         reply = tenants.submit(user, body)

@@ -16,7 +16,7 @@ from kgwe.apps.whatif import explain as app_explain
 from kgwe.apps.whatif import limited, view, words
 from kgwe.apps.whatif.explanation import Explanation
 from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
+from kgwe.kube.client import Forbidden, KubeClient
 from kgwe.telemetry import logs
 
 app = App(
@@ -132,7 +132,7 @@ async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation |
     """A pod that has ended is in no view of what is held."""
     try:
         pod = await view.read_only(client).get(resources.POD, name, namespace)
-    except errors.NotFound:
+    except (errors.NotFound, Forbidden):
         return None
     phase = pod.status.phase
     where = f" on {pod.spec.nodeName}" if pod.spec.nodeName else ""

@@ -43,6 +43,7 @@ class Reason(enum.StrEnum):
     TIMED_OUT = "SchedulingTimedOut"
     ATTEMPTS_EXHAUSTED = "SchedulingAttemptsExhausted"
     INVALID = "InvalidRequest"
+    NO_PRIORITY_CLASS = "PriorityClassNotFound"
     INTERNAL_ERROR = "InternalError"
     RECOVERING = "Recovering"
     PREEMPTED = "Preempted"

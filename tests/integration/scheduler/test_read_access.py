@@ -105,15 +105,15 @@ def least_rights() -> list[dict[str, Any]]:
     return [account("least"), role, bound]
 
 
-async def explained(team: Bed, tmp_path: Path, user: str, *arguments: str) -> str:
+async def explained(team: Bed, tmp_path: Path, user: str, *arguments: str, fails: bool = False) -> str:
     kubeconfig = service_account_kubeconfig(team.cluster, TEAM, user, tmp_path / user)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "kgwe.cli", "explain", *arguments, "--kubeconfig", str(kubeconfig),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    assert (process.returncode != 0) is fails, err.decode()
+    return (err if fails else out).decode()
 
 
 async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tmp_path: Path):
@@ -136,7 +136,7 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
     assert "you may not list them" in text
     assert "kgwe-advisor" in text
     assert "kgwe-cluster-viewer" in text
-    assert "schedulerconfigs may not be listed by you" in text
+    assert "schedulerconfigs.kgwe.nvidia.io may not be listed by you" in text
     for name in ("waits", "small"):
         text = await explained(team, tmp_path, "view", name)
         assert f"team/{name}: waits: " in text
@@ -149,7 +149,10 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
     text = await explained(team, tmp_path, "least", "waits")
     assert "Scheduled=False InsufficientGPU" in text
     assert "events could not be read" in text
-    assert "jobs may not be listed by you" in text
+    assert "jobs.batch may not be listed by you" in text
+    told = await explained(team, tmp_path, "least", "gw/waits", "-n", "default", fails=True)
+    assert "You may not read GPUWorkloads in namespace default." in told
+    assert told.count("gpuworkloads.kgwe.nvidia.io") == 1
     machine = msgspec.json.decode(await explained(team, tmp_path, "view", "waits", "-o", "json"))
     assert machine["said"][0]["reason"] == "InsufficientGPU"
     assert machine["warnings"]

@@ -293,3 +293,21 @@ def test_the_gpus_of_a_binding_are_signed_for_that_pod(signer: Signer) -> None:
         meta = {"name": "p", "namespace": "team", "uid": uid, "annotations": notes}
         made = make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, "n1")})
         assert is_believed(signer, made) is believed
+
+
+def test_an_object_with_a_forged_decision_is_counted_once_however_often_it_is_read(signer: Signer) -> None:
+    counted: list[str] = []
+    signer.on_forged = counted.append
+    notes: dict[str, Any] = {seating.SEAT_ANNOTATION: f"{OWNER}/0"}
+    forged = member(**notes)
+    for _ in range(3):
+        assert seating.SEAT_ANNOTATION not in signer.believed(forged).metadata.annotations
+        runs.verified(runs.of_job(job(seats=TWO)), signer)
+    runs.verified(runs.of_job(job("job-2", seats=TWO)), signer)
+    assert sorted(counted) == ["Job", "Job", "Pod"]
+
+
+def test_the_memory_for_forged_objects_is_bounded(signer: Signer) -> None:
+    for number in range(30_000):
+        signer.report_forged("Pod", f"uid-{number}")
+    assert len(signer._reported) <= 10_000

@@ -138,7 +138,7 @@ class Metrics:
         )
         self.forged = Counter(
             "kgwe_forged_decisions",
-            "Pods, Jobs and Deployments read with a decision that KGWE did not sign; it was ignored",
+            "Pods, Jobs and Deployments with a decision that KGWE did not sign, which was ignored; each counted once",
             ["kind"],
             registry=registry,
         )

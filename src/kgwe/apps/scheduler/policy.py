@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kgwe.apps.scheduler.workload import WARP
 from kgwe.kube.api.schedulerconfig import SchedulerConfigSpec
 from kgwe.model import amounts, quantity
 from kgwe.placement.gang_plan import DomainWeights
@@ -46,6 +47,29 @@ def with_priority(workload: Workload, config: SchedulerConfig | None, classes: M
         allowed = max(limit, classes.get(workload.priority_class, 0) if classes else asked)
     priority = min(asked, allowed)
     return workload if workload.priority == priority else replace(workload, priority=priority)
+
+
+def lacks_class(workload: Workload, classes: Mapping[str, int]) -> str:
+    """Why the pods of the workload could not be created: their PriorityClass is not there; empty: it is.
+
+    Where no classes are known (a reader without that right), nothing is said.
+    """
+    if not classes or not workload.priority_class or workload.priority_class in classes:
+        return ""
+    return f"PriorityClass {workload.priority_class} does not exist: pods that name it cannot be created"
+
+
+def priority_note(workload: Workload) -> str:
+    """What a user should know about a priority that counts for less than it says; empty: it counts in full."""
+    if workload.priority >= workload.asked_priority:
+        return ""
+    counts = f"spec.priority {workload.asked_priority} counts as {workload.priority}"
+    if workload.kind is WARP:
+        return f"{counts}: that is maxUnprivilegedPriority of the SchedulerConfig, the highest for this kind"
+    return (
+        f"{counts}: a priority above maxUnprivilegedPriority of the SchedulerConfig needs a PriorityClass of at least"
+        " that value in podTemplate.spec.priorityClassName"
+    )
 
 
 def node_weights(config: SchedulerConfig | None) -> Weights:

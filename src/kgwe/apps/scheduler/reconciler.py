@@ -31,7 +31,7 @@ from kgwe.apps.scheduler.writer import Writer
 from kgwe.kube import timestamp
 from kgwe.kube.api.gpuworkload import Phase
 from kgwe.model import backoff
-from kgwe.placement.refusals import Reason
+from kgwe.placement.refusals import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,6 +176,12 @@ class Reconciler:
             # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
             message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
             return await self._give_up(workload, "InvalidPodTemplate", message)
+        if missing := policy.lacks_class(workload, self._state.priority_classes):
+            # Its Job could create no pods. Nothing is held for it until the class is there, which calls us again.
+            self.planner.forget(workload.meta.uid)
+            refusal = Refusal(ask, Reason.NO_PRIORITY_CLASS, missing, possible=False)
+            await self._waiting.tell(workload, memory, refusal, now)
+            return "waiting"
         if planned is not None and memory.planned_for == ask:
             if memory.created_at is not None and now < memory.created_at + _WATCH_LAG_S:
                 self._requeue(workload.key, memory.created_at + _WATCH_LAG_S - now)
@@ -296,13 +302,9 @@ class Reconciler:
 
     def _warn_of_priority(self, workload: Workload, memory: Memory) -> None:
         """Report a priority above the limit that got past admission, once per value that counts."""
-        if workload.priority < workload.asked_priority and memory.limited_to != workload.priority:
+        note = policy.priority_note(workload)
+        if note and memory.limited_to != workload.priority:
             memory.limited_to = workload.priority
-            note = (
-                f"spec.priority {workload.asked_priority} counts as {workload.priority}: a priority above"
-                " maxUnprivilegedPriority of the SchedulerConfig needs a PriorityClass of that value in"
-                " podTemplate.spec.priorityClassName"
-            )
             self._write.event(workload, "Warning", "PriorityLimited", note, action="Scheduling")
 
     async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
@@ -360,7 +362,9 @@ class Reconciler:
             self._requeue(workload.key, since + memory.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
             placed, trouble = self._placed(workload, run), self.trouble(workload.meta.uid)
-            await self._write.status(workload, phases.scheduled(workload, placed, timestamp.seconds(), trouble=trouble))
+            words = f"{placed.words}; {why.message}" if why is not None and why.is_certain else ""
+            status = phases.scheduled(workload, placed, timestamp.seconds(), words, trouble)
+            await self._write.status(workload, status)
         if why is None:
             self._warn_of_edit(workload, run)
         return "done"

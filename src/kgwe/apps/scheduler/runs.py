@@ -145,7 +145,7 @@ def verified(run: Run, signer: Signer | None) -> Run:
     if signer is None:
         return run
     if not signer.has_signed(run.meta):
-        signer.on_forged(run.resource.kind)
+        signer.report_forged(run.resource.kind, run.meta.uid)
         return replace(run, seats=(), is_signed=False)
     # A single pod is where its template pins it; the plan has to say the same.
     is_kept = len(run.seats) != 1 or run.seats == seating.decode(run.meta.annotations.get(seating.PLAN_ANNOTATION, ""))

@@ -46,6 +46,8 @@ POD_DECISIONS: Final = frozenset(
 )
 #: of a key, to tell it from the one before
 _ID_CHARS: Final = 8
+# Objects with a forged decision that are remembered: whoever creates more must not fill the memory.
+_MOST_REPORTED: Final = 10_000
 # 128 bits.
 _MAC_CHARS: Final = 32
 
@@ -59,8 +61,9 @@ class Signer:
         """`keys`: newest first."""
         self._keys: dict[str, bytes] = {}
         self.set_keys(*keys)
-        #: called with the kind of each object whose decision has no valid signature
+        #: called with the kind of each object whose decision has no valid signature, once per object
         self.on_forged: Callable[[str], None] = lambda _kind: None
+        self._reported: dict[str, None] = {}  # uids of such objects, the oldest first
 
     def set_keys(self, *keys: bytes) -> bool:
         """Use these keys from now on, newest first; returns whether they differ from those before."""
@@ -108,8 +111,16 @@ class Signer:
         """The pod with the decisions that KGWE wrote on it, and without those of anybody else."""
         if POD_DECISIONS.isdisjoint(pod.metadata.annotations) or self._is_signed(pod):
             return pod
-        self.on_forged("Pod")
+        self.report_forged("Pod", pod.metadata.uid)
         return undecided(pod)
+
+    def report_forged(self, kind: str, uid: str) -> None:
+        """An object carries a decision that is not ours. It is read again with every change, and counted once."""
+        if uid not in self._reported:
+            self._reported[uid] = None
+            if len(self._reported) > _MOST_REPORTED:
+                del self._reported[next(iter(self._reported))]
+            self.on_forged(kind)
 
     def _is_signed(self, pod: core.Pod) -> bool:
         meta, notes = pod.metadata, pod.metadata.annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.apps.scheduler import seating
+from kgwe.apps.scheduler import policy, seating
 from kgwe.kube.api.gpuworkload import Phase
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Unplaced:
     message: str
     #: nodes that the next plan should leave out
     avoid: frozenset[str] = frozenset()
+    #: time does not mend it: the status says it at once
+    is_certain: bool = False
 
     @property
     def is_nodes_fault(self) -> bool:
@@ -83,6 +85,8 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
         return Unplaced(NOT_SCHEDULED, text)
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
         return None  # its pods are there, or were; our watch of them is a little behind
+    if missing := policy.lacks_class(workload, state.priority_classes):
+        return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
     advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` says why (a quota, a policy)"
     return Unplaced(PODS_NOT_CREATED, f"its {kind} could not make all its pods; {advice}")

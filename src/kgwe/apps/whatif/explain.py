@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from kgwe.apps.whatif.explanation import (
 from kgwe.apps.whatif.view import is_gpu_pod
 from kgwe.kube import dialects, resources
 from kgwe.kube.api.gpuworkload import Phase
+from kgwe.kube.client import Forbidden
 from kgwe.model.counting import counted
 from kgwe.placement import explain as pure
 from kgwe.placement import planning
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from kgwe.apps.whatif.view import View
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import Condition
+    from kgwe.kube.resources import Resource
     from kgwe.placement.explain import Why
     from kgwe.placement.planning import Ask
     from kgwe.placement.planning import Seat as PlannedSeat
@@ -74,7 +76,24 @@ def find(view: View, name: str, namespace: str, kind: Kind | None = None, group:
         return found[0]
     if key in pods:
         return pods[key]
+    if (unreadable := _unreadable(view, namespace, kind, group)) is not None:
+        raise unreadable
     raise errors.NotFound(_not_found(name, namespace, kind, [*(w.meta.key for w in workloads), *pods]))
+
+
+def _unreadable(view: View, namespace: str, kind: Kind | None, group: str) -> Forbidden | None:
+    """The error for a user who may list none of the kinds that were searched; None: at least one could be listed."""
+    searched: dict[Resource[Any], str] = {}
+    if kind != "pod":
+        both = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD)
+        searched |= {each: "GPUWorkloads" for each in both if group in ("", each.group)}
+    if kind != "workload":
+        searched[resources.POD] = "pods"
+    if not searched.keys() & set(view.hidden) or searched.keys() & set(view.listed):
+        return None
+    names = " or ".join(dict.fromkeys(searched.values()))
+    missing = ", ".join(each.full_name for each in view.hidden)
+    return Forbidden(f"You may not read {names} in namespace {namespace}. Rights to list that you lack: {missing}")
 
 
 def _not_found(name: str, namespace: str, kind: Kind | None, keys: list[str]) -> str:

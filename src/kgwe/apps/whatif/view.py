@@ -90,6 +90,9 @@ class View:
     problems: dict[str, str] = field(default_factory=dict)
     #: what could not be read
     warnings: tuple[str, ...] = ()
+    #: kinds that were listed, and kinds that the user may not list
+    listed: tuple[Resource[Any], ...] = ()
+    hidden: tuple[Resource[Any], ...] = ()
     #: the one namespace that was read; empty: all of them, and the nodes
     namespace: str = ""
     _groups: tuple[int, dialects.Groups] | None = None
@@ -157,6 +160,9 @@ class View:
         for workload in self.state.workloads.values():
             uid = workload.meta.uid
             if uid not in self.state.runs and not workload.finished and workload.meta.deletionTimestamp is None:
+                if missing := policy.lacks_class(workload, self.state.priority_classes):
+                    self.problems[uid] = missing
+                    continue
                 try:
                     self.asks[uid] = self.ask_of(workload)
                 except errors.Permanent as exc:
@@ -322,7 +328,9 @@ async def read_namespace(client: KubeClient, namespace: str) -> View:
 
 async def _read(view: View, client: KubeClient, lists: Iterable[_List]) -> dict[Resource[Any], list[Any]]:
     found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
-    view.warnings = tuple(each.problem for each in lists if each.problem)
+    view.warnings = tuple(dict.fromkeys(each.problem for each in lists if each.problem))
+    view.listed = tuple(each.kind for each in lists if not each.problem)
+    view.hidden = tuple(dict.fromkeys(each.kind for each in lists if each.hidden))
     return found
 
 
@@ -361,6 +369,8 @@ class _List:
     #: whether nothing can be said without it
     needed: bool = False
     problem: str = ""
+    #: whether the user may not list it
+    hidden: bool = False
 
     async def read(self, client: KubeClient) -> tuple[Resource[Any], list[Any]]:
         selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
@@ -370,7 +380,8 @@ class _List:
         except Forbidden as exc:
             if self.needed:
                 raise Unseen(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
-            self.problem = f"{self.kind.plural} may not be listed by you and are left out"
+            self.hidden = True
+            self.problem = f"{self.kind.full_name} may not be listed by you and are left out"
             return self.kind, []
         except errors.Permanent as exc:
             if self.needed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.counting import counted
-from kgwe.placement.node import Preference
+from kgwe.placement.gang_request import Hardware
+from kgwe.placement.node import Preference, SpotPolicy
 from kgwe.placement.refusals import needs, of_pod
 
 if TYPE_CHECKING:
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 _GIB: Final = 1 << 30
 # Seats that are listed one by one; of more the nodes are counted.
 _LISTED: Final = 16
+_SPOT: Final = {
+    SpotPolicy.REQUIRE: "on spot nodes only",
+    SpotPolicy.AVOID: "off spot nodes where other nodes are good enough",
+}
+_HARDWARE: Final = {
+    Hardware.SAME: "all on one GPU model and CPU architecture",
+    Hardware.ANY: "GPU models and CPU architectures may be mixed",
+}
+_LIMITS: Final = {
+    "max_nodes_per_leaf": "at most {} nodes per leaf",
+    "max_gpus_per_leaf": "at most {} GPUs per leaf",
+    "max_pods_per_node": "at most {} pods per node",
+}
 
 
 # --- what is asked for -----------------------------------------------------------------------------------
@@ -60,6 +74,8 @@ def _of_pod(request: Request) -> Iterator[str]:
         yield f"wiring {request.preference}"
     if request.min_bandwidth_gbps:
         yield f"at least {request.min_bandwidth_gbps:g} GB/s between its GPUs"
+    if request.spot in _SPOT:
+        yield _SPOT[request.spot]
     bound = request.constraints
     if bound.selector:
         yield "nodes with " + ", ".join(f"{key}={value}" for key, value in bound.selector)
@@ -76,6 +92,12 @@ def _nearness(ask: Ask) -> Iterator[str]:
     least = getattr(near, "min_network_gb_per_s", 0.0)
     if least:
         yield f"at least {least:g} GB/s between nodes"
+    hardware = getattr(near, "hardware", Hardware.PREFER_SAME)
+    if hardware in _HARDWARE and (ask.gang is not None or ask.pods > 1 or ask.divisible):
+        yield _HARDWARE[hardware]
+    for field, words in _LIMITS.items():
+        if most := getattr(near, field):
+            yield words.format(most)
     roles = ask.gang.roles if ask.gang is not None else (ask.nearness,)
     for segment in (each for role in roles for each in role.segments):
         yield f"groups of {segment.size or 'all'} in one {segment.level}"

@@ -1,0 +1,115 @@
+"""A workload whose PriorityClass does not exist waits and says so: its Job could create no pods."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.scheduler.objects import NAME, ONE, UID, added, job, make, node, removed
+
+from kgwe.apps.scheduler import policy, standing
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.reconciler import Reconciler
+from kgwe.apps.scheduler.settings import Settings
+from kgwe.apps.scheduler.state import ClusterState
+from kgwe.kube import resources
+from kgwe.kube.api.meta import ObjectMeta
+from kgwe.kube.api.scheduling import PriorityClass
+
+WORDS = "PriorityClass urgent does not exist: pods that name it cannot be created"
+
+
+class Client:
+    """Takes down the status that is written."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, Any] = {}
+
+    async def patch(self, _resource, _name, body, _namespace, **_):
+        self.status = body["status"]
+        return SimpleNamespace(metadata=ObjectMeta(resourceVersion="1"))
+
+
+def workload(priority: int = 0) -> Any:
+    meta = {"name": "w", "namespace": "team", "uid": UID, "generation": 1, "resourceVersion": "1"}
+    template = {"spec": {"priorityClassName": "urgent", "containers": [{"name": "main", "image": "i"}]}}
+    spec = {"gpuRequirements": {"count": 4}, "podTemplate": template, "priority": priority}
+    return make(resources.GPU_WORKLOAD.type, {"metadata": meta, "spec": spec})
+
+
+def the_class(name: str) -> Any:
+    return added(PriorityClass(ObjectMeta(name=name), 5_000))
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    made = ClusterState()
+    made.on_node(added(node("n1")))
+    made.on_priority_class(the_class("system-node-critical"))
+    made.on_kgwe(added(workload()))
+    return made
+
+
+@pytest.fixture
+async def bed(state):
+    now = [100.0]
+    client, metrics = Client(), Metrics()
+    means: Any = SimpleNamespace(
+        client=client,
+        state=state,
+        events=SimpleNamespace(record=lambda _event: None),
+        settings=Settings(),
+        metrics=metrics,
+        rng=random.Random(1),
+    )
+    planner = Planner(state, {}, random.Random(1), metrics, lambda _owner: None)
+    reconciler = Reconciler(means, planner, requeue=lambda _key, _delay: None, clock=lambda: now[0])
+    reconciler.rejections = SimpleNamespace(unfit=lambda _uid, _run: None)  # type: ignore[assignment] # none was rejected
+
+    async def look() -> None:
+        for _ in range(3):
+            await reconciler.reconcile(state.keys[UID])
+            now[0] += 2.0
+
+    yield SimpleNamespace(look=look, client=client, planner=planner)
+    planner.close()
+
+
+async def test_it_is_pending_and_holds_nothing_until_the_class_is_there(bed, state):
+    await bed.look()
+    assert bed.client.status["phase"] == "Pending"
+    assert bed.client.status["message"] == WORDS
+    assert bed.client.status["conditions"][0]["reason"] == "PriorityClassNotFound"
+    assert UID not in bed.planner.waiting
+    state.on_priority_class(the_class("urgent"))
+    await bed.look()
+    assert UID in bed.planner.waiting
+
+
+async def test_a_job_that_can_create_no_pods_for_want_of_the_class_says_so_beside_its_place(bed, state):
+    state.on_job(added(job(seats=ONE)))
+    await bed.look()
+    assert bed.client.status["phase"] == "Scheduled"
+    assert bed.client.status["message"].startswith("placed on n1")
+    assert bed.client.status["message"].endswith(WORDS)
+    run = state.runs[UID]
+    assert run.meta.name == NAME
+    assert standing.unplaced(state, state.workload(UID), run, {}) == standing.Unplaced(
+        standing.PODS_NOT_CREATED, WORDS, is_certain=True
+    )
+
+
+def test_without_known_classes_nothing_is_said(state):
+    state.on_priority_class(removed(PriorityClass(ObjectMeta(name="system-node-critical"), 5_000)))
+    assert policy.lacks_class(state.workload(UID), state.priority_classes) == ""
+
+
+def test_the_event_asks_for_a_class_of_at_least_that_value(state):
+    state.on_kgwe(added(workload(20_000)))
+    assert "needs a PriorityClass of at least that value" in policy.priority_note(state.workload(UID))
+    state.on_priority_class(the_class("urgent"))
+    state.on_kgwe(added(workload(5_000)))
+    assert policy.priority_note(state.workload(UID)) == ""
