@@ -25,6 +25,7 @@ from kgwe.bench.restart import Restart
 from kgwe.bench.scenarios import Phase, Scenario, Size
 from kgwe.kube.client import KubeClient
 from kgwe.local import build
+from kgwe.model.counting import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ class Options:
         asked = len(pieces) if scenarios.fits_all(self.scenario) else 0
         if asked > room:
             raise errors.Permanent(
-                f"{asked} pods do not fit: {self.size.nodes} nodes hold {room}.\n"
+                f"{counted(asked, 'pod')} do not fit: {counted(self.size.nodes, 'node')} can hold {room}.\n"
                 f"Next: more --nodes, or fewer --pods or --gangs."
             )
 

@@ -227,8 +227,8 @@ class LocalCluster:
             state.save(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
 
     def _allocate_ports(self, known: ClusterState | None, found: Binaries) -> None:
-        # One lock for all clusters: a port is taken once it is written down.
-        with Lock(self.directory.parent / ".ports.lock", purpose="choosing ports").held(timeout_s=_LOCK_TIMEOUT_S):
+        # One lock for all clusters: a port is taken once it is written down. No cluster can have a name with "_".
+        with Lock(self.directory.parent / "._ports.lock", purpose="choosing ports").held(timeout_s=_LOCK_TIMEOUT_S):
             chosen = ports.allocate(
                 components.PORTS,
                 preferred=known.ports if known else None,

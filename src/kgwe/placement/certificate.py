@@ -339,7 +339,7 @@ def _fewer(gang: GangRequest, missing: Missing) -> Iterator[_Tried]:
     if short.least > short.step:
         fewer = dataclasses.replace(short, replicas=short.least - short.step, min_replicas=short.step)
         roles = tuple(fewer if role is short else role for role in gang.roles)
-        text = f"run {{replicas}} {missing.role} pods instead of {missing.needed}"
+        text = f"run {{replicas}} instead of {missing.needed} {missing.role} pods"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
 
 

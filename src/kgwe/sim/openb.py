@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from kgwe import errors
+from kgwe.model.counting import counted
 from kgwe.placement.packing.fleet import CARD, Demand, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix
 
@@ -97,7 +98,7 @@ def draw_experiment(trace: Trace, nodes: Sequence[NodeSpec], seed: int, tune: fl
     order = rng.permutation(len(trace.pods))
     order = _trim(order, milli, target, rng) if milli.sum() > target else _extend(order, trace, milli, target, rng)
     if not len(order):
-        raise errors.Permanent(f"trace {trace.name}: its pods ask for more than {len(nodes)} nodes have")
+        raise errors.Permanent(f"trace {trace.name}: its pods ask for more than fits on {counted(len(nodes), 'node')}")
     renamed = rng.permutation(len(nodes))
     return Experiment(tuple(nodes[i] for i in renamed), tuple(trace.pods[i] for i in order))
 

@@ -11,7 +11,7 @@ def test_work_that_cannot_fit_is_refused_at_once(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:
         main(["bench", "cluster", "--nodes", "2", "--pods", "17", "--warm-up", "0"])
     assert ended.value.code == 1
-    assert "2 nodes hold 16" in capsys.readouterr().err
+    assert "2 nodes can hold 16" in capsys.readouterr().err
 
 
 def test_help_shows_the_parameters_and_examples(capsys: pytest.CaptureFixture[str]):

@@ -13,6 +13,7 @@ import pytest
 
 from kgwe.errors import NotFound, Permanent, Transient
 from kgwe.local import paths, ports, processes, state
+from kgwe.local.binaries import TOOLS, Binaries, Found, Source
 from kgwe.local.cluster import LocalCluster
 from kgwe.local.lock import Lock
 from kgwe.local.state import ClusterState
@@ -171,6 +172,15 @@ def test_ports_are_free_distinct_and_not_those_of_other_clusters(tmp_path: Path)
     assert state.ports_of_others("other", tmp_path) == set()
 
 
+def test_a_cluster_named_ports_does_not_wait_for_its_own_lock(tmp_path: Path):
+    cluster = LocalCluster("ports", state_root=tmp_path)
+    cluster.directory.mkdir(parents=True)
+    found = Binaries({name: Found(Path("/nowhere"), "v1", Source.PATH) for name in TOOLS})
+    with cluster._lock.held(timeout_s=1):
+        cluster._allocate_ports(None, found)
+    assert cluster.state().ports
+
+
 def test_a_preferred_port_is_kept_while_it_is_free():
     port = ports.allocate(["a"])["a"]
     assert ports.allocate(["a"], preferred={"a": port}) == {"a": port}
@@ -202,8 +212,8 @@ def test_a_lock_whose_file_is_removed_still_excludes(tmp_path: Path):
         for _ in range(rounds):
             with lock.held(timeout_s=30.0):
                 assert inside.acquire(blocking=False)
-                lock.remove()
                 inside.release()
+                lock.remove()  # the last thing done under the lock: another thread may lock a new file from here on
             done.append(1)
 
     done: list[int] = []

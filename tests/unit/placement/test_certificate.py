@@ -47,7 +47,7 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
     assert (refusal.level, refusal.room, refusal.short) == ("leaf", 2, 1)
     assert texts(refusal) == {
         ChangeKind.LOWER_LEVEL: "require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)",
-        ChangeKind.FEWER_REPLICAS: "run 2 worker pods instead of 3",
+        ChangeKind.FEWER_REPLICAS: "run 2 instead of 3 worker pods",
     }
     far = racks(DRAWN).refuse(GangRequest.of(cards(8), 4, required="leaf"))
     assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("require cluster instead of leaf")
@@ -64,7 +64,7 @@ def test_the_words_tell_the_whole_of_it():
         "Waiting does not help: with nothing running, one leaf takes 2 of 3.\n"
         "Any one of these starts it now:\n"
         "  - require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)\n"
-        "  - run 2 worker pods instead of 3"
+        "  - run 2 instead of 3 worker pods"
     )
 
 
@@ -128,7 +128,7 @@ def test_wiring_that_is_not_there_can_be_let_go():
 def test_fewer_replicas_come_in_whole_segments_and_of_the_role_that_is_short():
     roles = (Role("leader", cards(1), 1), Role("worker", cards(8), 6))
     refusal = racks(DRAWN).refuse(GangRequest(roles))
-    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 4 worker pods instead of 6"
+    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 4 instead of 6 worker pods"
     change = next(each for each in refusal.changes if each.kind is ChangeKind.FEWER_REPLICAS)
     assert [role.replicas for role in change.gang.roles] == [1, 4]
 

@@ -144,7 +144,7 @@ class TestReading:
 
     def test_pods_larger_than_the_fleet_are_an_error_not_an_empty_experiment(self):
         trace = openb.Trace("wide", (Pod(Demand(1000, 1000, 64), 10),))
-        with pytest.raises(errors.Permanent, match="ask for more than 1 nodes have"):
+        with pytest.raises(errors.Permanent, match="ask for more than fits on 1 node"):
             openb.draw_experiment(trace, [NodeSpec("n", 64_000, 256_000, 8, "T4")], 1)
 
     def test_a_missing_folder_names_the_next_step(self, tmp_path, monkeypatch):

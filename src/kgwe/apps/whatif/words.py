@@ -57,8 +57,9 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
 
 def _role(name: str, replicas: int, least: int, request: Request) -> str:
     each = of_pod(request.gpus)
-    count = f"{replicas}" if least == replicas else f"{least} to {replicas}"
-    return ", ".join([f"{count} {name} pods of {each}", *_of_pod(request)])
+    pods = counted(replicas, f"{name} pod")
+    count = pods if least == replicas else f"{least} to {pods}"
+    return ", ".join([f"{count} of {each}", *_of_pod(request)])
 
 
 def _of_pod(request: Request) -> Iterator[str]:
