@@ -306,6 +306,8 @@ async def test_the_extender_binds_with_the_rights_of_deploy(live: Live) -> None:
     # No kube-scheduler takes it: the test calls in its place.
     made = await live.pod("bound", 2, schedulerName="none")
     await live.bed.until(lambda: made.metadata.key in live.bed.pods.store)
+    asked = {"metadata": {"uid": made.metadata.uid, "name": "bound", "namespace": "default"}}
+    assert (await live.call("/filter", {"Pod": asked, "NodeNames": ["a-0"]})).json()["NodeNames"] == ["a-0"]
     call = {"PodName": "bound", "PodNamespace": "default", "PodUID": made.metadata.uid, "Node": "a-0"}
 
     reply = await live.call("/bind", call)
