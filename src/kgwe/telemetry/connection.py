@@ -32,10 +32,17 @@ _REQUEST_S: Final = 10.0
 _IDLE_S: Final = 120.0
 # What a client that was turned away may take to read why.
 _LINGER_S: Final = 1.0
+# Requests that may wait behind the one that is answered. Scrapers, kubelets and kube-scheduler send none ahead.
+_SENT_AHEAD: Final = 8
 
 
 class Connection(asyncio.Protocol):
-    """Requests are answered in the order they come, each when the one before it has been."""
+    """Requests are answered in the order they come, each when the one before it has been.
+
+    A connection answers one request per turn of the event loop: requests sent ahead, on however many connections, do
+    not keep the loop from other work. A client that sends more ahead than `_SENT_AHEAD` gets answers to those, and the
+    connection is closed.
+    """
 
     def __init__(self, crowd: Crowd, peer: str = "") -> None:
         self._crowd = crowd
@@ -52,6 +59,9 @@ class Connection(asyncio.Protocol):
         self._due = self.active_at + _HEAD_S
         self._timer = self._loop.call_at(self._due, self._tick)
         self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays open after it
+        self._had_turn = False  # a request of the bytes at hand was answered
+        self._next_is_due = False  # `_next` will be called by the event loop
+        self._overrun = False  # too many requests were sent ahead; those that do not wait are not answered
         self._answering = False  # an answer is awaited
         self._full = False  # the client does not read
         self._paused = False  # what the client sends is not read
@@ -114,6 +124,7 @@ class Connection(asyncio.Protocol):
             return
         if self.is_open:
             self._heard += len(data)
+        self._had_turn = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -183,6 +194,9 @@ class Connection(asyncio.Protocol):
     # --- called by the parser ---------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if len(self._waiting) >= _SENT_AHEAD:
+            self._overrun, self._parser = True, None
+            raise _SentTooManyAhead  # the parser stops here
         self._begin()
         self.active_at = self._loop.time()
 
@@ -249,24 +263,48 @@ class Connection(asyncio.Protocol):
         if not keep:
             self._parser = None
         self._waiting.append((Request(method, path, self._headers, body, too_large), keep))
-        self._next()
+        if self._had_turn:
+            self._call_next_soon()
+        else:
+            self._had_turn = True
+            self._next()
 
     def _next(self) -> None:
-        """Answer what waits, unless the one before has not been answered or the client does not read."""
-        while self._waiting and not self._answering and not self._full:
-            request, keep = self._waiting.popleft()
-            try:
-                reply = self._crowd.app(request)
-            except Exception:  # the application's fault must not end the connection without an answer
-                log.exception("request_failed", path=request.path)
-                reply = _BROKEN
-            if isinstance(reply, Reply):
-                self._write(request, reply, keep=keep)
-            else:
-                self._answering = True
-                self._crowd.run(self._loop.create_task(self._await(request, reply, keep=keep)))
-        self._read(paused=self._answering or self._full)
+        """Answer the first that waits, unless the one before has not been answered or the client does not read."""
+        if self._may_answer:
+            self._answer(*self._waiting.popleft())
+        if self._may_answer:
+            self._call_next_soon()
+        else:
+            self._read(paused=self._answering or self._full)
         self._close_when_done()
+
+    @property
+    def _may_answer(self) -> bool:
+        return bool(self._waiting) and not self._answering and not self._full
+
+    def _call_next_soon(self) -> None:
+        """The next answer is for the next turn of the event loop; until then, nothing more is read."""
+        self._read(paused=True)
+        if not self._next_is_due:
+            self._next_is_due = True
+            self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._next_is_due = False
+        self._next()
+
+    def _answer(self, request: Request, keep: bool) -> None:  # noqa: FBT001 - as it waits
+        try:
+            reply = self._crowd.app(request)
+        except Exception:  # the application's fault must not end the connection without an answer
+            log.exception("request_failed", path=request.path)
+            reply = _BROKEN
+        if isinstance(reply, Reply):
+            self._write(request, reply, keep=keep)
+        else:
+            self._answering = True
+            self._crowd.run(self._loop.create_task(self._await(request, reply, keep=keep)))
 
     async def _await(self, request: Request, coming: Awaitable[Reply], *, keep: bool) -> None:
         """To its end, though the client may have gone: what it asked for may be half done."""
@@ -284,10 +322,10 @@ class Connection(asyncio.Protocol):
             self._release()
         if self._transport is None:
             return
-        keep = keep and not self._last
+        keep = keep and (bool(self._waiting) or not (self._last or self._overrun))
         self._transport.write(messages.encode(reply, keep=keep, bodiless=request.method == "HEAD"))
         self._set_due(_IDLE_S)
-        if request.too_large:
+        if request.too_large or (self._overrun and not self._waiting):
             self._linger()
         elif not keep:
             self._last = True
@@ -346,6 +384,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif self._handshake is not None:
             self._handshake.cancel()
+
+
+class _SentTooManyAhead(Exception):
+    """More requests came ahead than may wait."""
 
 
 _BROKEN: Final = Reply(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error\n")

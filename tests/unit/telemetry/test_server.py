@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -119,28 +120,68 @@ async def test_a_body_may_come_in_chunks(port: int):
 
 async def test_requests_sent_ahead_are_answered_in_order(port: int, app: App):
     async with line(port) as (reader, writer):
-        writer.write(b"GET /slow HTTP/1.1\r\n\r\n" + b"GET /next HTTP/1.1\r\n\r\n" * 100)
+        writer.write(b"GET /slow HTTP/1.1\r\n\r\n" + b"GET /next HTTP/1.1\r\n\r\n" * 7)
         await app.begun.wait()
         assert app.asked == ["/slow"]  # the others have to wait
         app.let.set()
         writer.write(b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n")
         answered = await reader.read()
-    assert statuses(answered) == [b"200"] * 102
+    assert statuses(answered) == [b"200"] * 9
     assert [answered.find(words) for words in (b"at last", b"/next", b"/last")] == sorted(
         answered.find(words) for words in (b"at last", b"/next", b"/last")
     )
-    assert app.asked == ["/slow", *["/next"] * 100, "/last"]
+    assert app.asked == ["/slow", *["/next"] * 7, "/last"]
+
+
+async def test_other_clients_are_answered_between_two_requests_sent_ahead(port: int, app: App):
+    """Ten clients send eight requests each in one write; the last to connect is not answered after all of them."""
+    async with contextlib.AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(line(port)) for _ in range(10)]
+        for number, (_, writer) in enumerate(lines):
+            writer.write(f"GET /{number} HTTP/1.1\r\n\r\n".encode() * 8 + b"GET /end HTTP/1.0\r\n\r\n")
+        answered = [await reader.read() for reader, _ in lines]
+
+    assert all(statuses(each) == [b"200"] * 9 for each in answered)
+    # One request per connection and turn: no connection has two answers before another that was ready has one.
+    assert all(one != other or one == "/end" for one, other in itertools.pairwise(app.asked))
+
+
+async def test_one_that_sends_too_many_ahead_is_answered_some_and_closed(port: int, app: App):
+    answered = await raw(port, b"GET /metrics HTTP/1.1\r\n\r\n" * 400)
+
+    assert statuses(answered) == [b"200"] * 9, "one that is answered at once, and eight that wait"
+    assert [part.count(b"connection: close") for part in answered.split(b"HTTP/1.1 ")[1:]] == [0] * 8 + [1]
+    assert len(app.asked) == 9
+    assert await asked(port) == 200
+
+
+async def test_requests_sent_ahead_by_one_that_says_no_more_are_answered(port: int):
+    async with line(port) as (reader, writer):
+        writer.write(b"GET /one HTTP/1.1\r\n\r\nGET /two HTTP/1.1\r\n\r\n")
+        writer.write_eof()
+        answered = await reader.read()
+    assert statuses(answered) == [b"200"] * 2
+
+
+async def test_requests_sent_ahead_by_one_that_has_gone_are_dropped(port: int, app: App):
+    async with line(port) as (_, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\n\r\n" + b"GET /next HTTP/1.1\r\n\r\n" * 8)
+        await app.begun.wait()
+        writer.transport.abort()
+    app.let.set()
+    assert await asked(port) == 200
+    assert app.asked.count("/next") <= 1
 
 
 async def test_one_that_does_not_read_is_not_answered_further(port: int, app: App):
     async with line(port) as (reader, writer):
-        writer.write(b"GET /big HTTP/1.1\r\n\r\n" * 20 + b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /big HTTP/1.1\r\n\r\n" * 8 + b"GET /last HTTP/1.1\r\nConnection: close\r\n\r\n")
         await begun(app)
         async with httpx2.AsyncClient() as other:
             assert (await other.get(f"http://127.0.0.1:{port}/metrics")).status_code == 200
-        assert len(app.asked) < 20
+        assert len(app.asked) < 8
         answered = await reader.read()
-    assert statuses(answered) == [b"200"] * 21
+    assert statuses(answered) == [b"200"] * 9
 
 
 async def test_one_that_says_no_more_still_hears_the_answer(port: int, app: App):
