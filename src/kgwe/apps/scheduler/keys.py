@@ -85,28 +85,36 @@ class Keys:
     async def rotate(self) -> None:
         """Sign with a new key from now on; decisions signed with the last one are still accepted."""
         stored = await self._client.get(resources.SECRET, NAME, self._namespace)
-        await self._write(stored, {_PREVIOUS: stored.data.get(_CURRENT, "")}, _new_key())
+        await self._write(stored, _data(_new_key(), stored.data.get(_CURRENT, "")))
 
     async def _read(self) -> list[bytes]:
         try:
             stored = await self._client.get(resources.SECRET, NAME, self._namespace)
         except errors.NotFound:
-            body = _body({_CURRENT: self._lost_key()})
+            body = _body(self._lost_keys())
             stored = await self._client.create(resources.SECRET, body, self._namespace)
         if not stored.data.get(_CURRENT):
-            stored = await self._write(stored, dict(stored.data), self._lost_key(stored.data.get(_PREVIOUS, "")))
-        return [_key(stored, name) for name in (_CURRENT, _PREVIOUS) if stored.data.get(name)]
+            data = self._lost_keys(stored.data.get(_PREVIOUS, ""))
+            stored = await self._write(stored, data)
+        current = _key(stored, _CURRENT)
+        try:
+            return [current, _key(stored, _PREVIOUS)] if stored.data.get(_PREVIOUS) else [current]
+        except errors.Permanent as exc:
+            # Nothing is signed with it, so it keeps no replica from starting. One that knew it before still accepts it.
+            log.warning("previous_key_ignored", error=str(exc))
+            return [current, *(key for key in self._signer.keys if key != current)][:2]
 
-    def _lost_key(self, previous: str = "") -> str:
-        """The key for a Secret that has none: the one in use if the Secret was lost, a new one if it was replaced."""
-        known = self._signer.newest
-        text = base64.b64encode(known).decode() if known else ""
-        return text if text and text != previous else _new_key()
+    def _lost_keys(self, previous: str = "") -> dict[str, str]:
+        """Keys for a Secret without `current`: those in use if it was lost, a new one if it was moved to `previous`."""
+        known = [base64.b64encode(key).decode() for key in self._signer.keys]
+        if not known or known[0] == previous:
+            return _data(_new_key(), previous)
+        # The Secret's own `previous` comes first: it may have been put there by hand.
+        return _data(known[0], previous or "".join(known[1:2]))
 
-    async def _write(self, stored: Secret, data: dict[str, str], key: str) -> Secret:
-        """Put a key into the Secret as it was read; Conflict if it was changed since."""
-        kept = {name: text for name, text in data.items() if text}
-        body = _body(kept | {_CURRENT: key})
+    async def _write(self, stored: Secret, data: dict[str, str]) -> Secret:
+        """Put keys into the Secret as it was read; Conflict if it was changed since."""
+        body = _body(data)
         body["metadata"]["resourceVersion"] = stored.metadata.resourceVersion
         return await self._client.patch(resources.SECRET, NAME, body, self._namespace)
 
@@ -117,6 +125,10 @@ def _body(data: dict[str, str]) -> dict[str, Any]:
 
 def _new_key() -> str:
     return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
+def _data(current: str, previous: str) -> dict[str, str]:
+    return {_CURRENT: current, _PREVIOUS: previous} if previous else {_CURRENT: current}
 
 
 def _key(stored: Secret, name: str) -> bytes:

@@ -72,6 +72,11 @@ class Signer:
         return changed
 
     @property
+    def keys(self) -> tuple[bytes, ...]:
+        """All that are accepted, newest first."""
+        return tuple(self._keys.values())
+
+    @property
     def newest(self) -> bytes:
         """The key that signs; empty: none is known yet."""
         return next(iter(self._keys.values()), b"")
