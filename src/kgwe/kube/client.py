@@ -25,7 +25,7 @@ import msgspec
 from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
-from kgwe.kube import connection
+from kgwe.kube import connection, nesting
 from kgwe.kube.codec import JSON, PROTOBUF, ListPage, Status, Unreadable, read_status
 
 if TYPE_CHECKING:
@@ -285,10 +285,10 @@ class KubeClient:
 
 def _decode(body: bytes, as_type: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(body, type=as_type)
+        return nesting.decode(msgspec.json.Decoder(as_type).decode, body)
     except msgspec.ValidationError as exc:
         raise errors.Permanent(f"reading the reply of {path}: {exc}") from exc
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         # Not JSON at all: something between us and the API server answered in its place.
         raise errors.Transient(f"reading the reply of {path}: {exc}") from exc
 

@@ -1,6 +1,7 @@
 """How the API server's lists and watches are read: as JSON, or as protobuf.
 
-A codec makes the same of both; an object that cannot be read hides no other. Protobuf costs the API server less: it
+A codec makes the same of both; an object that cannot be read hides no other, and neither does one that is nested too
+deep to be decoded whole (`nesting.py`). Protobuf costs the API server less: it
 encodes a change once for all who watch in the same encoding, and Kubernetes' own components watch in that one. Which of
 the two came is told by the answer itself, so a server that lacks the one preferred may give the other.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 import msgspec
 
+from kgwe.kube import nesting
 from kgwe.kube.http1 import Lines
 
 if TYPE_CHECKING:
@@ -141,8 +143,9 @@ def read_status(body: bytes) -> Status:
 
 # --- JSON -----------------------------------------------------------------------------------------------
 
-# Not JSON, or not even text. ValidationError, which is also a DecodeError: of another shape.
-_GARBLED = (msgspec.DecodeError, UnicodeDecodeError)
+# Not JSON, or not even text. A RecursionError is left only if the caller itself is almost at the limit.
+# ValidationError, which is also a DecodeError: of another shape.
+_GARBLED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ListMeta(msgspec.Struct):
@@ -182,7 +185,7 @@ class JsonCodec(Generic[T]):
 
     def page(self, body: bytes) -> Page[T]:
         try:
-            page: ListPage[T] = self._page.decode(body)
+            page: ListPage[T] = nesting.decode(self._page.decode, body)
         except msgspec.ValidationError:
             pass  # one object we cannot read must not hide the others
         except _GARBLED as exc:
@@ -223,7 +226,7 @@ def _meta(meta: ListMeta) -> tuple[str, str]:
 
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
-        return decoder.decode(data)
+        return nesting.decode(decoder.decode, data)
     except msgspec.ValidationError as exc:
         raise Unreadable(str(exc)) from exc
     except _GARBLED as exc:

@@ -37,7 +37,7 @@ def load(path: Path) -> list[Document]:
     try:
         text = path.read_text(encoding="utf-8")
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as exc:
         raise errors.Permanent(f"reading {path}: {exc}") from exc
     found = []
     for number, document in enumerate(documents, 1):

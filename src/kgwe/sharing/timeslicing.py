@@ -143,7 +143,7 @@ def parse(source: str) -> Sharing:
     """Somebody's configuration as the plugin would understand it; Permanent with everything that is wrong with it."""
     try:
         tree = yaml.safe_load(source)
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, RecursionError) as exc:
         raise errors.Permanent(f"this is not YAML: {exc}") from exc
     _only(tree, _TOP, "the configuration")
     if tree.get("version", VERSION) != VERSION:

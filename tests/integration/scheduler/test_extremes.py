@@ -64,6 +64,50 @@ async def test_amounts_beyond_64_bits_stop_nobody_even_after_a_restart(bed: Bed,
     assert condition(bed.now(bad), "Scheduled").reason in expected
 
 
+async def test_objects_nested_deep_stop_nobody_even_after_a_restart(bed: Bed):
+    """A free-form field holds up to 10,000 levels; the decoder goes less than 1,000 deep."""
+    await bed.node("n1")
+    replica = await bed.controller()
+    deep = [await submit_deep(bed, f"deep-{levels}", levels) for levels in (150, 900, 970, 3000, 9000)]
+    await bed.client.request("POST", resources.RESOURCE_CLAIM.path(namespace="default"), body=deep_claim(4000))
+    await bed.until_phase(await bed.submit(kgwe("before", 2)), "Running")
+    for each in deep:
+        await bed.until_phase(each, "Failed", "Pending")
+        assert condition(bed.now(each), "Scheduled").reason == "InvalidPodTemplate", each.metadata.name
+        assert "nested deeper than 100 levels" in bed.now(each).status.message
+    assert replica.process.poll() is None
+    replica.kill()
+
+    replica = await bed.controller()
+
+    await bed.until_phase(await bed.submit(kgwe("after", 2)), "Running")
+    await bed.edit(deep[-1], {"podTemplate": None})
+    await bed.until_phase(deep[-1], "Running")
+    assert (await replica.get("/readyz")).is_success
+    assert await replica.metric("kgwe_planning_passes_failed_total") == 0
+    await bed.client.delete(resources.RESOURCE_CLAIM, "deep", "default")
+
+
+async def submit_deep(bed: Bed, name: str, levels: int) -> Any:
+    # msgspec encodes no such depth either, so the bytes are put together by hand.
+    body = msgspec.json.encode(kgwe(name, 1, pod={"containers": [{"name": "a", "image": "x"}], "zz": "DEEP"}))
+    raw = body.replace(b'"DEEP"', b'{"a":' * levels + b"1" + b"}" * levels)
+    await bed.client.request("POST", resources.GPU_WORKLOAD.path(namespace="default"), body=raw)
+    return await bed.client.get(resources.GPU_WORKLOAD, name, "default")
+
+
+def deep_claim(levels: int) -> bytes:
+    asked = {"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    config = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"a": "DEEP"}}}
+    body = {
+        "apiVersion": resources.RESOURCE_CLAIM.api_version,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "deep"},
+        "spec": {"devices": {"requests": [asked], "config": [config]}},
+    }
+    return msgspec.json.encode(body).replace(b'"DEEP"', b"[" * levels + b"]" * levels)
+
+
 async def test_no_node_offers_gpus_while_one_workload_runs_and_another_waits(bed: Bed):
     await bed.node("n1", 2)
     replica = await bed.controller()

@@ -46,6 +46,7 @@ def gpus_of(container):
 
 
 CONTAINER = {"name": "c", "image": "x"}
+DEEP = '{"other": ' + "[" * 5000 + "]" * 5000 + "}"
 
 
 def ask(workload):
@@ -129,6 +130,15 @@ class TestTemplate:
         made = jobs.pod_template(workload, IMAGE)
         assert made["metadata"]["labels"][jobs.UID_LABEL] == UID
         assert jobs.ask(workload, made, frozenset()).request.gpus.count == 1
+
+    @pytest.mark.parametrize("levels", [100, 450, 900, 5000])
+    @pytest.mark.parametrize("wrap", [lambda inner: {"a": inner}, lambda inner: [inner]])
+    def test_a_template_that_is_nested_too_deep_is_refused(self, levels, wrap):
+        inner: Any = 1
+        for _ in range(levels):
+            inner = wrap(inner)
+        with pytest.raises(errors.Permanent, match="nested deeper than 100 levels"):
+            jobs.pod_template(with_template({"containers": [CONTAINER], "zz": inner}), IMAGE)
 
     def test_the_users_app_label_is_kept_and_ours_are_not_to_be_overwritten(self):
         meta = {"labels": {"app": "theirs", jobs.UID_LABEL: "forged"}}
@@ -325,7 +335,7 @@ class TestJob:
         assert (notes[seating.PLAN_ANNOTATION], notes[jobs.GENERATION_ANNOTATION]) == ("n1=3", "4")
         assert jobs.details(notes) == Details(72, (("topology", 50.0),), 450.0, "leaf/a", "why")
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"score": 101}', '{"parts": [["a", -1]]}', '{"domain": 3}'])
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"score": 101}', '{"parts": [["a", -1]]}', '{"domain": 3}', DEEP])
     def test_reasons_that_nobody_could_have_written_are_not_told(self, text):
         assert jobs.details({jobs.DETAILS_ANNOTATION: text}) is None
         assert jobs.details({}) is None

@@ -18,7 +18,7 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.scheduler import claiming, plantext, rendezvous, seating, strays
 from kgwe.apps.scheduler.workload import Details
-from kgwe.kube import podrequest, resources, translate
+from kgwe.kube import nesting, podrequest, resources, translate
 from kgwe.kube.api import core
 from kgwe.kube.fleet import CLAIMS_LABEL, Cards
 from kgwe.model import amounts, pieces
@@ -206,12 +206,17 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     return template
 
 
-def _without_nulls(value: Any) -> Any:
-    """A copy in which null means absent, as Kubernetes reads manifests (and templating tools write them)."""
+def _without_nulls(value: Any, level: int = 0) -> Any:
+    """A copy in which null means absent, as Kubernetes reads manifests (and templating tools write them).
+
+    Permanent if it is too deep: such a template may have been read only in part, and cannot be encoded.
+    """
+    if level > nesting.MOST_IN_TEMPLATE:
+        raise errors.Permanent(f"the template is nested deeper than {nesting.MOST_IN_TEMPLATE} levels")
     if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+        return {key: _without_nulls(each, level + 1) for key, each in value.items() if each is not None}
     if isinstance(value, list):
-        return [_without_nulls(each) for each in value if each is not None]
+        return [_without_nulls(each, level + 1) for each in value if each is not None]
     return value
 
 
@@ -330,7 +335,7 @@ def details(annotations: Mapping[str, str]) -> Details | None:
     """Why a plan is as it is, as stored with it; None when nobody says, or not readably."""
     try:
         return msgspec.json.decode(annotations.get(DETAILS_ANNOTATION, "null"), type=Details | None)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -155,6 +155,10 @@ def _kueue(pod: core.Pod, levels: Levels) -> Wish:
     )
 
 
+# An annotation may have 256 KiB; a message quotes this many characters of it.
+_QUOTED: Final = 200
+
+
 class _Layer(msgspec.Struct):
     topology: str
     size: int
@@ -167,8 +171,10 @@ def _kueue_slices(said: Mapping[str, str]) -> list[tuple[int, str, str]]:
     if layers:
         try:
             listed = msgspec.json.decode(layers, type=list[_Layer])
-        except msgspec.DecodeError as exc:
-            raise Unreadable(f"{layers_key} is {layers!r}: write a JSON list of topology and size ({exc})") from exc
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise Unreadable(
+                f"{layers_key} is {layers[:_QUOTED]!r}: write a JSON list of topology and size ({exc})"
+            ) from exc
         return [(values.checked(each.size, layers_key), each.topology, layers_key) for each in listed]
     if level and not size:
         raise Unreadable(f"{level_key} stands alone: add {size_key}")

@@ -134,6 +134,10 @@ def test_a_level_that_does_not_exist_is_refused_with_those_that_do(annotations: 
         ({**KUEUE, PODSET + "slice-size": "2"}, "slice-size stands alone"),
         ({**KUEUE, PODSET + "slice-required-topology": LEAF}, "slice-required-topology stands alone"),
         ({**KUEUE, PODSET + "slice-required-topology-constraints": "4"}, "JSON list"),
+        (
+            {**KUEUE, PODSET + "slice-required-topology-constraints": '[{"a":' + "[" * 5000 + "]" * 5000 + "}]"},
+            "JSON list",
+        ),
         ({**KUEUE, PODSET + "unconstrained-topology": "maybe"}, '"true" or "false"'),
         ({**GANG, KAI + "segment-topology-required-placement": LEAF}, "segment-size"),
         ({**GANG, SEED + "network-bandwidth": "fast"}, "100Gb"),
