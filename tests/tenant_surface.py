@@ -25,6 +25,7 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/seated": ("true",),
     "kgwe.nvidia.io/plan": ("n1=ff", "n1=ff;n2=ff"),
     "kgwe.nvidia.io/plan-details": ("{}",),
+    "kgwe.nvidia.io/plan-amounts": ('{"cpu":100000000}', "[", '{"cpu":-1}'),
     "kgwe.nvidia.io/generation": ("1",),
     "kgwe.nvidia.io/recovery-note": ("moved",),
     # whose it is

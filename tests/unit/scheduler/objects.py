@@ -74,17 +74,34 @@ def job(
     pods: int = 0,
     gpus: int = 4,
     suspend: bool = False,
+    parallelism: int | None = None,
     **status: Any,
 ) -> Any:
     pods = pods or len(seats)
     pin = seats[0].node if pods == 1 and seats else ""
-    spec = {"completions": pods, "suspend": suspend, "template": {"spec": pod_spec(gpus, pin=pin)}}
+    spec = {
+        "completions": pods,
+        "parallelism": pods if parallelism is None else parallelism,
+        "suspend": suspend,
+        "template": {"spec": pod_spec(gpus, pin=pin)},
+    }
     meta = run_meta(uid, owner, namespace, name, seats)
     return make(resources.JOB.type, {"metadata": meta, "spec": spec, "status": status})
 
 
-def deployment(uid: str = "dep-1", *, owner: str = UID, seats: tuple[Seat, ...] = TWO, gpus: int = 4) -> Any:
-    spec = {"replicas": len(seats), "template": {"spec": pod_spec(gpus)}}
+def deployment(
+    uid: str = "dep-1",
+    *,
+    owner: str = UID,
+    seats: tuple[Seat, ...] = TWO,
+    gpus: int = 4,
+    replicas: int | None = None,
+    cpu: str = "",
+) -> Any:
+    template = pod_spec(gpus, pin=seats[0].node if len(seats) == 1 else "")
+    if cpu:
+        template["containers"][0]["resources"]["requests"]["cpu"] = cpu
+    spec = {"replicas": len(seats) if replicas is None else replicas, "template": {"spec": template}}
     return make(
         resources.DEPLOYMENT.type, {"metadata": run_meta(uid, owner, "team", NAME, seats), "spec": spec, "status": {}}
     )

@@ -12,12 +12,14 @@ from tests.unit.scheduler.objects import (
     TWO,
     UID,
     added,
+    changed,
     deployment,
     free,
     job,
     make,
     node,
     pod_spec,
+    replica,
     workload,
 )
 
@@ -271,6 +273,73 @@ def test_a_template_that_was_edited_to_want_more_than_its_plan_reserves_nothing(
     assert run.seats == ()
 
 
+def cpu_left(state: Any) -> dict[str, int]:
+    snapshot = state.fleet.snapshot
+    return {each.name: int(snapshot.cpu_milli[i]) for i, each in enumerate(snapshot.nodes)}
+
+
+PLANNED = {jobs.AMOUNTS_ANNOTATION: '{"cpu":2000,"nvidia.com/gpu":4,"pods":1}'}
+
+
+def with_notes(run: Any, notes: dict[str, str]) -> Any:
+    meta = msgspec.structs.replace(run.metadata, annotations=run.metadata.annotations | notes)
+    return msgspec.structs.replace(run, metadata=meta)
+
+
+@pytest.mark.parametrize("seats", [ONE, TWO], ids=["single", "two"])
+def test_a_template_that_was_edited_to_want_more_cpu_reserves_what_was_planned(
+    state: Any, signer: Signer, seats: tuple[Seat, ...]
+) -> None:
+    state.on_kgwe(added(workload(count=8)))
+    plain, edited = (signed(signer, with_notes(deployment(seats=seats, cpu=cpu), PLANNED)) for cpu in ("2", "100000"))
+    state.on_deployment(added(plain))
+    assert cpu_left(state)["n1"] == 62000
+    state.on_deployment(changed(plain, edited))
+    assert cpu_left(state)["n1"] == 62000
+    assert sum(free(state).values()) == 16 - 4 * len(seats)
+
+
+def test_a_seat_beside_a_running_pod_reserves_what_was_planned(state: Any, signer: Signer) -> None:
+    state.on_kgwe(added(workload(count=8)))
+    bound = replica("p", at="n1")
+    place = Holding("n1", {}, 0b11110000)
+    notes = seater.seated(bound, UID, 0, place, signer.sign_seat(bound, UID, 0, place))["metadata"]["annotations"]
+    notes = {key: text for key, text in notes.items() if text is not None}
+    state.on_pod(added(with_notes(bound, notes)))
+    state.on_deployment(added(signed(signer, with_notes(deployment(cpu="100000"), PLANNED))))
+    assert cpu_left(state)["n2"] == 62000
+
+
+def test_amounts_that_were_edited_or_removed_from_a_plan_are_not_believed(state: Any, signer: Signer) -> None:
+    state.on_kgwe(added(workload(count=8)))
+    for text in ("", '{"cpu":100000000,"nvidia.com/gpu":4,"pods":1}'):
+        run = signed(signer, with_notes(deployment(cpu="100000"), PLANNED), **{jobs.AMOUNTS_ANNOTATION: text})
+        state.on_deployment(added(run))
+        assert cpu_left(state) == {"n1": 64000, "n2": 64000}
+        again = signer.sign_new_plan(run.metadata, {seating.PLAN_ANNOTATION: seating.encode(TWO)})
+        state.on_deployment(added(with_notes(run, again)))
+        assert cpu_left(state) == {"n1": 64000, "n2": 64000}, "a new plan does not sign what others wrote"
+
+
+@pytest.mark.parametrize(("generation", "left"), [(1, 61000), (2, 64000)], ids=["as planned", "edited since"])
+def test_a_plan_without_amounts_reserves_what_the_spec_says_if_it_was_planned(
+    state: Any, signer: Signer, generation: int, left: int
+) -> None:
+    asks = {"requests": {"cpu": "3"}}
+    plain = workload(count=8, generation=generation)
+    template = {"spec": {"containers": [{"name": "c", "image": "i", "resources": asks}]}}
+    state.on_kgwe(added(msgspec.structs.replace(plain, spec=msgspec.structs.replace(plain.spec, podTemplate=template))))
+    state.on_deployment(added(signed(signer, deployment(cpu="100000"))))
+    assert cpu_left(state) == {"n1": left, "n2": left}
+    assert sum(free(state).values()) == 8
+
+
+def test_the_amounts_that_were_planned_are_stored_with_the_plan() -> None:
+    assert jobs.planned_amounts(PLANNED) == {"cpu": 2000, "nvidia.com/gpu": 4, "pods": 1}
+    for text in ("", "[", "7", '{"cpu":"x"}'):
+        assert jobs.planned_amounts({jobs.AMOUNTS_ANNOTATION: text}) is None
+
+
 def test_the_gpus_of_a_single_pod_are_signed_in_its_template(signer: Signer) -> None:
     body: dict[str, Any] = {
         "metadata": {"namespace": "team", "annotations": {}},
@@ -282,8 +351,8 @@ def test_the_gpus_of_a_single_pod_are_signed_in_its_template(signer: Signer) -> 
     made = make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, pin="n1")})
     assert is_believed(signer, made)
     changes: list[dict[str, Any]] = [{"namespace": "other"}, {"labels": {jobs.UID_LABEL: "x"}}, {"labels": {}}]
-    for changed in changes:
-        copy = make(resources.POD.type, {"metadata": meta | changed, "spec": pod_spec(4, pin="n1")})
+    for each in changes:
+        copy = make(resources.POD.type, {"metadata": meta | each, "spec": pod_spec(4, pin="n1")})
         assert not is_believed(signer, copy)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.claiming import Naming
     from kgwe.apps.scheduler.workload import Workload
     from kgwe.kube.resources import Resource
+    from kgwe.model.amounts import Amounts
     from kgwe.placement.gang_site import Site
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -43,6 +44,8 @@ TYPE_LABEL = "kgwe.nvidia.io/workload-type"
 GENERATION_ANNOTATION = "kgwe.nvidia.io/generation"
 MODEL_ANNOTATION = "kgwe.nvidia.io/model"
 DETAILS_ANNOTATION = "kgwe.nvidia.io/plan-details"
+#: what each pod takes of its node, as it was planned
+AMOUNTS_ANNOTATION = "kgwe.nvidia.io/plan-amounts"
 #: on Deployments and their pods: tells the pods of one Deployment from those of its predecessor of the same name
 RUN_LABEL = "kgwe.nvidia.io/run"
 SELECTOR = f"{MANAGED_BY}={CONTROLLER_NAME}"
@@ -269,6 +272,7 @@ def build(
     if plan.gpus_per_pod and not asks_itself(workload):
         # The plan may have divided the GPUs among pods.
         _give_gpus(spec["containers"][0], workload, plan.gpus_per_pod)
+    wanted = _requested(spec)
     if workload.claims:
         claiming.convert(spec, claiming.template_name(job_name(workload), plan.seats, names))
     if pods == 1:
@@ -293,6 +297,7 @@ def build(
         "annotations": {
             seating.PLAN_ANNOTATION: seating.encode(plan.seats, plantext.MOST_BYTES_AT_START),
             DETAILS_ANNOTATION: encode_details(_details(plan)),
+            AMOUNTS_ANNOTATION: encode_amounts(wanted),
             GENERATION_ANNOTATION: str(workload.meta.generation),
             "gpu.warp.dev/created-by": CONTROLLER_NAME,
         },
@@ -337,6 +342,30 @@ def details(annotations: Mapping[str, str]) -> Details | None:
         return msgspec.json.decode(annotations.get(DETAILS_ANNOTATION, "null"), type=Details | None)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def encode_amounts(found: Amounts) -> str:
+    return msgspec.json.encode(found, order="sorted").decode()
+
+
+def planned_amounts(annotations: Mapping[str, str]) -> Amounts | None:
+    """What each pod takes of its node, as stored with the plan; None when the plan does not say."""
+    try:
+        return msgspec.json.decode(annotations.get(AMOUNTS_ANNOTATION) or "null", type=dict[str, int] | None)
+    except msgspec.DecodeError:
+        return None
+
+
+def specified_amounts(workload: Workload) -> Amounts | None:
+    """What the spec says each pod takes of its node; None when its template makes no sense."""
+    try:
+        return _requested(pod_template(workload, "")["spec"])
+    except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        return None
+
+
+def _requested(spec: dict[str, Any]) -> Amounts:
+    return translate.requested(msgspec.convert(spec, core.PodSpec, strict=False))
 
 
 def owner(workload: Workload) -> dict[str, Any]:

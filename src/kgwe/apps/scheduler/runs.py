@@ -1,7 +1,8 @@
 """What runs a workload, as it stands: the Job or Deployment read into one noun.
 
 A user who may edit a Job may edit its annotations, or create the Job himself. The plan in them is believed if KGWE has
-signed it (`signing`), and if it reserves no more than the workload asks for.
+signed it (`signing`), and if it reserves no more than the workload asks for. The template may be edited too: a seat
+reserves no more of its node than was planned.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Run:
     seats: tuple[Seat, ...]
     #: what each pod takes of its node
     wanted: Amounts
+    #: what each pod was planned to take; None: the plan does not say, or KGWE did not write it
+    planned: Amounts | None = None
     #: why they go there, as it was decided
     details: Details | None = None
     #: seats whose pods have succeeded
@@ -102,6 +105,7 @@ def of_job(job: core.Job) -> Run:
         pods=pods,
         seats=_seats(job.metadata, spec.template.spec, pods),
         wanted=translate.requested(spec.template.spec),
+        planned=jobs.planned_amounts(job.metadata.annotations),
         details=jobs.details(job.metadata.annotations),
         done=parse_indexes(status.completedIndexes, pods),
         ended=ended,
@@ -122,6 +126,7 @@ def of_deployment(deployment: apps.Deployment) -> Run:
         pods=spec.replicas,
         seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
         wanted=translate.requested(spec.template.spec),
+        planned=jobs.planned_amounts(deployment.metadata.annotations),
         details=jobs.details(deployment.metadata.annotations),
         suspended=spec.replicas == 0,
         claims=claiming.is_used(spec.template.spec),
@@ -146,7 +151,7 @@ def verified(run: Run, signer: Signer | None) -> Run:
         return run
     if not signer.has_signed(run.meta):
         signer.report_forged(run.resource.kind, run.meta.uid)
-        return replace(run, seats=(), is_signed=False)
+        return replace(run, seats=(), planned=None, is_signed=False)
     # A single pod is where its template pins it; the plan has to say the same.
     is_kept = len(run.seats) != 1 or run.seats == seating.decode(run.meta.annotations.get(seating.PLAN_ANNOTATION, ""))
     return run if is_kept and _is_within(run.wanted, run.seats) else replace(run, seats=())
@@ -176,7 +181,20 @@ def believed(run: Run, workload: Workload) -> Run:
     is_older = 0 < run.generation < workload.meta.generation
     if not is_older and len(run.seats) * run.wanted.get(workload.resource, 0) > most:
         return replace(run, seats=())
-    return run
+    return replace(run, wanted=_within_plan(run, workload))
+
+
+def _within_plan(run: Run, workload: Workload) -> Amounts:
+    """What a pod takes, cut to what was planned.
+
+    Where the plan does not say, the spec does, if it is the one that was planned. Otherwise a seat reserves its GPUs
+    and nothing else.
+    """
+    if (planned := run.planned) is None:
+        is_same = run.is_signed and run.generation == workload.meta.generation
+        told = jobs.specified_amounts(workload) if is_same else None
+        planned = (told or {amounts.PODS: 1}) | amounts.gpus(run.wanted)
+    return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
 
 
 def is_unread(old: Any, new: Any) -> bool:

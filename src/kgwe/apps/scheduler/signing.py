@@ -8,7 +8,8 @@ pod like any other.
     seat of a pod   namespace, owner (workload uid or gang), creation time of the pod, seat number, node, GPUs
     pod template    namespace, workload uid, node, GPUs; for runs of one pod, whose pods are copies of the template
     binding         namespace, pod uid, node, GPUs
-    plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded
+    plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
+                    pod takes of its node (plans of earlier versions do not say)
 
 No signature holds in another namespace. The API server sets the creation time: a signature that is copied from an
 earlier pod does not fit a later one, so a seat of an old plan cannot be claimed again under the name of the same gang.
@@ -91,7 +92,7 @@ class Signer:
 
     def sign_new_plan(self, run: ObjectMeta, annotations: Mapping[str, str]) -> dict[str, str]:
         """Annotations that replace the plan of a Job or Deployment, signed together with those that stay."""
-        unknown = {jobs.GENERATION_ANNOTATION: "0", strays.ROUND_ANNOTATION: "0"}
+        unknown = {jobs.GENERATION_ANNOTATION: "0", strays.ROUND_ANNOTATION: "0", jobs.AMOUNTS_ANNOTATION: ""}
         new = dict(annotations) if self.has_signed(run) else unknown | dict(annotations)
         facts = _plan_facts(run.namespace, run.labels.get(jobs.UID_LABEL, ""), run.annotations | new)
         return new | {SIGNATURE_ANNOTATION: self._sign(facts)}
@@ -183,7 +184,9 @@ def _binding_facts(namespace: str, uid: str, node: str, given: Mapping[str, str]
 
 def _plan_facts(namespace: str, owner: str, annotations: Mapping[str, str]) -> Facts:
     names = (jobs.GENERATION_ANNOTATION, strays.ROUND_ANNOTATION, seating.PLAN_ANNOTATION)
-    return ("plan", namespace, owner, *(annotations.get(name, "") for name in names))
+    amounts = annotations.get(jobs.AMOUNTS_ANNOTATION, "")
+    told = (amounts,) if amounts else ()
+    return ("plan", namespace, owner, *(annotations.get(name, "") for name in names), *told)
 
 
 def _gpus(given: Mapping[str, str]) -> tuple[str, str]:
