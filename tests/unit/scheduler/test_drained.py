@@ -119,3 +119,35 @@ def test_a_gang_that_is_drained_as_a_whole_keeps_its_seats_and_is_forgotten_afte
     heard.run_timers()
     assert free(state) == {"n1": 8, "n2": 8}
     assert gangs.group(owner) is None
+
+
+def small(made):
+    """The pod, asking for no GPU."""
+    container = msgspec.structs.replace(made.spec.containers[0], resources=type(made.spec.containers[0].resources)())
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, containers=(container,)))
+
+
+def test_a_pod_that_its_user_bound_gives_the_rest_of_its_gang_no_first_claim(state, heard):
+    state.on_pod(added(small(member("p", at="n1"))))
+    state.on_pod(added(member("q", phase="Pending")))
+    heard.settle()
+    assert heard.asked[-1].pods == 1, "it is planned beside the first"
+    assert not heard.asked[-1].first_claim
+
+
+def test_a_gang_that_lost_a_small_pod_gets_no_first_claim_for_a_larger_one(state, gangs, heard):
+    owner = seated(state, gangs)
+    lost = small(member("q", at="n2", says=f"{owner}/1"))
+    state.on_pod(added(lost))
+    state.on_pod(removed(lost))
+    state.on_pod(added(member("r", phase="Pending")))
+    heard.settle()
+    assert not heard.asked[-1].first_claim
+
+
+def test_a_gang_that_lost_a_pod_gets_the_first_claim_for_one_like_it(state, gangs, heard):
+    owner = seated(state, gangs)
+    leaves(state, owner)
+    state.on_pod(added(member("r", phase="Pending")))
+    heard.settle()
+    assert heard.asked[-1].first_claim

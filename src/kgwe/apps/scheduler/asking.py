@@ -44,6 +44,7 @@ class Group:
     start: int = 0  # number of the first seat of the last plan
     awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
     kept: set[int] = field(default_factory=set)  # of those, seats of drained pods
+    lost: dict[int, Request] = field(default_factory=dict)  # seat that a pod had and left -> what that pod asked for
     makes_way: bool = False  # it is stopped for more important work
     overdue: str = ""  # why its seats were released and it is not planned for a while
     last_since: str = ""  # when that happened last: it waits from then on
@@ -64,6 +65,28 @@ class Group:
         """Keep the seat of a drained pod for the pod that its owner makes next."""
         self.awaited[number] = member
         self.kept.add(number)
+
+    def take(self, uid: str, number: int) -> None:
+        """The pod has the seat now."""
+        self.seats[uid] = number
+        self.lost.pop(number, None)
+
+    def regains(self, partial: Partial) -> bool:
+        """Whether the gang is broken and asks for no more than the seats it had.
+
+        Only such a gang goes before other work. A pod that its user bound to a node is no evidence that the gang ever
+        had a place as a whole.
+        """
+        if not partial.is_broken or self.last_since:
+            return False
+        missing = [each.request for each in partial.members if not each.node]
+        had = sorted(self.lost.values(), key=_size, reverse=True)
+        for asked in sorted(missing, key=_size, reverse=True):
+            fit = next((i for i, each in enumerate(had) if _covers(each, asked)), None)
+            if fit is None:
+                return False
+            del had[fit]
+        return True
 
     @property
     def unbound(self) -> list[core.Pod]:
@@ -87,6 +110,17 @@ class Group:
     def since(self) -> str:
         """When the first of its pods was made, or its seats were released."""
         return self.last_since or min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
+
+
+def _size(request: Request) -> tuple[int, ...]:
+    gpus = request.gpus
+    return (gpus.count, gpus.slices, gpus.milli, gpus.share_mib, request.cpu_milli, request.memory_bytes)
+
+
+def _covers(had: Request, asked: Request) -> bool:
+    """Whether a pod asks for no more than the pod before it."""
+    is_alike = asked.gpus.profile in ("", had.gpus.profile)
+    return is_alike and all(now <= before for now, before in zip(_size(asked), _size(had), strict=True))
 
 
 def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:

@@ -187,9 +187,11 @@ class Gangs:
                     self._look_soon(self._owner[uid])
 
     def _gone(self, uid: str) -> None:
+        group = self._groups.get(self._owner.get(uid, ""))
+        if group is not None and uid in group.seats:
+            self._note_lost(group, uid)
         owner = self._owner.pop(uid, "")
         self._requests.pop(uid, None)
-        group = self._groups.get(owner)
         if group is None:
             return
         pod, member = group.members.pop(uid)
@@ -207,6 +209,11 @@ class Gangs:
             self._forget(owner)
         else:
             self._look_soon(owner)
+
+    def _note_lost(self, group: Group, uid: str) -> None:
+        """The pod leaves its seat: the gang may ask for as much again before other work."""
+        with contextlib.suppress(errors.Permanent):
+            group.lost[group.seats[uid]] = self._request_of(group.members[uid][0])
 
     def _drop(self, owner: str) -> None:
         self._drained.forget(owner, self._groups.pop(owner))
@@ -279,7 +286,7 @@ class Gangs:
             group.problem = ""
             place = {"since": group.since, "namespace": group.key.namespace, "name": group.key.title}
             ask = asking.ask_beside(owner, self._state.fleet, partial, **place)
-            self._want(replace(ask, first_claim=partial.is_broken and not group.last_since))
+            self._want(replace(ask, first_claim=group.regains(partial)))
             return
         found = dialects.gang_request(members, self._request_of, there)
         if isinstance(found, dialects.Problem):
@@ -329,7 +336,7 @@ class Gangs:
                 continue
             number = group.start + rank
             if self._state.ledger.seat(owner, number) is not None:
-                group.seats[uid] = number
+                group.take(uid, number)
                 taken.add(number)
                 self._seat(owner, pod, number)
 
@@ -342,6 +349,7 @@ class Gangs:
         numbers = {*places, *restarted}
         left = [uid for uid, number in group.seats.items() if number in numbers]
         for uid in left:
+            self._note_lost(group, uid)
             group.awaited[group.seats.pop(uid)] = group.members[uid][1]
         return left
 
@@ -357,7 +365,7 @@ class Gangs:
             if number is not None:
                 del group.awaited[number]
                 self._drained.give(owner, group, number)
-                group.seats[uid] = number
+                group.take(uid, number)
                 self._seat(owner, pod, number)
 
     def make_way(self, owner: str) -> None:
@@ -405,6 +413,7 @@ class Gangs:
         group.makes_way = False
         if group.kept:
             self._drained.release(owner, group)  # the plan has a place for every pod
+        group.lost.clear()
         pods = plan.pods or (group.members if plan.gang is None else ())
         for number, uid in enumerate(list(pods), plan.start):
             self._give(owner, group, uid, number)
@@ -419,7 +428,9 @@ class Gangs:
         group = self._groups.get(owner)
         made = range(plan.start, plan.start + len(plan.seats))
         if group is not None:
-            group.seats = {uid: number for uid, number in group.seats.items() if number not in made}
+            for uid in [uid for uid, number in group.seats.items() if number in made]:
+                self._note_lost(group, uid)
+                del group.seats[uid]
 
     def _give(self, owner: str, group: Group, uid: str, number: int) -> None:
         if uid not in group.members:
@@ -441,6 +452,7 @@ class Gangs:
         freed = [self._state.ledger.vacate(owner, number) for number in set(self._state.ledger.places(owner)) - bound]
         group.seats = {uid: number for uid, number in group.seats.items() if number in bound}
         group.awaited.clear()
+        group.lost.clear()
         self._drained.forget(owner, group)
         for pod in pods:
             group.revoked.add(pod.metadata.uid)

@@ -34,7 +34,7 @@ def restore(state: ClusterState, owner: str, group: Group, pod: core.Pod) -> cor
     holding = Holding(node, translate.requested(pod.spec), given.cards, given.slices)
     if not state.ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
         return signing.undecided(pod)
-    group.seats[uid] = said[1]
+    group.take(uid, said[1])
     if pod.spec.nodeName:
         state.book(pod)
     return pod
