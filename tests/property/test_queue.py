@@ -134,6 +134,51 @@ def test_with_exact_run_times_who_goes_ahead_never_delays_who_waits(listed, minu
 
 
 @settings(max_examples=25, deadline=None)
+@given(works, st.data())
+def test_holds_without_a_near_start_keep_at_most_half_of_the_gpus(listed, data):
+    """Together, whatever waits and runs; a node more at most, because nodes are kept whole."""
+    bed = Bed(RACKS, blind_after_s=120.0, far_s=180.0, refresh_s=1.0)
+    ends: dict[str, float] = {}
+    for step in range(len(listed) + 20):
+        now_s = step * 60.0
+        for key in [key for key, end_s in ends.items() if end_s <= now_s]:
+            bed.end(key)
+            del ends[key]
+        if step < len(listed):
+            bed.put(work(f"w{step}", since_s=now_s, **listed[step]))
+        for key in bed.run(now_s):
+            ends[key] = now_s + 60.0 * data.draw(st.integers(1, 20), label=f"minutes of {key}")
+        blind = [hold for hold in bed.holds.all() if hold.start_s is None]
+        assert len(blind) <= 1
+        assert sum(len(hold.nodes) for hold in blind) * 8 <= 12
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6)), min_size=3, max_size=12), st.integers(1, 2)
+)
+def test_a_gang_of_half_of_the_fleet_starts_though_no_run_time_is_known(small, pods):
+    """Small work without run times comes without an end, and all that runs ends within six minutes."""
+    bed = Bed({"s": {"a": [8, 8], "b": [8, 8]}}, blind_after_s=300.0, refresh_s=1.0)
+    ends: dict[str, float] = {}
+    for step in range(60):
+        now_s = step * 60.0
+        for key in [key for key, end_s in ends.items() if end_s <= now_s]:
+            bed.end(key)
+            del ends[key]
+        for number in range(4):
+            cards, _ = small[(4 * step + number) % len(small)]
+            bed.put(work(f"{step}-{number}", cards, namespace="a", since_s=now_s))
+        if step == 3:
+            bed.put(work("hero", 8, pods, namespace="b", since_s=now_s))
+        for key in bed.run(now_s):
+            if key == "hero":
+                return
+            ends[key] = now_s + 60.0 * small[sum(map(ord, key)) % len(small)][1]
+    raise AssertionError("the gang never started")
+
+
+@settings(max_examples=25, deadline=None)
 @given(works, st.integers(0, 3))
 def test_the_order_is_total_and_does_not_depend_on_the_order_of_arrival(listed, turn):
     each = [work(f"w{number}", since_s=float(number % 3), **fields) for number, fields in enumerate(listed)]

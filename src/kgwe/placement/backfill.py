@@ -13,19 +13,19 @@ A backfilled work that stays on past its p95 has broken its word. Namespaces who
 taken at it for a while; the p95 itself allows for one in twenty.
 
 Holds are memory only, few, and sticky: they move when another place would be earlier by more than is lost by moving.
-Where the start cannot be known, others are stopped for nobody knows how long: such a hold is only for who has waited
-long, for one at a time, on the emptiest nodes, and only for as long as they become emptier.
+Where the start is not known, or is hours away, a hold could stop all other work for as long. So it keeps at most half
+of the GPUs that the work could use. Where the start is not known, it is only for work that has waited long, for one at
+a time, on the emptiest nodes, and only while GPUs come free there; short work with a known run time goes ahead.
 """
 
 from __future__ import annotations
 
-import collections
 import enum
-import heapq
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement.shadow import NOWHERE
+from kgwe.placement.trust import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,8 +68,14 @@ class Settings:
     """How old the outlook of a hold may be."""
     blind_after_s: float = 600.0
     """A hold without a known start is for who has waited this long, one at a time."""
-    blind_s: float = 86400.0
-    """It ends when nothing has come free there for this long, and is not made again for as long."""
+    blind_s: float = 14400.0
+    """It ends when nothing has come free there for this long; its namespace then gets none for as long as it lasted."""
+    blind_share: float = 0.5
+    """It keeps at most this share of the GPUs that the work could use, or one node."""
+    far_s: float = 14400.0
+    """A hold whose start is further away than this keeps no more than that share either."""
+    short_s: float = 600.0
+    """Work that is gone after this, 19 times out of 20, may use nodes whose hold has no known start."""
     likely: float = 0.7
     """The place is chosen by when this part of runs like those there is over: it takes only one that is late."""
     forgiven: int = 3
@@ -90,6 +96,14 @@ class Hold:
     """When it can start there if all that is in its way ends at its median, which is early; None: not known."""
     level: str
     domain: str
+    namespace: str = ""
+    name: str = ""
+
+    def title(self, namespace: str) -> str:
+        """The work it is for, to users of that namespace. Names in other namespaces are not theirs to see."""
+        if self.namespace == namespace:
+            return self.name
+        return f"a workload of priority {-self.rank[0]} in another namespace"
 
     def words(self, now_s: float) -> str:
         where = f"{len(self.nodes)} nodes in {self.level} {self.domain}" if len(self.nodes) > 1 else self.domain
@@ -104,9 +118,11 @@ class _Kept:
     work: Work
     looked_s: float
     stale: bool = False
-    #: without a known start: cards that have come free, and since when no more have
+    #: without a known start: most cards that were free there, and since when no more have come free
     free: int = 0
     since_s: float = 0.0
+    #: since when it has kept nodes without a known start
+    blind_since_s: float = 0.0
 
 
 class Holds:
@@ -114,13 +130,14 @@ class Holds:
 
     def __init__(self, outlook: Outlook, roster: Roster, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        self.trust = Trust(self.settings)
+        self.trust = Trust(self.settings.forgiven, self.settings.remembered_s)
         self._outlook = outlook
         self._roster = roster
         self._kept: dict[str, _Kept] = {}
         # Who cannot have a hold, and when to look again.
         self._denied: dict[str, float] = {}
-        # Who has had one without a known start in vain, and when to try again.
+        # Namespace -> when its work may have a hold without a known start again. By namespace: a work that is deleted
+        # and made again, or one of the same kind, would otherwise keep nodes without a pause.
         self._blind_from: dict[str, float] = {}
         self._failures: list[tuple[Work, Exception]] = []
         #: rises whenever a hold is made, moved or ended
@@ -148,12 +165,14 @@ class Holds:
     def begin(self, queue: Queue, now_s: float, *, is_other: bool) -> None:
         """At the start of a pass: holds of who waits no more end. `is_other`: nodes are not what they were."""
         self.trust.settle(self._roster, now_s)
-        for times in (self._denied, self._blind_from):
-            for key in [key for key in times if key not in queue.entries]:
-                del times[key]
+        for key in [key for key in self._denied if key not in queue.entries]:
+            del self._denied[key]
+        for namespace in [each for each, until_s in self._blind_from.items() if until_s <= now_s]:
+            del self._blind_from[namespace]
         for key, kept in list(self._kept.items()):
             entry = queue.entries.get(key)
             if entry is None or entry.work != kept.work:
+                self._rest(kept, now_s)
                 self.end(key)
             else:
                 kept.stale |= is_other
@@ -178,7 +197,9 @@ class Holds:
             return None
         if len(self._kept) >= self.settings.holds:
             self.end(max(self._kept, key=lambda key: self._kept[key].hold.rank))
-        kept = self._kept[work.key] = _Kept(_hold(work, prospect), work, now_s, free=prospect.free, since_s=now_s)
+        kept = self._kept[work.key] = _Kept(
+            _hold(work, prospect), work, now_s, free=prospect.free, since_s=now_s, blind_since_s=now_s
+        )
         self.version += 1
         return kept.hold
 
@@ -215,7 +236,12 @@ class Holds:
         others = self._nodes_of_others(work)
         elsewhere = outlook.all_but(hold.nodes) | others
         here_s = outlook.when(work.request, now_s, elsewhere, likely)
-        if here_s is None or _is_worth_moving(here_s, outlook.when(work.request, now_s, others, likely), now_s):
+        is_too_much = here_s is not None and self._is_too_much(work, hold.nodes, here_s, now_s)
+        if (
+            here_s is None
+            or is_too_much
+            or _is_worth_moving(here_s, outlook.when(work.request, now_s, others, likely), now_s)
+        ):
             prospect = self._prospect(work, now_s)
             if prospect is None or not self._drains(kept, prospect, now_s):
                 self.end(work.key)
@@ -223,6 +249,7 @@ class Holds:
             hold = _hold(work, prospect)
         else:
             hold = replace(hold, start_s=outlook.when(work.request, now_s, elsewhere))
+            kept.free, kept.since_s, kept.blind_since_s = 0, now_s, now_s
         self.version += hold != kept.hold
         if hold.nodes != kept.hold.nodes:
             for other in self._kept.values():
@@ -230,42 +257,69 @@ class Holds:
         kept.hold, kept.looked_s, kept.stale = hold, now_s, False
 
     def _drains(self, kept: _Kept, prospect: Prospect, now_s: float) -> bool:
-        """Whether there is hope for a hold without a known start."""
-        if prospect.free != kept.free or prospect.start_s is not None:
+        """Whether there is hope for a hold without a known start. Short work that comes and goes there is none."""
+        if prospect.start_s is not None:
+            kept.free, kept.since_s, kept.blind_since_s = 0, now_s, now_s
+        elif prospect.free > kept.free:
             kept.free, kept.since_s = prospect.free, now_s
         if now_s - kept.since_s < self.settings.blind_s:
             return True
-        self._blind_from[kept.work.key] = now_s + self.settings.blind_s
+        self._rest(kept, now_s)
         return False
+
+    def _rest(self, kept: _Kept, now_s: float) -> None:
+        """Its namespace gets no hold without a known start for as long as this one kept nodes."""
+        if kept.hold.start_s is None:
+            self._blind_from[kept.work.namespace] = now_s + (now_s - kept.blind_since_s)
+
+    def _is_too_much(self, work: Work, nodes: frozenset[str], start_s: float, now_s: float) -> bool:
+        """Whether so many nodes would be kept for so long that other work could not go on."""
+        if start_s - now_s <= self.settings.far_s:
+            return False
+        together = nodes | self._nodes_kept_long(work, now_s)
+        return len(together) > 1 and self._outlook.share_of(together, work.request) > self.settings.blind_share
+
+    def _nodes_kept_long(self, work: Work, now_s: float) -> frozenset[str]:
+        """Kept for works before this one whose start is not known, or far away."""
+        far_s = now_s + self.settings.far_s
+        return NOWHERE.union(
+            *(hold.nodes for hold in self._holds_before(work) if hold.start_s is None or hold.start_s > far_s)
+        )
 
     def _prospect(self, work: Work, now_s: float) -> Prospect | None:
         """The place to keep; when it can start there at the earliest, if all that runs there ends at its median."""
         others = self._nodes_of_others(work)
-        prospect = self._outlook.look(work.request, now_s, others, self.settings.likely)
+        settings = self.settings
+        kept_long = self._nodes_kept_long(work, now_s)
+        share = settings.blind_share - (self._outlook.share_of(kept_long, work.request) if kept_long else 0.0)
+        prospect = self._outlook.look(work.request, now_s, others, settings.likely, share)
         if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
             return None
         if prospect.start_s is None:
             return prospect
+        if self._is_too_much(work, prospect.nodes, prospect.start_s, now_s):
+            return None
         elsewhere = self._outlook.all_but(prospect.nodes) | others
         return replace(prospect, start_s=self._outlook.when(work.request, now_s, elsewhere))
 
     def _nodes_of_others(self, work: Work) -> frozenset[str]:
-        """Kept for who is before this work: of a higher level, or of the same for longer."""
+        return NOWHERE.union(*(hold.nodes for hold in self._holds_before(work)))
+
+    def _holds_before(self, work: Work) -> list[Hold]:
+        """Holds of works before this one: of a higher level, or of the same for longer."""
         listed = list(self._kept)
         own = listed.index(work.key) if work.key in self._kept else len(listed)
-        return NOWHERE.union(
-            *(
-                kept.hold.nodes
-                for number, kept in enumerate(self._kept.values())
-                if kept.hold.rank < work.level or (kept.hold.rank == work.level and number < own)
-            )
-        )
+        return [
+            kept.hold
+            for number, kept in enumerate(self._kept.values())
+            if kept.hold.rank < work.level or (kept.hold.rank == work.level and number < own)
+        ]
 
     def _may_be_blind(self, work: Work, now_s: float) -> bool:
-        """For nobody knows how long, nodes are kept for one at a time."""
+        """Without a known start, nodes are kept for one work at a time."""
         if any(kept.hold.start_s is None for key, kept in self._kept.items() if key != work.key):
             return False
-        return now_s >= self._blind_from.get(work.key, work.since_s + self.settings.blind_after_s)
+        return now_s >= max(work.since_s + self.settings.blind_after_s, self._blind_from.get(work.namespace, 0.0))
 
     # --- others -----------------------------------------------------------------------------------------
 
@@ -280,9 +334,10 @@ class Holds:
         ]
 
     def _is_gone_by(self, work: Work, hold: Hold, now_s: float) -> bool:
-        if self.settings.rule is not Rule.BACKFILL or hold.start_s is None or work.run_time is None:
+        if self.settings.rule is not Rule.BACKFILL or work.run_time is None:
             return False
-        return now_s + work.run_time.p95_s <= hold.start_s and self.trust.has(work, now_s)
+        until_s = now_s + self.settings.short_s if hold.start_s is None else hold.start_s
+        return now_s + work.run_time.p95_s <= until_s and self.trust.has(work, now_s)
 
     def leave_room(self, holds: Iterable[Hold], grants: Sequence[Grant], now_s: float) -> bool:
         """Whether those who wait can all start when they were to, with this there until after."""
@@ -311,7 +366,16 @@ class Holds:
 
 
 def _hold(work: Work, prospect: Prospect) -> Hold:
-    return Hold(work.key, work.level, prospect.nodes, prospect.start_s, prospect.level, prospect.domain)
+    return Hold(
+        work.key,
+        work.level,
+        prospect.nodes,
+        prospect.start_s,
+        prospect.level,
+        prospect.domain,
+        work.namespace,
+        work.name or work.key,
+    )
 
 
 def _differ(one: Hold, other: Hold, now_s: float) -> bool:
@@ -323,42 +387,3 @@ def _differ(one: Hold, other: Hold, now_s: float) -> bool:
 
 def _is_worth_moving(here_s: float, there_s: float | None, now_s: float) -> bool:
     return there_s is not None and here_s - there_s > max(_LEAST_GAIN_S, _WORTH_MOVING * (here_s - now_s))
-
-
-class Trust:
-    """Who said how long they would stay, and kept to it."""
-
-    _COUNTED: Final = 20
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._promised: list[tuple[float, str, str]] = []
-        #: namespace -> when its last promises were due, and whether they were kept
-        self._record: dict[str, collections.deque[tuple[float, bool]]] = {}
-        #: who broke one -> when it was due; the oldest first
-        self._broken: dict[str, float] = {}
-
-    def promise(self, work: Work, until_s: float) -> None:
-        heapq.heappush(self._promised, (until_s, work.key, work.namespace))
-
-    def settle(self, roster: Roster, now_s: float) -> None:
-        """Look which promises are due, and who is still there."""
-        while self._promised and self._promised[0][0] < now_s:
-            until_s, key, namespace = heapq.heappop(self._promised)
-            record = self._record.setdefault(namespace, collections.deque(maxlen=self._COUNTED))
-            record.append((until_s, key not in roster))
-            if key in roster:
-                self._broken[key] = until_s
-        while self._broken and self._is_forgotten(next(iter(self._broken.values())), now_s):
-            del self._broken[next(iter(self._broken))]
-
-    def has(self, work: Work, now_s: float) -> bool:
-        """Whether its word is taken."""
-        if work.key in self._broken:
-            return False
-        record = self._record.get(work.namespace, ())
-        broken = sum(not kept and not self._is_forgotten(due_s, now_s) for due_s, kept in record)
-        return broken <= self._settings.forgiven
-
-    def _is_forgotten(self, due_s: float, now_s: float) -> bool:
-        return now_s - due_s >= self._settings.remembered_s

@@ -10,7 +10,7 @@ least, and the start is not known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,6 +25,8 @@ from kgwe.placement.work import milli_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from kgwe.placement.node import Request
     from kgwe.placement.shadow import Source
@@ -57,10 +59,48 @@ class Outlook:
         self._shadow = Shadow(source)
 
     def look(
-        self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE, part: float = 0.5
+        self,
+        request: Request | GangRequest,
+        now_s: float,
+        veil: frozenset[str] = NOWHERE,
+        part: float = 0.5,
+        share: float = 1.0,
     ) -> Prospect | None:
-        """Where it can start first without the nodes of `veil`; None: nowhere, not even on an empty fleet."""
-        return _place(self._shadow, request, self.when(request, now_s, veil, part), veil)
+        """Where it can start first without the nodes of `veil`; None: nowhere, not even on an empty fleet.
+
+        `share`: where the start is not known, the nodes have at most this share of the GPUs it could use.
+        """
+        found = _place(self._shadow, request, self.when(request, now_s, veil, part), veil)
+        if found is None or found.start_s is not None:
+            return found
+        return self._limit(found, request, share) if share > 0 else None
+
+    def share_of(self, nodes: frozenset[str], request: Request | GangRequest) -> float:
+        """How much of the GPUs that the work could use, if nothing ran, are on these nodes."""
+        usable = self._usable(request)
+        index = self._shadow.snapshot.index
+        return sum(int(usable[index[name]]) for name in nodes if name in index) / max(1, int(usable.sum()))
+
+    def _limit(self, prospect: Prospect, request: Request | GangRequest, share: float) -> Prospect:
+        """The emptiest of its nodes, one at least: a fleet of one node has no half."""
+        snapshot, usable = self._shadow.snapshot, self._usable(request)
+        free = np.bitwise_count(snapshot.free)
+        left = share * int(usable.sum())
+        kept: list[str] = []
+        for name in sorted(prospect.nodes, key=lambda name: (-int(free[snapshot.index[name]]), name)):
+            left -= int(usable[snapshot.index[name]])
+            if kept and left < 0:
+                break
+            kept.append(name)
+        idle = sum(int(free[snapshot.index[name]]) for name in kept)
+        return replace(prospect, nodes=frozenset(kept), free=idle)
+
+    def _usable(self, request: Request | GangRequest) -> NDArray[np.int64]:
+        """GPUs of each node that would take a pod of the work if nothing ran."""
+        pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
+        takes = np.any([self._shadow.fitter.when_empty(pod) == Verdict.FITS for pod in pods], axis=0)
+        cards = np.array([node.shape.cards for node in self._shadow.snapshot.nodes], np.int64)
+        return np.where(takes, cards, 0)
 
     def when(
         self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE, part: float = 0.5

@@ -62,6 +62,8 @@ class No:
     """Whether it could start if nothing ran; False: waiting alone is in vain."""
     why: object = None
     """The planner's own answer: a Refusal, Missing or GangRefusal."""
+    words_for: Callable[[str], str] | None = None
+    """The words for work of a namespace, where they are not the same for all."""
 
 
 class Shape:

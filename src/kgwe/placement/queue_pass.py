@@ -14,8 +14,9 @@ their turn as if it were not there.
 from __future__ import annotations
 
 import enum
+import functools
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from kgwe.placement.backfill import Rule
@@ -286,7 +287,8 @@ class _Pass(Generic[P]):
             if self._leave_room(holds, touched, plan):
                 return plan
             self._refused[shape, avoid] = self._commits
-            self._behind[shape] = No(_kept_words(touched), why=answer)
+            words_for = functools.partial(_kept_words, tuple(touched))
+            self._behind[shape] = No(words_for(work.namespace), why=answer, words_for=words_for)
         return None
 
     def _leave_room(self, holds: Holds, touched: Sequence[Hold], plan: P) -> bool:
@@ -358,11 +360,13 @@ class _Pass(Generic[P]):
             entry_now = queue.entries.get(key)
             no = entry_now.shape.no if entry_now else None
             if no is not None:
+                if no.words_for is not None:
+                    no = replace(no, words=no.words_for(work.namespace))
                 self._outcomes.append(Held(work, no, holds.get(key) if holds else None))
                 queue.untold.pop(key, None)
 
 
-def _kept_words(holds: Sequence[Hold]) -> str:
+def _kept_words(holds: Sequence[Hold], namespace: str) -> str:
     nodes = len(NOWHERE.union(*(hold.nodes for hold in holds)))
-    names = ", ".join(hold.key for hold in holds)
+    names = ", ".join(dict.fromkeys(hold.title(namespace) for hold in holds))
     return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"

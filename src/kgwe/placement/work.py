@@ -84,6 +84,8 @@ class Work:
     """It had a place and lost it: before all others of its priority."""
     shape: Hashable = None
     """Works of equal shape are refused alike; when not said, those that ask for the same."""
+    name: str = ""
+    """What users know it by, such as `team-a/train`; when not said, its key."""
 
     @property
     def level(self) -> tuple[int, bool]:

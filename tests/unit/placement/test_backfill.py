@@ -244,6 +244,88 @@ class TestUnknownEnds:
         # Nothing happens but time.
         assert bed.run(700.0) == ["other"]
 
+    def test_one_work_as_large_as_the_fleet_does_not_stop_all_others(self):
+        bed = Bed({"s": {"a": [8, 8, 8]}})
+        bed.start(work("x", 8, namespace="owner"))
+        bed.put(work("whole", 8, 3, namespace="attacker", priority=10_000, since_s=1.0))
+        bed.run(1.0)
+        bed.put(*[work(f"small{number:02}", 1, namespace="victim", since_s=600.0) for number in range(14)])
+
+        placed = bed.run(700.0)
+
+        hold = bed.holds.get("whole")
+        assert hold is not None
+        assert hold.start_s is None
+        assert len(hold.nodes) == 1, "at most half of 24 GPUs, in whole nodes"
+        assert len(placed) == 8, "all GPUs that are free elsewhere"
+        # Nor do they wait for a day for the others.
+        bed.queue.wake(RoomFreed("a1"))
+        assert len(bed.run(700.0 + 4 * 3600)) == 6
+
+    def test_short_work_that_says_so_goes_ahead_for_which_nodes_are_kept_without_a_known_start(self):
+        bed = self.bed()
+        bed.put(work("silent", 8, since_s=3.0), work("day", 8, lasts=86400.0, since_s=4.0))
+        bed.put(work("short", 8, lasts=300.0, since_s=5.0))
+
+        assert bed.run(700.0) == ["short"]
+
+    def test_short_work_does_not_make_the_hold_last(self):
+        bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0, forgiven=100)
+        bed.put(work("other", 8, since_s=3.0))
+        assert bed.run(70.0) == []
+        for step in range(60):
+            now_s = 80.0 + 10.0 * step
+            bed.put(work(f"short{step}", 8, lasts=5.0, since_s=now_s))
+            placed = bed.run(now_s)
+            if "other" in placed:
+                return
+            assert placed == [f"short{step}"]
+            bed.end(f"short{step}")
+        assert bed.run(700.0) == ["other"]
+
+    def test_work_that_is_made_again_does_not_keep_nodes_without_a_pause(self):
+        bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0)
+        bed.put(work("other", 8, since_s=3.0))
+        assert bed.run(70.0) == []
+        assert bed.run(370.0) == []
+
+        bed.queue.drop("hero")
+        bed.put(work("hero again", 8, 2, required="leaf", since_s=-500.0))
+
+        assert bed.run(380.0) == ["other"]
+
+    def test_a_start_that_is_far_away_does_not_keep_the_whole_fleet_either(self):
+        bed = Bed({"s": {"a": [8, 8, 8]}})
+        bed.start(work("x", 8, lasts=86400.0))
+        bed.put(work("whole", 8, 3, priority=1, since_s=1.0), work("other", 8, since_s=2.0))
+
+        assert bed.run(2.0) == ["other"]
+
+    def test_but_one_that_is_near_does(self):
+        bed = Bed({"s": {"a": [8, 8, 8]}})
+        bed.start(work("x", 8, lasts=3600.0))
+        bed.put(work("whole", 8, 3, priority=1, since_s=1.0), work("other", 8, since_s=2.0))
+
+        assert bed.run(2.0) == []
+
+
+class TestWords:
+    def test_work_is_named_to_its_own_namespace_only(self):
+        bed = Bed(LEAVES)
+        bed.start(work("x", 8, lasts=100.0), work("y", 8, 2, required="leaf", lasts=9000.0, since_s=1.0))
+        hero = work("3ada833b", 8, 2, required="leaf", namespace="a", name="a/hero", priority=10_000, since_s=2.0)
+        bed.put(hero)
+        bed.run(2.0)
+        bed.put(work("mine", 8, namespace="a", since_s=3.0), work("theirs", 8, namespace="b", since_s=4.0))
+        bed.run(10.0)
+
+        said = {key: held.no.words for key, held in bed.held().items()}
+
+        assert said["mine"] == "there is room only on 2 nodes kept for a/hero"
+        assert said["theirs"] == (
+            "there is room only on 2 nodes kept for a workload of priority 10000 in another namespace"
+        )
+
 
 class TestTrust:
     def test_who_stays_too_often_is_not_believed(self):
@@ -265,7 +347,7 @@ class TestTrust:
         assert bed.run(now_s + 1) == ["honest"]
 
     def test_after_a_day_it_is_forgotten(self):
-        bed = Bed({"s": {"a": [8, 8]}}, forgiven=0, remembered_s=1000.0, refresh_s=1.0)
+        bed = Bed({"s": {"a": [8, 8]}}, forgiven=0, remembered_s=1000.0, refresh_s=1.0, far_s=1e6)
         bed.start(work("long", 8, lasts=100_000.0))
         bed.put(work("hero", 8, 2, since_s=1.0))
         bed.run(1.0)

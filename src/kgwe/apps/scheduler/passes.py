@@ -82,6 +82,7 @@ def work_of(ask: Ask, fitter: Fitter) -> Work:
         run_time=run_time(ask.expected_s),
         first_claim=ask.first_claim,
         shape=ask.shape(),
+        name=f"{ask.namespace}/{ask.name}" if ask.name else "",
     )
 
 
