@@ -112,6 +112,42 @@ async def test_a_suspended_gang_gives_its_seats_away_and_is_planned_anew_when_it
     await bed.until(lambda: bed.gpus_bound() == {"a0": 8, "a1": 8})
 
 
+async def test_a_deployment_that_is_scaled_down_gives_its_seats_to_others_and_says_so(bed: Bed):
+    for name in ("a0", "a1", "a2"):
+        await bed.node(name, 2)
+    await bed.controller()
+    workload = await bed.submit(kgwe("w", 6, gpusPerPod=2, workloadType="Inference"))
+    await bed.until(lambda: sum(bed.gpus_bound().values()) == 6, timeout_s=60)
+    name = f"w-job-{workload.metadata.uid[:8]}"
+
+    await bed.client.patch(resources.DEPLOYMENT, name, {"spec": {"replicas": 1}}, "default")
+    await bed.until(lambda: "scaled to 1 of 3 pods" in bed.now(workload).status.message, timeout_s=60)
+    other = await bed.submit(kgwe("other", 2))
+    await bed.until_phase(other, "Running", timeout_s=60)
+    await bed.until(lambda: len(bed.now(workload).status.placements) == 1, timeout_s=60)
+    assert condition(bed.now(workload), "Degraded").reason == "ScaledDown"
+
+    await bed.client.patch(resources.DEPLOYMENT, name, {"spec": {"replicas": 3}}, "default")
+    await bed.until(lambda: "no room yet for 1 of 3 pods" in bed.now(workload).status.message, timeout_s=60)
+    await bed.until(lambda: sum(bed.gpus_bound().values()) == 6, timeout_s=60)
+    await bed.delete(other)
+    await bed.until(lambda: bed.now(workload).status.message == "running on 3 nodes", timeout_s=60)
+    await bed.until(lambda: bed.gpus_bound() == {"a0": 2, "a1": 2, "a2": 2}, timeout_s=60)
+
+
+async def test_a_job_with_less_parallelism_gives_its_seats_to_others(bed: Bed):
+    for name in ("a0", "a1"):
+        await bed.node(name, 8)
+    await bed.controller()
+    workload = await bed.submit(kgwe("w", 16))
+    await bed.until_phase(workload, "Running")
+    (job,) = bed.jobs_of(workload)
+    await bed.client.patch(resources.JOB, job.metadata.name, {"spec": {"parallelism": 1}}, "default")
+    other = await bed.submit(kgwe("other", 8))
+    await bed.until_phase(other, "Running", timeout_s=60)
+    assert "scaled to 1 of 2 pods" in bed.now(workload).status.message
+
+
 async def test_a_gang_of_which_one_pod_is_refused_is_taken_back_whole(bed: Bed):
     for name in ("a0", "a1", "b0"):
         await bed.node(name, 8)

@@ -158,3 +158,16 @@ class TestUnplaced:
 
 def test_a_job_that_asks_for_nothing_is_a_run_too():
     assert of_job(job(gpus=0)).wanted["pods"] == 1
+
+
+def test_seats_given_up_by_scaling_are_not_lost_and_are_reported(state):
+    state.on_deployment(added(deployment(replicas=1)))
+    state.on_pod(added(replica("p", at="", gated=True, phase="Pending")))
+    assert judge(state).reason == standing.NOT_SCHEDULED
+    assert standing.scaled(state.runs[UID], 0) == ("ScaledDown", "its Deployment is scaled to 1 of 2 pods")
+    state.on_deployment(added(deployment()))
+    assert standing.scaled(state.runs[UID], 0) is None
+    assert standing.scaled(state.runs[UID], 1) == (
+        "NoRoomToScale",
+        "no room yet for 1 of 2 pods that it is scaled to",
+    )

@@ -449,3 +449,85 @@ def test_annotations_with_numbers_nobody_could_count_do_no_harm(state):
     assert amounts.GPU in state.runs[UID].wanted
     assert state.runs[UID].meta.name == NAME
     assert ONE[0].node in free(state)
+
+
+THREE = (Seat("n1", 0b1111), Seat("n1", 0b11110000), Seat("n2", 0b1111))
+
+
+class TestScaling:
+    """Users may scale the Job or Deployment of a workload."""
+
+    def served(self, state, replicas=3):
+        state.on_kgwe(added(workload(count=12)))
+        state.on_deployment(added(deployment(seats=THREE, replicas=replicas)))
+
+    def seat(self, state, number, *, gone=False):
+        made = replica(f"p{number}", at=THREE[number].node, seat=f"{UID}/{number}")
+        state.on_pod(removed(made) if gone else added(made))
+        return made
+
+    def scale(self, state, before, after):
+        state.on_deployment(changed(deployment(seats=THREE, replicas=before), deployment(seats=THREE, replicas=after)))
+
+    def test_a_deployment_that_is_scaled_down_gives_up_the_seats_of_the_pods_that_went(self, state):
+        self.served(state)
+        pods = [self.seat(state, number) for number in range(3)]
+        self.scale(state, 3, 1)
+        assert free(state) == {"n1": 0, "n2": 4}, "its pods still run"
+        for each in pods[:2]:
+            state.on_pod(changed(each, leaving(each)))
+        assert state.settle_seats(UID) == 0
+        assert free(state) == {"n1": 0, "n2": 4}, "until they are gone"
+        for number in range(2):
+            self.seat(state, number, gone=True)
+        state.settle_seats(UID)
+        assert free(state) == {"n1": 8, "n2": 4}
+        assert state.held_seats(state.runs[UID]) == THREE[2:]
+
+    def test_it_gets_its_seats_back_when_it_is_scaled_up_while_they_are_free(self, state):
+        self.served(state, 1)
+        self.seat(state, 2)
+        state.settle_seats(UID)
+        assert free(state) == {"n1": 8, "n2": 4}
+        self.scale(state, 1, 3)
+        assert state.settle_seats(UID) == 0
+        assert free(state) == {"n1": 0, "n2": 4}
+
+    def test_it_waits_for_seats_that_others_have_by_now(self, state):
+        self.served(state, 1)
+        self.seat(state, 2)
+        state.settle_seats(UID)
+        other = make(
+            resources.POD.type,
+            {"metadata": {"name": "x", "uid": "x", "namespace": "a"}, "spec": pod("x", gpus=8, at="n1").spec},
+        )
+        state.on_pod(added(other))
+        assert free(state) == {"n1": 0, "n2": 4}
+        self.scale(state, 1, 3)
+        assert state.settle_seats(UID) == 2
+        assert list(state.ledger.places(UID)) == [2]
+        heard = listen(state)
+        state.on_pod(added(replica("p3", at="", gated=True, phase="Pending")))
+        state.on_pod(removed(other))
+        heard.clear()
+        assert state.settle_seats(UID) == 0
+        assert (UID, "p3") in heard, "its pod is seated now"
+        assert free(state) == {"n1": 0, "n2": 4}
+
+    def test_a_job_keeps_as_many_seats_as_it_may_run_pods(self, state):
+        state.on_kgwe(added(workload(count=12)))
+        state.on_job(added(job(seats=THREE)))
+        state.on_job(changed(job(seats=THREE), job(seats=THREE, parallelism=1)))
+        assert list(state.ledger.places(UID)) == [0]
+        state.on_pod(added(pod("p1", index=1, at="n1")))
+        state.settle_seats(UID)
+        assert list(state.ledger.places(UID)) == [1], "the seat of its pod"
+        done = job(seats=THREE, parallelism=1, completedIndexes="1")
+        state.on_pod(removed(pod("p1", index=1, at="n1")))
+        state.on_job(changed(job(seats=THREE, parallelism=1), done))
+        assert list(state.ledger.places(UID)) == [0], "the next index it makes a pod for"
+
+    def test_a_job_with_parallelism_0_holds_nothing(self, state):
+        state.on_kgwe(added(workload(count=12)))
+        state.on_job(added(job(seats=THREE, parallelism=0)))
+        assert free(state) == {"n1": 8, "n2": 8}

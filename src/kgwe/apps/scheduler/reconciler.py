@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
@@ -34,7 +35,7 @@ from kgwe.model import backoff
 from kgwe.placement.refusals import Reason, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kgwe.apps.scheduler.means import Means
     from kgwe.apps.scheduler.planner import Planner
@@ -55,6 +56,8 @@ _STARTS_PER_S = 50.0
 _PODS_PER_S = 20.0
 # A Job not seen this long after its creation is asked for again; until then asking would only be refused.
 _WATCH_LAG_S = 10.0
+# How often a run that was scaled up looks for room for the seats that it gave up before.
+_LACKING_S = 10.0
 # Nodes of a plan that a log line names.
 _LOGGED = 16
 
@@ -275,10 +278,11 @@ class Reconciler:
             await self._write.delete(run)
             memory.taken_back = run.meta.uid
             return "done"
+        lacking = self._settle_seats(workload, run, pods)
         if standing.is_running(workload, run, pods):
             memory.refusals, memory.unplaced_at, memory.suspended = 0, None, False
             placed = self._placed(workload, run)
-            trouble = self.trouble(workload.meta.uid)
+            trouble = self.trouble(workload.meta.uid) or standing.scaled(run, lacking)
             await self._write.status(workload, phases.running(workload, placed, timestamp.seconds(), trouble))
             self._warn_of_edit(workload, run)
             return "done"
@@ -292,7 +296,17 @@ class Reconciler:
         memory.note_unplaced(now, why.reason if why is not None else "")
         return await self._wait_placed(workload, run, memory, why)
 
+    def _settle_seats(self, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> int:
+        """Make the seats of a run that has pods follow what it is scaled to; returns how many it lacks."""
+        if run.suspended or not (run.is_scaled_down or standing.is_bound(pods)):
+            return 0
+        lacking = self._state.settle_seats(workload.meta.uid)
+        if lacking:
+            self._requeue(workload.key, _LACKING_S)
+        return lacking
+
     def _placed(self, workload: Workload, run: Run) -> phases.Placement:
+        run = replace(run, seats=self._state.held_seats(run))
         return phases.Placement(run, workload, self._state.reader.cards, self._state.pods_of(run))
 
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:

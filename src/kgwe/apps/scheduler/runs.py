@@ -19,6 +19,7 @@ from kgwe.placement.planning import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from kgwe.apps.scheduler.signing import Signer
     from kgwe.apps.scheduler.workload import Details, Workload
@@ -55,6 +56,8 @@ class Run:
     claims: bool = False
     #: pods it has made that have not failed
     made: int = 0
+    #: pods that it is to have at a time: fewer than seats when a user scaled it down
+    at_once: int = MOST_PODS
     start_time: str | None = None
     completion_time: str | None = None
     #: KGWE wrote the annotations that tell the plan
@@ -75,15 +78,27 @@ class Run:
     def serves(self) -> bool:
         return self.resource is resources.DEPLOYMENT
 
-    def reserved(self) -> dict[int, Holding]:
-        """What it may still take: a seat for each pod that has not succeeded."""
+    @property
+    def is_scaled_down(self) -> bool:
+        """Whether it is to have fewer pods at a time than seats whose pods have not succeeded."""
+        if self.at_once >= len(self.seats):
+            return False
+        return self.at_once < sum(number not in self.done for number in range(len(self.seats)))
+
+    def reserved(self, occupied: AbstractSet[int] = frozenset()) -> dict[int, Holding]:
+        """What it may still take: a seat for each pod that has not succeeded.
+
+        Scaled down, it has the seats of its pods (`occupied`), and of the others as many as it may still make pods.
+        """
         if self.ended is not None or self.suspended:
             return {}
-        return {
-            number: Holding(seat.node, self.wanted, seat.cards, seat.slices)
-            for number, seat in enumerate(self.seats)
-            if number not in self.done
-        }
+        numbers = [number for number in range(len(self.seats)) if number not in self.done]
+        if self.at_once < len(numbers):
+            empty = [number for number in numbers if number not in occupied]
+            spare = set(empty[max(self.at_once - (len(numbers) - len(empty)), 0) :])
+            numbers = [number for number in numbers if number not in spare]
+        seats = ((number, self.seats[number]) for number in numbers)
+        return {number: Holding(seat.node, self.wanted, seat.cards, seat.slices) for number, seat in seats}
 
     def seat_of(self, pod: core.Pod) -> int:
         """The number of the pod's seat; -1 when it cannot be told."""
@@ -110,9 +125,10 @@ def of_job(job: core.Job) -> Run:
         done=parse_indexes(status.completedIndexes, pods),
         ended=ended,
         failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
-        suspended=spec.suspend,
+        suspended=spec.suspend or spec.parallelism == 0,
         claims=claiming.is_used(spec.template.spec),
         made=status.active + status.succeeded,
+        at_once=spec.parallelism,
         start_time=status.startTime,
         completion_time=status.completionTime,
     )
@@ -131,6 +147,7 @@ def of_deployment(deployment: apps.Deployment) -> Run:
         suspended=spec.replicas == 0,
         claims=claiming.is_used(spec.template.spec),
         made=deployment.status.replicas,
+        at_once=spec.replicas,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.scheduler import policy, seating
 from kgwe.kube.api.gpuworkload import Phase
+from kgwe.model.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,10 @@ NODE_REFUSED: Final = "NodeRefused"
 PLACE_LOST: Final = "PlaceLost"
 #: the kubelet of the planned node rejects its pods
 POD_REJECTED: Final = "PodRejected"
+#: a user scaled the Job or Deployment to fewer pods than it has seats
+SCALED_DOWN: Final = "ScaledDown"
+#: a user scaled it up again, and others have the room that it gave up
+NO_ROOM_TO_SCALE: Final = "NoRoomToScale"
 NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
 
@@ -92,11 +97,20 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
     return Unplaced(PODS_NOT_CREATED, f"its {kind} could not make all its pods; {advice}")
 
 
+def scaled(run: Run, lacking: int) -> tuple[str, str] | None:
+    """Reason and message when a run has fewer pods than were planned because a user scaled it."""
+    if run.is_scaled_down:
+        return SCALED_DOWN, f"its {run.resource.kind} is scaled to {run.at_once} of {counted(len(run.seats), 'pod')}"
+    if lacking:
+        return NO_ROOM_TO_SCALE, f"no room yet for {lacking} of {counted(len(run.seats), 'pod')} that it is scaled to"
+    return None
+
+
 def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     """Nodes of seats that no pod has, and that can no longer take one."""
     uid = workload.meta.uid
     fleet, ledger = state.fleet, state.ledger
-    seats = {number: seat.node for number, seat in enumerate(run.seats) if number not in run.done}
+    seats = {number: seat.node for number, seat in state.wanted_seats(run).items()}
     empty = {number: node for number, node in seats.items() if not ledger.pod_in(uid, number)}
     lost = {empty[number] for number in ledger.lacking(uid) if number in empty}
     # Seats that did not fit when they were restored are not reserved.

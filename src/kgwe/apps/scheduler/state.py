@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.warp import WarpGPUWorkload
     from kgwe.kube.informer import Change
     from kgwe.placement.ledger import Seat
-    from kgwe.placement.live import Fleet
+    from kgwe.placement.live import Fleet, Holding
     from kgwe.placement.planning import Seat as PlannedSeat
 
 log = structlog.get_logger(__name__)
@@ -280,14 +280,19 @@ class ClusterState:
         maker = runs.maker_key(run)
         is_new = maker not in self._owners
         self._owners[maker] = uid
-        seats, had = run.reserved(), self.ledger.places(uid)
+        seats, had = self.wanted_seats(run), self.ledger.places(uid)
         if self.ledger.reserve(uid, seats):
             self.on_room()
-        if is_new or before is None or before.reserved() != seats:
+        if is_new or before is None or had != seats:
             self._rebook(maker)
-        if uid not in self._moving and not self._has_bound(run):
+        if uid in self._moving:
+            return
+        if not self._has_bound(run):
             new = [number for number, seat in seats.items() if number not in had or had[number].node != seat.node]
             self.ledger.drop_unfit(uid, new)
+        elif before is not None and before.seats == run.seats:
+            # Seats it gave up when it was scaled down: others may have their room by now.
+            self.ledger.drop_unfit(uid, seats.keys() - had.keys())
 
     def drop_unfit(self) -> None:
         """Drop restored seats for which there is no room: nodes and pods may have been read after the plans."""
@@ -296,6 +301,42 @@ class ClusterState:
             run = self.runs.get(owner)
             if run is not None and not self._has_bound(run):
                 self.ledger.drop_unfit(owner, list(self.ledger.places(owner)))
+
+    def settle_seats(self, uid: str) -> int:
+        """Release the seats beyond what the run is scaled to, and take back those it may have again if there is room.
+
+        Returns how many seats it lacks.
+        """
+        run = self.runs[uid]
+        had = set(self.ledger.places(uid))
+        if self.wanted_seats(run).keys() == had:
+            return 0
+        self._adopt(uid)
+        run, has = self.runs[uid], self.ledger.places(uid).keys()
+        if has - had:
+            self._seat_came_free(uid)
+        return len(self.wanted_seats(run).keys() - has)
+
+    def wanted_seats(self, run: Run) -> dict[int, Holding]:
+        """Seats that the run is to have now, as it is scaled."""
+        return run.reserved(self._occupied(run))
+
+    def _occupied(self, run: Run) -> set[int]:
+        """Seats of a run scaled down whose pods are there to stay; pods of a Deployment behind the gate have none."""
+        if not run.is_scaled_down:
+            return set()
+        return {
+            run.seat_of(pod)
+            for pod in self.pods_of(run).values()
+            if pod.metadata.deletionTimestamp is None and not (run.serves and seating.is_gated(pod))
+        }
+
+    def held_seats(self, run: Run) -> tuple[PlannedSeat, ...]:
+        """Seats of the run without those it gave up when it was scaled down."""
+        if not run.is_scaled_down:
+            return run.seats
+        held = self.wanted_seats(run).keys() | run.done
+        return tuple(seat for number, seat in enumerate(run.seats) if number in held) or run.seats
 
     def _has_bound(self, run: Run) -> bool:
         """Whether pods of it are on nodes: its plan was carried out; recovery deals with what it lost."""
