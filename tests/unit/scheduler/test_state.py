@@ -531,3 +531,12 @@ class TestScaling:
         state.on_kgwe(added(workload(count=12)))
         state.on_job(added(job(seats=THREE, parallelism=0)))
         assert free(state) == {"n1": 8, "n2": 8}
+
+    def test_pods_that_a_user_made_keep_no_seats_beyond_what_the_job_is_scaled_to(self, state):
+        state.on_kgwe(added(workload(count=12)))
+        state.on_job(added(job(seats=THREE, parallelism=1)))
+        state.on_pod(added(pod("p0", index=0, at="n1")))
+        state.on_pod(added(pod("waits", index=1, at="", phase="Pending")))
+        state.on_pod(added(pod("small", index=2, at="n2", gpus=0)))
+        state.settle_seats(UID)
+        assert free(state) == {"n1": 4, "n2": 8}

@@ -85,16 +85,19 @@ class Run:
             return False
         return self.at_once < sum(number not in self.done for number in range(len(self.seats)))
 
-    def reserved(self, occupied: AbstractSet[int] = frozenset()) -> dict[int, Holding]:
+    def reserved(
+        self, occupied: AbstractSet[int] = frozenset(), expected: AbstractSet[int] = frozenset()
+    ) -> dict[int, Holding]:
         """What it may still take: a seat for each pod that has not succeeded.
 
-        Scaled down, it has the seats of its pods (`occupied`), and of the others as many as it may still make pods.
+        Scaled down, it has the seats of its bound pods (`occupied`), and of the others as many as it may still bind
+        pods: first those for which there are pods (`expected`).
         """
         if self.ended is not None or self.suspended:
             return {}
         numbers = [number for number in range(len(self.seats)) if number not in self.done]
         if self.at_once < len(numbers):
-            empty = [number for number in numbers if number not in occupied]
+            empty = sorted(set(numbers) - occupied, key=lambda number: (number not in expected, number))
             spare = set(empty[max(self.at_once - (len(numbers) - len(empty)), 0) :])
             numbers = [number for number in numbers if number not in spare]
         seats = ((number, self.seats[number]) for number in numbers)

@@ -21,7 +21,7 @@ from kgwe.apps.scheduler.sightings import Sightings
 from kgwe.apps.scheduler.workload import Details, Workload, from_kgwe, from_warp
 from kgwe.kube import translate
 from kgwe.kube.fleet import FleetReader
-from kgwe.model import places
+from kgwe.model import amounts, places
 from kgwe.placement.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -319,17 +319,26 @@ class ClusterState:
 
     def wanted_seats(self, run: Run) -> dict[int, Holding]:
         """Seats that the run is to have now, as it is scaled."""
-        return run.reserved(self._occupied(run))
+        return run.reserved(*self._occupied(run))
 
-    def _occupied(self, run: Run) -> set[int]:
-        """Seats of a run scaled down whose pods are there to stay; pods of a Deployment behind the gate have none."""
+    def _occupied(self, run: Run) -> tuple[set[int], set[int]]:
+        """Seats of a run scaled down that bound pods have, and those that pods to come are made for.
+
+        A user may make pods that name the Job as their owner. Such a pod keeps a seat beyond what the run is scaled to
+        only if it is bound and takes the GPUs of the seat: then they count against the quota of its namespace.
+        """
+        occupied: set[int] = set()
+        expected: set[int] = set()
         if not run.is_scaled_down:
-            return set()
-        return {
-            run.seat_of(pod)
-            for pod in self.pods_of(run).values()
-            if pod.metadata.deletionTimestamp is None and not (run.serves and seating.is_gated(pod))
-        }
+            return occupied, expected
+        gpus = amounts.gpus(run.wanted)
+        for pod in self.pods_of(run).values():
+            if pod.metadata.deletionTimestamp is not None or (run.serves and seating.is_gated(pod)):
+                continue
+            wanted = self.claimed.requested(pod) if pod.spec.nodeName else {}
+            is_whole = bool(wanted) and all(wanted.get(name, 0) >= count for name, count in gpus.items())
+            (occupied if is_whole else expected).add(run.seat_of(pod))
+        return occupied, expected
 
     def held_seats(self, run: Run) -> tuple[PlannedSeat, ...]:
         """Seats of the run without those it gave up when it was scaled down."""
