@@ -1,10 +1,14 @@
-"""Where a gang goes when others follow: so that all of them together need the fewest leaves.
+"""Where a gang goes when others follow: so that as many of them as can be start, on the fewest leaves together.
 
-For every promising way to place the gang, those that follow are placed behind it by a quick rule, one after the other;
-what counts is the leaves of all of them. A gang that finds no room any more counts as many leaves (`_price`). Of ways
-that are equal in that, the lower domain wins, then the one with fewer pairs of pods in different leaves, then the one
-that begins fewer leaves without filling them, then the tighter one, then the one on fewer nodes. The usual choice is
-one of the ways, and stays unless another is better.
+For every promising way to place the gang, those that follow are placed behind it by a quick rule, one after the other
+(`kgwe.placement.gang_quick`); what counts is the leaves of all of them. A gang that finds no room any more counts as
+many leaves. Of ways that are equal in that, the lower domain wins, then the one with fewer pairs of pods in different
+leaves, then the one that begins fewer leaves without filling them, then the tighter one, then the one on fewer nodes.
+The usual choice is one of the ways, and stays unless another is better.
+
+All ways but one have as many leaves as the usual choice. The one that may have more, inside the same domain or above
+the level that the gang prefers, keeps whole nodes for larger pods (`Keep`). It is a way only where the forecast is
+better with it than without.
 
 Who goes first is not decided here, and the answer depends on nothing but what is free and who follows: no clock, no
 chance. Work is bounded by counting: on a large cluster fewer of those that follow are looked at.
@@ -16,39 +20,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement import gang_board
+from kgwe.placement.gang_quick import Forecast, Want
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kgwe.placement.gang_board import Board, Parts
+    from kgwe.placement.gang_quick import Keep, Outlook
 
-# What a gang counts that finds no room any more, in leaves: so many, and so many for each it would need at least now.
-# The last gangs that fit often span twice as many as they should, which is worth it.
-_WAITS: Final = 4
-_WAITS_PER_LEAF: Final = 3
 # Ways to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
 # of one level that are considered, by domains of it.
-_WAYS: Final = 4
+_WAYS: Final = 3
 _VISITS: Final = 10_000
 _SETS: Final = 80
 _DOMAINS: Final = 8
 # A gang that spans more leaves takes what is there.
 _LEAVES: Final = 8
-
-#: leaves of each domain of one level, of levels from the lowest to try
-Scopes = tuple[tuple[range, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Want:
-    """A gang as it is counted here; gangs that are alike share one."""
-
-    kind: int
-    pods: int
-    scopes: Scopes
-    """Where to look when no leaf holds it: the first level that has a domain with room."""
-    one_leaf: bool = False
-    """It does not start unless one leaf holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +54,6 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What the gangs that follow get, as placed by the quick rule."""
-
-    leaves: int
-    """Of the gang itself and of those that find room."""
-    refused: int
-    price: int
-    """Of those that find none, in leaves."""
-
-    @property
-    def total(self) -> int:
-        return self.leaves + self.price
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     way: Way
     ahead: Outlook
@@ -97,6 +69,8 @@ class Choice:
             gains.append(f"{found} more will find room")
         if fewer > 0:
             gains.append(f"{fewer} {'leaves' if fewer > 1 else 'leaf'} fewer in all")
+        if not gains and self.usual.price > self.ahead.price:
+            gains.append("those that wait already will find room first")
         return f"placed with a view to {others}: {', '.join(gains) or 'fewer leaves are begun and not filled'}"
 
 
@@ -110,26 +84,62 @@ class Allowed:
     """Leaf -> whether it is as good as those of the usual choice."""
 
 
-def choose(board: Board, want: Want, usual: Way, allowed: Allowed, *, following: Sequence[Want]) -> Choice | None:
-    """The best way, if it is better than the usual one."""
+def choose(
+    board: Board, want: Want, usual: Way, allowed: Allowed, *, following: Sequence[Want], waiting: int
+) -> Choice | None:
+    """The best way, if it is better than the usual one; of those that follow, the first `waiting` wait already."""
     if len(usual.parts) > _LEAVES:
         return None
     ways = _distinct(board, want, [usual, *_ways(board, want, allowed, len(usual.parts))])
-    ahead = following[: _VISITS // (len(board.states) * len(ways))]
-    if len(ways) < 2 or not ahead:  # noqa: PLR2004 -- nothing to choose between
+    forecast = Forecast(board, following[: _VISITS // (len(board.states) * len(ways))], waiting)
+    # Room that is kept goes to gangs that come sooner: whether that pays shows only where the last one is in sight.
+    keep = forecast.find_keep(board, want) if len(forecast.following) >= waiting else None
+    if not forecast.following or (len(ways) < 2 and keep is None):  # noqa: PLR2004 -- nothing to choose between
         return None
-    least = _least_leaves(board, ahead)
-    outlooks: list[Outlook] = []
-    merits: list[tuple[tuple[float, ...], int]] = []
+    # The usual one is worked out to the end; others no further than it takes to see that they are worse.
+    plain = forecast.count(ways[0][1], len(usual.parts))
+    outlooks = [plain]
+    if keep is not None:
+        way = _sparing_way(board, want, usual, allowed, keep)
+        after = board.after(want.kind, way.parts, tight=way.tight)
+        kept = keep.after(board, after, want.kind)
+        spared = forecast.count(after, len(way.parts), keep=kept, limit=plain.total)
+        if not _is_worth(spared, plain, len(way.parts) - len(usual.parts)):
+            keep = None
+        elif way is usual:
+            outlooks = [spared]
+        else:
+            ways.insert(1, (way, after))
+            after = board.after(want.kind, usual.parts, tight=usual.tight)
+            kept = keep.after(board, after, want.kind)
+            outlooks = [forecast.count(after, len(usual.parts), keep=kept, limit=spared.total), spared]
+    for way, after in ways[len(outlooks) :]:
+        left = keep.after(board, after, want.kind) if keep else None
+        limit = min(each.total for each in outlooks)
+        outlooks.append(forecast.count(after, len(way.parts), keep=left, limit=limit))
     room = board.room[want.kind]
-    for number, (way, after) in enumerate(ways):
-        # The usual one is worked out to the end; others no further than it takes to see that they are worse.
-        limit = min((each.total for each in outlooks), default=None)
-        found = _count(after, ahead, len(way.parts), least, limit)
-        outlooks.append(found)
-        merits.append(((found.total, way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight), number))
-    number = min(merits)[1]
-    return Choice(ways[number][0], outlooks[number], outlooks[0], len(ahead)) if number else None
+    number = min(range(len(ways)), key=lambda each: (outlooks[each].total, *_order(room, ways[each][0]), each))
+    return Choice(ways[number][0], outlooks[number], plain, len(forecast.following)) if number else None
+
+
+def _is_worth(spared: Outlook, plain: Outlook, more_leaves: int) -> bool:
+    """Whether it pays to keep room; a gang takes more leaves itself only for one that would not start otherwise."""
+    return spared.total < plain.total and (more_leaves <= 0 or spared.refused < plain.refused)
+
+
+def _sparing_way(board: Board, want: Want, usual: Way, allowed: Allowed, keep: Keep) -> Way:
+    """The way that keeps room for larger pods; the usual one for a gang of such pods, and where there is none."""
+    if not keep.is_wider(board, want.kind):
+        return usual
+    rung, domains = allowed.levels[-1]
+    within = Want(want.kind, want.pods, (tuple(domains),), one_leaf=all(len(leaves) == 1 for leaves in domains))
+    found = keep.place(board.only(allowed.fine), within, keep.spare)
+    return usual if found is None else Way(found[0], rung, tight=True)
+
+
+def _order(room: Sequence[int], way: Way) -> tuple[int, ...]:
+    """Of ways with equal forecasts, the least is the best."""
+    return way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight
 
 
 def _rest(room: Sequence[int], parts: Parts) -> tuple[int, int]:
@@ -178,56 +188,3 @@ def _sets(room: Sequence[int], leaves: range, pods: int, number: int, most: int)
     if number == 1:
         return [[leaf] for leaf in leaves if room[leaf] >= pods]
     return gang_board.find_sets(room, leaves, pods, number, most)
-
-
-def _least_leaves(board: Board, following: Sequence[Want]) -> list[int]:
-    """No less than what each of those that follow needs: room only shrinks."""
-    known: dict[Want, int] = {}
-    for want in following:
-        if want not in known:
-            room = board.room[want.kind]
-            known[want] = gang_board.count_fewest(room, range(len(room)), want.pods) or 1
-    return [known[want] for want in following]
-
-
-def _price(least: int) -> int:
-    """What a gang counts that finds no room."""
-    return _WAITS + _WAITS_PER_LEAF * least
-
-
-def _count(board: Board, following: Sequence[Want], leaves: int, least: Sequence[int], limit: int | None) -> Outlook:
-    """What those that follow get when each goes where the quick rule puts it; beyond `limit` it is not worked out.
-
-    `leaves`: of the gang itself. Leaves the board full.
-    """
-    count = price = 0
-    rest = sum(least)
-    refused: set[Want] = set()
-    for want, fewest in zip(following, least, strict=True):
-        rest -= fewest
-        parts = None if want in refused else _place(board, want)
-        if parts is None:
-            refused.add(want)
-            count += 1
-            price += _price(fewest)
-        else:
-            leaves += len(parts)
-            board.place(want.kind, parts, tight=True)
-        if limit is not None and leaves + price + rest > limit:
-            return Outlook(leaves + rest, count, price)
-    return Outlook(leaves, count, price)
-
-
-def _place(board: Board, want: Want) -> Parts | None:
-    """The quick rule: the tightest leaf, else the fewest leaves of a domain with the least left over."""
-    room = board.room[want.kind]
-    if max(room) >= want.pods:
-        tightest = min([each for each in room if each >= want.pods])
-        return ((room.index(tightest), want.pods),)
-    if want.one_leaf:
-        return None
-    for domains in want.scopes:
-        found = [parts for leaves in domains if (parts := gang_board.split_fast(room, leaves, want.pods))]
-        if found:
-            return min(found, key=len)
-    return None

@@ -7,7 +7,7 @@ once (`Stock`). A board is one such number per leaf; placing pods on it changes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,6 +26,9 @@ Alike = tuple[int, ...]
 State = tuple[tuple[Alike, int], ...]
 #: leaf -> pods
 Parts = tuple[tuple[int, int], ...]
+# A leaf has room for fewer pods than the step.
+STEP: Final = 1 << 20
+NEVER: Final = 1 << 60
 
 
 class Stock:
@@ -40,9 +43,32 @@ class Stock:
         self._numbers: dict[State, int] = {}
         #: (state, kind, pods, tight) -> state, as far as worked out
         self.known: dict[tuple[int, int, int, bool], int] = {}
+        self._costs: dict[tuple[int, int, int], Costs] = {}
+        self._rests: dict[tuple[int, int], Rests] = {}
 
     def __len__(self) -> int:
         return len(self.known)
+
+    def costs(self, kind: int, pods: int, wide: int) -> Costs:
+        found = self._costs.get((kind, pods, wide))
+        if found is None:
+            found = self._costs[kind, pods, wide] = Costs(self, kind, pods, wide)
+        return found
+
+    def rests(self, kind: int, wide: int) -> Rests:
+        found = self._rests.get((kind, wide))
+        if found is None:
+            found = self._rests[kind, wide] = Rests(self, kind, wide)
+        return found
+
+    def cost(self, state: int, kind: int, pods: int, wide: int) -> int:
+        """Pods of the wide kind that fit no more once so many of this kind are in the smallest holes."""
+        room = self.room[wide]
+        return room[state] - room[self.after(state, kind, pods, tight=True)]
+
+    def rest(self, state: int, kind: int, wide: int) -> int:
+        """Room on the nodes that hold no pod of the wide kind."""
+        return sum(alike[1 + kind] * count for alike, count in self._states[state] if not alike[1 + wide])
 
     def number(self, state: State) -> int:
         found = self._numbers.get(state)
@@ -80,6 +106,33 @@ class Stock:
         return self.number(tuple(sorted(left.items())))
 
 
+class Costs(dict[int, int]):
+    """State -> what so many pods cost a wider kind, times `STEP`, plus the room there; `NEVER` where they do not fit.
+
+    Worked out when first asked for, as the pods of `Stock.known` are.
+    """
+
+    def __init__(self, stock: Stock, kind: int, pods: int, wide: int) -> None:
+        self._stock, self._kind, self._pods, self._wide = stock, kind, pods, wide
+
+    def __missing__(self, state: int) -> int:
+        room = self._stock.room[self._kind][state]
+        fits = room >= self._pods
+        self[state] = self._stock.cost(state, self._kind, self._pods, self._wide) * STEP + room if fits else NEVER
+        return self[state]
+
+
+class Rests(dict[int, int]):
+    """State -> room on the nodes that hold no pod of a wider kind."""
+
+    def __init__(self, stock: Stock, kind: int, wide: int) -> None:
+        self._stock, self._kind, self._wide = stock, kind, wide
+
+    def __missing__(self, state: int) -> int:
+        self[state] = self._stock.rest(state, self._kind, self._wide)
+        return self[state]
+
+
 class Board:
     """One state per leaf, and the room of every leaf for every kind of pod."""
 
@@ -100,6 +153,14 @@ class Board:
         board = Board(self.stock, self.states[:], [room[:] for room in self.room])
         board.place(kind, parts, tight=tight)
         return board
+
+    def only(self, wanted: Sequence[bool]) -> Board:
+        """The board as if the other leaves were full."""
+        if all(wanted):
+            return self
+        full = self.stock.number(())
+        states = [state if fine else full for state, fine in zip(self.states, wanted, strict=True)]
+        return Board(self.stock, states, [[room[state] for state in states] for room in self.stock.room])
 
     def place(self, kind: int, parts: Parts, *, tight: bool) -> None:
         stock, states = self.stock, self.states
@@ -144,7 +205,7 @@ def count_fewest(room: Sequence[int], leaves: Iterable[int], pods: int) -> int |
 
 def split_fast(room: Sequence[int], leaves: Iterable[int], pods: int) -> Parts | None:
     """The fewest of the leaves, the largest first, the last two with the least left over; None: no room."""
-    order = sorted(leaves, key=room.__getitem__, reverse=True)
+    order = sorted([leaf for leaf in leaves if room[leaf]], key=room.__getitem__, reverse=True)
     parts: list[tuple[int, int]] = []
     first, last = 0, len(order) - 1
     while first < last and room[order[first]] + room[order[first + 1]] < pods:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kgwe.placement import gang_ahead, gang_board, gang_split
-from kgwe.placement.gang_ahead import Allowed, Want, Way
+from kgwe.placement.gang_ahead import Allowed, Way
 from kgwe.placement.gang_board import Board, Stock
+from kgwe.placement.gang_quick import Want
 from kgwe.placement.gang_request import Strategy
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fit import Fitter
-    from kgwe.placement.gang_ahead import Choice, Scopes
+    from kgwe.placement.gang_ahead import Choice
+    from kgwe.placement.gang_quick import Scopes
     from kgwe.placement.gang_request import Following, GangRequest, Role
     from kgwe.placement.gang_room import GangRoom
     from kgwe.placement.ladder import Ladder
@@ -61,7 +63,7 @@ class Ahead:
         """A better way to place the gang than the usual one; None: there is none."""
         ladder, room = asked.ladder, asked.room
         own = room.capacity(0, asked.rungs[-1])[0]
-        requests, wants = self._wants(ladder, asked.request, following)
+        requests, wants, waiting = self._wants(ladder, asked.request, following)
         if not wants:
             return None
         rooms = [own, *(self._fitter.room(each)[ladder.node].astype(np.int64) for each in requests[1:])]
@@ -74,7 +76,7 @@ class Ahead:
         usual = Way(tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.rungs[0])
         levels = [(rung, list(_holding(ladder, room, rung, pods))) for rung in asked.rungs]
         allowed = Allowed(levels, _fine_leaves(asked))
-        return gang_ahead.choose(board, Want(0, pods, ()), usual, allowed, following=wants)
+        return gang_ahead.choose(board, Want(0, pods, ()), usual, allowed, following=wants, waiting=waiting)
 
     def _stock(self, cards: tuple[int, ...]) -> Stock:
         stock = self._stocks.get(cards)
@@ -83,8 +85,8 @@ class Ahead:
         return stock
 
     @staticmethod
-    def _wants(ladder: Ladder, own: Request, following: Following) -> tuple[list[Request], list[Want]]:
-        """Kinds of pods, the gang's own first, and those that follow in their order."""
+    def _wants(ladder: Ladder, own: Request, following: Following) -> tuple[list[Request], list[Want], int]:
+        """Kinds of pods, the gang's own first, those that follow in their order, and how many of these wait already."""
         kinds: dict[Request, int] = {own: 0}
         wants: list[Want | None] = []
         for gang in following.kinds:
@@ -95,7 +97,10 @@ class Ahead:
                 wants.append(Want(kind, role.least, *_limits(ladder, gang)))
             else:
                 wants.append(None)
-        return list(kinds), [want for number in following.order if (want := wants[number]) is not None]
+        ordered = [wants[number] for number in following.order]
+        waiting = len(ordered) - following.expected
+        counted = [want for want in ordered if want is not None]
+        return list(kinds), counted, sum(want is not None for want in ordered[:waiting])
 
 
 def is_eligible(gang: GangRequest) -> bool:

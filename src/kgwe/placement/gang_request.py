@@ -186,6 +186,8 @@ class Following:
     kinds: tuple[GangRequest, ...] = ()
     order: tuple[int, ...] = ()
     """Numbers of `kinds`, in the order of their turns."""
+    expected: int = 0
+    """How many of them, the last ones, do not wait but usually come."""
 
     @classmethod
     def of(cls, gangs: Iterable[GangRequest]) -> Following:

@@ -66,13 +66,52 @@ def test_ours_needs_fewer_leaves_than_best_fit_and_an_even_split():
     found = fragmented.summarise(runs)
     assert found["bound"] <= found["mean_leaves"] < found["best_fit_mean_leaves"] < found["even_mean_leaves"]
     assert found["whole_gangs"] >= found["best_fit_whole_gangs"]
+    assert found["whole_gangs"] <= found["most_gangs"] == 36
     assert found["max_leaves"] <= 4
     assert found["plan_ms"] > 0
 
 
+def test_the_bound_on_gangs_counts_whole_nodes():
+    #  Two whole nodes and three halves: pods of four on the halves leave the whole ones to the others.
+    assert fragmented.count_most((4, 4, 4, 8, 8), ((2, 8), (3, 4))) == 2
+    assert fragmented.count_most((4, 4, 8, 8), ((2, 8), (3, 4))) == 1
+    assert fragmented.count_most((8, 8), ((2, 8), (1, 4), (1, 4), (4, 2))) == 3, "the large one is left out"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param({}, [], id="nothing"),
+        pytest.param({"mean_leaves": 1.57}, ["more leaves than best fit", "more than 1.52 leaves"], id="leaves"),
+        pytest.param({"whole_gangs": 34.9, "placed_gpus": 3000}, ["fewer whole gangs than best fit"], id="gangs"),
+        pytest.param({"worse_than_best_fit": 0.2}, ["worse than best fit on more than 10% of the seeds"], id="seeds"),
+    ],
+)
+def test_goals_that_are_missed_are_named(change, said):
+    numbers = {"mean_leaves": 1.5, "best_fit_mean_leaves": 1.56, "whole_gangs": 35.0, "best_fit_whole_gangs": 35.0}
+    found = fragmented.misses(Cell(0.45, SCENARIO), numbers | {"worse_than_best_fit": 0.1} | change, first=True)
+    assert list(found) == [f"scenario 45%: {each}" for each in said]
+
+
 def test_the_command_prints_one_line_of_json_with_the_keys_that_are_compared(capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "fragmented", "--seeds", "1", "--loads", "60", "--mixes", "large", "--jobs", "1", "--json"])
+        main(
+            [
+                "bench",
+                "fragmented",
+                "--seeds",
+                "1",
+                "--first-seed",
+                "2",
+                "--loads",
+                "60",
+                "--mixes",
+                "large",
+                "--jobs",
+                "1",
+                "--json",
+            ]
+        )
     assert ended.value.code == 0
     said = capsys.readouterr()
     found = json.loads(said.out.splitlines()[-1])
@@ -81,3 +120,4 @@ def test_the_command_prints_one_line_of_json_with_the_keys_that_are_compared(cap
     assert keys | {"whole_gangs", "plan_ms"} <= set(found["metrics"])
     assert set(found["metrics"]["by_mix_and_load"]) == {"scenario 45%", "large 60%"}
     assert "large 60%" in said.err
+    assert found["metrics"]["missed"] == []

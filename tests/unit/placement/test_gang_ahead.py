@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from tests.racks import cards, placed, racks
+from tests.racks import Racks, cards, placed, racks
 
 from kgwe.model.domains import Speed
 from kgwe.placement.engine import Engine
 from kgwe.placement.fit import Fitter
 from kgwe.placement.gang import Following, GangPlan, GangPlanner, GangRequest
 from kgwe.placement.gang_board import Board, Stock, find_sets, share_out, split_fast
+from kgwe.placement.gang_quick import Forecast, Want
 from kgwe.placement.gang_request import NONE_FOLLOW
 from kgwe.placement.queue import Queue
 from kgwe.placement.queue_pass import Placed, run_pass
 from kgwe.placement.queue_planner import FleetPlanner, Place
 from kgwe.placement.work import Roster, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TWELVE = GangRequest.of(cards(8), 12, preferred="leaf")
 
@@ -87,32 +92,79 @@ def test_a_faster_leaf_is_not_given_up_for_others():
     assert plan.ring.gb_per_s >= plain.place(gang).ring.gb_per_s
 
 
+class Pass:
+    """Gangs that wait together, placed in one pass."""
+
+    def __init__(self, cluster: Racks, gangs: Sequence[GangRequest]) -> None:
+        #: work -> gangs that follow it
+        self.seen: dict[str, Following] = {}
+        seen, fitter = self.seen, Fitter(cluster.snapshot)
+
+        class Listening(FleetPlanner):
+            def plan(self, work, avoid, following=NONE_FOLLOW):
+                seen[work.key] = following
+                return super().plan(work, avoid, following)
+
+        def book(_: Work, plan: Place) -> None:
+            cluster.snapshot.commit_all(plan.grants)
+
+        queue = Queue()
+        for number, gang in enumerate(gangs):
+            queue.put(Work(f"{number:03d}", gang, "team"))
+        engine = Engine(cluster.snapshot, fitter=fitter)
+        planner = Listening(cluster, engine, GangPlanner(fitter, cluster.tree), book)
+        outcomes = run_pass(queue, planner, 0.0, Roster(lambda _: ()))
+        #: number of a gang that was placed -> its leaves
+        self.leaves = {
+            int(each.work.key): len({node[0] for node in each.plan.nodes})
+            for each in outcomes
+            if isinstance(each, Placed)
+        }
+
+
 def test_a_pass_plans_gangs_with_those_behind_them_in_mind():
     cluster = racks({"s": {"a": [8] * 8, "b": [8] * 8, "c": [8] * 4, "d": [8] * 4}}, gb_per_s=0.0)
-    fitter = Fitter(cluster.snapshot)
-    seen: list[tuple[str, int]] = []
+    done = Pass(cluster, [TWELVE] * 3)
+    assert list(done.leaves) == [0, 1]
+    assert (len(done.seen["000"].order), done.seen["000"].expected) == (2, 0), "the other two wait"
+    second = done.seen["001"]
+    assert second.expected == len(second.order) - 1 >= 1, "one waits, and such as have started are expected"
 
-    def book(_: Work, plan: Place) -> None:
-        cluster.snapshot.commit_all(plan.grants)
 
-    class Listening(FleetPlanner):
-        def plan(self, work, avoid, following=NONE_FOLLOW):
-            seen.append((work.key, len(following.order)))
-            return super().plan(work, avoid, following)
+def test_all_gangs_that_wait_start_when_small_pods_keep_off_whole_nodes():
+    #  Whole nodes: 12, all of which the three gangs of four need. Half nodes: 12, for four gangs of three.
+    drawn = {"s": {"a": [8] * 4 + [4] * 2, "b": [8] * 4 + [4] * 4, "c": [8] * 4}, "t": {"d": [4] * 6}}
+    whole, half = (GangRequest.of(cards(gpus), pods, preferred="leaf") for gpus, pods in ((8, 4), (4, 3)))
+    done = Pass(racks(drawn, gb_per_s=0.0), [half, whole, half, whole, half, whole])
+    assert done.leaves == dict.fromkeys(range(6), 1)
 
-    planner = Listening(
-        cluster,
-        Engine(cluster.snapshot, fitter=fitter),
-        GangPlanner(fitter, cluster.tree),
-        book,
-    )
-    queue = Queue()
-    for name in "abc":
-        queue.put(Work(name, TWELVE, "team"))
-    outcomes = run_pass(queue, planner, 0.0, Roster(lambda _: ()))
-    assert [each.work.key for each in outcomes if isinstance(each, Placed)] == ["a", "b"]
-    assert seen[0] == ("a", 2), "the other two wait"
-    assert seen[1][1] >= 1, "one waits, and such as have started are expected"
+
+def test_a_gang_that_spans_leaves_takes_one_more_where_another_starts_for_it():
+    #  Eight pods of four cards: on the four whole nodes of two leaves, or on the halves of three.
+    drawn = {"s": {"a": [8, 8, 4, 4, 4], "b": [8, 8, 4, 4, 4]}, "t": {"c": [4, 4, 0, 0, 0]}}
+    half, whole = GangRequest.of(cards(4), 8, preferred="leaf"), GangRequest.of(cards(8), 4, preferred="leaf")
+    assert racks(drawn, gb_per_s=0.0).place(half).leaves == 2
+    assert Pass(racks(drawn, gb_per_s=0.0), [half, whole]).leaves == {0: 3, 1: 2}
+    plan = racks(drawn, gb_per_s=0.0).planner.plan(half, following=Following.of([whole]))
+    assert isinstance(plan, GangPlan)
+    assert plan.because == "placed with a view to the gang that follows: 1 more will find room"
+
+
+def test_gangs_that_usually_come_weigh_less_than_those_that_wait():
+    def price(waiting: int) -> int:
+        board = Board.of(Stock((8,)), [(((8, 1), 3),)])
+        follow = [Want(0, 4, ((range(1),),))]
+        return Forecast(board, follow, waiting).count(board, 1).price
+
+    assert price(1) > price(0) > 1
+
+
+def test_a_long_queue_is_looked_at_again_as_gangs_have_had_their_turns():
+    cluster = racks({"s": {"a": [8] * 100}}, gb_per_s=0.0)
+    done = Pass(cluster, [GangRequest.of(cards(4), 2, preferred="leaf")] * 100)
+    assert len(done.leaves) == 100
+    assert [len(done.seen[f"{number:03d}"].order) for number in (0, 30, 50)] == [48, 48, 48]
+    assert [done.seen[f"{number:03d}"].expected for number in (0, 30, 50, 67, 99)] == [0, 0, 0, 0, 32]
 
 
 # --- the board ------------------------------------------------------------------------------------------
