@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # None: what still comes is not read.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self.arrival = 0  # its number among the connections that were admitted
         self._due = self.active_at + _HEAD_S
         self._timer = self._loop.call_at(self._due, self._tick)
         self._waiting: deque[tuple[Request, bool]] = deque()  # and whether the connection stays open after it

@@ -12,6 +12,7 @@ with the largest body that is not complete pays.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -53,6 +54,7 @@ class Crowd:
         self.tasks: set[asyncio.Task[None]] = set()  # answers and handshakes under way
         self.stopping = False
         self._peers: Counter[str] = Counter()
+        self._arrivals = itertools.count(1)
         self._held = 0  # bytes of bodies
         self._strangers: set[frozenset[str]] = set()  # names that were refused
 
@@ -64,6 +66,7 @@ class Crowd:
         if self.stopping or not self._make_room(peer):
             return False
         self.connections.add(connection)
+        connection.arrival = next(self._arrivals)
         self._peers[peer] += 1
         return True
 
@@ -89,7 +92,8 @@ class Crowd:
         idle = [each for each in among if not each.is_answering]
         if not idle:
             return False
-        least = min(idle, key=lambda each: (each.is_proven, each.active_at))
+        # uvloop tells the time in milliseconds: of those idle for equally long, the first to arrive is closed.
+        least = min(idle, key=lambda each: (each.is_proven, each.active_at, each.arrival))
         self.leave(least)
         least.abort()
         return True
