@@ -167,7 +167,8 @@ class World:
         notes = {seating.PLAN_ANNOTATION: seating.encode(seats), jobs.GENERATION_ANNOTATION: "1"}
         labels = {jobs.UID_LABEL: uid, jobs.RUN_LABEL: run, jobs.MANAGED_BY: jobs.CONTROLLER_NAME}
         pin = seats[0].node if len(seats) == 1 else ""
-        count = {"replicas" if kind is resources.DEPLOYMENT else "completions": len(seats)}
+        names = ("replicas",) if kind is resources.DEPLOYMENT else ("completions", "parallelism")
+        count = dict.fromkeys(names, len(seats))
         body: dict[str, Any] = {
             "metadata": meta(job_name(name, uid), run, labels=labels, annotations=notes, ownerReferences=owned_by(uid)),
             "spec": {**count, "template": {"spec": spec(pin=pin)}},
