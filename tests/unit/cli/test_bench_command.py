@@ -25,8 +25,8 @@ def test_help_shows_the_parameters_and_examples(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--mixes", "foo"], "--mixes 'foo': known mixes are scenario, large, small"),
-        (["--mixes", "large,"], "--mixes '': known mixes are scenario, large, small"),
+        (["--mixes", "foo"], "--mixes 'foo': known mixes are scenario, large, whole, small"),
+        (["--mixes", "large,"], "--mixes '': known mixes are scenario, large, whole, small"),
         (["--loads", "abc"], "--loads 'abc': give whole percents from 0 to 95, joined by commas"),
         (["--loads", "45,145"], "--loads '145': give whole percents"),
         (["--seeds", "0"], "--seeds 0: give at least 1"),
