@@ -233,7 +233,7 @@ async def test_a_scheduler_killed_at_any_moment_of_a_recovery_leaves_a_gang_that
 
 async def test_when_most_nodes_fall_silent_at_once_nothing_is_moved_before_they_had_time_to_return(bed: Bed):
     await racks(bed, {"a": 8})
-    replica = await bed.controller(recovery_storm_hold_seconds="6")
+    replica = await bed.controller(recovery_storm_hold_seconds="15")
     gangs = [await running(bed, gang(f"g{number}", 3), 3) for number in range(2)]
     silent = [node for _, before in gangs for node in where_of(before)]
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 async def leaders(*replicas: Replica) -> list[Replica]:
-    return [replica for replica in replicas if await replica.metric("kgwe_scheduler_leader") == 1]
+    """By readiness: metrics that are asked for again and again may be a second old."""
+    return [replica for replica in replicas if (await replica.get("/readyz")).is_success]
 
 
 async def until_one_leads(*replicas: Replica, timeout_s: float = 30) -> Replica:
