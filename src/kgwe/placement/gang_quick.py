@@ -1,8 +1,9 @@
 """What gangs that follow will get, worked out by a quick rule that places them one after the other.
 
 The rule: the tightest leaf that holds the gang, else the fewest leaves of a domain with the least left over; in a leaf
-the smallest holes. It is told twice, plainly and with a `Keep`: gangs of small pods then use nodes that hold no large
-pod any more, as long as gangs of large pods wait that could use the others, and take more leaves for it if they must.
+the smallest holes. The forecast is made twice, plainly and with a `Keep`: gangs of small pods then use nodes that hold
+no large pod any more, as long as gangs of large pods wait that could use the others. They take more leaves for it if
+they must.
 
     whole nodes  200    gangs of 12 x 8 GPUs: 16 of them, 192 nodes; 8 nodes are spare
     half nodes   150    gangs of 6 x 4: on half nodes, and on the 8 that are spare

@@ -47,7 +47,7 @@ POD_DECISIONS: Final = frozenset(
 )
 #: of a key, to tell it from the one before
 _ID_CHARS: Final = 8
-# Objects with a forged decision that are remembered: whoever creates more must not fill the memory.
+# Objects with a forged decision that are remembered: further ones must not fill the memory.
 _MOST_REPORTED: Final = 10_000
 # 128 bits.
 _MAC_CHARS: Final = 32
