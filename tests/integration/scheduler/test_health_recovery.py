@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from tests.integration.scheduler.broken import gang, pods_of, running, where
 
 from kgwe.apps.agent.health_node import CONDITION
@@ -131,7 +132,8 @@ async def test_an_xid_takes_the_card_out_of_service_and_the_gang_runs_elsewhere(
     sick.kill()
     start(bed, sick)
     again = await until_beat(bed, sick)
-    assert again.status.gpus[3].health == card.health
+    # The energy counter that marks the fault is read with the next sample: the first report may lack it.
+    assert replace(again.status.gpus[3].health, resetBelowJoules=None) == replace(card.health, resetBelowJoules=None)
     assert again.status.incidents == hurt.status.incidents
 
     # A reset, for which the agent has to let go of the driver, is what brings it back. Its past stays.
