@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests import gpus
 
-from kgwe.apps.agent.cutter import Cutter
-from kgwe.kube.api.gpunode import MIGLayout
+from kgwe.apps.agent.mig.reconfigurer import Cutter
+from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.local.nvml.hardware import Hardware
 
 

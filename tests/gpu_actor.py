@@ -12,7 +12,7 @@ from tests import gpus
 
 from kgwe import errors
 from kgwe.local.nvml.hardware import Hardware
-from kgwe.model import mig
+from kgwe.model.gpu import mig
 
 if TYPE_CHECKING:
     import ctypes

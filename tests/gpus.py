@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from kgwe.hardware.nvml import Deadlines, NvmlDriver
-from kgwe.local import models
+from kgwe.hardware.nvml.driver import Deadlines, NvmlDriver
+from kgwe.local.fleet import models
 from kgwe.local.nvml.build import Generation
 from kgwe.local.nvml.hardware import Hardware
-from kgwe.model import fleet, inventory
+from kgwe.model.simfleet import inventory, model_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kgwe.model.device import Device
-    from kgwe.model.inventory import FleetNode
+    from kgwe.model.gpu.driver_data import Device
+    from kgwe.model.simfleet.inventory import FleetNode
 
 _numbers = itertools.count()
 
@@ -50,7 +50,7 @@ def node_of(model: str, pool: str = "") -> FleetNode:
 def box(gpu: str, cards: int = 1) -> FleetNode:
     """A machine with few cards of a model and nothing between them: quick to read."""
     slots = ", ".join(f'{{bus: "00000000:0{i + 1}:00.0", numa: 0, pcie: [rc{i}]}}' for i in range(cards))
-    parsed = fleet.parse(_ONE_CARD.format(gpu=gpu, slots=slots), where="test", include=str)
+    parsed = model_file.parse(_ONE_CARD.format(gpu=gpu, slots=slots), where="test", include=str)
     return inventory.expand(parsed, 1)[0]
 
 

@@ -19,16 +19,16 @@ import grpc.aio
 import msgspec
 
 from kgwe.kube.api import core
-from kgwe.model import places
-from kgwe.model.device import Device, Instance, Machine, MigState
-from kgwe.model.wiring import Slot
+from kgwe.model.devices import assignment
+from kgwe.model.gpu.driver_data import Device, Instance, Machine, MigState
+from kgwe.model.gpu.topology import Slot
 from kgwe.proto import deviceplugin_pb2 as plugin_pb
 from kgwe.proto import podresources_pb2 as pod_pb
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from kgwe.model.places import Places
+    from kgwe.model.devices.assignment import Places
 
 GPU = "nvidia.com/gpu"
 _PLUGIN = "/v1beta1.DevicePlugin"
@@ -58,7 +58,7 @@ def pod(
     name: str,
     *wants: int,
     resource: str = GPU,
-    plan: Places = places.NOWHERE,
+    plan: Places = assignment.NOWHERE,
     namespace: str = "team",
     init: Sequence[int] = (),
     sidecar: Sequence[int] = (),
@@ -77,7 +77,7 @@ def pod(
         "namespace": namespace,
         "uid": f"uid-{name}",
         "creationTimestamp": created,
-        "annotations": places.as_annotations(plan),
+        "annotations": assignment.as_annotations(plan),
     }
     spec = {
         "nodeName": "n1",

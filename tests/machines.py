@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kgwe import errors
-from kgwe.model import gpu
-from kgwe.model.wiring import Slot, Wiring
+from kgwe.model.gpu import catalog
+from kgwe.model.gpu.topology import Slot, Wiring
 
 DATA = Path(os.environ.get("KGWE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -42,9 +42,9 @@ def machine(name: str) -> dict[str, Any]:
     return next(entry for entry in listed if entry["name"] == name)
 
 
-def model(entry: dict[str, Any]) -> gpu.GpuModel | None:
+def model(entry: dict[str, Any]) -> catalog.GpuModel | None:
     try:
-        return gpu.find(_MODELS.get(entry["gpu"], entry["gpu"]))
+        return catalog.find(_MODELS.get(entry["gpu"], entry["gpu"]))
     except errors.Permanent:
         return None
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.model import mig
-from kgwe.sharing import lifecycle
-from kgwe.sharing.lifecycle import Card, Event, Life, Mode, Slice, Step, name_of
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig import lifecycle
+from kgwe.sharing.mig.lifecycle import Card, Event, Life, Mode, Slice, Step, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from tests.mig_card import Bench
 
 from kgwe import errors
-from kgwe.model import device, mig
-from kgwe.model.wiring import Slot
-from kgwe.sharing.lifecycle import Event, Life, Mode, Step
+from kgwe.model.gpu import driver_data, mig
+from kgwe.model.gpu.topology import Slot
+from kgwe.sharing.mig.lifecycle import Event, Life, Mode, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,14 +28,14 @@ class CuttableDriver:
         self.failures: dict[str, errors.KgweError] = {}
         self.product = PRODUCT
 
-    async def machine(self) -> device.Machine:
-        return device.Machine("1", "1", tuple(self._device(uuid) for uuid in self.benches))
+    async def machine(self) -> driver_data.Machine:
+        return driver_data.Machine("1", "1", tuple(self._device(uuid) for uuid in self.benches))
 
-    def _device(self, uuid: str) -> device.Device:
+    def _device(self, uuid: str) -> driver_data.Device:
         bench = self.benches[uuid]
         card = bench.card()
         instances = tuple(
-            device.Instance(
+            driver_data.Instance(
                 "" if each.life is Life.HALFWAY else f"MIG-{uuid}-{each.name}",
                 each.instance_id * 100 + each.place.profile.compute,
                 each.place.profile.name,
@@ -46,21 +46,22 @@ class CuttableDriver:
             )
             for each in card.slices
         )
-        state = device.MigState(
+        state = driver_data.MigState(
             is_capable=True,
             is_enabled=card.is_enabled,
             is_pending=card.mode in (Mode.ENABLING, Mode.DISABLING),
             instances=instances,
         )
         number = int(uuid.removeprefix("GPU-"))
-        return device.Device(uuid, number, self.product, 81920, Slot(bus=""), mig=state, is_lost=uuid in self.lost)
+        return driver_data.Device(uuid, number, self.product, 81920, Slot(bus=""), mig=state, is_lost=uuid in self.lost)
 
-    async def readings(self) -> Sequence[device.Reading]:
+    async def readings(self) -> Sequence[driver_data.Reading]:
         return [
-            device.Reading(uuid, processes=(device.Process(1),) if uuid in self.busy else ()) for uuid in self.benches
+            driver_data.Reading(uuid, processes=(driver_data.Process(1),) if uuid in self.busy else ())
+            for uuid in self.benches
         ]
 
-    async def events(self, timeout_s: float) -> Sequence[device.Event]:
+    async def events(self, timeout_s: float) -> Sequence[driver_data.Event]:
         del timeout_s
         return ()
 
@@ -74,7 +75,7 @@ class CuttableDriver:
     async def reset(self, uuid: str) -> None:
         self._do(uuid, Step(Event.RESET))
 
-    async def create_instance(self, uuid: str, profile: str, start: int) -> device.Instance:
+    async def create_instance(self, uuid: str, profile: str, start: int) -> driver_data.Instance:
         place = mig.Placement(GEOMETRY.profile(profile), start)
         if self.benches[uuid].lives.get(place, Life.HALFWAY) is Life.HALFWAY:
             self._do(uuid, Step(Event.CREATE, place))

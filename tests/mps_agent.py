@@ -4,8 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from kgwe.hardware.mps import MpsDaemons
-from kgwe.hardware.mps_wishes import Wish
+from kgwe.hardware.mps.daemons import MpsDaemons
+from kgwe.hardware.mps.desired import Wish
 
 
 async def main(root: str, binary: str, *uuids: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgwe.placement.engine import Engine
-from kgwe.placement.gang import GangPlanner
+from kgwe.placement.planning.gang_planner import GangPlanner
+from kgwe.placement.pod.engine import Engine
 
 if TYPE_CHECKING:
     from tests.plans import Fleet

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from tests.machines import nvswitch
 
-from kgwe.model import domains
-from kgwe.placement.fit import Fitter
-from kgwe.placement.node import Gpus, Node, Request, Shape
-from kgwe.placement.running import Member, Running
-from kgwe.placement.snapshot import Grant, Snapshot, bits
+from kgwe.model.network import domains
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, bits
+from kgwe.placement.pod.fit import Fitter
 
 NOW = 10_000.0
 HOUR_MILLI_S = 3_600_000

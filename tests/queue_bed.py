@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from tests import racks
 
-from kgwe.placement.backfill import Holds, Settings
-from kgwe.placement.engine import Engine
-from kgwe.placement.eta import Estimator
-from kgwe.placement.gang_request import NONE_FOLLOW, GangRequest
-from kgwe.placement.outlook import Outlook
-from kgwe.placement.parking import RoomFreed
-from kgwe.placement.queue import GivenUp, Queue
-from kgwe.placement.queue_pass import Held, Placed, run_pass
-from kgwe.placement.queue_planner import FleetPlanner, Place
-from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
+from kgwe.placement.gang.request import NONE_FOLLOW, GangRequest
+from kgwe.placement.pod.engine import Engine
+from kgwe.placement.queue.cycle import Held, Placed, run_pass
+from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.eta import Estimator
+from kgwe.placement.queue.fleet_planner import FleetPlanner, Place
+from kgwe.placement.queue.queue import GivenUp, Queue
+from kgwe.placement.queue.reservations import Holds, Settings
+from kgwe.placement.queue.unschedulable import RoomFreed
+from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.fleet.snapshot import Grant
 
 
 def exactly(seconds: float) -> RunTime:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests import machines
 
-from kgwe.model import domains
-from kgwe.model.domains import Place, Speed, Tree
-from kgwe.placement.fit import Fitter
-from kgwe.placement.gang import GangPlan, GangPlanner, GangRefusal, GangRequest
-from kgwe.placement.node import Gpus, Node, Request, Shape
-from kgwe.placement.snapshot import Grant, Snapshot
+from kgwe.model.network import domains
+from kgwe.model.network.domains import Place, Speed, Tree
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
+from kgwe.placement.fleet.snapshot import Grant, Snapshot
+from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRefusal, GangRequest
+from kgwe.placement.pod.fit import Fitter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

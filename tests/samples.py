@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from kgwe.model import gpu, mig
-from kgwe.model.device import Device, Instance, Link, Machine, MigState, Reading, Remote
-from kgwe.model.wiring import Slot
+from kgwe.model.gpu import catalog, mig
+from kgwe.model.gpu.driver_data import Device, Instance, Link, Machine, MigState, Reading, Remote
+from kgwe.model.gpu.topology import Slot
 
-H100 = gpu.CATALOGUE["H100-SXM5-80GB"]
-A100 = gpu.CATALOGUE["A100-SXM4-80GB"]
+H100 = catalog.CATALOGUE["H100-SXM5-80GB"]
+A100 = catalog.CATALOGUE["A100-SXM4-80GB"]
 
 
 def bus(index: int) -> str:
     return f"00000000:{index + 16:02X}:00.0"
 
 
-def card(index: int, model: gpu.GpuModel = H100, links: tuple[Link, ...] = (), cut: MigState | None = None) -> Device:
+def card(
+    index: int, model: catalog.GpuModel = H100, links: tuple[Link, ...] = (), cut: MigState | None = None
+) -> Device:
     return Device(
         uuid=f"GPU-{index}",
         index=index,
@@ -36,7 +38,7 @@ def to_card(peer: int, links: range) -> tuple[Link, ...]:
     return tuple(Link(i, is_up=True, version=2, remote=Remote.GPU, remote_bus=bus(peer).lower()) for i in links)
 
 
-def cut_into(*placements: str, index: int = 0, model: gpu.GpuModel = A100) -> MigState:
+def cut_into(*placements: str, index: int = 0, model: catalog.GpuModel = A100) -> MigState:
     geometry = model.geometry
     assert geometry is not None
     instances = []

@@ -6,13 +6,13 @@ from typing import Any
 
 from tests import machines
 
-from kgwe.model import gpu, mig
-from kgwe.placement.node import Gpus, Node, Request, Shape
-from kgwe.sim.workload import Job
+from kgwe.model.gpu import catalog, mig
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
+from kgwe.sim.traces.workload import Job
 
 LEAF = "fabric.topograph.run/tier-0"
 CARDS = 4
-MODEL = gpu.find("A100-SXM4-80GB")
+MODEL = catalog.find("A100-SXM4-80GB")
 assert MODEL.geometry is not None
 GEOMETRY = MODEL.geometry
 SHAPE = Shape(machines.nvswitch(CARDS), MODEL.label, MODEL.memory_mib, str(MODEL.architecture), GEOMETRY)

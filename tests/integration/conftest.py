@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from kgwe.local import paths
-from kgwe.local.cluster import ClusterOptions, LocalCluster
-from kgwe.local.components import NO_FEATURES, Features
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
+from kgwe.local.cluster.components import NO_FEATURES, Features
+from kgwe.local.host import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

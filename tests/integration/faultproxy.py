@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import yaml
 
-from kgwe.local import certificates, components
+from kgwe.local.cluster import certificates, components
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
     from pathlib import Path
 
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.cluster.cluster import LocalCluster
 
 _LARGEST_HEAD: Final = 1 << 20
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)

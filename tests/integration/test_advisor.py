@@ -16,15 +16,17 @@ import pytest
 import yaml
 
 from kgwe import errors
-from kgwe.kube import manifests, resources
-from kgwe.kube.client import KubeClient
-from kgwe.local import fleet, models, ports
-from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.fleet import apply, models
+from kgwe.local.host import ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from kgwe.kube.resources import Resource
+    from kgwe.kube.api.resources import Resource
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "advisor.yaml"
 USER = "system:serviceaccount:kgwe-system:kgwe-advisor"
@@ -46,7 +48,7 @@ def advised(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 async def _prepare(cluster: LocalCluster) -> None:
     async with KubeClient.connect(cluster.kubeconfig) as client:
-        await fleet.apply_fleet(client, models.load("dgx-h100"), 8)
+        await apply.apply_fleet(client, models.load("dgx-h100"), 8)
         await manifests.apply(client, manifests.load(RIGHTS))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kgwe.local import paths, processes
+from kgwe.local.host import paths, processes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -13,16 +13,17 @@ import pytest_asyncio
 import yaml
 
 from kgwe import errors
-from kgwe.kube import crds, resources
-from kgwe.kube.api import gpuworkload
-from kgwe.kube.client import KubeClient
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe import gpuworkload
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.crd import definitions
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 TABLE = yaml.safe_load((Path(__file__).parent / "bad_manifests.yaml").read_text(encoding="utf-8"))
-OURS = {(kind.definition.api_version, kind.definition.kind): kind for kind in crds.KINDS}
+OURS = {(kind.definition.api_version, kind.definition.kind): kind for kind in definitions.KINDS}
 
 
 def resource_of(manifest: dict[str, Any]) -> resources.Resource[Any]:
@@ -51,7 +52,7 @@ def merged(base: Any, patch: Any) -> Any:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(cluster):
     async with KubeClient.connect(cluster.kubeconfig) as client:
-        await crds.install(client)
+        await definitions.install(client)
         yield client
 
 
@@ -87,7 +88,7 @@ def minimal(**spec: Any) -> dict[str, Any]:
 # --- the definitions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", crds.KINDS, ids=lambda kind: kind.definition.name)
+@pytest.mark.parametrize("kind", definitions.KINDS, ids=lambda kind: kind.definition.name)
 async def test_the_definition_is_established_and_structural(client, kind):
     stored = await client.get(resources.CRD, kind.definition.name)
     conditions = {each["type"]: each["status"] for each in stored["status"]["conditions"]}
@@ -97,9 +98,9 @@ async def test_the_definition_is_established_and_structural(client, kind):
 
 
 async def test_installing_again_changes_nothing(client):
-    names = [kind.definition.name for kind in crds.KINDS]
+    names = [kind.definition.name for kind in definitions.KINDS]
     before = [(await client.get(resources.CRD, name))["metadata"]["resourceVersion"] for name in names]
-    await crds.install(client)
+    await definitions.install(client)
     after = [(await client.get(resources.CRD, name))["metadata"]["resourceVersion"] for name in names]
     assert after == before
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kgwe.local import paths
-from kgwe.local.cluster import LocalCluster
+from kgwe.local.cluster.cluster import LocalCluster
+from kgwe.local.host import paths
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,14 +13,15 @@ import yaml
 from tests.integration.scheduler.bed import kgwe, warp
 from tests.integration.waiting import eventually
 
-from kgwe.kube.client import KubeClient
-from kgwe.local import certificates, install
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster import certificates
+from kgwe.local.demo import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kgwe.local.api import Api
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.cluster.admin_api import Api
+    from kgwe.local.cluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from kgwe.errors import NotFound, Permanent
-from kgwe.local import components
-from kgwe.local.cluster import LocalCluster, service_account_kubeconfig
-from kgwe.local.status import Health, examine
+from kgwe.local.cluster import components
+from kgwe.local.cluster.cluster import LocalCluster, service_account_kubeconfig
+from kgwe.local.cluster.status import Health, examine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kgwe.local.api import Api
+    from kgwe.local.cluster.admin_api import Api
 
 TIMEOUT_S = 60
 

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kgwe.errors import NotFound
-from kgwe.local import components, processes, state
-from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.cluster import cluster_record as state
+from kgwe.local.cluster import components
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.host import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

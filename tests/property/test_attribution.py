@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.samples import A100, card, cut_into, machine, reading
 
-from kgwe.apps.agent.sampler import Sampler, Surroundings
-from kgwe.model import attribution
-from kgwe.model.attribution import WHOLE, Load
-from kgwe.model.device import Process
-from kgwe.model.sample import Activity
-from kgwe.sharing import layouts
+from kgwe.apps.agent.metrics.sampler import Sampler, Surroundings
+from kgwe.model.gpu.driver_data import Process
+from kgwe.model.telemetry import attribution
+from kgwe.model.telemetry.attribution import WHOLE, Load
+from kgwe.model.telemetry.sample import Activity
+from kgwe.sharing.mig import layout_graph
 
 quick = settings(deadline=None, max_examples=150)
 
 PODS = ("", "a", "b", "c")
 assert A100.geometry is not None
-ATLAS = layouts.atlas(A100.geometry, layouts.plain_profiles(A100.geometry))
+ATLAS = layout_graph.atlas(A100.geometry, layout_graph.plain_profiles(A100.geometry))
 utils = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.01, 0.25, 0.99, 1.0, 1.5, -0.1]))
 sizes = st.one_of(st.none(), st.integers(0, 90_000))
 loads = st.lists(st.builds(Load, pod=st.sampled_from(PODS), util=utils, memory_mib=sizes), max_size=8)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.racks import cards, racks
 
-from kgwe.placement.fit import Fitter
-from kgwe.placement.gang import GangPlan, GangPlanner, GangRequest
-from kgwe.placement.snapshot import Snapshot
+from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRequest
+from kgwe.placement.pod.fit import Fitter
 
 SCORES = st.sampled_from((1.0, 1.0, 1.0, 0.95, 0.7, 0.4, 0.1))
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from tests.unit.scheduler.objects import UID, added, free, node, pod, removed, workload
 from tests.unit.scheduler.test_resource_claims import claim, claiming_job, claiming_pod, mask, resource_slice
 
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.model import places
-from kgwe.placement.planning import Seat
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.model.devices import assignment
+from kgwe.placement.planning.planner import Seat
 
 CARDS = 8
 
 
 def numbers(cards: int) -> tuple[int, ...]:
-    return places.Places(cards).numbers
+    return assignment.Places(cards).numbers
 
 
 @st.composite
@@ -47,7 +47,7 @@ def test_every_card_is_counted_once_whatever_is_seen_first(masks: list[int], ord
         if cards:
             objects.append((state.claimed.on_claim, claim(name, numbers(cards))))
     if plugin:
-        notes = {places.CARDS_ANNOTATION: places.cards_text(plugin)}
+        notes = {assignment.CARDS_ANNOTATION: assignment.cards_text(plugin)}
         objects.append((state.on_pod, pod("plugin", "", gpus=plugin.bit_count(), notes=notes)))
         if backed:  # its resource is one that a claim stands behind
             objects.append((state.claimed.on_claim, claim("plugin", numbers(plugin), of="uid-plugin")))

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgwe.placement.constraints import NAME_FIELD, Constraints, LabelIndex, Operator, Requirement
-from kgwe.placement.taints import Taint, Toleration
+from kgwe.placement.fleet.constraints import NAME_FIELD, Constraints, LabelIndex, Operator, Requirement
+from kgwe.placement.fleet.taints import Taint, Toleration
 
 KEYS = ("zone", "size", NAME_FIELD)
 VALUES = ("a", "b", "3", "10", "-2", "x9", "")

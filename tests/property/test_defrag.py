@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
 
-from kgwe.placement.defrag import DefragPlan, Refusal, Rules, Waiting, Why, plan_defrag
-from kgwe.placement.gang_request import GangRequest
+from kgwe.placement.disruption.defrag import DefragPlan, Refusal, Rules, Waiting, Why, plan_defrag
+from kgwe.placement.gang.request import GangRequest
 
 CARDS = 4
 BUDGETS = {"one": 1}

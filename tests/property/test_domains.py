@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgwe.model import domains
-from kgwe.model.domains import Place
+from kgwe.model.network import domains
+from kgwe.model.network.domains import Place
 
 LEVELS = ("leaf", "spine", "core")
 

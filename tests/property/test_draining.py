@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.mig_card import A30, A100
 
-from kgwe.model import mig
-from kgwe.sharing.cutcards import Ask, CutCard, Gate, Group, Movable
-from kgwe.sharing.rebalance import Decision, decide
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig.rebalance import Decision, decide
+from kgwe.sharing.mig.types import Ask, CutCard, Gate, Group, Movable
 
 NODES = ("n0", "n1")
 

@@ -8,20 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import machines
 
-from kgwe.bench.naive import Loop
-from kgwe.model import bandwidth, gpu
-from kgwe.model.mig import parse_placement
-from kgwe.model.wiring import Relation, Slot, Wiring
-from kgwe.placement.constraints import Constraints
-from kgwe.placement.engine import Decision, Engine, Refusal
-from kgwe.placement.fit import Fitter, Verdict
-from kgwe.placement.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
-from kgwe.placement.ranking import Strategy
-from kgwe.placement.score import to_extender
-from kgwe.placement.snapshot import Snapshot, bits
-from kgwe.placement.taints import Taint, Toleration
+from kgwe.bench.placement.naive import Loop
+from kgwe.model.gpu import bandwidth, catalog
+from kgwe.model.gpu.mig import parse_placement
+from kgwe.model.gpu.topology import Relation, Slot, Wiring
+from kgwe.placement.fleet.constraints import Constraints
+from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
+from kgwe.placement.fleet.snapshot import Snapshot, bits
+from kgwe.placement.fleet.taints import Taint, Toleration
+from kgwe.placement.pod.engine import Decision, Engine, Refusal
+from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.ranking import Strategy
+from kgwe.placement.pod.score import to_extender
 
-A100 = gpu.find("A100-SXM4-80GB")
+A100 = catalog.find("A100-SXM4-80GB")
 assert A100.geometry is not None
 CUT = tuple(parse_placement(A100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4", "1g.10gb@6"))
 UNKNOWN = Wiring(tuple(Slot(f"b{i}") for i in range(4)))

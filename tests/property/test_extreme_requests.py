@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from tests.machines import nvswitch
 
 from kgwe import errors
-from kgwe.apps.scheduler.passes import Passes
-from kgwe.model import amounts, domains, mig
-from kgwe.placement import planning
-from kgwe.placement.defrag import Rules, Waiting, plan_defrag
-from kgwe.placement.gang_request import GangRequest, Segment
-from kgwe.placement.ledger import Ledger
-from kgwe.placement.live import Fleet, Holding
-from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
-from kgwe.placement.planning import Ask, Nearness, Plan, Refusal
-from kgwe.placement.preempt import plan_preemption
-from kgwe.placement.recover import Failure, plan_recovery
-from kgwe.placement.running import Member, Running
-from kgwe.placement.shadow import Shadow
+from kgwe.apps.scheduler.planning.cycle import Passes
+from kgwe.model.gpu import mig
+from kgwe.model.network import domains
+from kgwe.model.units import amounts
+from kgwe.placement.disruption.defrag import Rules, Waiting, plan_defrag
+from kgwe.placement.disruption.preemption import plan_preemption
+from kgwe.placement.disruption.recovery import Failure, plan_recovery
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
+from kgwe.placement.gang.request import GangRequest, Segment
+from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.ledger import Ledger
+from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Ask, Nearness, Plan, Refusal
 
 SLICE = mig.Placement(mig.Profile("1g.10gb", 1, 1, (0,), 1, 10_000), 0)
 LEVELS = ("leaf", "spine")
@@ -79,7 +81,7 @@ def asks(draw: st.DrawFn, owner: str) -> Ask:
     return Ask(
         owner,
         request,
-        planning.amounts_of(request),
+        planner.amounts_of(request),
         number,
         divisible=number == 1 and draw(st.booleans()),
         ranks=draw(st.sampled_from([0, 1, 7, 2**62])),
@@ -156,9 +158,9 @@ def test_plans_of_every_kind_answer(fleet: Fleet, ask: Ask, taken: Any):
         for key in (f"p{number}" for number in range(len(taken)))
         for grant in fleet.grants(key)
     ]
-    assert isinstance(planning.plan(fleet, ask, rng=random.Random(1)), Plan | Refusal)
+    assert isinstance(planner.plan(fleet, ask, rng=random.Random(1)), Plan | Refusal)
     try:
-        wanted: Request | GangRequest = planning.gang_request(ask) if ask.pods > 1 else ask.request
+        wanted: Request | GangRequest = planner.gang_request(ask) if ask.pods > 1 else ask.request
     except errors.Permanent:
         return
     copy = Shadow(fleet)

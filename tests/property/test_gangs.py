@@ -12,12 +12,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests import machines
 
-from kgwe.model import domains
-from kgwe.model.domains import Place, Speed, Tree
-from kgwe.placement import gang_split, ring
-from kgwe.placement.certificate import ChangeKind
-from kgwe.placement.fit import Fitter
-from kgwe.placement.gang import (
+from kgwe.model.network import domains
+from kgwe.model.network.domains import Place, Speed, Tree
+from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
+from kgwe.placement.fleet.snapshot import Grant, Snapshot
+from kgwe.placement.gang import ring, split
+from kgwe.placement.gang.levels import Ladders
+from kgwe.placement.planning.diagnosis import ChangeKind
+from kgwe.placement.planning.gang_planner import (
     NODE,
     NVLINK,
     Evictable,
@@ -30,11 +34,7 @@ from kgwe.placement.gang import (
     Segment,
     Strategy,
 )
-from kgwe.placement.ladder import Ladders
-from kgwe.placement.node import Gpus, Node, Request, Shape
-from kgwe.placement.preempt import PreemptionPlan, plan_preemption
-from kgwe.placement.running import Member, Running
-from kgwe.placement.snapshot import Grant, Snapshot
+from kgwe.placement.pod.fit import Fitter
 
 LEVELS = ("leaf", "spine")
 CARDS = 4
@@ -230,7 +230,7 @@ def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
 )
 def test_the_fewest_children_are_taken_with_as_few_pairs_apart_as_can_be(room, wanted):
     assume(sum(room) >= wanted)
-    found = gang_split.divide(np.array(room), wanted).tolist()
+    found = split.divide(np.array(room), wanted).tolist()
     assert sum(found) == wanted
     assert all(0 <= n <= most for n, most in zip(found, room, strict=True))
     ways = (
@@ -251,7 +251,7 @@ def test_the_fewest_children_are_taken_with_as_few_pairs_apart_as_can_be(room, w
 )
 def test_the_fewest_nodes_share_as_evenly_as_can_be(room, wanted):
     assume(sum(room) >= wanted)
-    found = gang_split.divide(np.array(room), wanted, of_nodes=True).tolist()
+    found = split.divide(np.array(room), wanted, of_nodes=True).tolist()
     assert sum(found) == wanted
     assert all(0 <= n <= most for n, most in zip(found, room, strict=True))
     if np.prod([most + 1 for most in room]) >= 20_000:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.machines import nvswitch, pcie_pairs
 
-from kgwe.placement import handout
-from kgwe.placement.handout import Ask, Stock
+from kgwe.placement.devices import whole
+from kgwe.placement.devices.whole import Ask, Stock
 
 IDS = tuple(f"GPU-{i}" for i in range(8))
 CARDS = {each: i for i, each in enumerate(IDS)}
@@ -34,6 +34,6 @@ def test_advice_is_always_what_was_asked_for(free, plans, must, size, switched):
     stock = Stock(CARDS, wiring=nvswitch(8) if switched else pcie_pairs(8))
     asks = [Ask(f"p{i}", (wants,), some(*plan)) for i, (plan, wants) in enumerate(plans)]
     have = [IDS[i] for i in sorted(must)]
-    devices = handout.advise(asks, stock, some(*free), size, must=have).devices
+    devices = whole.advise(asks, stock, some(*free), size, must=have).devices
     assert len(devices) == len(set(devices)) == size
     assert set(have) <= set(devices) <= some(*free, *must)

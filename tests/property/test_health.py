@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgwe.model import health_watch as watching
-from kgwe.model.device import Faults, Link, LinkErrors, Reading, Throttle
-from kgwe.model.health import Policy, Watch, verdict
-from kgwe.model.health_xids import XidClass, look_up
+from kgwe.model.gpu.driver_data import Faults, Link, LinkErrors, Reading, Throttle
+from kgwe.model.health import transitions as watching
+from kgwe.model.health.health import Policy, Watch, verdict
+from kgwe.model.health.xids import XidClass, look_up
 
 T0 = 1_800_000_000.0
 # Small, so that few steps cross every limit.

@@ -10,14 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests import small_fleet
 from tests.plans import state
 
-from kgwe.model import amounts, domains
-from kgwe.model.places import Places
-from kgwe.placement.engine import Decision
-from kgwe.placement.ledger import Ledger, seat_key
-from kgwe.placement.live import Holding
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.shadow import Shadow
-from kgwe.placement.snapshot import bits
+from kgwe.model.devices.assignment import Places
+from kgwe.model.network import domains
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.ledger import Ledger, seat_key
+from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.pod.engine import Decision
 
 NODES = st.sampled_from(["n0", "n1", "n2"])
 COUNTS = st.integers(0, 5)

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.mig_card import A30, A100, SOMEBODYS, Bench
 
-from kgwe.model import mig
-from kgwe.sharing import effort, lifecycle
-from kgwe.sharing.effort import Limits
-from kgwe.sharing.lifecycle import Life, Mode, Phase, Wish
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig import attempt, lifecycle
+from kgwe.sharing.mig.attempt import Limits
+from kgwe.sharing.mig.lifecycle import Life, Mode, Phase, Wish
 
 GEOMETRIES = (A30, A100, mig.GEOMETRIES["RTX-PRO-6000"])
 MOST_STEPS = 40
@@ -93,18 +93,18 @@ def test_all_steps_of_a_plan_can_be_done_in_its_order(data: st.DataObject, bench
 def test_with_failures_it_rests_in_a_legal_layout_and_gets_there_later(data: st.DataObject, bench: Bench) -> None:
     wish, limits = data.draw(wishes(bench.geometry)), Limits(most_s=30, tries=2, rest_s=100)
     used = {place for place, life in bench.lives.items() if life in SOMEBODYS}
-    running, now, failing = effort.begin(bench.card(), wish, 0.0), 0.0, True
+    running, now, failing = attempt.begin(bench.card(), wish, 0.0), 0.0, True
     for _ in range(10 * MOST_STEPS):
         now += data.draw(st.sampled_from((0.1, 7.0)))
-        decision = effort.decide(bench.geometry, running, bench.card(), now, limits)
+        decision = attempt.decide(bench.geometry, running, bench.card(), now, limits)
         running = decision.effort
         if decision.step is None:
             break
         if failing and data.draw(st.integers(0, 2)) == 0:
-            running = effort.failed(running, decision.step, "broken", now, limits, is_final=data.draw(st.booleans()))
+            running = attempt.failed(running, decision.step, "broken", now, limits, is_final=data.draw(st.booleans()))
         else:
             bench.do(decision.step)
-            running = effort.done(running)
+            running = attempt.done(running)
     else:
         raise AssertionError(bench.log)
     assert used <= set(bench.lives)
@@ -115,7 +115,7 @@ def test_with_failures_it_rests_in_a_legal_layout_and_gets_there_later(data: st.
         bench.lives = {place: Life.FREE if life in SOMEBODYS else life for place, life in bench.lives.items()}
         now += 16 * limits.rest_s
         for _ in range(MOST_STEPS):
-            decision = effort.decide(bench.geometry, running, bench.card(), now, limits)
+            decision = attempt.decide(bench.geometry, running, bench.card(), now, limits)
             running = decision.effort
             if decision.step is None:
                 break

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.bench import migstreams
-from kgwe.model import mig
-from kgwe.sharing import layouts, optimum, policies, recut, share, slots, strategy
-from kgwe.sharing.recut import Card
+from kgwe.bench.mig import optimum, policies, streams
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig import layout_graph, recut, share, slots, strategy
+from kgwe.sharing.mig.recut import Card
 
 GEOMETRIES = sorted(mig.GEOMETRIES)
 A100 = mig.GEOMETRIES["A100-80GB"]
-PLAIN = layouts.atlas(A100, layouts.plain_profiles(A100))
+PLAIN = layout_graph.atlas(A100, layout_graph.plain_profiles(A100))
 TABLE = slots.SlotTable(PLAIN)
 
 
@@ -125,7 +125,7 @@ def test_parts_and_rest_of_any_card_are_the_card(data, name):
     geometry = mig.GEOMETRIES[name]
     # All profiles where they differ: with seven slices they are those of the A100.
     is_widest = geometry is A100 or geometry.compute == 4
-    atlas = layouts.atlas(geometry, None if is_widest else layouts.plain_profiles(geometry))
+    atlas = layout_graph.atlas(geometry, None if is_widest else layout_graph.plain_profiles(geometry))
     layout = atlas.layout(data.draw(st.integers(0, len(atlas) - 1)))
     parts = share.settle(geometry, layout)
     assert sum(parts) + share.idle(geometry, layout) == 1
@@ -153,25 +153,25 @@ def _can_place(states, profiles):
     for card, state in enumerate(states):
         for place in PLAIN.places_of(profiles[0]):
             after = int(PLAIN.grown[state, place])
-            if after != layouts.NONE and _can_place([*states[:card], after, *states[card + 1 :]], profiles[1:]):
+            if after != layout_graph.NONE and _can_place([*states[:card], after, *states[card + 1 :]], profiles[1:]):
                 return True
     return False
 
 
-@pytest.mark.parametrize("mix", migstreams.MIXES)
+@pytest.mark.parametrize("mix", streams.MIXES)
 @pytest.mark.parametrize("load", [0.7, 0.9])
 def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
-    atlas = layouts.atlas(A100, [*layouts.plain_profiles(A100), "1g.20gb"])
-    named = migstreams.named(atlas, migstreams.MIXES[mix])
+    atlas = layout_graph.atlas(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
+    named = streams.named(atlas, streams.MIXES[mix])
     served = dict.fromkeys(policies.POLICIES, 0)
     slices = dict.fromkeys(policies.POLICIES, 0)
     asked = 0
     for seed in range(2):
         rng = np.random.default_rng([seed, round(load * 100)])
-        requests = migstreams.draw(atlas, named, cards=16, load=load, requests=1200, rng=rng)
+        requests = streams.draw(atlas, named, cards=16, load=load, requests=1200, rng=rng)
         asked += len(requests)
         for name, make in policies.POLICIES.items():
-            outcome = migstreams.replay(atlas, make(atlas, named, 16), 16, requests, warm_up=200)
+            outcome = streams.replay(atlas, make(atlas, named, 16), 16, requests, warm_up=200)
             served[name] += outcome.served
             slices[name] += outcome.served_slices
     for other in ("first-fit", "most-free"):
@@ -183,13 +183,11 @@ def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000), mix=st.sampled_from(["even", "training", "halves", "mixed"]))
 def test_no_policy_serves_more_than_the_optimum(seed, mix):
-    named = migstreams.named(PLAIN, migstreams.MIXES[mix])
-    requests = migstreams.draw(PLAIN, named, cards=1, load=1.0, requests=10, rng=np.random.default_rng(seed))
+    named = streams.named(PLAIN, streams.MIXES[mix])
+    requests = streams.draw(PLAIN, named, cards=1, load=1.0, requests=10, rng=np.random.default_rng(seed))
     best = optimum.most_served(PLAIN, 1, requests)
     unrefusing = optimum.most_served(PLAIN, 1, requests, may_refuse=False)
-    served = [
-        migstreams.replay(PLAIN, make(PLAIN, named, 1), 1, requests).served for make in policies.POLICIES.values()
-    ]
+    served = [streams.replay(PLAIN, make(PLAIN, named, 1), 1, requests).served for make in policies.POLICIES.values()]
     assert max(served) <= unrefusing <= best <= len(requests)
     # The bound a caller gives only saves work.
     assert optimum.most_served(PLAIN, 1, requests, at_least=max(served)) == best

@@ -11,10 +11,10 @@ import pytest
 from tests.unit.mig.bed import World
 
 from kgwe.apps.mig.drains import ANNOTATION
-from kgwe.kube import migcards
-from kgwe.kube.api.gpunode import HeldDevices
-from kgwe.local import cutting
-from kgwe.model import mig
+from kgwe.kube.api.kgwe.gpunode import HeldDevices
+from kgwe.kube.translate import mig_layouts
+from kgwe.local.fleet import mig_layout as cutting
+from kgwe.model.gpu import mig
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core
@@ -72,7 +72,7 @@ class Life(World):
             for each in device.mig.instances
             if each.profile == profile
             and each.uuid not in taken
-            and migcards.is_offered(device, each, migcards.layouts(obj).get(device.uuid))
+            and mig_layouts.is_offered(device, each, mig_layouts.layouts(obj).get(device.uuid))
         ]
 
     def agents(self, *held: str) -> None:

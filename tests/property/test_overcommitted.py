@@ -9,15 +9,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.machines import nvswitch
 
-from kgwe.model import amounts, domains, mig
-from kgwe.placement.gang_plan import GangPlan
-from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.live import Fleet, Holding
-from kgwe.placement.node import Gpus, Node, Request, Shape
-from kgwe.placement.planning import Ask, Plan, plan
-from kgwe.placement.preempt import PreemptionPlan, Why, plan_preemption
-from kgwe.placement.running import Member, Running
-from kgwe.placement.shadow import Shadow
+from kgwe.model.gpu import mig
+from kgwe.model.network import domains
+from kgwe.model.units import amounts
+from kgwe.placement.disruption.preemption import PreemptionPlan, Why, plan_preemption
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
+from kgwe.placement.gang.plan import GangPlan
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.planning.planner import Ask, Plan, plan
 
 CARDS = 4
 SHAPE = Shape(nvswitch(CARDS), "H100-SXM5-80GB", 81_920, "hopper")

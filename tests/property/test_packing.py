@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.placement.fragmentation import Cause, Fragmentation
-from kgwe.placement.packing import POLICIES, limit
+from kgwe.placement.packing import POLICIES
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec, Pod
 from kgwe.placement.packing.policy import choose_node
-from kgwe.sim import openb, packing
+from kgwe.sim.packing import limit, replay
+from kgwe.sim.packing.fragmentation import Cause, Fragmentation
+from kgwe.sim.traces import openb
 
 MODELS = ["A10", "T4", "G2"]
 
@@ -76,7 +77,7 @@ def test_a_pod_is_refused_only_when_nothing_holds_it_and_nothing_is_oversubscrib
 def test_a_seed_gives_one_answer(name, fleet_nodes, arrivals):
     experiment = openb.Experiment(tuple(fleet_nodes), tuple(arrivals))
     mix = openb.count_mix(arrivals)
-    once, again = (packing.replay(experiment, mix, POLICIES[name], seed=5) for _ in range(2))
+    once, again = (replay.replay(experiment, mix, POLICIES[name], seed=5) for _ in range(2))
     assert (once.fleet.cards == again.fleet.cards).all()
     assert (once.used == again.used).all()
 
@@ -85,7 +86,7 @@ def test_a_seed_gives_one_answer(name, fleet_nodes, arrivals):
 def test_causes_sum_to_idle_exactly_and_agree_with_the_fragment(fleet_nodes, arrivals):
     mix = openb.count_mix(arrivals)
     experiment = openb.Experiment(tuple(fleet_nodes), tuple(arrivals))
-    fleet = packing.replay(experiment, mix, POLICIES["BestFit"], seed=1).fleet
+    fleet = replay.replay(experiment, mix, POLICIES["BestFit"], seed=1).fleet
     everywhere = np.arange(len(fleet))
     fragmentation = Fragmentation(fleet, mix)
     causes = fragmentation.by_cause(everywhere)

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import kubelet as bed
 
-from kgwe.apps.agent.handouts import Desk
+from kgwe.apps.agent.devices.allocator import Desk
 from kgwe.hardware.kubelet.podresources import PodResources
-from kgwe.model import held, offer
-from kgwe.model.held import ContainerDevices, PodDevices
-from kgwe.model.places import NOWHERE, Places
-from kgwe.placement import pieces
-from kgwe.placement.handout import Ask, Stock
+from kgwe.model.devices import advertised, holdings
+from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.holdings import ContainerDevices, PodDevices
+from kgwe.placement.devices import shared
+from kgwe.placement.devices.whole import Ask, Stock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ class Node:
         asks = [self.ask(pod) for pod in sorted(self.waiting)]
         who = min(asks, key=lambda ask: (ask.advised, ask.since))
         promised = {pod: frozenset({piece}) for pod, piece in self.promised.items() if pod != who.pod}
-        advice = pieces.advise(
+        advice = shared.advise(
             asks, self.stock, self.free, 1, promised=promised, to_come=[self.ask(pod) for pod in others]
         )
         self.asked[advice.pod] += 1
@@ -157,7 +157,7 @@ class Rush:
         self.names = [f"p{i:02}" for i in range(len(plans))]
         pods = bed.Pods()
         pods.add(*(bed.pod(name, 1, resource=SHARED, plan=plan) for name, plan in zip(self.names, plans, strict=True)))
-        offers = offer.offers(bed.machine(CARDS), pieces=each)
+        offers = advertised.offers(bed.machine(CARDS), pieces=each)
         self.every = [one.id for one in offers[SHARED]]
         self.truth = Truth(self.names)
         self.desk = Desk(pods, self.truth, clock=lambda: 0.0)
@@ -197,7 +197,7 @@ def test_kai_2153_sixteen_halves_on_eight_cards_are_two_on_each(each, order, car
     asyncio.run(serve())
     given = [piece for ids in rush.truth.given.values() for piece in ids]
     assert len(given) == len(set(given)) == 2 * CARDS
-    assert set(collections.Counter(map(held.uuid_of, given)).values()) == {2}
+    assert set(collections.Counter(map(holdings.uuid_of, given)).values()) == {2}
     if planned:
-        mine = [{held.uuid_of(piece) for piece in rush.truth.given[name]} for name in rush.names]
+        mine = [{holdings.uuid_of(piece) for piece in rush.truth.given[name]} for name in rush.names]
         assert mine == [{f"GPU-{card}"} for card in cards]

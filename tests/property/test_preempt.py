@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plans import NOW, Fleet, check_books, free_after, grant, grants_of, losses, state, whole, without
 
-from kgwe.placement.clearing_curves import Curves
-from kgwe.placement.eviction import Pool
-from kgwe.placement.gang_clearing import Clearing
-from kgwe.placement.gang_plan import GangPlan
-from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.gang_search import GangSearch
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.preempt import PreemptionPlan, plan_of, plan_preemption
-from kgwe.placement.running import Cost, member_cost, ranks
+from kgwe.placement.disruption.gang_victims import Clearing
+from kgwe.placement.disruption.preemption import PreemptionPlan, plan_of, plan_preemption
+from kgwe.placement.disruption.room_curves import Curves
+from kgwe.placement.disruption.running import Cost, member_cost, ranks
+from kgwe.placement.disruption.victims import Pool
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.gang.plan import GangPlan
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.gang.search import GangSearch
 
 BUDGETS = {"one": 1, "two": 2}
 

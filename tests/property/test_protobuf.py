@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.kube import protobuf, resources
-from kgwe.kube.api import core
+from kgwe.kube.api import core, resources
+from kgwe.kube.transport import protobuf
 from kgwe.proto import kubernetes_pb2
 
 TIME = kubernetes_pb2.Time.DESCRIPTOR

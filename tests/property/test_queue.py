@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.queue_bed import Bed, work
 
-from kgwe.placement import queue as queue_module
-from kgwe.placement.backfill import Rule
-from kgwe.placement.parking import ConfigChanged, No, RoomFreed, VictimGone
-from kgwe.placement.queue import Queue
-from kgwe.placement.queue_pass import Placed, run_pass
-from kgwe.placement.turns import Rounds, Shares
-from kgwe.placement.work import Roster, RunTime, Work
+from kgwe.placement.queue import queue as queue_module
+from kgwe.placement.queue.cycle import Placed, run_pass
+from kgwe.placement.queue.fair_share import Rounds, Shares
+from kgwe.placement.queue.queue import Queue
+from kgwe.placement.queue.reservations import Rule
+from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed, VictimGone
+from kgwe.placement.queue.work import Roster, RunTime, Work
 
 works = st.lists(
     st.builds(

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.mig_card import A30, A100
 from tests.property.test_lifecycle import layouts
 
-from kgwe.model import mig
-from kgwe.sharing import strategy
-from kgwe.sharing.cutcards import Ask, CutCard, Gate, Group
-from kgwe.sharing.rebalance import decide
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig import strategy
+from kgwe.sharing.mig.rebalance import decide
+from kgwe.sharing.mig.types import Ask, CutCard, Gate, Group
 
 
 @st.composite

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plans import Fleet, check_books, grants_of, state
 
-from kgwe.placement.gang_request import GangRequest, Role
-from kgwe.placement.recover import Failure, Outcome, plan_recovery
-from kgwe.placement.running import Running
+from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
+from kgwe.placement.disruption.running import Running
+from kgwe.placement.gang.request import GangRequest, Role
 
 CARDS = 4
 

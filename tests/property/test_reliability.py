@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgwe.model import reliability
-from kgwe.model.reliability import CLEAN, HALF_LIFE_S, MOST, Record, Weight
+from kgwe.model.health import reliability
+from kgwe.model.health.reliability import CLEAN, HALF_LIFE_S, MOST, Record, Weight
 
 weights = st.sampled_from(list(Weight))
 past = st.lists(st.tuples(st.floats(0, 30 * 86_400), weights), max_size=30)

@@ -16,19 +16,20 @@ from hypothesis import strategies as st
 from tests import small_fleet
 
 from kgwe import errors
-from kgwe.apps.scheduler.recordfiles import files
-from kgwe.apps.scheduler.records import Draws, Recorder
-from kgwe.model import domains
-from kgwe.placement import planning
-from kgwe.placement.engine import Decision
-from kgwe.placement.gang_request import GangRequest, Role
-from kgwe.placement.ledger import Ledger
-from kgwe.placement.live import Fleet
-from kgwe.placement.node import Gpus, Node, Request
-from kgwe.placement.planning import Ask, Nearness, Plan, amounts_of
-from kgwe.placement.ranking import Strategy
-from kgwe.placement.shadow import Shadow
-from kgwe.sim import codec, freerows, journal, replay
+from kgwe.apps.scheduler.recording.files import files
+from kgwe.apps.scheduler.recording.recorder import Draws, Recorder
+from kgwe.model.network import domains
+from kgwe.placement.fleet.node import Gpus, Node, Request
+from kgwe.placement.gang.request import GangRequest, Role
+from kgwe.placement.live.fleet import Fleet
+from kgwe.placement.live.ledger import Ledger
+from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Ask, Nearness, Plan, amounts_of
+from kgwe.placement.pod.engine import Decision
+from kgwe.placement.pod.ranking import Strategy
+from kgwe.records import codec, live, rows
+from kgwe.sim import replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +94,7 @@ class Run:
             place.sync(avoid)
         ask = replace(ask, owner=f"w{self.now_s:g}")
         draws = Draws(self.rng)
-        answer = planning.plan(place, ask, rng=draws, explain=False)
+        answer = planner.plan(place, ask, rng=draws, explain=False)
         self.recorder.plan(self.copy, ask, answer, avoid=avoid, draws=draws.said)
         if isinstance(answer, Plan):
             self.ledger.commit(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
@@ -154,7 +155,7 @@ def test_replay_by_the_same_policy_gives_every_recorded_answer(steps: list[Any])
     with tempfile.TemporaryDirectory() as name:
         perform(Run(Path(name)), steps)
         asked = sum(verb in ("plan", "pod") for verb, *_ in steps)
-        outcomes = list(replay.replay(journal.read(files(Path(name)))))
+        outcomes = list(replay.replay(live.read(files(Path(name)))))
         assert [outcome.difference for outcome in outcomes] == [""] * len(outcomes)
         placed = sum(outcome.line.refused is None for outcome in outcomes)
         assert placed <= len(outcomes) <= asked
@@ -174,7 +175,7 @@ def test_an_edited_state_is_noticed(steps: list[Any], data: st.DataObject) -> No
         path = Path(name) / "edited.jsonl"
         path.write_bytes(b"\n".join([msgspec.json.encode(whole), *lines[1:], b""]))
         with pytest.raises(errors.InvariantBroken, match="edited"):
-            list(replay.replay(journal.read([path])))
+            list(replay.replay(live.read([path])))
 
 
 @given(asks())
@@ -198,8 +199,8 @@ def test_what_is_free_is_put_back_bit_for_bit(taken: list[tuple[int, Gpus]], giv
     other = Fleet()
     other.set_nodes(NODES, tree(NODES))
     for number in range(len(NODES)):
-        freerows.put_row(other.snapshot, freerows.row_of(fleet.snapshot, number))
-    assert freerows.Copy.of(fleet.snapshot).differing(other.snapshot) == []
-    assert freerows.digest(fleet.snapshot) == freerows.digest(other.snapshot)
+        rows.put_row(other.snapshot, rows.row_of(fleet.snapshot, number))
+    assert rows.Copy.of(fleet.snapshot).differing(other.snapshot) == []
+    assert rows.digest(fleet.snapshot) == rows.digest(other.snapshot)
     for profile, counts in fleet.snapshot.slices.items():
         assert counts.tolist() == other.snapshot.slices[profile].tolist()

@@ -10,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import small_fleet
 
-from kgwe.placement.node import Gpus
-from kgwe.sim import metrics, policies
+from kgwe.placement.fleet.node import Gpus
 from kgwe.sim.dispatch import Backfill
-from kgwe.sim.faults import Faults
+from kgwe.sim.fleet.faults import Faults
+from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation
+from kgwe.sim.policies import registry
 from kgwe.sim.recording import Fate
-from kgwe.sim.workload import Workload
-from kgwe.sim.world import World
+from kgwe.sim.report import metrics
+from kgwe.sim.traces.workload import Workload
 
 if TYPE_CHECKING:
-    from kgwe.placement.snapshot import Grant
-    from kgwe.sim.workload import Job
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.sim.traces.workload import Job
 
 fleets = st.lists(
     st.builds(
@@ -66,7 +67,7 @@ jobs = st.lists(
 
 # Rates far above any real fleet's: a fault every few minutes.
 faults = st.sampled_from([Faults(), Faults(per_node_month=3000, repair_s=300), Faults(0, 0.5, 300, 200, 300)])
-names = st.sampled_from(sorted(policies.REGISTRY))
+names = st.sampled_from(sorted(registry.REGISTRY))
 backfills = st.sampled_from(list(Backfill))
 
 
@@ -100,7 +101,7 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
     auditor = Auditor()
     options = Options(backfill=backfill, faults=broken, seed=seed)
 
-    run = Simulation(World.of(machines), Workload.of("w", work), policies.find(policy), options, (auditor,)).run()
+    run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), options, (auditor,)).run()
 
     counts = metrics.summarise(policy, run).jobs
     assert counts.finished + counts.running + counts.waiting + counts.impossible == len(work)
@@ -114,7 +115,7 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
 def test_no_job_ends_sooner_than_its_work_takes(machines, work, policy, backfill, broken):
     options = Options(backfill=backfill, faults=broken)
 
-    run = Simulation(World.of(machines), Workload.of("w", work), policies.find(policy), options).run()
+    run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), options).run()
 
     for record in run.records:
         if record.completion_s is not None:
@@ -134,7 +135,7 @@ def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
     shuffler.shuffle(shuffled)
 
     first, second = (
-        Simulation(World.of(machines), Workload.of("w", each), policies.find(policy), options).run()
+        Simulation(World.of(machines), Workload.of("w", each), registry.find(policy), options).run()
         for each in (work, shuffled)
     )
 
@@ -147,7 +148,7 @@ def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
 def test_every_policy_of_a_comparison_meets_the_same_faults(machines, work, broken):
     seen = []
     for policy in ("first-fit", "spread"):
-        run = Simulation(World.of(machines), Workload.of("w", work), policies.find(policy), Options(faults=broken))
+        run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), Options(faults=broken))
         seen.append([fault.event for fault in run._faults.first()])
 
     assert seen[0] == seen[1]

@@ -9,14 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgwe import errors
-from kgwe.model import gpu
-from kgwe.model.mig import parse_placement
-from kgwe.model.wiring import Slot, Wiring
-from kgwe.placement.fit import Fitter, Verdict
-from kgwe.placement.node import CARD_MILLI, Gpus, Node, Request, Shape
-from kgwe.placement.snapshot import Grant, Snapshot, bits
+from kgwe.model.gpu import catalog
+from kgwe.model.gpu.mig import parse_placement
+from kgwe.model.gpu.topology import Slot, Wiring
+from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Request, Shape
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, bits
+from kgwe.placement.pod.fit import Fitter, Verdict
 
-A100 = gpu.find("A100-SXM4-80GB")
+A100 = catalog.find("A100-SXM4-80GB")
 WIRING = Wiring(slots=tuple(Slot(f"00000000:{i:02X}:00.0") for i in range(8)))
 SHAPE = Shape(WIRING, A100.name, A100.memory_mib, str(A100.architecture), A100.geometry)
 assert A100.geometry is not None

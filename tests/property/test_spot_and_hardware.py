@@ -11,18 +11,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests import machines
 
-from kgwe.model import domains
-from kgwe.model.domains import Place, Tree
-from kgwe.placement.bonds import Bonds
-from kgwe.placement.constraints import Constraints
-from kgwe.placement.engine import Decision, Engine
-from kgwe.placement.fit import Fitter, Verdict
-from kgwe.placement.gang import GangPlan, GangPlanner, GangRequest, Hardware, Role, Segment, Strategy
-from kgwe.placement.gang_search import GangSearch
-from kgwe.placement.node import Gpus, Node, Request, Shape, SpotPolicy
-from kgwe.placement.ranking import Strategy as OneStrategy
-from kgwe.placement.snapshot import Grant, Snapshot
-from kgwe.placement.uniformity import ARCH_LABEL
+from kgwe.model.network import domains
+from kgwe.model.network.domains import Place, Tree
+from kgwe.placement.disruption.gang_constraints import Bonds
+from kgwe.placement.fleet.constraints import Constraints
+from kgwe.placement.fleet.hardware_kinds import ARCH_LABEL
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape, SpotPolicy
+from kgwe.placement.fleet.snapshot import Grant, Snapshot
+from kgwe.placement.gang.search import GangSearch
+from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRequest, Hardware, Role, Segment, Strategy
+from kgwe.placement.pod.engine import Decision, Engine
+from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.ranking import Strategy as OneStrategy
 
 LEVELS = ("leaf", "spine")
 CARDS = 4

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import machines
 
-from kgwe.model import bandwidth, topo_text
-from kgwe.model.wiring import Relation, Slot, Wiring
-from kgwe.placement import subset
-from kgwe.placement.node import Preference
+from kgwe.model.gpu import bandwidth, smi_topo
+from kgwe.model.gpu.topology import Relation, Slot, Wiring
+from kgwe.placement.fleet.node import Preference
+from kgwe.placement.gpuset import gpu_tables
 
 Cards = tuple[int, ...]
 
@@ -101,7 +101,7 @@ class Brute:
 
 def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
     brute = Brute(wiring)
-    table = subset.table(wiring, preference, required=required)
+    table = gpu_tables.table(wiring, preference, required=required)
     for mask in range(1 << brute.n):
         free = tuple(card for card in range(brute.n) if mask >> card & 1)
         for count in range(1, brute.n + 1):
@@ -116,7 +116,7 @@ def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
 @pytest.mark.parametrize("name", machines.NAMES)
 def test_the_table_of_every_known_machine_is_optimal(name, preference):
     entry = machines.machine(name)
-    wiring = topo_text.parse(machines.topo_text(entry), model=machines.model(entry))
+    wiring = smi_topo.parse(machines.topo_text(entry), model=machines.model(entry))
     compare(wiring, preference, required=True)
 
 
@@ -155,7 +155,7 @@ def test_the_table_of_any_machine_is_optimal(wiring, preference, required):
 def test_single_cards_never_break_an_intact_island_when_there_is_another_choice(wiring, free):
     brute = Brute(wiring)
     free &= (1 << brute.n) - 1
-    choice = subset.table(wiring).choose(free, 1)
+    choice = gpu_tables.table(wiring).choose(free, 1)
     if choice is None:
         assert not free
         return

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe import errors
-from kgwe.model import nccl_xml, topo_text
+from kgwe.model.gpu import nccl_xml, smi_topo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.model.wiring import Wiring
+    from kgwe.model.gpu.topology import Wiring
 
 TABLE = """\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity
 GPU0\t X \tNV12\tSYS\tPXB\t0-23\t0
@@ -53,14 +53,14 @@ def check(parse: Callable[[str], Wiring], text: str) -> None:
 
 
 def test_the_samples_are_good():
-    assert topo_text.parse(TABLE).matrix()[0] == ["X", "NV12", "SYS"]
+    assert smi_topo.parse(TABLE).matrix()[0] == ["X", "NV12", "SYS"]
     assert nccl_xml.parse(XML).matrix()[0] == ["X", "NV4"]
     assert [nic.name for nic in nccl_xml.parse(XML).nics] == ["mlx5_0"]
 
 
 @given(text=mangled(TABLE))
 def test_a_mangled_table_is_read_or_refused(text):
-    check(topo_text.parse, text)
+    check(smi_topo.parse, text)
 
 
 @given(text=mangled(XML))
@@ -70,5 +70,5 @@ def test_a_mangled_file_is_read_or_refused(text):
 
 @given(text=st.text())
 def test_any_text_is_refused_or_read(text):
-    check(topo_text.parse, text)
+    check(smi_topo.parse, text)
     check(nccl_xml.parse, text)

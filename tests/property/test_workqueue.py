@@ -11,7 +11,7 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kgwe.kube.workqueue import WorkQueue
+from kgwe.kube.client.workqueue import WorkQueue
 
 KEYS = st.sampled_from("abcd")
 # Quarters of a second: exact in binary, so that "due" means the same to the model and to the loop.

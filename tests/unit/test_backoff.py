@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgwe.model import backoff
+from kgwe.model.units import backoff
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe.apps.advisor import judge, main
-from kgwe.apps.whatif import view
-from kgwe.kube.client import KubeClient
+from kgwe.cluster import offline
+from kgwe.kube.client.client import KubeClient
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def advise(
 
 async def _look(kubeconfig: Path | None, namespace: str, top: int) -> Report:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-advisor") as client:
-        return judge.look(await view.read(client), namespace, top)
+        return judge.look(await offline.read(client), namespace, top)
 
 
 async def _watch(kubeconfig: Path | None, address: str, *, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from kgwe.cli import agent_text
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from kgwe.apps.discovery.client import AgentClient
+    from kgwe.agentapi.client import AgentClient
 
 T = TypeVar("T")
 
@@ -123,7 +123,8 @@ def discover(*, output: Output = "table", json: Json = False, nvml_library: str 
         The driver's library; else $KGWE_NVML_LIBRARY, else the one the system finds.
     """
     from kgwe.apps.agent import main as process  # noqa: PLC0415
-    from kgwe.apps.agent import report, settings  # noqa: PLC0415
+    from kgwe.apps.agent import settings  # noqa: PLC0415
+    from kgwe.apps.agent.status import gpunode_status  # noqa: PLC0415
 
     loaded = settings.load(None, {"nvml_library": nvml_library})
 
@@ -135,7 +136,7 @@ def discover(*, output: Output = "table", json: Json = False, nvml_library: str 
             await driver.close()
 
     machine = _run(read())
-    status = report.status(machine)
+    status = gpunode_status.status(machine)
     if json or output == "json":
         _say(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
     elif output == "yaml":
@@ -250,7 +251,7 @@ def list_nodes(
         Seconds without a sign of its agent after which a node is called stale.
     """
     from kgwe.apps.discovery import fleet, freshness  # noqa: PLC0415
-    from kgwe.kube.client import KubeClient  # noqa: PLC0415
+    from kgwe.kube.client.client import KubeClient  # noqa: PLC0415
 
     async def read() -> list[fleet.Row]:
         async with KubeClient.connect(kubeconfig) as client:
@@ -270,8 +271,8 @@ def list_nodes(
 
 
 def _access(cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> Any:
-    from kgwe.apps.agent.tls import Files  # noqa: PLC0415
-    from kgwe.apps.discovery.client import Access  # noqa: PLC0415
+    from kgwe.agentapi.client import Access  # noqa: PLC0415
+    from kgwe.agentapi.tls import Files  # noqa: PLC0415
 
     if not (cert or key or ca):
         return Access(server_name=server_name)
@@ -281,7 +282,7 @@ def _access(cert: Path | None, key: Path | None, ca: Path | None, server_name: s
 
 
 def _client(address: str, cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> AgentClient:
-    from kgwe.apps.discovery.client import AgentClient  # noqa: PLC0415
+    from kgwe.agentapi.client import AgentClient  # noqa: PLC0415
 
     return AgentClient(address, _access(cert, key, ca, server_name))
 

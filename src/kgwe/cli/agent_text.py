@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from kgwe.apps.agent import report
+from kgwe.apps.agent.status import gpunode_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kgwe.apps.discovery.fleet import Row
-    from kgwe.kube.api.gpunode import GPUDevice, GPUNodeStatus
-    from kgwe.model.device import Machine
+    from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNodeStatus
+    from kgwe.model.gpu.driver_data import Machine
     from kgwe.proto import agent_pb2 as pb
 
 _UNKNOWN = "-"
@@ -32,7 +32,7 @@ def machine(found: Machine, status: GPUNodeStatus) -> str:
     parts = [f"{len(status.gpus)} GPUs, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
     cards = [("GPU", "MODEL", "MEMORY", "BUS", "NUMA", "NVLINK", "MIG", "UUID"), *(_card(each) for each in status.gpus)]
     parts.append(columns(cards))
-    matrix = report.wiring(found, status).matrix()
+    matrix = gpunode_status.wiring(found, status).matrix()
     names = [f"GPU{card.index}" for card in found.devices]
     parts.append(columns([("", *names), *((name, *row) for name, row in zip(names, matrix, strict=True))]))
     if status.nics:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from kgwe import errors
-from kgwe.kube import apidocs, crds, schema
+from kgwe.kube.crd import definitions, reference_docs
+
+if TYPE_CHECKING:
+    from kgwe.kube.api import schema
 
 CRD_DIRECTORY = Path("deploy/crds")
 DOCS_DIRECTORY = Path("docs/reference")
@@ -59,7 +62,7 @@ def run(
         yaml, or json for one list of all definitions.
     """
     chosen = _choose(kinds)
-    files = {DOCS_FILE: apidocs.markdown(chosen)} if docs else _definitions(chosen, format)
+    files = {DOCS_FILE: reference_docs.markdown(chosen)} if docs else _definitions(chosen, format)
     if check:
         _check(files, output or (DOCS_DIRECTORY if docs else CRD_DIRECTORY), whole=not kinds and not docs)
     elif output:
@@ -72,12 +75,12 @@ def run(
 
 def _choose(names: tuple[str, ...]) -> list[type[schema.CustomObject]]:
     if not names:
-        return list(crds.KINDS)
+        return list(definitions.KINDS)
     chosen: list[type[schema.CustomObject]] = []
     for name in names:
-        found = [kind for kind in crds.KINDS if name.lower() in _names(kind.definition)]
+        found = [kind for kind in definitions.KINDS if name.lower() in _names(kind.definition)]
         if not found:
-            known = ", ".join(dict.fromkeys(kind.definition.kind for kind in crds.KINDS))
+            known = ", ".join(dict.fromkeys(kind.definition.kind for kind in definitions.KINDS))
             raise errors.Permanent(f"no kind is called {name!r}; there are {known}")
         chosen += [kind for kind in found if kind not in chosen]
     return chosen
@@ -88,11 +91,11 @@ def _names(of: schema.Definition) -> set[str]:
 
 
 def _definitions(kinds: list[type[schema.CustomObject]], form: str) -> dict[str, str]:
-    bodies = [crds.manifest(kind) for kind in kinds]
+    bodies = [definitions.manifest(kind) for kind in kinds]
     if form == "json":
         whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
         return {"crds.json": json.dumps(whole, indent=2, ensure_ascii=False) + "\n"}
-    return {crds.file_name(body): crds.to_yaml(body) for body in bodies}
+    return {definitions.file_name(body): definitions.to_yaml(body) for body in bodies}
 
 
 def _write(files: dict[str, str], directory: Path) -> None:

@@ -13,12 +13,13 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
-from kgwe.kube.client import KubeClient
-from kgwe.local import demo, demo_screen, progress
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.demo import demo, screen
+from kgwe.local.host import progress
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.cluster.cluster import LocalCluster
 
 ONCE = "KGWE_RUN_ONCE"
 
@@ -111,7 +112,7 @@ class _Demo:
 async def _screen(view: demo.View, name: str, metrics: str, started: float) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            live.update(demo_screen.render(view, name=name, metrics=metrics, started=started), refresh=True)
+            live.update(screen.render(view, name=name, metrics=metrics, started=started), refresh=True)
             await asyncio.sleep(0.5)
 
 

@@ -13,10 +13,11 @@ from cyclopts import App, Parameter
 
 from kgwe import errors
 from kgwe.apps.whatif import explain as app_explain
-from kgwe.apps.whatif import limited, view, words
+from kgwe.apps.whatif import limited, words
 from kgwe.apps.whatif.explanation import Explanation
-from kgwe.kube import resources
-from kgwe.kube.client import Forbidden, KubeClient
+from kgwe.cluster import offline
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import Forbidden, KubeClient
 from kgwe.telemetry import logs
 
 app = App(
@@ -109,9 +110,9 @@ async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-explain") as client:
         where = asked.namespace or client.namespace
         try:
-            seen = await view.read(client)
-        except view.Unseen:
-            seen = await view.read_namespace(client, where)
+            seen = await offline.read(client)
+        except offline.Unseen:
+            seen = await offline.read_namespace(client, where)
         try:
             subject = app_explain.find(seen, asked.name, where, asked.kind, asked.group)
         except errors.NotFound as exc:
@@ -123,7 +124,7 @@ async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
             raise errors.NotFound(f"{exc} ({'; '.join(seen.warnings)})") from exc
         if not seen.namespace:
             return app_explain.explain(seen, subject)
-        happened, problem = await limited.events(view.read_only(client), subject)
+        happened, problem = await limited.events(offline.read_only(client), subject)
         seen.warnings += (problem,) if problem else ()
         return limited.explain_limited(seen, subject, happened)
 
@@ -131,7 +132,7 @@ async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
 async def _ended(client: KubeClient, name: str, namespace: str) -> Explanation | None:
     """A pod that has ended is in no view of what is held."""
     try:
-        pod = await view.read_only(client).get(resources.POD, name, namespace)
+        pod = await offline.read_only(client).get(resources.POD, name, namespace)
     except (errors.NotFound, Forbidden):
         return None
     phase = pod.status.phase

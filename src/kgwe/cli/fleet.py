@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from kgwe.hardware import dcgm
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.local import exporter, faults, fleet, gpunodes, models, progress
-from kgwe.local.cluster import LocalCluster
-from kgwe.local.simulator import Simulator
-from kgwe.model import amounts, inventory
-from kgwe.model.counting import counted
-from kgwe.model.health_xids import look_up
+from kgwe.hardware.dcgm import metrics as dcgm
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import LocalCluster
+from kgwe.local.fleet import apply as fleet
+from kgwe.local.fleet import exporter, faults, gpunodes, models
+from kgwe.local.fleet.simulator import Simulator
+from kgwe.local.host import progress
+from kgwe.model.health.xids import look_up
+from kgwe.model.simfleet import inventory
+from kgwe.model.units import amounts
+from kgwe.model.units.counting import counted
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:

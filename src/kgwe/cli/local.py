@@ -13,15 +13,17 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe.errors import KgweError, NotFound
-from kgwe.local import binaries, build, components, logs, paths, progress, startup, status
-from kgwe.local.cluster import ClusterOptions, LocalCluster
-from kgwe.local.supervisor import Supervisor
+from kgwe.local.cluster import components, logs, startup, status
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
+from kgwe.local.cluster.supervisor import Supervisor
+from kgwe.local.host import paths, progress
+from kgwe.local.toolchain import binaries, build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgwe.local.processes import ProcessRecord
-    from kgwe.local.status import ClusterStatus, ComponentStatus
+    from kgwe.local.cluster.status import ClusterStatus, ComponentStatus
+    from kgwe.local.host.processes import ProcessRecord
 
 app = App(
     name="local",

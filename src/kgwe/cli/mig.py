@@ -11,13 +11,13 @@ from cyclopts import App
 from kgwe.apps.mig import main as process
 from kgwe.apps.mig import settings
 from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
 
 app = App(
     name="mig",

@@ -14,9 +14,10 @@ from rich.table import Table
 
 from kgwe import errors
 from kgwe.apps.scheduler.main import load_choosers
-from kgwe.apps.scheduler.recordfiles import files
-from kgwe.kube import timestamp
-from kgwe.sim import journal, replay
+from kgwe.apps.scheduler.recording.files import files
+from kgwe.kube.api import timestamp
+from kgwe.records import live
+from kgwe.sim import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,9 +66,7 @@ def replay_(
     json
         Print one JSON object.
     """
-    outcomes = replay.replay(
-        journal.read(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since)
-    )
+    outcomes = replay.replay(live.read(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since))
     return _compare(outcomes, policy, show, as_json=json) if policy else _verify(outcomes, as_json=json)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from kgwe.apps.scheduler import keys, settings
 from kgwe.apps.scheduler import main as process
-from kgwe.apps.scheduler.signing import Signer
+from kgwe.apps.scheduler import settings, signing_key
 from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
-from kgwe.kube import scheduler_configuration
-from kgwe.kube.client import KubeClient
+from kgwe.cluster.workload.signatures import Signer
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.translate import scheduler_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,12 +100,8 @@ def config(
     ignorable
         Place GPU pods without KGWE while it does not answer; gangs may then start in halves.
     """
-    tls = (
-        scheduler_configuration.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
-    )
-    content = scheduler_configuration.text(
-        url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig
-    )
+    tls = scheduler_config.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
+    content = scheduler_config.text(url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig)
     print(content, end="")  # noqa: T201 - the output of the command
 
 
@@ -124,12 +120,12 @@ def rotate_key(*, kubeconfig: flags.Kubeconfig = None, namespace: str = "kgwe-sy
         Where the scheduler keeps its Lease and its key.
     """
     asyncio.run(_rotate(kubeconfig, namespace))
-    print(f"Secret {namespace}/{keys.NAME} has a new key; all replicas follow within half a minute")  # noqa: T201
+    print(f"Secret {namespace}/{signing_key.NAME} has a new key; all replicas follow within half a minute")  # noqa: T201
 
 
 async def _rotate(kubeconfig: Path | None, namespace: str) -> None:
     async with KubeClient.connect(kubeconfig) as client:
-        await keys.Keys(client, Signer(), namespace).rotate()
+        await signing_key.Keys(client, Signer(), namespace).rotate()
 
 
 def run(file: Path | None, kubeconfig: Path | None, **overrides: Any) -> None:

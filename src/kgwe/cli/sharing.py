@@ -11,8 +11,8 @@ import yaml
 from cyclopts import App, Parameter
 
 from kgwe import errors
-from kgwe.hardware import mps_control
-from kgwe.model import amounts
+from kgwe.hardware.mps import control
+from kgwe.model.units import amounts
 from kgwe.sharing import timeslicing
 from kgwe.sharing.mps import Client, client_environment
 from kgwe.sharing.timeslicing import Method, Sharing
@@ -132,8 +132,8 @@ def client(
     output
         yaml or json.
     """
-    mps_control.check_unit(directory, uuid)
-    pipe = str(mps_control.Places(directory, uuid).pipe)
+    control.check_unit(directory, uuid)
+    pipe = str(control.Places(directory, uuid).pipe)
     environment = client_environment(uuid, pipe, Client("", threads, memory))
     part = {
         "spec": {

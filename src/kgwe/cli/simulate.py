@@ -14,37 +14,30 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kgwe import errors
-from kgwe.local import models
-from kgwe.model import inventory
-from kgwe.placement.node import CARD_MILLI
-from kgwe.sim import (
-    fleets,
-    generate,
-    journal,
-    loaders,
-    openb,
-    page,
-    policies,
-    prices,
-    records,
-    report,
-    sensitivity,
-    study,
-)
+from kgwe.local.fleet import models
+from kgwe.model.simfleet import inventory
+from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.records import live, simulated
 from kgwe.sim.dispatch import Backfill
-from kgwe.sim.faults import Faults
+from kgwe.sim.fleet import fleets, prices
+from kgwe.sim.fleet.faults import Faults
+from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options
-from kgwe.sim.world import World
+from kgwe.sim.policies import registry
+from kgwe.sim.report import compare as study
+from kgwe.sim.report import html_page as page
+from kgwe.sim.report import report, sensitivity
+from kgwe.sim.traces import generate, loaders, openb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
-    from kgwe.placement.node import Node
+    from kgwe.placement.fleet.node import Node
+    from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.packing.fleet import NodeSpec
-    from kgwe.placement.snapshot import Grant
     from kgwe.sim.loop import Simulation, Watcher
-    from kgwe.sim.workload import Job, Workload
+    from kgwe.sim.traces.workload import Job, Workload
 
 #: stands for the nodes of the openb trace where a fleet model is named
 OPENB = "openb"
@@ -54,7 +47,7 @@ _WIDEST = 1000
 # The trace asks for hardly more than its own 1,213 nodes have, and most pods are short: a tenth of them can be filled.
 _OPENB_NODES = 120
 
-_POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in policies.REGISTRY.items())
+_POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in registry.REGISTRY.items())
 _MIXES = "\n".join(f"  {name:<16} {mix.summary}" for name, mix in generate.MIXES.items())
 
 app = App(
@@ -192,10 +185,10 @@ def simulate(
 
 def _policies(policy: str, compare: str) -> list[str]:
     if compare == "all":
-        return list(policies.REGISTRY)
+        return list(registry.REGISTRY)
     names = [name.strip() for name in compare.split(",") if name.strip()] or [policy]
     for name in names:
-        policies.find(name)
+        registry.find(name)
     return list(dict.fromkeys(names))
 
 
@@ -270,10 +263,10 @@ class _Chosen:
             return generate.generate(mix, jobs=jobs, cards=cards, seed=seed, load=load)
         if self.format == "openb":
             return loaders.read_openb(self.trace, cards=cards, load=load, any_model=self.fleet != OPENB)
-        if self.format == "records" and journal.is_journal(self.trace):
-            return journal.workload(self.trace.stem, journal.read([self.trace]))
+        if self.format == "records" and live.is_journal(self.trace):
+            return live.workload(self.trace.stem, live.read([self.trace]))
         if self.format == "records":
-            return records.workload(self.trace.stem, records.read(self.trace))
+            return simulated.workload(self.trace.stem, simulated.read(self.trace))
         return loaders.read_philly(self.trace)
 
 
@@ -292,7 +285,7 @@ def _recording(path: Path | None) -> Iterator[tuple[Watcher, ...]]:
         yield ()
         return
     with _opened(path) as file:
-        yield (records.Writer(file),)
+        yield (simulated.Writer(file),)
 
 
 def _opened(path: Path) -> BinaryIO:

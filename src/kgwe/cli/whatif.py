@@ -12,20 +12,22 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, view, words
+from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.scenario import Scenario, WhatIf
-from kgwe.kube import manifests, timestamp
-from kgwe.kube.api import core
-from kgwe.kube.client import KubeClient
-from kgwe.local import gpunodes, models
-from kgwe.model import domain_labels, inventory
+from kgwe.cluster import offline
+from kgwe.kube.api import core, timestamp
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.fleet import gpunodes, models
+from kgwe.model.simfleet import inventory
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kgwe.apps.whatif.view import View
-    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.cluster.offline import View
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.model.network import domain_labels
 
 app = App(
     name="--from-cluster",
@@ -87,7 +89,7 @@ def whatif(
     async def ask() -> WhatIf:
         async with KubeClient.connect(kubeconfig, field_manager="kgwe-simulate") as client:
             where = namespace or client.namespace
-            scenario = Scenario(await view.read(client))
+            scenario = Scenario(await offline.read(client))
             for name in remove_node or ():
                 scenario.remove_node(name)
             for number, text in enumerate(add_nodes or ()):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgwe.model.device import Event, Instance, Machine, Reading
+    from kgwe.model.gpu.driver_data import Event, Instance, Machine, Reading
 
 
 class GpuDriver(Protocol):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kgwe.model.device import Device, Machine
+    from kgwe.model.gpu.driver_data import Device, Machine
 
 THREAD_PERCENTAGE: Final = 25
 MAX_CLIENTS: Final = 8

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from kgwe import errors
-from kgwe.model import amounts
+from kgwe.model.units import amounts
 from kgwe.sharing.mps import HARDWARE_CLIENTS
 
 if TYPE_CHECKING:

@@ -18,16 +18,16 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kgwe.placement.fit import Verdict
+from kgwe.placement.pod.fit import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kgwe.placement.snapshot import Grant
-    from kgwe.sim.policies import Policy
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.policies.registry import Policy
+    from kgwe.sim.traces.workload import Job
     from kgwe.sim.waiting import Waiting
-    from kgwe.sim.workload import Job
-    from kgwe.sim.world import World
 
 
 class Backfill(enum.StrEnum):

@@ -17,22 +17,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.node import CARD_MILLI
-from kgwe.sim import sensitivity, spread
+from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.sim.dispatch import Backfill, Dispatcher, Run
 from kgwe.sim.events import Agenda, Event, Kind
-from kgwe.sim.faults import Faults, FaultStreams
+from kgwe.sim.fleet import locality
+from kgwe.sim.fleet.faults import Faults, FaultStreams
 from kgwe.sim.recording import Fate, JobRecord, Recorder
+from kgwe.sim.report import sensitivity
 from kgwe.sim.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Protocol
 
-    from kgwe.placement.snapshot import Grant
-    from kgwe.sim.policies import PolicyFactory
-    from kgwe.sim.workload import Job, Workload
-    from kgwe.sim.world import World
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.policies.registry import PolicyFactory
+    from kgwe.sim.traces.workload import Job, Workload
 
     class Watcher(Protocol):
         """Told what happens, while it happens."""
@@ -100,7 +101,7 @@ class Simulation:
         self._agenda = Agenda()
         # Work left of each job, in seconds of its best placement.
         self._left_s = [job.duration_s for job in workload.jobs]
-        self._fewest: dict[tuple[object, int], spread.Spread] = {}
+        self._fewest: dict[tuple[object, int], locality.Spread] = {}
         self._ends: list[tuple[float, int]] = []
         self._holders: dict[int, set[int]] = {}
 
@@ -133,7 +134,7 @@ class Simulation:
         for number, job in enumerate(self.workload.jobs):
             if job.kind not in fits:
                 fits[job.kind] = self._policy.place(job) is not None
-                self._fewest[job.kind] = spread.fewest(self.world, job)
+                self._fewest[job.kind] = locality.fewest(self.world, job)
             if fits[job.kind]:
                 self._agenda.add(Event(job.arrival_s, Kind.ARRIVAL, number))
             else:
@@ -181,7 +182,7 @@ class Simulation:
         self._agenda.add(Event(run.end_s, Kind.END, number, record.starts))
 
     def _note_start(self, record: JobRecord, grants: tuple[Grant, ...]) -> None:
-        found, best = spread.of(self.world, grants), self._fewest[record.job.kind]
+        found, best = locality.of(self.world, grants), self._fewest[record.job.kind]
         record.fate = Fate.RUNNING
         record.starts += 1
         if record.first_start_s is None:
@@ -192,10 +193,10 @@ class Simulation:
 
     def _end_at(self, number: int, grants: tuple[Grant, ...]) -> float:
         job = self.workload.jobs[number]
-        slower = self._slowdown(job, spread.of(self.world, grants)) if job.model else 1.0
+        slower = self._slowdown(job, locality.of(self.world, grants)) if job.model else 1.0
         return self.recorder.now_s + self._left_s[number] * slower
 
-    def _slowdown(self, job: Job, found: spread.Spread) -> float:
+    def _slowdown(self, job: Job, found: locality.Spread) -> float:
         best = self._fewest[job.kind]
         return sensitivity.slowdown(self.options.slowdowns, job.model, found=found, best=best)
 

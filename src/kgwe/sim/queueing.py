@@ -1,4 +1,4 @@
-"""The scheduler's own queue in simulated time: `kgwe.placement.queue_pass` decides who starts, not a model of it.
+"""The scheduler's own queue in simulated time: `kgwe.placement.queue.cycle` decides who starts, not a model of it.
 
     Options(dispatcher=dispatcher(Rule.BACKFILL, by_kind(workload)))
 
@@ -14,33 +14,33 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from kgwe.placement.backfill import Holds, Rule, Settings
-from kgwe.placement.engine import Engine
-from kgwe.placement.eta import Estimator
-from kgwe.placement.gang import GangPlanner
-from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.outlook import Outlook
-from kgwe.placement.parking import RoomFreed
-from kgwe.placement.queue import Queue
-from kgwe.placement.queue_pass import Failed, run_pass
-from kgwe.placement.queue_planner import FleetPlanner
-from kgwe.placement.work import Occupant, Roster, RunTime, Work, milli_of
-from kgwe.sim import generate
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.planning.gang_planner import GangPlanner
+from kgwe.placement.pod.engine import Engine
+from kgwe.placement.queue.cycle import Failed, run_pass
+from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.eta import Estimator
+from kgwe.placement.queue.fleet_planner import FleetPlanner
+from kgwe.placement.queue.queue import Queue
+from kgwe.placement.queue.reservations import Holds, Rule, Settings
+from kgwe.placement.queue.unschedulable import RoomFreed
+from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
 from kgwe.sim.dispatch import Dispatcher
+from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation
-from kgwe.sim.workload import Job, Workload
-from kgwe.sim.world import World
+from kgwe.sim.traces import generate
+from kgwe.sim.traces.workload import Job, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kgwe.placement.eta import Eta
-    from kgwe.placement.node import Node
-    from kgwe.placement.queue_planner import Place
-    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.fleet.node import Node
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.queue.eta import Eta
+    from kgwe.placement.queue.fleet_planner import Place
     from kgwe.sim.dispatch import Backfill, Run
-    from kgwe.sim.policies import Policy
+    from kgwe.sim.policies.registry import Policy
     from kgwe.sim.recording import JobRecord
     from kgwe.sim.waiting import Waiting
 

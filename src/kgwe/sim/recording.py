@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from kgwe.placement.node import Request
+    from kgwe.placement.fleet.node import Request
+    from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.traces.workload import Job, Workload
     from kgwe.sim.waiting import Waiting
-    from kgwe.sim.workload import Job, Workload
-    from kgwe.sim.world import World
 
 #: the fine grid ends after this many times the time in which jobs arrive; what is left is a few long jobs
 FINE_UNTIL = 1.5

@@ -16,30 +16,31 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.placement import planning
-from kgwe.placement.engine import Engine
-from kgwe.placement.fit import Fitter
-from kgwe.placement.gang import DomainWeights, GangPlanner
-from kgwe.placement.ranking import Strategy
-from kgwe.placement.score import Weights
-from kgwe.placement.snapshot import Snapshot
-from kgwe.sim import codec, freerows, journal
-from kgwe.sim.journal import Decision, Nodes, Whole
+from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.gang_planner import DomainWeights, GangPlanner
+from kgwe.placement.pod.engine import Engine
+from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.ranking import Strategy
+from kgwe.placement.pod.score import Weights
+from kgwe.records import codec, live
+from kgwe.records import rows as freerows
+from kgwe.records.live import Decision, Nodes, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from kgwe.model.domains import Tree
-    from kgwe.placement.node import Node
-    from kgwe.placement.planning import Ask
-    from kgwe.placement.strategies import Choosers
-    from kgwe.sim.freerows import Row
-    from kgwe.sim.journal import Answer, Line, No
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.fleet.node import Node
+    from kgwe.placement.planning.custom_strategies import Choosers
+    from kgwe.placement.planning.planner import Ask
+    from kgwe.records.live import Answer, Line, No
+    from kgwe.records.rows import Row
 
 #: strategies that a decision may be taken again by
-POLICIES: Final = tuple(sorted({*planning.GANG_STRATEGIES} - {""}))
+POLICIES: Final = tuple(sorted({*planner.GANG_STRATEGIES} - {""}))
 
 
 class Scene:
@@ -57,7 +58,7 @@ class Scene:
     @classmethod
     def of(cls, line: Whole) -> Scene:
         weights = codec.restored(Weights, line.weights or {}), codec.restored(DomainWeights, line.domain_weights or {})
-        scene = cls(journal.nodes_of(line), codec.tree_of(line.tree), weights)
+        scene = cls(live.nodes_of(line), codec.tree_of(line.tree), weights)
         scene.put(line.rows)
         return scene
 
@@ -72,7 +73,7 @@ class Scene:
 
     def after(self, line: Nodes) -> Scene:
         """The scene once these nodes have come, changed or gone."""
-        changed = {node.name: node for node in journal.nodes_of(line)}
+        changed = {node.name: node for node in live.nodes_of(line)}
         gone = {*line.gone, *changed}
         kept = [node for node in self.snapshot.nodes if node.name not in gone]
         listed = sorted([*kept, *changed.values()], key=lambda node: node.name)
@@ -166,14 +167,14 @@ def _check(scene: Scene, digest: str, where: str) -> None:
 
 
 def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
-    ask = journal.ask_of(line)
+    ask = live.ask_of(line)
     asked = under(ask, policy) if policy else ask
     if line.by == "extender" and not policy:
         answer = _pod(scene, asked, line)
     else:
         with scene.without(line.avoid if line.among is None else _others(scene, line.among)):
-            found = planning.plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
-        answer = journal.answer_of(found)
+            found = planner.plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
+        answer = live.answer_of(found)
     leaves = (scene.leaves(seat.node for seat in line.seats), scene.leaves(seat.node for seat in answer.seats))
     return Outcome(where, line, ask, answer, leaves, _difference(line.answer, answer))
 
@@ -187,14 +188,14 @@ def _pod(scene: Scene, ask: Ask, line: Decision) -> Answer:
     rng = np.random.default_rng(line.draws[0]) if line.draws else None
     index = scene.snapshot.index
     among = None if line.among is None else np.array([index[name] for name in line.among if name in index], np.intp)
-    return journal.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, among=among))
+    return live.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, among=among))
 
 
 def under(ask: Ask, policy: str) -> Ask:
     """The same ask, placed by another strategy."""
     if policy not in POLICIES:
         raise errors.Permanent(f"no policy {policy!r}; the policies are {', '.join(POLICIES)}")
-    strategy = planning.GANG_STRATEGIES[policy]
+    strategy = planner.GANG_STRATEGIES[policy]
     gang = None if ask.gang is None else replace(ask.gang, strategy=strategy)
     return replace(ask, strategy=policy, gang=gang, first=None)
 

@@ -10,7 +10,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kgwe.sim.workload import Job
+    from kgwe.sim.traces.workload import Job
 
     _Kind = tuple[object, int]
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.local import agents, fleet, models
-from kgwe.local.agents import AgentMachine
-from kgwe.local.cluster import ClusterOptions, LocalCluster
-from kgwe.model import inventory
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
+from kgwe.local.fleet import agents, apply, models
+from kgwe.local.fleet.agents import AgentMachine
+from kgwe.model.simfleet import inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
 
 MIXED = models.load("mixed")
 NODES = 16
@@ -75,7 +75,7 @@ def agent_cluster(cluster_root: Path) -> Iterator[LocalCluster]:
 async def bed(agent_cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[AgentBed]:
     async with KubeClient.connect(agent_cluster.kubeconfig) as client:
         await agents.install(client)
-        await fleet.apply_fleet(client, MIXED, NODES)
+        await apply.apply_fleet(client, MIXED, NODES)
         made = AgentBed(agent_cluster, client, agents.kubeconfig(agent_cluster), tmp_path)
         try:
             yield made

@@ -13,18 +13,21 @@ from tests.integration.agent.conftest import QUICK, AgentBed
 from tests.unit.agent.test_hardware import named_alike
 
 from kgwe import errors
+from kgwe.agentapi.client import AgentClient
 from kgwe.apps.discovery import fleet as discovery
-from kgwe.apps.discovery.client import AgentClient
 from kgwe.apps.discovery.freshness import Freshness, judge
-from kgwe.kube import manifests, resources
-from kgwe.kube.client import KubeClient
-from kgwe.local import assets, components, gpunodes, kubeconfig
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster import components, kubeconfig
+from kgwe.local.fleet import gpunodes
+from kgwe.local.host import assets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kgwe.kube.api.gpunode import GPUNode
-    from kgwe.local.agents import AgentMachine
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.local.fleet.agents import AgentMachine
 
 pytestmark = pytest.mark.cluster
 

@@ -15,27 +15,27 @@ import pytest
 from tests.unit.agent import bed as memory
 from tests.unit.agent.test_hardware import named_alike
 
-from kgwe.apps.agent import report
+from kgwe.agentapi.client import Access
 from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
+from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery import freshness
-from kgwe.apps.discovery.client import Access
 from kgwe.apps.discovery.live import LiveFleet
-from kgwe.bench import apiwrites
-from kgwe.hardware.nvml import NvmlDriver
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.local import agents, fleet, models
-from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.bench.cluster import apiwrites
+from kgwe.hardware.nvml.driver import NvmlDriver
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
+from kgwe.local.fleet import agents, apply, models
 from kgwe.local.nvml.hardware import Hardware
-from kgwe.model import inventory
+from kgwe.model.simfleet import inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from kgwe.hardware.driver import GpuDriver
-    from kgwe.model.inventory import FleetNode
+    from kgwe.model.simfleet.inventory import FleetNode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -99,7 +99,7 @@ async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: L
     nodes = list(inventory.expand(MIXED, NODES))
     async with KubeClient.connect(many_cluster.kubeconfig) as client:
         await agents.install(client)
-        await fleet.apply_fleet(client, MIXED, NODES)
+        await apply.apply_fleet(client, MIXED, NODES)
         before, began = await writes(many_cluster), time.monotonic()
         async with running(agents.kubeconfig(many_cluster), nodes, tmp_path) as started:
             async with asyncio.timeout(300):
@@ -113,7 +113,7 @@ async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: L
             assert after["gpunodes"] - before.get("gpunodes", 0) == NODES
             assert NODES <= after["gpunodes/status"] - before["gpunodes/status"] <= NODES * 1.2
 
-            expected = {node.name: report.status(memory.machine(node)) for node in nodes}
+            expected = {node.name: gpunode_status.status(memory.machine(node)) for node in nodes}
             for each in seen:
                 gpus = named_alike(msgspec.structs.replace(each.node.status, nics=())).gpus
                 told = [(card.uuid, card.pcie, card.nvlink, card.mig) for card in gpus]

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 from prometheus_client import parser
 
-from kgwe.kube.informer import Informer
-from kgwe.local import exporter, gpupods, models
-from kgwe.local.simulator import Simulator
+from kgwe.kube.client.informer import Informer
+from kgwe.local.fleet import exporter, gpupods, models
+from kgwe.local.fleet.simulator import Simulator
 from kgwe.telemetry import http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from kgwe.kube import resources
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.api import resources
+    from kgwe.kube.client.client import KubeClient
 
 MIXED = models.load("mixed")
 NODES = 16

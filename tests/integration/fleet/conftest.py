@@ -10,9 +10,9 @@ import pytest
 from tests.integration.fleet.bed import MIXED, NODES
 
 from kgwe import errors
-from kgwe.kube.client import KubeClient
-from kgwe.local import faults, fleet, gpupods
-from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
+from kgwe.local.fleet import apply, faults, gpupods
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -33,7 +33,7 @@ def fleet_cluster(cluster_root: Path) -> Iterator[LocalCluster]:
 @pytest.fixture
 async def client(fleet_cluster: LocalCluster) -> AsyncIterator[KubeClient]:
     async with KubeClient.connect(fleet_cluster.kubeconfig) as connected:
-        await fleet.apply_fleet(connected, MIXED, NODES)
+        await apply.apply_fleet(connected, MIXED, NODES)
         yield connected
         await faults.clear(connected)
         for pod in await connected.list(gpupods.GPU_PODS, "default"):

@@ -9,13 +9,13 @@ import httpx2
 import pytest
 
 from kgwe.cli.main import main
-from kgwe.local import exporter
+from kgwe.local.fleet import exporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.cluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 

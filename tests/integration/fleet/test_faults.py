@@ -8,8 +8,8 @@ import pytest
 from tests.integration.fleet.bed import MIXED, NODES, exporting, pods_of, run_pod, until, watching
 
 from kgwe import errors
-from kgwe.kube import resources
-from kgwe.local import faults, fleet
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply, faults
 
 pytestmark = pytest.mark.cluster
 
@@ -21,19 +21,19 @@ async def test_a_node_that_is_down_stays_down_until_cleared(client):
         node = await until(
             nodes, "h100-0000", lambda node: any(t.key.endswith("unreachable") for t in node.spec.taints)
         )
-        assert not fleet.is_ready(node)
+        assert not apply.is_ready(node)
         assert (await metrics.get("/nodes/h100-0000/metrics")).status_code == 503
         assert "h100-0000" not in {
             s.labels["Hostname"] for s in await metrics.samples("/metrics", "DCGM_FI_DEV_GPU_TEMP")
         }
         # Neither a second apply nor anything kwok does brings it back.
-        await fleet.apply_fleet(client, MIXED, NODES)
-        assert not fleet.is_ready(await client.get(resources.NODE, "h100-0000"))
+        await apply.apply_fleet(client, MIXED, NODES)
+        assert not apply.is_ready(await client.get(resources.NODE, "h100-0000"))
         assert [fault.node for fault in await faults.list_faults(client)] == ["h100-0000"]
         assert await faults.clear(client, "h100-0000") == ["h100-0000"]
-        await until(nodes, "h100-0000", lambda node: fleet.is_open(node) and not node.spec.taints)
+        await until(nodes, "h100-0000", lambda node: apply.is_open(node) and not node.spec.taints)
         pod = await client.get(resources.POD, name, "default")
-        assert (pod.status.phase, fleet.NODE_FAULT_ANNOTATION in pod.metadata.annotations) == ("Running", False)
+        assert (pod.status.phase, apply.NODE_FAULT_ANNOTATION in pod.metadata.annotations) == ("Running", False)
 
 
 async def test_an_xid_takes_the_card_out_of_service_until_cleared(client):
@@ -50,8 +50,8 @@ async def test_an_xid_takes_the_card_out_of_service_until_cleared(client):
         samples = await metrics.until(path, "DCGM_FI_DEV_GPU_UTIL", lambda found: len(pods_of(found)) == 1)
         assert pods_of(samples) == {1: pod}
 
-        outcome = await fleet.apply_fleet(client, MIXED, NODES)
-        assert outcome.counts[fleet.Verdict.UNCHANGED] == NODES
+        outcome = await apply.apply_fleet(client, MIXED, NODES)
+        assert outcome.counts[apply.Verdict.UNCHANGED] == NODES
         await faults.clear(client)
         assert (await client.get(resources.NODE, "h100-0001")).status.allocatable["nvidia.com/gpu"] == "8"
         assert (await client.get(resources.GPU_NODE, "h100-0001")).status.healthyGPUs == 8

@@ -8,9 +8,9 @@ import json
 import pytest
 from tests.integration.fleet.bed import MIXED, NODES, exporting, pods_of, run_pod, until, watching
 
-from kgwe.kube import resources
-from kgwe.local import gpupods
-from kgwe.model import inventory
+from kgwe.kube.api import resources
+from kgwe.local.fleet import gpupods
+from kgwe.model.simfleet import inventory
 
 pytestmark = pytest.mark.cluster
 

@@ -6,7 +6,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
-from kgwe.kube.resources import Resource
+from kgwe.kube.api.resources import Resource
 from kgwe.proto import kubernetes_pb2
 
 

@@ -23,15 +23,15 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from kgwe.kube.client import KubeClient
-from kgwe.local import components
-from kgwe.local.cluster import ClusterOptions, LocalCluster
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster import components
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from kgwe.kube.informer import Change, Informer
+    from kgwe.kube.client.informer import Change, Informer
 
 _counter = itertools.count(1)
 

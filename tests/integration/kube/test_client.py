@@ -14,12 +14,14 @@ import uvloop
 import yaml
 
 from kgwe import errors
-from kgwe.kube import client as kube_client
-from kgwe.kube import manifests, resources, translate
+from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
-from kgwe.kube.client import KubeClient, retry_conflict
-from kgwe.kube.informer import Informer
-from kgwe.kube.resources import Resource
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client import client as kube_client
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient, retry_conflict
+from kgwe.kube.client.informer import Informer
+from kgwe.kube.translate import podspec
 
 pytestmark = pytest.mark.cluster
 
@@ -289,6 +291,6 @@ async def test_every_quantity_the_server_stores_can_be_counted_with(client, name
             except errors.Permanent:
                 continue  # the server would not store it either
             stored = kube_client._decode(reply, resources.POD.type, path)
-            assert translate.requested(stored.spec)["pods"] == 1
+            assert podspec.requested(stored.spec)["pods"] == 1
             read += 1
     assert read > 50

@@ -9,19 +9,19 @@ import pytest
 import pytest_asyncio
 
 from kgwe import errors
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
 from kgwe.kube.dialects import Gang, Groups, Levels, gang_request, kinds, membership, missing, readable, served
-from kgwe.kube.informer import Informer
-from kgwe.local.cluster import service_account_kubeconfig
-from kgwe.model.domain_labels import TOPOGRAPH
-from kgwe.placement.node import Gpus, Request
+from kgwe.local.cluster.cluster import service_account_kubeconfig
+from kgwe.model.network.domain_labels import TOPOGRAPH
+from kgwe.placement.fleet.node import Gpus, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.cluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 

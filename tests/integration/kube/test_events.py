@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta
-from kgwe.kube.events import Event, EventRecorder
-from kgwe.kube.resources import Resource
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client.events import Event, EventRecorder
 
 pytestmark = pytest.mark.cluster
 

@@ -12,12 +12,12 @@ from tests.integration.kube import configmaps
 from tests.integration.kube.configmaps import ConfigMap
 
 from kgwe import errors
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Informer
-from kgwe.kube.resources import Resource
-from kgwe.local.cluster import service_account_kubeconfig
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.local.cluster.cluster import service_account_kubeconfig
 
 pytestmark = pytest.mark.cluster
 

@@ -14,15 +14,15 @@ import pytest_asyncio
 from tests.integration.kube import configmaps
 
 from kgwe import errors
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Informer
-from kgwe.local import certificates, components
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.local.cluster import certificates, components
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.local.cluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 

@@ -8,12 +8,12 @@ import collections
 import msgspec
 import pytest
 
-from kgwe.bench import informer as informer_bench
 from kgwe.bench import report
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Informer
-from kgwe.local.progress import Silent
+from kgwe.bench.nodes import informer as informer_bench
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.local.host.progress import Silent
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kgwe.kube import resources
-from kgwe.kube.lease import LeaderElector, LeaseTimes
+from kgwe.kube.api import resources
+from kgwe.kube.client.lease import LeaderElector, LeaseTimes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.client.client import KubeClient
 
 pytestmark = pytest.mark.cluster
 

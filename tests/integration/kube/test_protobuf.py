@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.integration.kube.manypods import CLAIMS, MANY, STATUS
 
-from kgwe.kube import resources
-from kgwe.kube.client import STRATEGIC_MERGE_PATCH, KubeClient
-from kgwe.kube.codec import PROTOBUF
-from kgwe.kube.informer import Informer
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH, KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.kube.transport.codec import PROTOBUF
 
 pytestmark = pytest.mark.cluster
 

@@ -9,15 +9,17 @@ import pytest
 from tests.integration.kube.manypods import GATE, MANY
 
 from kgwe import errors
-from kgwe.apps.scheduler import seater, seating
-from kgwe.kube import protobuf_patch, resources
-from kgwe.kube.informer import Informer
-from kgwe.kube.resources import Resource
-from kgwe.kube.rewriting import Rewriter
-from kgwe.placement.live import Holding
+from kgwe.apps.scheduler.pods import pinner
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client.informer import Informer
+from kgwe.kube.client.replace import Rewriter
+from kgwe.kube.transport import protobuf_patch
+from kgwe.placement.live.fleet import Holding
 
 if TYPE_CHECKING:
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.client.client import KubeClient
 
 pytestmark = pytest.mark.cluster
 
@@ -26,7 +28,7 @@ GATED = [manifest for manifest in MANY if GATE in manifest["spec"].get("scheduli
 
 
 def seat(pod: Any) -> dict[str, Any]:
-    return seater.seated(pod, "owner", 1, Holding("n1", cards=0xF0))
+    return pinner.seated(pod, "owner", 1, Holding("n1", cards=0xF0))
 
 
 def comparable(pod: dict[str, Any], name: str) -> dict[str, Any]:
@@ -56,7 +58,7 @@ async def twins(client: KubeClient, namespace: str, manifest: dict[str, Any]) ->
 
 
 async def known(client: KubeClient, namespace: str, watching: Any) -> Informer[Any]:
-    informer = Informer(client, resources.POD, namespace=namespace, keep=seating.is_gated)
+    informer = Informer(client, resources.POD, namespace=namespace, keep=placement_annotations.is_gated)
     async with watching(informer) as seen:
         await seen.synced()
     return informer
@@ -76,7 +78,7 @@ async def test_nothing_but_its_place_changes_in_a_pod(client, namespace, watchin
     assert pods.replaced == 1
     replaced = await client.get(WHOLE, ours, namespace)
     assert comparable(replaced, ours) == comparable(await client.get(WHOLE, theirs, namespace), theirs)
-    assert replaced["metadata"]["annotations"][seating.SEAT_ANNOTATION] == "owner/1"
+    assert replaced["metadata"]["annotations"][placement_annotations.SEAT_ANNOTATION] == "owner/1"
     assert GATE not in replaced["spec"].get("schedulingGates", [])
     assert replaced["metadata"]["uid"] == before["metadata"]["uid"]
 
@@ -94,8 +96,8 @@ async def test_what_somebody_wrote_meanwhile_is_kept(client, namespace, watching
     assert pods.replaced == 0
     after = await client.get(resources.POD, name, namespace)
     assert after.metadata.labels == {"new": "yes"}
-    assert after.metadata.annotations[seating.SEAT_ANNOTATION] == "owner/1"
-    assert not seating.is_gated(after)
+    assert after.metadata.annotations[placement_annotations.SEAT_ANNOTATION] == "owner/1"
+    assert not placement_annotations.is_gated(after)
 
 
 async def test_a_namesake_is_not_given_the_place_of_another(client, namespace, watching):
@@ -112,4 +114,4 @@ async def test_a_namesake_is_not_given_the_place_of_another(client, namespace, w
     with pytest.raises(errors.KgweError):
         await Rewriter(client, resources.POD, informer.bytes_of).merge(pod, seat(pod))
 
-    assert seating.is_gated(await client.get(resources.POD, name, namespace))
+    assert placement_annotations.is_gated(await client.get(resources.POD, name, namespace))

@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from kgwe import errors
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Informer
-from kgwe.kube.resources import Resource
-from kgwe.local import components
+from kgwe.kube.api import resources
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.local.cluster import components
 
 pytestmark = pytest.mark.cluster
 

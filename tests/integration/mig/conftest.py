@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kgwe import errors
-from kgwe.kube import manifests, resources
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Informer
-from kgwe.local import agents, assets, fleet, install, models, ports
-from kgwe.local.agents import AgentMachine
-from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
-from kgwe.local.simulator import Simulator
-from kgwe.model import amounts, inventory
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.demo import install
+from kgwe.local.fleet import agents, apply, models
+from kgwe.local.fleet.agents import AgentMachine
+from kgwe.local.fleet.simulator import Simulator
+from kgwe.local.host import assets, ports
+from kgwe.model.simfleet import inventory
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -212,4 +216,4 @@ async def _clear(bed: MigBed) -> None:
     for pod in list(bed.pods.store.values()):
         with contextlib.suppress(errors.NotFound):
             await bed.client.delete(resources.POD, pod.metadata.name, pod.metadata.namespace, grace_s=0)
-    await fleet.apply_fleet(bed.client, FLEET, 0)
+    await apply.apply_fleet(bed.client, FLEET, 0)

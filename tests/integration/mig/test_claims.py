@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.integration.mig.conftest import FLEET
 
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 from kgwe.kube.api.resource import MIG_CLASS
-from kgwe.local import fleet
+from kgwe.local.fleet import apply
 
 if TYPE_CHECKING:
     from tests.integration.mig.conftest import MigBed
@@ -34,7 +34,7 @@ async def claiming_pod(bed: MigBed, name: str, profile: str) -> None:
 
 
 async def test_claims_that_no_slice_serves_are_cut_for(bed: MigBed) -> None:
-    await fleet.apply_fleet(bed.client, FLEET, 4, dra=True)
+    await apply.apply_fleet(bed.client, FLEET, 4, dra=True)
     await bed.strategy("pool", nodeSelector=ON_CUT, profileDistribution=BUILT, allowDynamicReconfig=True)
     await bed.until(lambda: bed.ready("pool") == "Applied")
     wants = {"mig": {"profile": "7g.80gb", "count": 1}}

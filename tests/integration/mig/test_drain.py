@@ -11,8 +11,8 @@ from tests.integration.mig.conftest import FLEET, QUICK_AGENT
 from tests.kubelet import Kubelet
 
 from kgwe.apps.mig.drains import ANNOTATION
-from kgwe.kube import resources
-from kgwe.local import agents, fleet
+from kgwe.kube.api import resources
+from kgwe.local.fleet import agents, apply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.integration.mig.conftest import MigBed
 
     from kgwe.kube.api import core
-    from kgwe.kube.informer import Change
+    from kgwe.kube.client.informer import Change
 
 AS_BUILT = "3g.40gb@0 2g.20gb@4 1g.10gb@6"
 CUT = "a100-mig-0000"
@@ -60,7 +60,7 @@ async def kubelet_of(bed: MigBed, node: str) -> AsyncIterator[str]:
 
 
 async def test_a_pod_that_consents_makes_way_and_the_others_are_not_touched(bed: MigBed) -> None:
-    await fleet.apply_fleet(bed.client, FLEET, 4)
+    await apply.apply_fleet(bed.client, FLEET, 4)
     async with kubelet_of(bed, CUT) as root:
         machine = bed.agent(CUT, host_root=root, kubelet_folder="/", **PLUGIN)
         await bed.until(lambda: CUT in bed.gpu_nodes.store and bed.gpu_nodes.store[CUT].spec.source == "Agent")

@@ -9,8 +9,8 @@ from tests import kubelet as stand_in
 from tests.integration.mig.conftest import FLEET
 from tests.kubelet import Kubelet, Refused
 
-from kgwe.kube import resources
-from kgwe.local import fleet
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply
 
 if TYPE_CHECKING:
     from tests.integration.mig.conftest import MigBed
@@ -21,7 +21,7 @@ SMALL, MIDDLE, WIDE = (f"nvidia.com/mig-{name}" for name in ("1g.10gb", "2g.20gb
 
 
 async def test_a_slice_that_a_pod_was_given_is_not_cut_and_one_to_be_cut_is_not_given(bed: MigBed) -> None:
-    await fleet.apply_fleet(bed.client, FLEET, 4)
+    await apply.apply_fleet(bed.client, FLEET, 4)
     with stand_in.folder() as root:
         kubelet = Kubelet(root)
         await kubelet.start()

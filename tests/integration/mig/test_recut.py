@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integration.mig.conftest import FLEET, QUICK_AGENT
 
-from kgwe.kube import resources
-from kgwe.local import agents, fleet
-from kgwe.model import mig
+from kgwe.kube.api import resources
+from kgwe.local.fleet import agents, apply
+from kgwe.model.gpu import mig
 
 if TYPE_CHECKING:
     from tests.integration.mig.conftest import MigBed
@@ -22,7 +22,7 @@ ON_CUT = {"gpu-autoscaler.io/node-pool": "a100-mig"}
 
 
 async def test_a_real_agent_cuts_for_work_that_waits_and_neighbours_keep_running(bed: MigBed) -> None:
-    await fleet.apply_fleet(bed.client, FLEET, 4)
+    await apply.apply_fleet(bed.client, FLEET, 4)
     machine = bed.agent(CUT)
     await bed.until(lambda: CUT in bed.gpu_nodes.store and bed.gpu_nodes.store[CUT].spec.source == "Agent")
     await bed.strategy("pool", nodeSelector=ON_CUT, profileDistribution=BUILT, allowDynamicReconfig=True)
@@ -64,7 +64,7 @@ async def test_a_new_node_that_is_to_be_cut_is_given_to_nobody_whole(bed: MigBed
     await bed.until(lambda: bed.phase(whole) == "Pending" and bed.phase(slices) == "Pending")
     held: list[str] = []
     bed.pods.on_change(lambda change: held.append(change.key) if change.new and "whole" in change.key else None)
-    await fleet.apply_fleet(bed.client, FLEET, 2)
+    await apply.apply_fleet(bed.client, FLEET, 2)
     await bed.until(lambda: bed.phase(slices) == "Running")
     await bed.until(lambda: bed.ready("all") == "Applied")
     assert {cut for node in bed.gpu_nodes.store for cut in bed.cuts(node)} == {"7g.80gb@0"}
@@ -79,7 +79,7 @@ async def test_a_new_node_that_is_to_be_cut_is_given_to_nobody_whole(bed: MigBed
 async def test_waves_of_work_on_64_nodes_are_all_cut_for(bed: MigBed) -> None:
     """Whole cards to begin with; each wave asks for what the one before left no room for."""
     geometry = mig.GEOMETRIES["A100-80GB"]
-    await fleet.apply_fleet(bed.client, FLEET, 64)
+    await apply.apply_fleet(bed.client, FLEET, 64)
     await bed.strategy(
         "all", profileDistribution={"1g.10gb": 1.0}, allowDynamicReconfig=True, gpuSelector={"model": "A100"}
     )

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx2
 import pytest
 
-from kgwe.apps.scheduler import jobs
-from kgwe.kube import resources, translate
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Informer
-from kgwe.local import ports
-from kgwe.model import amounts
+from kgwe.cluster.workload import manifests
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Informer
+from kgwe.kube.translate import podspec
+from kgwe.local.host import ports
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.kube.resources import Resource
-    from kgwe.local.cluster import LocalCluster
+    from kgwe.kube.api.resources import Resource
+    from kgwe.local.cluster.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[3]
 KINDS: dict[str, Resource[Any]] = {
@@ -102,8 +103,8 @@ class Bed:
         self._replicas: list[Replica] = []
         self._changed = asyncio.Event()
         self.workloads: dict[str, Informer[Any]] = {group: Informer(client, kind) for group, kind in KINDS.items()}
-        self.jobs = Informer(client, resources.JOB, label_selector=jobs.SELECTOR)
-        self.deployments = Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR)
+        self.jobs = Informer(client, resources.JOB, label_selector=manifests.SELECTOR)
+        self.deployments = Informer(client, resources.DEPLOYMENT, label_selector=manifests.SELECTOR)
         self.pods = Informer(client, resources.POD)
         self.nodes = Informer(client, resources.NODE)
         #: (uid, phase) in the order they were seen
@@ -154,7 +155,7 @@ class Bed:
         await self.client.apply(resources.NODE, {"metadata": meta})
         status = {"status": {"capacity": offers, "allocatable": offers}}
         await self.client.patch(resources.NODE, name, status, subresource="status")
-        await self.until(lambda: name in self.nodes.store and translate.is_ready(self.nodes.store[name]))
+        await self.until(lambda: name in self.nodes.store and podspec.is_ready(self.nodes.store[name]))
 
     async def remove_nodes(self) -> None:
         for name in list(self.nodes.store):
@@ -196,7 +197,7 @@ class Bed:
 
     def jobs_of(self, workload: Any) -> list[Any]:
         uid = workload.metadata.uid
-        return [job for job in self.jobs.store.values() if job.metadata.labels.get(jobs.UID_LABEL) == uid]
+        return [job for job in self.jobs.store.values() if job.metadata.labels.get(manifests.UID_LABEL) == uid]
 
     async def until(self, true: Callable[[], Any], timeout_s: float = 30) -> None:
         """Return when `true()` is, looked at after every change the API server reports."""
@@ -222,8 +223,8 @@ class Bed:
         """Node -> GPUs that its non-terminal pods hold."""
         held: dict[str, int] = {}
         for pod in self.pods.store.values():
-            if pod.spec.nodeName and not translate.is_terminal(pod):
-                gpus = translate.requested(pod.spec).get(amounts.GPU, 0)
+            if pod.spec.nodeName and not podspec.is_terminal(pod):
+                gpus = podspec.requested(pod.spec).get(amounts.GPU, 0)
                 held[pod.spec.nodeName] = held.get(pod.spec.nodeName, 0) + gpus
         return held
 

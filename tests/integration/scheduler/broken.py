@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tests.integration.scheduler.bed import kgwe
 
-from kgwe.apps.scheduler import seating
-from kgwe.kube import resources
-from kgwe.local import faults, fleet
-from kgwe.model import amounts, inventory
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply, faults
+from kgwe.model.simfleet import inventory
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -39,7 +40,7 @@ def pods_of(bed: Bed, workload: Any) -> dict[int, Any]:
     """Rank -> pod that is not on its way out."""
     job = bed.jobs_of(workload)
     return {
-        int(pod.metadata.annotations.get(seating.INDEX_ANNOTATION, "0")): pod
+        int(pod.metadata.annotations.get(placement_annotations.INDEX_ANNOTATION, "0")): pod
         for pod in bed.pods.store.values()
         if job
         and pod.metadata.controller is not None
@@ -53,7 +54,7 @@ def where(bed: Bed, workload: Any) -> dict[int, str]:
     return {
         rank: pod.spec.nodeName
         for rank, pod in sorted(pods_of(bed, workload).items())
-        if pod.status.phase == "Running" and fleet.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
+        if pod.status.phase == "Running" and apply.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
     }
 
 
@@ -111,7 +112,7 @@ def foreign(name: str, pods: int, gpus: int = 8, **said: str) -> dict[str, Any]:
         "spec": {
             "restartPolicy": "Never",
             "containers": [container],
-            "schedulingGates": [{"name": seating.GATE}],
+            "schedulingGates": [{"name": placement_annotations.GATE}],
         },
     }
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -131,10 +132,10 @@ def foreign(name: str, pods: int, gpus: int = 8, **said: str) -> dict[str, Any]:
 def members(bed: Bed, name: str) -> dict[int, Any]:
     """Rank -> pod of a Job of others that runs."""
     return {
-        int(pod.metadata.annotations[seating.INDEX_ANNOTATION]): pod
+        int(pod.metadata.annotations[placement_annotations.INDEX_ANNOTATION]): pod
         for pod in bed.pods.store.values()
         if pod.metadata.labels.get("app") == name
         and pod.status.phase == "Running"
         and pod.metadata.deletionTimestamp is None
-        and fleet.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
+        and apply.NODE_FAULT_ANNOTATION not in pod.metadata.annotations
     }

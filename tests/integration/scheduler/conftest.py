@@ -12,17 +12,19 @@ from tests.integration.scheduler.bed import KINDS, Bed
 from tests.integration.scheduler.pods import Live, gang, pod
 
 from kgwe import errors
-from kgwe.kube import resources
-from kgwe.kube.client import KubeClient
-from kgwe.local import extender, install, ports
-from kgwe.local.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
-from kgwe.local.components import NO_FEATURES
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster import extender
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.cluster.components import NO_FEATURES
+from kgwe.local.demo import install
+from kgwe.local.host import ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from kgwe.kube.informer import Informer
+    from kgwe.kube.client.informer import Informer
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING, Any, Final
 
-from kgwe.model import amounts
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     import random

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import msgspec
 
-from kgwe.apps.scheduler import seating
-from kgwe.kube import resources, translate
-from kgwe.local import extender
-from kgwe.model import amounts, inventory
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.translate import podspec
+from kgwe.local.cluster import extender
+from kgwe.model.simfleet import inventory
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed, Replica
@@ -95,7 +97,7 @@ class Live:
     def overbooked(self) -> dict[str, int]:
         """Nodes whose pods hold more GPUs than they have."""
         held = self.bed.gpus_bound()
-        offered = {name: translate.offered(node).get(amounts.GPU, 0) for name, node in self.bed.nodes.store.items()}
+        offered = {name: podspec.offered(node).get(amounts.GPU, 0) for name, node in self.bed.nodes.store.items()}
         return {name: count for name, count in held.items() if count > offered.get(name, 0)}
 
     def leaves(self, prefix: str) -> set[str]:
@@ -119,7 +121,7 @@ def pod(
 ) -> dict[str, Any]:
     wants = {amounts.GPU: str(gpus)} if gpus else {}
     container = {"name": "main", "image": "example.com/work:1", "resources": {"limits": wants}}
-    gates = {"schedulingGates": [{"name": seating.GATE}]} if gated else {}
+    gates = {"schedulingGates": [{"name": placement_annotations.GATE}]} if gated else {}
     said = {"kgwe.nvidia.io/simulated-duration": "1h", **(annotations or {})}
     return {
         "metadata": {"name": name, "annotations": said, "labels": labels or {}},

@@ -7,10 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
-from kgwe.kube import manifests, resources
-from kgwe.kube.client import KubeClient
-from kgwe.local.cluster import service_account_kubeconfig
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 NAMESPACE = "tenant"
 SEAT = {
-    seating.SEAT_ANNOTATION: "gang:tenant/kgwe.nvidia.io/forged/0",
-    seating.CARDS_ANNOTATION: "ff",
-    seating.SIGNATURE_ANNOTATION: "00000000.00000000000000000000000000000000.n1",
+    placement_annotations.SEAT_ANNOTATION: "gang:tenant/kgwe.nvidia.io/forged/0",
+    placement_annotations.CARDS_ANNOTATION: "ff",
+    placement_annotations.SIGNATURE_ANNOTATION: "00000000.00000000000000000000000000000000.n1",
 }
 
 
@@ -85,11 +86,11 @@ def forged_pod(name: str, node: str, number: int, size: int) -> dict[str, Any]:
         "kgwe.nvidia.io/gang": "forged",
         "kgwe.nvidia.io/gang-size": str(size),
         **SEAT,
-        seating.SEAT_ANNOTATION: f"gang:{NAMESPACE}/kgwe.nvidia.io/forged/{number}",
+        placement_annotations.SEAT_ANNOTATION: f"gang:{NAMESPACE}/kgwe.nvidia.io/forged/{number}",
     }
     body = template(8, **notes)
-    seating.pin(body["spec"], node)
-    body["spec"]["schedulingGates"] = [{"name": seating.GATE}]
+    placement_annotations.pin(body["spec"], node)
+    body["spec"]["schedulingGates"] = [{"name": placement_annotations.GATE}]
     body["metadata"]["name"] = name
     return body
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integration.scheduler.pods import pod
 
-from kgwe.apps.scheduler import seating
-from kgwe.kube import resources
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -32,7 +32,7 @@ async def gates(bed: Bed, body: dict[str, Any]) -> list[str]:
     ],
 )
 async def test_a_pod_that_names_a_gang_waits_behind_the_gate(bed: Bed, said: dict[str, Any]):
-    assert await gates(bed, pod("member", 1, **said)) == [seating.GATE]
+    assert await gates(bed, pod("member", 1, **said)) == [placement_annotations.GATE]
 
 
 async def test_other_gates_stay_and_ours_is_added_once(bed: Bed):
@@ -40,9 +40,9 @@ async def test_other_gates_stay_and_ours_is_added_once(bed: Bed):
 
     assert await gates(bed, pod("first", 1, schedulingGates=[{"name": "example.com/mine"}], **said)) == [
         "example.com/mine",
-        seating.GATE,
+        placement_annotations.GATE,
     ]
-    assert await gates(bed, pod("second", 1, gated=True, **said)) == [seating.GATE]
+    assert await gates(bed, pod("second", 1, gated=True, **said)) == [placement_annotations.GATE]
 
 
 @pytest.mark.parametrize(

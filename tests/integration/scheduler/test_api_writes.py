@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.integration.scheduler.bed import kgwe
 
-from kgwe.bench import apiwrites
+from kgwe.bench.cluster import apiwrites
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -12,13 +12,13 @@ from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.test_api_writes import count
 
 from kgwe import errors
-from kgwe.apps.scheduler.jobs import UID_LABEL
-from kgwe.kube import resources
+from kgwe.cluster.workload.manifests import UID_LABEL
+from kgwe.kube.api import resources
 from kgwe.kube.api.resource import DRIVER, GPU_CLASS
-from kgwe.kube.deviceslices import DeviceSlices
-from kgwe.kube.informer import Informer
-from kgwe.local import deviceslices, faults, fleet, models
-from kgwe.model import places
+from kgwe.kube.client.informer import Informer
+from kgwe.kube.translate.resource_slices import DeviceSlices
+from kgwe.local.fleet import apply, faults, models, resource_slices
+from kgwe.model.devices import assignment
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
 
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
-    from kgwe.kube.informer import Change
+    from kgwe.kube.client.informer import Change
 
 NODES = 4
 
@@ -79,7 +79,7 @@ class Claims:
 
 @pytest.fixture
 async def claims(bed: Bed) -> AsyncIterator[Claims]:
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), NODES, dra=True)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), NODES, dra=True)
     made = Claims(bed)
     tasks = [asyncio.create_task(made.slices.run()), asyncio.create_task(made.claims.run())]
     await made.slices.synced.wait()
@@ -88,7 +88,7 @@ async def claims(bed: Bed) -> AsyncIterator[Claims]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 0)
 
 
 def dra(name: str, gpus: int, **spec: Any) -> dict[str, Any]:
@@ -172,7 +172,7 @@ async def test_each_rank_of_a_gang_has_its_own_cards_also_where_ranks_share_a_no
 
 async def test_cards_that_others_claim_are_not_planned(bed: Bed, claims: Claims):
     await bed.controller()
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
     request = {"name": "any", "exactly": {"deviceClassName": GPU_CLASS, "allocationMode": "ExactCount", "count": 3}}
     body = {"metadata": {"name": "theirs"}, "spec": {"devices": {"requests": [request]}}}
     await bed.client.create(resources.RESOURCE_CLAIM, body, "default")
@@ -197,9 +197,9 @@ async def test_cards_that_others_claim_are_not_planned(bed: Bed, claims: Claims)
 
 
 async def test_a_node_with_slices_and_nothing_else_runs_what_claims_and_nothing_else(bed: Bed, claims: Claims):
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 0)
     await bed.node("bare", gpus=0)
-    await deviceslices.bring_classes(bed.client)
+    await resource_slices.bring_classes(bed.client)
     described = [
         {
             "name": f"gpu-{number}",
@@ -264,7 +264,7 @@ async def located(bed: Bed, uuid: str) -> tuple[str, int]:
 
 
 async def test_slices_are_claimed_by_their_uuids_too(bed: Bed, claims: Claims):
-    await fleet.apply_fleet(bed.client, models.load("hgx-a100"), 4, dra=True)
+    await apply.apply_fleet(bed.client, models.load("hgx-a100"), 4, dra=True)
     await bed.controller()
     body = dra("slices", 1)
     body["spec"]["gpuRequirements"] = {"mig": {"profile": "2g.20gb", "count": 3}}
@@ -317,7 +317,7 @@ def claim_writes(writes: Counter[str]) -> int:
 
 async def test_pods_of_a_deployment_claim_the_cards_of_their_seats_and_so_do_their_successors(bed: Bed, claims: Claims):
     await bed.controller()
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 1, dra=True)
     workload = await bed.submit(dra("serve", 6, gpusPerPod=2, workloadType="Inference"))
     await bed.until(lambda: is_served(bed, claims, workload), 60)
     gone = next(iter(pods_of(bed, workload)))
@@ -334,7 +334,7 @@ def pods_of(bed: Bed, workload: Any) -> list[Any]:
 def is_served(bed: Bed, claims: Claims, workload: Any) -> bool:
     """Whether three pods run, each on the cards it was told, and all of these are different."""
     pods = pods_of(bed, workload)
-    told = {each.metadata.uid: places.planned(each.metadata.annotations).numbers for each in pods}
+    told = {each.metadata.uid: assignment.planned(each.metadata.annotations).numbers for each in pods}
     had = {
         claim.metadata.controller.uid: tuple(sorted(int(each.device.removeprefix("gpu-")) for each in claim.gpus))
         for claim in claims.of(workload)

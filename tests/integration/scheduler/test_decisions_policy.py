@@ -9,8 +9,8 @@ from tests.integration.scheduler import tenants
 from tests.integration.scheduler.bed import kgwe
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
-from kgwe.kube import resources
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.integration.scheduler.bed import Bed
 
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.client.client import KubeClient
 
 DENIED = "only KGWE writes"
 
@@ -52,7 +52,9 @@ async def test_a_tenants_template_carries_no_decision(tenant: KubeClient, kind: 
         await create(tenant, path, forged)
     with pytest.raises(errors.Permanent, match=DENIED):
         await create(
-            tenant, path, {**honest, "metadata": {"name": "w", "annotations": {seating.PLAN_ANNOTATION: "n1=ff"}}}
+            tenant,
+            path,
+            {**honest, "metadata": {"name": "w", "annotations": {placement_annotations.PLAN_ANNOTATION: "n1=ff"}}},
         )
 
 
@@ -62,7 +64,7 @@ async def test_decisions_are_not_added_to_what_is_there_already(tenant: KubeClie
     await tenant.request("POST", path, body=body)
     name = body["metadata"]["name"]
     for forged in (
-        {"metadata": {"annotations": {seating.PLAN_ANNOTATION: "n1=ff"}}},
+        {"metadata": {"annotations": {placement_annotations.PLAN_ANNOTATION: "n1=ff"}}},
         {"spec": {"template": {"metadata": {"annotations": tenants.SEAT}}}},
     ):
         with pytest.raises(errors.Permanent, match=DENIED):
@@ -75,14 +77,14 @@ async def test_decisions_are_not_added_to_what_is_there_already(tenant: KubeClie
 async def test_only_kgwe_removes_the_gate(bed: Bed, tenant: KubeClient):
     body = tenants.template(1)
     body["metadata"]["name"] = "gated"
-    body["spec"]["schedulingGates"] = [{"name": seating.GATE}, {"name": "example.com/mine"}]
+    body["spec"]["schedulingGates"] = [{"name": placement_annotations.GATE}, {"name": "example.com/mine"}]
     made = await tenant.create(resources.POD, body, tenants.NAMESPACE)
     await bed.until(lambda: made.metadata.key in bed.pods.store)
     with pytest.raises(errors.Permanent, match=DENIED):
         await tenant.patch(resources.POD, "gated", {"spec": {"schedulingGates": []}}, tenants.NAMESPACE)
-    ours_stays = {"spec": {"schedulingGates": [{"name": seating.GATE}]}}
+    ours_stays = {"spec": {"schedulingGates": [{"name": placement_annotations.GATE}]}}
     changed = await tenant.patch(resources.POD, "gated", ours_stays, tenants.NAMESPACE)
-    assert [gate.name for gate in changed.spec.schedulingGates] == [seating.GATE]
+    assert [gate.name for gate in changed.spec.schedulingGates] == [placement_annotations.GATE]
 
 
 async def test_users_work_with_what_kgwe_made(bed: Bed, tenant: KubeClient):
@@ -94,13 +96,13 @@ async def test_users_work_with_what_kgwe_made(bed: Bed, tenant: KubeClient):
     await bed.until_phase(workload, "Running")
     (job,) = bed.jobs_of(workload)
     pods = [pod for pod in bed.pods.store.values() if pod.metadata.namespace == tenants.NAMESPACE]
-    assert all(seating.SIGNATURE_ANNOTATION in pod.metadata.annotations for pod in pods)
+    assert all(placement_annotations.SIGNATURE_ANNOTATION in pod.metadata.annotations for pod in pods)
 
     label: dict[str, Any] = {"metadata": {"labels": {"team": "a"}, "annotations": {"example.com/note": "mine"}}}
     await tenant.patch(resources.JOB, job.metadata.name, label, tenants.NAMESPACE)
     await tenant.patch(resources.POD, pods[0].metadata.name, label, tenants.NAMESPACE)
     for forged in ("gang:tenant/x/0", None):
-        change = {"metadata": {"annotations": {seating.SEAT_ANNOTATION: forged}}}
+        change = {"metadata": {"annotations": {placement_annotations.SEAT_ANNOTATION: forged}}}
         with pytest.raises(errors.Permanent, match=DENIED):
             await tenant.patch(resources.POD, pods[0].metadata.name, change, tenants.NAMESPACE)
     await tenant.delete(resources.JOB, job.metadata.name, tenants.NAMESPACE)

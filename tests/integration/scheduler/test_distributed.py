@@ -10,10 +10,10 @@ import yaml
 from tests.integration.scheduler.bed import condition, kgwe
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, seating
-from kgwe.kube import resources
-from kgwe.local import fleet, models
-from kgwe.model import amounts
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply, models
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -31,11 +31,14 @@ async def racks(bed: Bed, **leaves: int) -> None:
 def pods_of(bed: Bed, workload: Any) -> list[Any]:
     """Pods of the Job or Deployment that is there now, by rank."""
     uid = workload.metadata.uid
-    mine = [pod for pod in bed.pods.store.values() if pod.metadata.labels.get(jobs.UID_LABEL) == uid]
+    mine = [pod for pod in bed.pods.store.values() if pod.metadata.labels.get(manifests.UID_LABEL) == uid]
     running = {job.metadata.uid for job in bed.jobs_of(workload) if job.metadata.deletionTimestamp is None}
     made_by = {pod.metadata.uid: pod.metadata.controller for pod in mine}
     mine = [pod for pod in mine if (by := made_by[pod.metadata.uid]) and (by.kind == "ReplicaSet" or by.uid in running)]
-    return sorted(mine, key=lambda pod: (pod.metadata.annotations.get(seating.INDEX_ANNOTATION, ""), pod.metadata.name))
+    return sorted(
+        mine,
+        key=lambda pod: (pod.metadata.annotations.get(placement_annotations.INDEX_ANNOTATION, ""), pod.metadata.name),
+    )
 
 
 def nodes_of(bed: Bed, workload: Any) -> list[str]:
@@ -51,7 +54,7 @@ async def read(bed: Bed, resource: Any, name: str) -> dict[str, Any]:
 class TestGangs:
     async def test_sixteen_gpus_on_nodes_of_eight_are_two_pods_on_one_leaf(self, bed: Bed):
         """On nodes of the fleet model, so that cards have names and wiring is known."""
-        await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 8)
+        await apply.apply_fleet(bed.client, models.load("dgx-h100"), 8)
         await bed.controller()
         workload = await bed.submit(kgwe("big", 16, distributedConfig={"strategy": "FSDP", "worldSize": 16}))
         running = await bed.until_phase(workload, "Running")
@@ -92,10 +95,10 @@ class TestGangs:
 
         await bed.delete(workload)
         await bed.until(lambda: not bed.jobs_of(workload) and not bed.gpus_bound())
-        await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
+        await apply.apply_fleet(bed.client, models.load("dgx-h100"), 0)
 
     async def test_a_whole_nvl72_rack_is_one_workload(self, bed: Bed):
-        await fleet.apply_fleet(bed.client, models.load("gb200-nvl72"), 18)
+        await apply.apply_fleet(bed.client, models.load("gb200-nvl72"), 18)
         await bed.controller()
         workload = await bed.submit(kgwe("rack", 72))
         running = await bed.until_phase(workload, "Running", timeout_s=60)
@@ -104,7 +107,7 @@ class TestGangs:
         assert sorted(bed.gpus_bound().values()) == [4] * 18
         await bed.delete(workload)
         await bed.until(lambda: not bed.jobs_of(workload) and not bed.gpus_bound())
-        await fleet.apply_fleet(bed.client, models.load("gb200-nvl72"), 0)
+        await apply.apply_fleet(bed.client, models.load("gb200-nvl72"), 0)
 
     async def test_gpus_per_pod_are_as_given_and_ranks_are_neighbours(self, bed: Bed):
         await racks(bed, a=1, b=2)
@@ -160,7 +163,7 @@ class TestGangs:
         await bed.until(lambda: len(pods_of(bed, workload)) == 2)
         (job,) = bed.jobs_of(workload)
         first.kill()
-        assert all(seating.is_gated(pod) for pod in pods_of(bed, workload))
+        assert all(placement_annotations.is_gated(pod) for pod in pods_of(bed, workload))
         await set_pod_verbs(bed, role, role["verbs"])
 
         await bed.controller()
@@ -174,16 +177,18 @@ class TestGangs:
         await bed.controller()
         # No scheduler of that name: the pods are seated and never bound.
         workload = await bed.submit(kgwe("w", 16, pod={"schedulerName": "nobody"}))
-        await bed.until(lambda: pods_of(bed, workload) and not any(map(seating.is_gated, pods_of(bed, workload))))
-        planned = {seating.pinned_to(pod.spec) for pod in pods_of(bed, workload)}
+        await bed.until(
+            lambda: pods_of(bed, workload) and not any(map(placement_annotations.is_gated, pods_of(bed, workload)))
+        )
+        planned = {placement_annotations.pinned_to(pod.spec) for pod in pods_of(bed, workload)}
         (job,) = bed.jobs_of(workload)
 
         await bed.client.delete(resources.NODE, min(planned))
 
         await bed.until(lambda: [j.metadata.uid for j in bed.jobs_of(workload)] not in ([], [job.metadata.uid]))
         await bed.until(lambda: len(pods_of(bed, workload)) == 2)
-        await bed.until(lambda: not any(map(seating.is_gated, pods_of(bed, workload))))
-        again = {seating.pinned_to(pod.spec) for pod in pods_of(bed, workload)}
+        await bed.until(lambda: not any(map(placement_annotations.is_gated, pods_of(bed, workload))))
+        again = {placement_annotations.pinned_to(pod.spec) for pod in pods_of(bed, workload)}
         assert len(again) == 2
         assert min(planned) not in again
 
@@ -205,7 +210,11 @@ class TestGangs:
         workload = await bed.submit(kgwe("w", 16))
         await bed.until_phase(workload, "Running")
         (job,) = bed.jobs_of(workload)
-        gone = {"metadata": {"annotations": {seating.PLAN_ANNOTATION: None, jobs.DETAILS_ANNOTATION: None}}}
+        gone = {
+            "metadata": {
+                "annotations": {placement_annotations.PLAN_ANNOTATION: None, manifests.DETAILS_ANNOTATION: None}
+            }
+        }
         await bed.client.patch(resources.JOB, job.metadata.name, gone, "default")
 
         victim = pods_of(bed, workload)[1]
@@ -282,7 +291,7 @@ class TestInference:
         await bed.until(lambda: not gone & {pod.metadata.uid for pod in pods_of(bed, workload)})
 
         await bed.until(lambda: sorted(nodes_of(bed, workload)) == before, timeout_s=60)
-        seats = [pod.metadata.annotations[seating.SEAT_ANNOTATION] for pod in pods_of(bed, workload)]
+        seats = [pod.metadata.annotations[placement_annotations.SEAT_ANNOTATION] for pod in pods_of(bed, workload)]
         assert len(set(seats)) == 4
 
 
@@ -316,7 +325,7 @@ spec:
 
 
 async def test_the_documented_training_job_runs_as_it_is_written(bed: Bed):
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 2)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 2)
     # Looks better to anybody who does not ask how its GPUs are wired.
     await bed.node("unknown", 8, labels={"nvidia.com/gpu.memory": "81559"})
     await bed.client.apply(resources.NAMESPACE, {"metadata": {"name": "ml-team"}})
@@ -332,4 +341,4 @@ async def test_the_documented_training_job_runs_as_it_is_written(bed: Bed):
     assert running.status.domain == f"node/{running.status.scheduledNode}"
     await bed.delete(workload)
     await bed.until(lambda: bed.now(workload) is None)
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 0)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 0)

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 from tests.integration.scheduler.pods import pod
 
-from kgwe.kube import resources
-from kgwe.local import certificates
+from kgwe.kube.api import resources
+from kgwe.local.cluster import certificates
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.pods import Live

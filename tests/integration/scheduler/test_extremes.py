@@ -17,8 +17,8 @@ from tests.integration.scheduler.extremes import NODES, Extremes
 from tests.integration.scheduler.pods import gang, pod
 
 from kgwe import errors
-from kgwe.kube import resources
-from kgwe.model import amounts
+from kgwe.kube.api import resources
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed, Replica

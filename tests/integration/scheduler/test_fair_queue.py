@@ -10,8 +10,8 @@ from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.pods import pod
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
-from kgwe.kube import resources
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -57,11 +57,11 @@ def bound(bed: Bed, namespace: str) -> int:
 
 
 async def test_plain_gpu_pods_are_gated_where_the_namespace_asks_for_it(fair: Bed):
-    assert await gates(fair, pod("gpu", 1), "few") == [seating.GATE]
-    assert await gates(fair, pod("gpu", 1, gated=True), "few") == [seating.GATE]
+    assert await gates(fair, pod("gpu", 1), "few") == [placement_annotations.GATE]
+    assert await gates(fair, pod("gpu", 1, gated=True), "few") == [placement_annotations.GATE]
     assert await gates(fair, pod("gpu", 1, schedulingGates=[{"name": "example.com/mine"}]), "few") == [
         "example.com/mine",
-        seating.GATE,
+        placement_annotations.GATE,
     ]
     assert await gates(fair, pod("cpu", 0), "few") == []
     assert await gates(fair, pod("other", 1, schedulerName="volcano"), "few") == []

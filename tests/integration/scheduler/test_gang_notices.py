@@ -8,7 +8,7 @@ from tests.integration.scheduler.pods import gang as gang_notes
 from tests.integration.scheduler.pods import pod
 from tests.integration.scheduler.waits import events_on, until
 
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.pods import Live

@@ -16,15 +16,15 @@ from tests.integration.scheduler.pods import pod
 from tests.unit.kube.dialects import wishing
 
 from kgwe import errors
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 from kgwe.kube.dialects import KINDS, readable
-from kgwe.local.components import Features
+from kgwe.local.cluster.components import Features
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.pods import Live
 
-    from kgwe.kube.client import KubeClient
-    from kgwe.kube.resources import Resource
+    from kgwe.kube.api.resources import Resource
+    from kgwe.kube.client.client import KubeClient
 
 FEATURES = Features(("GenericWorkload=true",), ("scheduling.k8s.io/v1alpha2",))
 NAMESPACE = "train"

@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 from tests.integration.scheduler.broken import gang, pods_of, running, where
 
-from kgwe.apps.agent.health_node import CONDITION
-from kgwe.kube import resources
-from kgwe.local import agents, fleet, models
-from kgwe.local.agents import AgentMachine
-from kgwe.model import inventory
+from kgwe.apps.agent.health.node_condition import CONDITION
+from kgwe.kube.api import resources
+from kgwe.local.fleet import agents, apply, models
+from kgwe.local.fleet.agents import AgentMachine
+from kgwe.model.simfleet import inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.integration.scheduler.bed import Bed
 
-    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
 
 _NODES = 3
 _MILLIJOULES = 10**9
@@ -39,7 +39,7 @@ async def machines(bed: Bed, tmp_path: Path) -> AsyncIterator[dict[str, AgentMac
     """Every node with an agent of its own, with the rights of deploy/agent.yaml."""
     model = models.load("dgx-h100")
     await agents.install(bed.client)
-    await fleet.apply_fleet(bed.client, model, _NODES)
+    await apply.apply_fleet(bed.client, model, _NODES)
     with contextlib.ExitStack() as stack:
         found = {
             node.name: stack.enter_context(AgentMachine(node, tmp_path / node.name))

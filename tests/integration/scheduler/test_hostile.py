@@ -8,9 +8,9 @@ import pytest
 from tests.integration.scheduler.bed import condition, kgwe
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, seating
-from kgwe.kube import resources
-from kgwe.model import amounts
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.kube.api import resources
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -24,7 +24,7 @@ async def test_a_forged_pod_does_not_disturb_running_work(bed: Bed):
     workload = await bed.submit(kgwe("w", 2))
     await bed.until_phase(workload, "Running")
     (job,) = bed.jobs_of(workload)
-    labels = {jobs.UID_LABEL: workload.metadata.uid}
+    labels = {manifests.UID_LABEL: workload.metadata.uid}
     container = {"name": "c", "image": "x", "resources": {"limits": {amounts.GPU: "64"}}}
     forged = {"metadata": {"name": "forged", "labels": labels}, "spec": {"containers": [container]}}
 
@@ -173,12 +173,15 @@ async def test_a_plan_that_somebody_points_elsewhere_is_not_followed_beyond_reas
     workload = await bed.submit(kgwe("w", 16, pod={"schedulerName": "nobody"}))
     await bed.until(lambda: len(bed.jobs_of(workload)) == 1)
     (job,) = bed.jobs_of(workload)
-    edited = {"metadata": {"annotations": {seating.PLAN_ANNOTATION: "a0=ff;a0=ff"}}}
+    edited = {"metadata": {"annotations": {placement_annotations.PLAN_ANNOTATION: "a0=ff;a0=ff"}}}
     await bed.client.patch(resources.JOB, job.metadata.name, edited, "default")
 
     await bed.until(lambda: [j.metadata.uid for j in bed.jobs_of(workload)] not in ([], [job.metadata.uid]))
     (again,) = bed.jobs_of(workload)
-    assert {seat.node for seat in seating.decode(again.metadata.annotations[seating.PLAN_ANNOTATION])} == {"a0", "a1"}
+    assert {
+        seat.node
+        for seat in placement_annotations.decode(again.metadata.annotations[placement_annotations.PLAN_ANNOTATION])
+    } == {"a0", "a1"}
 
 
 async def test_a_level_that_does_not_exist_is_told_and_the_others_go_on(bed: Bed):

@@ -18,9 +18,11 @@ from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.pods import gang, pod
 
 from kgwe import errors
-from kgwe.kube import resources, translate
-from kgwe.local import components, faults
-from kgwe.model import amounts
+from kgwe.kube.api import resources
+from kgwe.kube.translate import podspec
+from kgwe.local.cluster import components
+from kgwe.local.fleet import faults
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,8 +58,8 @@ class Chaos:
             self.finished.add(found.metadata.name)
         held: dict[str, int] = {}
         for each in self.live.bed.pods.store.values():
-            if each.spec.nodeName and not translate.is_terminal(each):
-                gpus = translate.requested(each.spec).get(amounts.GPU, 0)
+            if each.spec.nodeName and not podspec.is_terminal(each):
+                gpus = podspec.requested(each.spec).get(amounts.GPU, 0)
                 held[each.spec.nodeName] = held.get(each.spec.nodeName, 0) + gpus
         for node, gpus in held.items():
             if gpus > 8:  # what every node has

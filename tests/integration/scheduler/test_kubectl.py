@@ -9,7 +9,8 @@ from tests.integration.scheduler.bed import condition, kgwe, warp
 from tests.integration.scheduler.broken import break_nodes, gang, racks, running, until_metric
 
 from kgwe.apps.whatif.explain import LISTED
-from kgwe.local import binaries, faults
+from kgwe.local.fleet import faults
+from kgwe.local.toolchain import binaries
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integration.scheduler.bed import condition, kgwe
 
-from kgwe.apps.scheduler import jobs, seating
-from kgwe.kube import resources, translate
-from kgwe.model import amounts
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.translate import podspec
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -41,7 +42,7 @@ async def make_nodes(bed: Bed) -> None:
             await bed.client.patch(resources.NODE, name, status, subresource="status")
 
     await asyncio.gather(*map(make, range(NODES)))
-    await bed.until(lambda: sum(map(translate.is_ready, bed.nodes.store.values())) == NODES, timeout_s=300)
+    await bed.until(lambda: sum(map(podspec.is_ready, bed.nodes.store.values())) == NODES, timeout_s=300)
 
 
 async def allow_pods(bed: Bed, most: int) -> None:
@@ -59,9 +60,11 @@ async def allow_pods(bed: Bed, most: int) -> None:
 
 def running(bed: Bed, workload: Any) -> dict[int, str]:
     """Index of each pod of the workload that runs -> its node."""
-    mine = [pod for pod in bed.pods.store.values() if pod.metadata.labels.get(jobs.UID_LABEL) == workload.metadata.uid]
+    mine = [
+        pod for pod in bed.pods.store.values() if pod.metadata.labels.get(manifests.UID_LABEL) == workload.metadata.uid
+    ]
     return {
-        int(pod.metadata.annotations[seating.INDEX_ANNOTATION]): pod.spec.nodeName
+        int(pod.metadata.annotations[placement_annotations.INDEX_ANNOTATION]): pod.spec.nodeName
         for pod in mine
         if pod.status.phase == "Running"
     }
@@ -78,8 +81,8 @@ async def test_a_workload_of_16384_gpus_is_planned_stored_told_and_known_after_a
     assert (told.status.nodeCount, told.status.allocatedGPUCount) == (NODES, GPUS)
     assert len(told.status.placements) == 512
     (job,) = bed.jobs_of(workload)
-    text = job.metadata.annotations[seating.PLAN_ANNOTATION]
-    seats = seating.decode(text)
+    text = job.metadata.annotations[placement_annotations.PLAN_ANNOTATION]
+    seats = placement_annotations.decode(text)
     assert len({seat.node for seat in seats}) == len(seats) == NODES
     await bed.until(lambda: len(running(bed, workload)) == REAL_PODS, timeout_s=120)
     assert all(seats[index].node == node for index, node in running(bed, workload).items())
@@ -90,7 +93,10 @@ async def test_a_workload_of_16384_gpus_is_planned_stored_told_and_known_after_a
     waiting = await bed.until_phase(small, "Pending", timeout_s=60)
     assert condition(waiting, "Scheduled").reason == "InsufficientGPU", "every GPU is reserved, as before the restart"
     (same,) = bed.jobs_of(workload)
-    assert (same.metadata.uid, same.metadata.annotations[seating.PLAN_ANNOTATION]) == (job.metadata.uid, text)
+    assert (same.metadata.uid, same.metadata.annotations[placement_annotations.PLAN_ANNOTATION]) == (
+        job.metadata.uid,
+        text,
+    )
     await allow_pods(bed, 2 * REAL_PODS)
     await bed.until(lambda: len(running(bed, workload)) == 2 * REAL_PODS, timeout_s=120)
     assert all(seats[index].node == node for index, node in running(bed, workload).items())

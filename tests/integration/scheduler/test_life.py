@@ -9,9 +9,10 @@ import pytest
 from tests.integration.scheduler.bed import ROOT, condition, kgwe, warp
 
 from kgwe import errors
-from kgwe.kube import manifests, resources
-from kgwe.kube.client import KubeClient
-from kgwe.model import amounts
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
+from kgwe.kube.client.client import KubeClient
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.integration.scheduler.pods import LEAF
 
 from kgwe.kube.dialects import kinds
-from kgwe.local.components import Features
+from kgwe.local.cluster.components import Features
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.pods import Live

@@ -25,9 +25,10 @@ from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.pods import gang, pod
 
 from kgwe import errors
-from kgwe.kube import resources, translate
-from kgwe.local import faults
-from kgwe.model import amounts
+from kgwe.kube.api import resources
+from kgwe.kube.translate import podspec
+from kgwe.local.fleet import faults
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -127,8 +128,8 @@ class Bench:
     def _held(self) -> dict[str, int]:
         held = dict.fromkeys(self.bed.nodes.store, 0)
         for each in self.bed.pods.store.values():
-            if each.spec.nodeName and not translate.is_terminal(each):
-                gpus = translate.requested(each.spec).get(amounts.GPU, 0)
+            if each.spec.nodeName and not podspec.is_terminal(each):
+                gpus = podspec.requested(each.spec).get(amounts.GPU, 0)
                 held[each.spec.nodeName] = held.get(each.spec.nodeName, 0) + gpus
         return held
 
@@ -148,12 +149,12 @@ class Bench:
                 for each in self.bed.pods.store.values()
                 if any(owner.uid in jobs for owner in each.metadata.ownerReferences)
             ]
-        alive = [each for each in pods if each is not None and not translate.is_terminal(each)]
+        alive = [each for each in pods if each is not None and not podspec.is_terminal(each)]
         return sum(bool(each.spec.nodeName) for each in alive)
 
     def problems(self) -> list[str]:
         held = self._held()
-        free = [GPUS - held[name] for name, node in self.bed.nodes.store.items() if translate.is_ready(node)]
+        free = [GPUS - held[name] for name, node in self.bed.nodes.store.items() if podspec.is_ready(node)]
         found = []
         for unit in self.units.values():
             placed = self.placed(unit)

@@ -10,8 +10,8 @@ from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.broken import foreign, members, racks
 from tests.integration.scheduler.pods import gang
 
-from kgwe.apps.scheduler import seating
-from kgwe.kube import resources
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -57,9 +57,9 @@ async def job_with_claim(bed: Bed, name: str) -> None:
 def seats(bed: Bed, prefix: str) -> set[str]:
     """Nodes that pods of the gang are pinned to and have a seat on."""
     return {
-        seating.pinned_to(pod.spec)
+        placement_annotations.pinned_to(pod.spec)
         for pod in bed.pods.store.values()
-        if pod.metadata.name.startswith(prefix) and seating.SEAT_ANNOTATION in pod.metadata.annotations
+        if pod.metadata.name.startswith(prefix) and placement_annotations.SEAT_ANNOTATION in pod.metadata.annotations
     }
 
 

@@ -11,8 +11,8 @@ from tests.integration.scheduler.broken import gang, racks, running, uids
 from tests.integration.scheduler.broken import pods_of as pods_of_workload
 from tests.integration.scheduler.pods import pod
 
-from kgwe.kube import resources
-from kgwe.kube.resources import Resource
+from kgwe.kube.api import resources
+from kgwe.kube.api.resources import Resource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.integration.scheduler.bed import condition, kgwe
 from tests.integration.scheduler.broken import break_nodes, gang, pods_of, racks, running, until_event, where
 
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed

@@ -12,8 +12,10 @@ import pytest
 from tests.integration.scheduler.bed import kgwe, warp
 from tests.integration.scheduler.pods import gang, pod
 
-from kgwe.kube import crds, manifests, resources
-from kgwe.local.cluster import service_account_kubeconfig
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
+from kgwe.kube.crd import definitions
+from kgwe.local.cluster.cluster import service_account_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,7 +79,8 @@ async def may(bed: Bed, user: str, verb: str, kind: Any, namespace: str = TEAM, 
 
 async def test_each_role_may_do_what_it_is_for_and_no_more(team: Bed):
     kinds = [
-        next(each for each in vars(resources).values() if getattr(each, "type", None) is kind) for kind in crds.KINDS
+        next(each for each in vars(resources).values() if getattr(each, "type", None) is kind)
+        for kind in definitions.KINDS
     ]
     for user, kind, verb in itertools.product((*ROLES, "kgwe-cluster-viewer"), kinds, (*READ, *WRITE)):
         if user == "kgwe-cluster-viewer":

@@ -21,10 +21,10 @@ from tests.integration.scheduler.broken import (
     where_of,
 )
 
-from kgwe.apps.scheduler import seating, strays
-from kgwe.kube import resources
-from kgwe.local import faults
-from kgwe.placement.planning import Seat
+from kgwe.cluster.workload import placement_annotations, relocation
+from kgwe.kube.api import resources
+from kgwe.local.fleet import faults
+from kgwe.placement.planning.planner import Seat
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -50,7 +50,10 @@ async def test_only_the_lost_pod_of_a_gang_moves_and_stays_in_its_leaf(bed: Bed)
     assert job.status.failed == 0, "it counts as recovery, not as failure"
     await until_metric(replica, "topology_recovery_duration_seconds_count", 1)
     assert await replica.metric('kgwe_recoveries_total{outcome="Replaced"}') == 1
-    seats = [seat.node for seat in seating.decode(job.metadata.annotations[seating.PLAN_ANNOTATION])]
+    seats = [
+        seat.node
+        for seat in placement_annotations.decode(job.metadata.annotations[placement_annotations.PLAN_ANNOTATION])
+    ]
     assert seats == [after[rank].spec.nodeName for rank in range(3)]
 
 
@@ -81,7 +84,7 @@ async def test_restart_gang_starts_the_healthy_again_where_they_are(bed: Bed):
     assert [after[0], after[1]] == where_of(before)[:2], "who could stay has its place again"
     assert after[2] == ({"a0", "a1", "a2", "a3"} - set(where_of(before))).pop()
     (job,) = bed.jobs_of(workload)
-    assert job.metadata.annotations[strays.ROUND_ANNOTATION] == "1"
+    assert job.metadata.annotations[relocation.ROUND_ANNOTATION] == "1"
 
 
 async def test_with_policy_none_nothing_is_done(bed: Bed):
@@ -160,9 +163,12 @@ async def test_a_plan_that_was_stored_and_not_carried_out_is_carried_out_by_the_
     await break_nodes(bed, lost)
     # As a scheduler leaves it that dies between storing its plan and taking the old pod away.
     (job,) = bed.jobs_of(workload)
-    seats = list(seating.decode(job.metadata.annotations[seating.PLAN_ANNOTATION]))
+    seats = list(placement_annotations.decode(job.metadata.annotations[placement_annotations.PLAN_ANNOTATION]))
     seats[1] = Seat(spare, seats[1].cards)
-    annotations = {seating.PLAN_ANNOTATION: seating.encode(seats), strays.NOTE_ANNOTATION: f"node {lost} is lost"}
+    annotations = {
+        placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
+        relocation.NOTE_ANNOTATION: f"node {lost} is lost",
+    }
     await bed.client.patch(resources.JOB, job.metadata.name, {"metadata": {"annotations": annotations}}, "default")
 
     await bed.controller()

@@ -19,9 +19,9 @@ from tests.integration.scheduler.broken import (
     where_of,
 )
 
-from kgwe.apps.scheduler import evictions
-from kgwe.kube import resources
-from kgwe.local import faults, fleet, models
+from kgwe.apps.scheduler.disruption import evictor
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply, faults, models
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -72,7 +72,7 @@ async def test_a_pod_of_others_that_is_evicted_joins_the_others_again(bed: Bed, 
     await racks(bed, {"b": 4})
 
     gone = before[0].metadata.uid
-    await evictions.evict(bed.client, before[0])
+    await evictor.evict(bed.client, before[0])
     await bed.until(lambda: len(found := members(bed, "again")) == 2 and gone not in uids(found).values(), timeout_s=40)
 
     assert {node[0] for node in where_of(members(bed, "again"))} == {"a"}
@@ -97,7 +97,7 @@ async def test_a_gang_of_others_that_says_none_is_left_alone(bed: Bed, other_job
 
 async def test_work_on_cards_with_errors_goes_elsewhere(bed: Bed):
     """volcano#4527: six GPUs of a node report errors; a job of eight runs on another, and so does the next."""
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 3)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 3)
     await bed.until(lambda: len(bed.nodes.store) == 3)
     try:
         await bed.controller()
@@ -117,7 +117,7 @@ async def test_work_on_cards_with_errors_goes_elsewhere(bed: Bed):
 
 
 async def test_a_sick_card_moves_its_own_pod_of_a_gang_and_no_other(bed: Bed):
-    await fleet.apply_fleet(bed.client, models.load("dgx-h100"), 4)
+    await apply.apply_fleet(bed.client, models.load("dgx-h100"), 4)
     await bed.until(lambda: len(bed.nodes.store) == 4)
     try:
         await bed.controller()

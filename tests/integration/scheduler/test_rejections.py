@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tests.integration.scheduler.bed import kgwe, warp
 from tests.integration.scheduler.broken import gang, pods_of, racks, running, uids, until_event, where, where_of
 
-from kgwe.kube import resources
-from kgwe.local import fleet
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -19,12 +19,12 @@ _REPLACED_S = 60.0
 
 def held(body: dict[str, Any]) -> dict[str, Any]:
     """Its pods do not start before `start` is called for them."""
-    body["spec"]["podTemplate"]["metadata"]["annotations"][fleet.NODE_FAULT_ANNOTATION] = "Held"
+    body["spec"]["podTemplate"]["metadata"]["annotations"][apply.NODE_FAULT_ANNOTATION] = "Held"
     return body
 
 
 async def start(bed: Bed, pod: Any) -> None:
-    annotations = {"metadata": {"annotations": {fleet.NODE_FAULT_ANNOTATION: None}}}
+    annotations = {"metadata": {"annotations": {apply.NODE_FAULT_ANNOTATION: None}}}
     await bed.client.patch(resources.POD, pod.metadata.name, annotations, "default")
 
 

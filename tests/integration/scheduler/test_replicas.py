@@ -10,7 +10,7 @@ import pytest
 from tests.integration.scheduler.bed import kgwe, warp
 
 from kgwe import errors
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed, Replica

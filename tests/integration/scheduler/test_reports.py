@@ -12,8 +12,10 @@ from tests.integration.scheduler.broken import break_nodes, gang, racks, running
 from tests.integration.scheduler.waits import events_on, until
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, view
-from kgwe.kube import manifests, resources
+from kgwe.apps.whatif import explain
+from kgwe.cluster import offline
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -56,7 +58,7 @@ async def test_a_config_that_names_absent_labels_says_so(bed: Bed, settings: Cal
     assert said.message.startswith("label example.com/rack is on 0 of 2 nodes (level leaf)")
     assert "the labels of preset topograph are there" in said.message
     await until(lambda: events_on(bed, "default", "LabelNotFound"))
-    seen = await view.read(bed.client)
+    seen = await offline.read(bed.client)
     told = explain.explain(seen, explain.find(seen, "w", "default"))
     assert any("label example.com/rack is on 0 of 2 nodes" in problem for problem in told.problems)
     assert bed.phase(workload) == "Running"
@@ -73,7 +75,7 @@ async def test_a_config_that_names_no_labels_leaves_the_network_as_it_is(
     for number in range(2):
         await bed.node(f"n{number}", labels={"kgwe.nvidia.io/leaf": "left"})
     await settings({"nodeWeights": {"topology": 50, "resource": 30, "balance": 20}})
-    seen = await view.read(bed.client)
+    seen = await offline.read(bed.client)
     assert [level.names for level in seen.fleet.tree.levels if level.name == "leaf"] == [("left",)]
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.pods import gang
 
-from kgwe.kube import resources
-from kgwe.model import amounts, places
+from kgwe.kube.api import resources
+from kgwe.model.devices import assignment
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -47,7 +48,7 @@ def cards(bed: Bed, prefix: str = "") -> Counter[tuple[str, int]]:
         (pod.spec.nodeName, card)
         for pod in bed.pods.store.values()
         if pod.metadata.name.startswith(prefix) and pod.spec.nodeName
-        for card in places.planned(pod.metadata.annotations).numbers
+        for card in assignment.planned(pod.metadata.annotations).numbers
     )
 
 

@@ -10,8 +10,9 @@ import pytest
 from tests.integration.scheduler.bed import Replica
 
 from kgwe import errors
-from kgwe.kube import crds, resources
-from kgwe.local import ports
+from kgwe.kube.api import resources
+from kgwe.kube.crd import definitions
+from kgwe.local.host import ports
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,7 +87,7 @@ async def test_kinds_that_are_not_installed_are_one_fatal_line_before_the_electi
         async with asyncio.timeout(60):
             while True:
                 try:
-                    await crds.install(bed.client)
+                    await definitions.install(bed.client)
                     break
                 except errors.KgweError:  # the old one is still being deleted
                     await asyncio.sleep(0.2)

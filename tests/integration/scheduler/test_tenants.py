@@ -16,8 +16,9 @@ from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.pods import gang
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
-from kgwe.kube import manifests, resources
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.client import manifests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
     from tests.integration.scheduler.pods import Live
 
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.client.client import KubeClient
 
 GROUP = "admissionregistration.k8s.io/v1"
 BINDINGS = ("kgwe-decisions-on-pods", "kgwe-decisions-in-templates")
@@ -90,15 +91,15 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
     await bed.until_phase(workload, "Running", timeout_s=60)
     (job,) = bed.jobs_of(workload)
     mine = [pod for pod in bed.pods.store.values() if pod.metadata.namespace == "default"]
-    before = {pod.metadata.annotations[seating.SEAT_ANNOTATION]: pod.spec.nodeName for pod in mine}
+    before = {pod.metadata.annotations[placement_annotations.SEAT_ANNOTATION]: pod.spec.nodeName for pod in mine}
     victim = mine[0]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.metadata.name, "uid": job.metadata.uid}
     for number, said in enumerate((victim.metadata.annotations, {**victim.metadata.annotations, **gang("g", 2)})):
         thief = tenants.template(8, **said)
         thief["metadata"] |= {"name": f"thief-{number}", "labels": dict(victim.metadata.labels)}
         thief["metadata"]["ownerReferences"] = [owner | {"controller": True}]
-        thief["spec"]["schedulingGates"] = [{"name": seating.GATE}]
-        seating.pin(thief["spec"], victim.spec.nodeName)
+        thief["spec"]["schedulingGates"] = [{"name": placement_annotations.GATE}]
+        placement_annotations.pin(thief["spec"], victim.spec.nodeName)
         await tenant.create(resources.POD, thief, tenants.NAMESPACE)
         with contextlib.suppress(errors.NotFound):  # Kubernetes may have seen already that its owner does not exist
             await tenant.patch(resources.POD, f"thief-{number}", {"spec": {"schedulingGates": []}}, tenants.NAMESPACE)
@@ -107,7 +108,9 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
 
     def is_back() -> bool:
         pods = [pod for pod in bed.pods.store.values() if pod.metadata.namespace == "default"]
-        found = {pod.metadata.annotations.get(seating.SEAT_ANNOTATION, ""): pod.spec.nodeName for pod in pods}
+        found = {
+            pod.metadata.annotations.get(placement_annotations.SEAT_ANNOTATION, ""): pod.spec.nodeName for pod in pods
+        }
         return found == before and victim.metadata.uid not in {pod.metadata.uid for pod in pods}
 
     await bed.until(is_back, timeout_s=60)
@@ -118,8 +121,8 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
 
 
 async def test_replicas_that_start_together_share_one_key(bed: Bed):
-    from kgwe.apps.scheduler.keys import NAME, Keys  # noqa: PLC0415 - the tests above need no key
-    from kgwe.apps.scheduler.signing import Signer  # noqa: PLC0415
+    from kgwe.apps.scheduler.signing_key import NAME, Keys  # noqa: PLC0415 - the tests above need no key
+    from kgwe.cluster.workload.signatures import Signer  # noqa: PLC0415
 
     await bed.client.delete(resources.SECRET, NAME, "kgwe-system")
     signers = [Signer() for _ in range(8)]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integration.scheduler.bed import KINDS, kgwe, warp
 
-from kgwe.kube import crds, resources
+from kgwe.kube.api import resources
+from kgwe.kube.crd import definitions
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -75,4 +76,4 @@ async def test_what_ran_is_deleted_with_its_workload_and_with_its_kind(bed: Bed)
         await bed.until(lambda: not any(map(bed.now, made["other"])))
         await bed.until(lambda: not any(map(bed.jobs_of, made["other"])) and not bed.gpus_bound(), _COLLECTED_S)
     finally:
-        await crds.install(bed.client)
+        await definitions.install(bed.client)

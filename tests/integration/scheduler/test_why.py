@@ -11,9 +11,10 @@ import pytest
 from tests.integration.scheduler.bed import kgwe, warp
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, view, words
+from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.scenario import Scenario
-from kgwe.kube import resources
+from kgwe.cluster import offline
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ ON_N1 = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
 
 
 async def told(bed: Bed, name: str, kind: explain.Kind | None = None) -> Explanation:
-    seen = await view.read(bed.client)
+    seen = await offline.read(bed.client)
     return explain.explain(seen, explain.find(seen, name, "default", kind))
 
 
@@ -116,7 +117,7 @@ async def test_every_suggestion_starts_the_work(bed: Bed):
 async def test_a_name_of_both_kinds_is_asked_back(bed: Bed):
     await bed.submit(kgwe("twin", 1))
     await bed.submit(warp("twin", 1))
-    seen = await view.read(bed.client)
+    seen = await offline.read(bed.client)
     with pytest.raises(errors.Permanent, match=r"gpuworkload\.gpu\.warp\.dev/twin or gpuworkload\.kgwe"):
         explain.find(seen, "twin", "default")
     for prefix, kind in (("gw", "kgwe.nvidia.io"), ("gpuworkload.gpu.warp.dev", "gpu.warp.dev")):
@@ -127,7 +128,7 @@ async def test_a_name_of_both_kinds_is_asked_back(bed: Bed):
 
 async def test_what_is_not_there_is_answered_with_what_is(bed: Bed):
     await bed.submit(kgwe("llm-training", 1))
-    seen = await view.read(bed.client)
+    seen = await offline.read(bed.client)
     with pytest.raises(errors.NotFound, match="did you mean llm-training"):
         explain.find(seen, "llm-trainin", "default")
     with pytest.raises(errors.NotFound, match="add -n default"):
@@ -203,13 +204,13 @@ spec:
 
 async def test_what_is_submitted_takes_what_those_before_it_left(bed: Bed):
     await open_node(bed)
-    scenario = Scenario(await view.read(bed.client))
+    scenario = Scenario(await offline.read(bed.client))
     scenario.submit([kgwe("first", 6), kgwe("second", 6), warp("third", 2)], "default")
     results = scenario.answer().results
     assert [each.name for each in results] == [f"workload default/{name}" for name in ("first", "second", "third")]
     assert [each.would_go is not None for each in results] == [True, False, True]
     with pytest.raises(errors.Permanent, match="nothing in it asks for GPUs"):
-        Scenario(await view.read(bed.client)).submit(
+        Scenario(await offline.read(bed.client)).submit(
             [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}], "default"
         )
 
@@ -220,7 +221,7 @@ async def test_nodes_that_are_taken_away_displace_what_they_hold(bed: Bed):
     await bed.controller()
     running = await bed.until_phase(await bed.submit(kgwe("runs", 4)), "Running")
     (other,) = {"n1", "n2"} - {running.status.scheduledNode}
-    scenario = Scenario(await view.read(bed.client))
+    scenario = Scenario(await offline.read(bed.client))
     scenario.remove_node(running.status.scheduledNode)
     scenario.again(running.metadata.uid)
     answer = scenario.answer()

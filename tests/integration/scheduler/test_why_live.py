@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from tests.integration.scheduler.bed import kgwe
 
-from kgwe.apps.scheduler.recordfiles import files
-from kgwe.apps.whatif import explain, view
-from kgwe.kube import resources
-from kgwe.sim import journal, replay
+from kgwe.apps.scheduler.recording.files import files
+from kgwe.apps.whatif import explain
+from kgwe.cluster import offline
+from kgwe.kube.api import resources
+from kgwe.records import live as journal
+from kgwe.sim import replay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +28,7 @@ GANG = {"kgwe.nvidia.io/gang": "train", "kgwe.nvidia.io/gang-size": "2"}
 
 
 async def told(bed: Bed, name: str) -> Explanation:
-    seen = await view.read(bed.client)
+    seen = await offline.read(bed.client)
     return explain.explain(seen, explain.find(seen, name, "default"))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

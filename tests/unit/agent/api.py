@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from kgwe.kube.client import APPLY_PATCH, KubeClient
+from kgwe.kube.client.client import APPLY_PATCH, KubeClient
 
 NODE = "n1"
 _PATH = f"/apis/kgwe.nvidia.io/v1/gpunodes/{NODE}"

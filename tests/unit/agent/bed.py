@@ -8,9 +8,10 @@ import functools
 from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.local import models
-from kgwe.model import device, gpu, inventory
-from kgwe.model.wiring import Relation
+from kgwe.local.fleet import models
+from kgwe.model.gpu import catalog, driver_data
+from kgwe.model.gpu.topology import Relation
+from kgwe.model.simfleet import inventory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,17 +33,17 @@ def node(pool: str = "h100", model: str = "mixed") -> inventory.FleetNode:
     return next(each for each in inventory.expand(models.load(model), 32) if each.pool.name == pool)
 
 
-def machine(of: inventory.FleetNode) -> device.Machine:
+def machine(of: inventory.FleetNode) -> driver_data.Machine:
     """What a driver on the node would say."""
     wires = of.machine.wiring
     devices = tuple(_device(of, card) for card in of.cards)
     unknown = tuple(tuple(Relation.UNKNOWN for _ in devices) for _ in devices)
-    return device.Machine(of.machine.driver, of.machine.cuda, devices, wires.nics, seen=unknown)
+    return driver_data.Machine(of.machine.driver, of.machine.cuda, devices, wires.nics, seen=unknown)
 
 
-def _device(of: inventory.FleetNode, card: inventory.Card) -> device.Device:
+def _device(of: inventory.FleetNode, card: inventory.Card) -> driver_data.Device:
     cluster, _, clique = of.place.clique.rpartition(".")
-    return device.Device(
+    return driver_data.Device(
         uuid=card.uuid,
         index=card.index,
         product=of.model.product,
@@ -52,44 +53,46 @@ def _device(of: inventory.FleetNode, card: inventory.Card) -> device.Device:
         architecture=of.model.architecture,
         compute_capability=of.model.compute_capability,
         links=_links(of, card.index),
-        mig=device.MigState(
+        mig=driver_data.MigState(
             is_capable=of.model.geometry is not None,
             is_enabled=card.is_cut,
             instances=tuple(_instance(each) for each in card.instances),
         ),
-        fabric=device.Fabric(cluster, int(clique)) if clique else None,
+        fabric=driver_data.Fabric(cluster, int(clique)) if clique else None,
     )
 
 
-def _instance(of: inventory.MigInstance) -> device.Instance:
+def _instance(of: inventory.MigInstance) -> driver_data.Instance:
     profile = of.placement.profile
-    return device.Instance(of.uuid, of.instance_id, profile.name, of.placement.start, profile.units, profile.memory_mib)
+    return driver_data.Instance(
+        of.uuid, of.instance_id, profile.name, of.placement.start, profile.units, profile.memory_mib
+    )
 
 
-def _links(of: inventory.FleetNode, card: int) -> tuple[device.Link, ...]:
+def _links(of: inventory.FleetNode, card: int) -> tuple[driver_data.Link, ...]:
     wires = of.machine.wiring
     if not wires.nvlink_version:
         return ()
-    rate = float(gpu.NVLINK_GB_PER_S[wires.nvlink_version])
+    rate = float(catalog.NVLINK_GB_PER_S[wires.nvlink_version])
     if wires.switch_links:
-        ends = [(device.Remote.SWITCH, "00000000:05:00.0")] * wires.switch_links
+        ends = [(driver_data.Remote.SWITCH, "00000000:05:00.0")] * wires.switch_links
     else:
         ends = [
-            (device.Remote.GPU, of.cards[peer].slot.bus)
+            (driver_data.Remote.GPU, of.cards[peer].slot.bus)
             for peer, links in wires.peers(card).items()
             for _ in range(links)
         ]
     return tuple(
-        device.Link(index, is_up=True, version=wires.nvlink_version, remote=kind, remote_bus=bus, gb_per_s=rate)
+        driver_data.Link(index, is_up=True, version=wires.nvlink_version, remote=kind, remote_bus=bus, gb_per_s=rate)
         for index, (kind, bus) in enumerate(ends)
     )
 
 
-def link_down(of: device.Machine, card: int, link: int) -> device.Machine:
+def link_down(of: driver_data.Machine, card: int, link: int) -> driver_data.Machine:
     """As drivers show it: a link that is down no longer says where it leads."""
     devices = list(of.devices)
     links = list(devices[card].links)
-    links[link] = device.Link(link, is_up=False)
+    links[link] = driver_data.Link(link, is_up=False)
     devices[card] = dataclasses.replace(devices[card], links=tuple(links))
     return dataclasses.replace(of, devices=tuple(devices))
 
@@ -97,25 +100,25 @@ def link_down(of: device.Machine, card: int, link: int) -> device.Machine:
 class MemoryDriver:
     """Answers from memory; can be made to fail."""
 
-    def __init__(self, of: device.Machine) -> None:
+    def __init__(self, of: driver_data.Machine) -> None:
         self.now = of
         self.failure: errors.KgweError | None = None
         self.machine_calls = 0
         self.reading_calls = 0
         self.closed = False
-        self.happened: asyncio.Queue[device.Event] = asyncio.Queue()
+        self.happened: asyncio.Queue[driver_data.Event] = asyncio.Queue()
 
-    async def machine(self) -> device.Machine:
+    async def machine(self) -> driver_data.Machine:
         self.machine_calls += 1
         self._fail()
         return self.now
 
-    async def readings(self) -> Sequence[device.Reading]:
+    async def readings(self) -> Sequence[driver_data.Reading]:
         self.reading_calls += 1
         self._fail()
-        return [device.Reading(each.uuid, util=0.5, power_w=100.0) for each in self.now.devices]
+        return [driver_data.Reading(each.uuid, util=0.5, power_w=100.0) for each in self.now.devices]
 
-    async def events(self, timeout_s: float) -> Sequence[device.Event]:
+    async def events(self, timeout_s: float) -> Sequence[driver_data.Event]:
         try:
             return [await asyncio.wait_for(self.happened.get(), timeout_s)]
         except TimeoutError:
@@ -131,7 +134,7 @@ class MemoryDriver:
     async def reset(self, uuid: str) -> None:
         raise errors.Permanent(uuid)
 
-    async def create_instance(self, uuid: str, profile: str, start: int) -> device.Instance:
+    async def create_instance(self, uuid: str, profile: str, start: int) -> driver_data.Instance:
         raise errors.Permanent(f"{uuid} {profile} {start}")
 
     async def destroy_instance(self, uuid: str, instance_id: int) -> None:

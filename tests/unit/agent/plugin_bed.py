@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from tests import kubelet as bed
 from tests.kubelet import Kubelet, Pods, machine, until
 
-from kgwe.apps.agent.deviceplugin import DevicePlugins
-from kgwe.apps.agent.handouts import Desk, Outcome
+from kgwe.apps.agent.devices.allocator import Desk, Outcome
+from kgwe.apps.agent.devices.deviceplugin import DevicePlugins
 from kgwe.hardware.kubelet.podresources import PodResources
-from kgwe.model import offer
+from kgwe.model.devices import advertised
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kgwe.kube.api import core
-    from kgwe.model.device import Machine
+    from kgwe.model.gpu.driver_data import Machine
 
 
 class Node:
@@ -39,7 +39,7 @@ class Node:
         self.desk.on_outcome = lambda _resource, outcome: self.outcomes.append(outcome)
 
     def offer(self, *sick: str) -> None:
-        offers = offer.offers(self.built, out_of_service=sick, prefix=self.prefix, pieces=self.pieces)
+        offers = advertised.offers(self.built, out_of_service=sick, prefix=self.prefix, pieces=self.pieces)
         self.desk.stock(offers, None)
         self.plugins.offer(offers)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from kgwe.apps.agent.deviceplugin import DevicePlugins
-from kgwe.apps.agent.handouts import Desk
+from kgwe.apps.agent.devices.allocator import Desk
+from kgwe.apps.agent.devices.deviceplugin import DevicePlugins
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.kube.api import core
-from kgwe.model import offer
-from kgwe.model.device import Device, Machine
-from kgwe.model.wiring import Slot
+from kgwe.model.devices import advertised
+from kgwe.model.gpu.driver_data import Device, Machine
+from kgwe.model.gpu.topology import Slot
 
 MACHINE = Machine("", "", tuple(Device(f"GPU-{i}", i, "H100", 80_000, Slot("")) for i in range(8)))
 
@@ -36,7 +36,7 @@ class FilePods:
 async def main(folder: Path, pieces: int) -> None:
     desk = Desk(FilePods(folder / "pods.json"), PodResources(folder / "pod-resources" / "kubelet.sock"))
     plugins = DevicePlugins(folder / "device-plugins", desk, look_s=0.05)
-    offers = offer.offers(MACHINE, pieces=pieces)
+    offers = advertised.offers(MACHINE, pieces=pieces)
     desk.stock(offers, None)
     plugins.offer(offers)
     await plugins.run()

@@ -9,8 +9,8 @@ import pytest
 from tests import gpus
 
 from kgwe import errors
-from kgwe.apps.discovery.client import AgentClient
-from kgwe.local.agents import AgentMachine
+from kgwe.agentapi.client import AgentClient
+from kgwe.local.fleet.agents import AgentMachine
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests import cut_actor, gpus
 
-from kgwe.kube.api.gpunode import MIGLayout
-from kgwe.model import mig
-from kgwe.sharing import layouts
-from kgwe.sharing.lifecycle import name_of
+from kgwe.kube.api.kgwe.gpunode import MIGLayout
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig import layout_graph
+from kgwe.sharing.mig.lifecycle import name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ def cut_elsewhere(machine: Hardware, uuid: str, layout: tuple[str, ...], held: t
 async def set_layouts(tmp_path: Path, count: int) -> None:
     """From one layout to another at random, whatever lies between."""
     machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
-    atlas = layouts.atlas(A100)
+    atlas = layout_graph.atlas(A100)
     everything = [atlas.layout(state) for state in range(len(atlas))]
     chosen = random.Random(4).sample(everything, min(count, len(everything)))
     driver = gpus.driver(machine)

@@ -13,7 +13,7 @@ import msgspec
 from tests import kubelet as bed
 from tests.kubelet import GPU, Kubelet, Refused, pod, until
 
-from kgwe.model.places import Places
+from kgwe.model.devices.assignment import Places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

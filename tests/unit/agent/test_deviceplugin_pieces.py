@@ -15,12 +15,12 @@ from tests.unit.agent import bed as gpus
 from tests.unit.agent.api import OneNode
 from tests.unit.agent.plugin_bed import Node, running
 
-from kgwe.apps.agent import devices
-from kgwe.apps.agent.handouts import Means, Outcome, Wording
+from kgwe.apps.agent.devices import wiring
+from kgwe.apps.agent.devices.allocator import Means, Outcome, Wording
 from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
-from kgwe.model import held
-from kgwe.model.places import NOWHERE, Places
+from kgwe.model.devices import holdings
+from kgwe.model.devices.assignment import NOWHERE, Places
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -43,7 +43,7 @@ def halves(*, planned: bool) -> list[core.Pod]:
 
 
 def cards(pieces: Iterable[str]) -> collections.Counter[str]:
-    return collections.Counter(held.uuid_of(each) for each in pieces)
+    return collections.Counter(holdings.uuid_of(each) for each in pieces)
 
 
 def pieces(*cards: int, of: int = 2) -> set[str]:
@@ -106,7 +106,7 @@ class TestOffer:
                 device_plugin_replicas=3,
             )
             agent = Agent(settings, opened, OneNode().client())
-            made = devices.add(agent)
+            made = wiring.add(agent)
             assert made is not None
             assert made.plugins is not None
             tasks = [asyncio.create_task(each.run()) for each in (agent.keeper, made.plugins)]

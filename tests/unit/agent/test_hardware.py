@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from tests.unit.agent import bed
 
-from kgwe.apps.agent import report
-from kgwe.hardware.nvml import NvmlDriver
-from kgwe.local import gpunodes
+from kgwe.apps.agent.status import gpunode_status
+from kgwe.hardware.nvml.driver import NvmlDriver
+from kgwe.local.fleet import gpunodes
 from kgwe.local.nvml.hardware import Hardware
 
 if TYPE_CHECKING:
-    from kgwe.kube.api.gpunode import GPUNodeStatus, PCIeLocation
+    from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus, PCIeLocation
 
 
 def named_alike(status: GPUNodeStatus) -> GPUNodeStatus:
@@ -47,6 +47,6 @@ async def test_a_machine_is_reported_as_its_model(node, tmp_path):
     finally:
         await driver.close()
         hardware.close()
-    status = report.status(machine)
+    status = gpunode_status.status(machine)
     assert named_alike(status) == named_alike(gpunodes.status(node))
-    assert report.wiring(machine, status).matrix() == node.machine.wiring.matrix()
+    assert gpunode_status.wiring(machine, status).matrix() == node.machine.wiring.matrix()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests import gpus
 
-from kgwe.apps.agent.health import Health
-from kgwe.model.health import verdict
+from kgwe.apps.agent.health.monitor import Health
+from kgwe.model.health.health import verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

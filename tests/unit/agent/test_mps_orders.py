@@ -12,11 +12,12 @@ import pytest_asyncio
 from tests.samples import A100, card, cut_into, machine
 
 from kgwe import errors
-from kgwe.apps.agent.mps import Handler
-from kgwe.hardware import marked, mps_control
-from kgwe.hardware.mps import MpsDaemons
-from kgwe.hardware.mps_wishes import Wish
-from kgwe.local import mps_control as fake
+from kgwe.apps.agent.mps.orders import Handler
+from kgwe.hardware.linux import marked_processes
+from kgwe.hardware.mps import control
+from kgwe.hardware.mps.daemons import MpsDaemons
+from kgwe.hardware.mps.desired import Wish
+from kgwe.local.fleet import mps_control as fake
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ async def daemons(tmp_path_factory) -> AsyncIterator[MpsDaemons]:
     yield made
     await made.apply([])
     await made.close()
-    assert marked.find(mps_control.MARK, mps_control.mark_of(folder / "mps")) == []
+    assert marked_processes.find(control.MARK, control.mark_of(folder / "mps")) == []
 
 
 def handler(daemons: MpsDaemons, *, is_exclusive: bool = False) -> Handler:

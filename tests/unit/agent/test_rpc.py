@@ -17,16 +17,18 @@ from tests.pki import Authority
 from tests.unit.agent import bed
 
 from kgwe import errors
-from kgwe.apps.agent import report, rpc
+from kgwe.agentapi.client import Access, AgentClient
+from kgwe.agentapi.tls import Files
+from kgwe.apps.agent import rpc
 from kgwe.apps.agent.main import Agent
+from kgwe.apps.agent.metrics.stream import Sample
 from kgwe.apps.agent.settings import Settings, load
-from kgwe.apps.agent.stream import Sample
-from kgwe.apps.agent.tls import Files
-from kgwe.apps.discovery.client import Access, AgentClient
+from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery.live import LiveFleet
-from kgwe.kube import manifests
-from kgwe.local import assets, certificates
-from kgwe.model.device import Instance, Reading
+from kgwe.kube.client import manifests
+from kgwe.local.cluster import certificates
+from kgwe.local.host import assets
+from kgwe.model.gpu.driver_data import Instance, Reading
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -417,7 +419,7 @@ async def test_a_driver_that_goes_leaves_what_was_known():
         async with asyncio.timeout(10):
             while agent.status.healthyGPUs != 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        assert agent.status == report.status(memory.now)
+        assert agent.status == gpunode_status.status(memory.now)
 
 
 async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():

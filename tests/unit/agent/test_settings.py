@@ -7,8 +7,8 @@ import pytest
 
 from kgwe import errors
 from kgwe.apps.agent import settings
-from kgwe.kube import manifests
-from kgwe.local import assets
+from kgwe.kube.client import manifests
+from kgwe.local.host import assets
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path, monkeypatch):

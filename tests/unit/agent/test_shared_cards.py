@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests import gpus
 
-from kgwe.apps.agent.around import Around
-from kgwe.apps.agent.exporter import Exporter
-from kgwe.apps.agent.sampler import Sampler
-from kgwe.hardware import dcgm_scrape
+from kgwe.apps.agent.metrics.exporter import Exporter
+from kgwe.apps.agent.metrics.sampler import Sampler
+from kgwe.apps.agent.node_context import Around
+from kgwe.hardware.dcgm import scrape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +91,7 @@ async def test_a_busy_instance_is_its_pods_and_what_nobody_measures_is_not_idle(
     machine, readings = await driver.machine(), await driver.readings()
     await driver.close()
     labels = f'{{gpu="0",UUID="{uuid}",GPU_I_PROFILE="3g.40gb",GPU_I_ID="{first.instance_id}"}}'
-    activities = dcgm_scrape.Reader().read(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{labels} 0.5\n")
+    activities = scrape.Reader().read(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{labels} 0.5\n")
     around = replace(Around(tmp_path).now(readings), activities=activities)
     out = Exporter("node-1", clock=lambda: 0.0)
     out.set_machine(machine)

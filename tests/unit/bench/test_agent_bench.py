@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kgwe.bench import agent
-from kgwe.model import mig
+from kgwe.bench.nodes import agent
+from kgwe.model.gpu import mig
 
 
 def test_the_machines_are_eight_whole_cards_and_56_instances():

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kgwe.bench import nodes, scenarios, summary
-from kgwe.bench.cluster import Options
-from kgwe.bench.leaves import Nearness
-from kgwe.bench.phase import PhaseResult
-from kgwe.bench.scenarios import Phase, Scenario
+from kgwe.bench.cluster import nodes, scenarios, summary
+from kgwe.bench.cluster.benchmark import Options
+from kgwe.bench.cluster.leaves import Nearness
+from kgwe.bench.cluster.phase import PhaseResult
+from kgwe.bench.cluster.scenarios import Phase, Scenario
 from kgwe.errors import Permanent
 
 

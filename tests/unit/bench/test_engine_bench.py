@@ -5,9 +5,9 @@ import json
 import pytest
 
 from kgwe import errors
-from kgwe.bench import engine
+from kgwe.bench.placement import engine
 from kgwe.cli.main import main
-from kgwe.local.progress import Silent
+from kgwe.local.host.progress import Silent
 
 
 def test_it_reports_every_size_and_the_loop_agrees():

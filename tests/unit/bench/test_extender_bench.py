@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from kgwe import errors
-from kgwe.apps.scheduler.extender import ExtenderApp
+from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.bench import caller, capture, extender
-from kgwe.bench.capture import Payload, Recorder
-from kgwe.bench.echo import Echo
+from kgwe.bench.extender import benchmark, caller, capture
+from kgwe.bench.extender.capture import Payload, Recorder
+from kgwe.bench.extender.echo import Echo
 from kgwe.telemetry import http, probes
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_a_connection_that_ends_before_the_reply_does_is_an_error():
 
 def test_the_sizes_of_the_goals_are_accepted():
     for nodes in (1000, 5000):
-        extender.Options(nodes=nodes).check()
+        benchmark.Options(nodes=nodes).check()
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_the_sizes_of_the_goals_are_accepted():
 )
 def test_a_size_that_cannot_work_is_refused_before_anything_starts(wrong, complaint: str):
     with pytest.raises(errors.Permanent, match=complaint):
-        extender.Options(**wrong).check()
+        benchmark.Options(**wrong).check()

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from kgwe.bench import fragmented, leafrules
-from kgwe.bench.fragmented import SCENARIO, Cell, Site
-from kgwe.bench.leafrules import Grid
+from kgwe.bench.placement import fragmented, leaf_rules
+from kgwe.bench.placement.fragmented import SCENARIO, Cell, Site
+from kgwe.bench.placement.leaf_rules import Grid
 from kgwe.cli.main import main
 
 
@@ -27,26 +27,26 @@ def grid(free: list[int], cards: int = 8) -> Grid:
     ],
 )  # fmt: skip
 def test_best_fit_is_the_published_rule(free, pods, nodes):
-    assert grid(free).place(leafrules.best_fit, pods, 8) == nodes
+    assert grid(free).place(leaf_rules.best_fit, pods, 8) == nodes
 
 
 def test_an_even_split_is_even_on_every_level():
     free = [8, 8, 8, 8, 8, 8]
-    assert grid(free).place(leafrules.even, 4, 8) == [0, 1, 3, 4]
+    assert grid(free).place(leaf_rules.even, 4, 8) == [0, 1, 3, 4]
 
 
 def test_first_fit_takes_the_first_leaf_that_holds_all():
-    assert grid([8, 0, 0, 8, 8, 8]).place(leafrules.first_fit, 2, 8) == [3, 4]
-    assert grid([8, 0, 0, 8, 8, 8]).place(leafrules.first_fit, 4, 8) == [0, 3, 4, 5]
+    assert grid([8, 0, 0, 8, 8, 8]).place(leaf_rules.first_fit, 2, 8) == [3, 4]
+    assert grid([8, 0, 0, 8, 8, 8]).place(leaf_rules.first_fit, 4, 8) == [0, 3, 4, 5]
 
 
 def test_no_rule_places_what_has_no_room():
-    for rule in leafrules.RULES.values():
+    for rule in leaf_rules.RULES.values():
         assert grid([8, 0, 0, 4, 4, 4]).place(rule, 2, 8) is None
 
 
 def test_what_a_rule_places_is_taken():
-    for rule in leafrules.RULES.values():
+    for rule in leaf_rules.RULES.values():
         cluster = grid([8, 8, 8, 4, 4, 4])
         nodes = cluster.place(rule, 3, 4)
         assert nodes is not None

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from kgwe.bench import gang
+from kgwe.bench.placement import gang
 from kgwe.cli.main import main
-from kgwe.local import models
-from kgwe.placement.node import Gpus, Request
-from kgwe.sim import fleets
+from kgwe.local.fleet import models
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.sim.fleet import fleets
 
 
 def test_the_command_prints_one_line_of_json_with_the_keys_that_are_compared(capsys):

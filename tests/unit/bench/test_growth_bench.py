@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from kgwe import errors
-from kgwe.bench import growth, plot, report
-from kgwe.local.progress import Silent
+from kgwe.bench import report
+from kgwe.bench.placement import growth, plot
+from kgwe.local.host.progress import Silent
 
 SMALL = growth.Options(
     nodes=(8, 16),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kgwe import errors
-from kgwe.bench import informer
-from kgwe.bench.informer_probe import DICTS, INFORMER, JSON, LIGHTKUBE, Result
+from kgwe.bench.nodes import informer
+from kgwe.bench.nodes.informer_probe import DICTS, INFORMER, JSON, LIGHTKUBE, Result
 
 
 def result(cpu_s: float, rss_mb: float) -> Result:

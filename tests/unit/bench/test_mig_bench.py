@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from kgwe import errors
-from kgwe.bench import mig as bench
-from kgwe.bench import migstreams
-from kgwe.bench.migstreams import Outcome
-from kgwe.local import progress
-from kgwe.model import mig
-from kgwe.sharing import layouts, optimum, policies
-from kgwe.sharing.optimum import Request
+from kgwe.bench.mig import benchmark as bench
+from kgwe.bench.mig import optimum, policies, streams
+from kgwe.bench.mig.optimum import Request
+from kgwe.bench.mig.streams import Outcome
+from kgwe.local.host import progress
+from kgwe.model.gpu import mig
+from kgwe.sharing.mig import layout_graph
 
 A100 = mig.GEOMETRIES["A100-80GB"]
-PLAIN = layouts.atlas(A100, layouts.plain_profiles(A100))
+PLAIN = layout_graph.atlas(A100, layout_graph.plain_profiles(A100))
 SMALL = bench.Options(models=("A100-80GB",), cards=3, requests=80, mixes=("halves",), loads=(0.9,), seeds=2, short=1)
 
 
@@ -37,9 +37,9 @@ def test_without_short_streams_there_is_no_optimum():
 
 def test_sizes_a_model_has_not_are_left_out_of_the_mix():
     a30 = mig.GEOMETRIES["A30-24GB"]
-    assert migstreams.named(layouts.atlas(a30), migstreams.MIXES["even"]) == {"1g.6gb": 1, "2g.12gb": 1, "4g.24gb": 1}
-    every = layouts.atlas(A100, [*layouts.plain_profiles(A100), "1g.20gb"])
-    assert migstreams.named(every, {"1g": 1, "1g2": 2}) == {"1g.10gb": 1, "1g.20gb": 2}
+    assert streams.named(layout_graph.atlas(a30), streams.MIXES["even"]) == {"1g.6gb": 1, "2g.12gb": 1, "4g.24gb": 1}
+    every = layout_graph.atlas(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
+    assert streams.named(every, {"1g": 1, "1g2": 2}) == {"1g.10gb": 1, "1g.20gb": 2}
 
 
 def test_margins_are_ours_less_the_best_of_the_others():
@@ -68,7 +68,7 @@ def test_options_that_cannot_be_are_refused(options, why):
 
 def test_the_load_of_a_stream_is_the_load_asked_for():
     mix = {"1g.10gb": 1.0, "3g.40gb": 1.0}
-    requests = migstreams.draw(PLAIN, mix, cards=10, load=0.8, requests=20_000, rng=np.random.default_rng(1))
+    requests = streams.draw(PLAIN, mix, cards=10, load=0.8, requests=20_000, rng=np.random.default_rng(1))
     work = sum((each.end - each.start) * PLAIN.profiles[each.profile].compute for each in requests)
     assert work / requests[-1].start / (10 * 7) == pytest.approx(0.8, rel=0.03)
 
@@ -77,7 +77,7 @@ def test_places_come_free_when_work_ends():
     whole = PLAIN.index("7g.80gb")
     requests = [Request(0.0, 1.0, whole), Request(0.5, 2.0, whole), Request(1.0, 3.0, whole)]
     policy = policies.POLICIES["first-fit"](PLAIN, {}, 1)
-    assert migstreams.replay(PLAIN, policy, 1, requests) == Outcome(2, 3, 14, 21)
+    assert streams.replay(PLAIN, policy, 1, requests) == Outcome(2, 3, 14, 21)
 
 
 def test_who_knows_the_future_refuses_the_whole_card_that_blocks_seven():
@@ -89,6 +89,6 @@ def test_who_knows_the_future_refuses_the_whole_card_that_blocks_seven():
 
 
 def test_an_optimum_that_would_take_too_long_is_refused():
-    requests = migstreams.draw(PLAIN, {"1g.10gb": 1.0}, cards=2, load=1.0, requests=12, rng=np.random.default_rng(0))
+    requests = streams.draw(PLAIN, {"1g.10gb": 1.0}, cards=2, load=1.0, requests=12, rng=np.random.default_rng(0))
     with pytest.raises(errors.Permanent, match="too many for an exact optimum"):
         optimum.most_served(PLAIN, 2, requests, limit=10)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kgwe.bench import packing
+from kgwe.bench.placement import packing
 from kgwe.cli.main import main
 
 if TYPE_CHECKING:

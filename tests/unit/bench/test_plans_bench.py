@@ -2,7 +2,7 @@
 
 import pytest
 
-from kgwe.bench import plans
+from kgwe.bench.placement import plans
 
 
 def test_it_finds_every_plan_and_counts_what_it_costs():

@@ -1,7 +1,7 @@
 """The benchmark of the queue says what it is asked to say."""
 
-from kgwe.bench import queue
-from kgwe.local.progress import Silent
+from kgwe.bench.placement import queue
+from kgwe.local.host.progress import Silent
 
 
 def test_it_times_and_compares():

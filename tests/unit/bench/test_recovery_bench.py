@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgwe.bench.recovery import Options
+from kgwe.bench.cluster.recovery import Options
 from kgwe.errors import Permanent
 
 

@@ -15,9 +15,9 @@ import yaml
 from tests.unit.agent import bed
 from tests.unit.agent.test_hardware import named_alike
 
-from kgwe.kube.api.gpunode import GPUNodeStatus
-from kgwe.local import gpunodes
-from kgwe.local.agents import AgentMachine
+from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
+from kgwe.local.fleet import gpunodes
+from kgwe.local.fleet.agents import AgentMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,16 +6,16 @@ import datetime as dt
 
 from tests.unit.agent import bed
 
-from kgwe.apps.agent import report
+from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery import fleet
 from kgwe.apps.discovery.freshness import judge
 from kgwe.apps.discovery.live import Answer
 from kgwe.cli import agent_text
-from kgwe.kube.api.gpunode import GPUNode
+from kgwe.kube.api.kgwe.gpunode import GPUNode
 from kgwe.kube.api.meta import ObjectMeta
 
 NOW = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)
-STATUS = report.status(bed.machine(bed.node()))
+STATUS = gpunode_status.status(bed.machine(bed.node()))
 
 
 def row(name: str, *, answer: Answer | None = None) -> fleet.Row:

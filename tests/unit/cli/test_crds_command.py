@@ -8,7 +8,7 @@ import yaml
 
 from kgwe import errors
 from kgwe.cli import crds as command
-from kgwe.kube import crds
+from kgwe.kube.crd import definitions
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,12 +25,12 @@ def test_the_committed_reference_is_up_to_date(monkeypatch):
 
 def test_everything_is_printed_as_one_stream(capsys):
     command.run()
-    assert list(yaml.safe_load_all(capsys.readouterr().out)) == crds.manifests()
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == definitions.manifests()
 
 
 def test_json_is_one_list(capsys):
     command.run(format="json")
-    assert msgspec.json.decode(capsys.readouterr().out)["items"] == crds.manifests()
+    assert msgspec.json.decode(capsys.readouterr().out)["items"] == definitions.manifests()
 
 
 def test_a_kind_is_found_by_any_of_its_names(capsys):
@@ -46,7 +46,7 @@ def test_a_name_two_groups_share_prints_both(capsys):
 
 
 def test_no_two_kinds_share_a_short_name():
-    short = [name for kind in crds.KINDS for name in kind.definition.short_names]
+    short = [name for kind in definitions.KINDS for name in kind.definition.short_names]
     assert len(short) == len(set(short))
     assert {"gw", "gpuw"} <= set(short)
 
@@ -58,7 +58,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones():
 
 def test_written_files_pass_the_check_until_they_change(tmp_path, capsys):
     command.run(output=tmp_path)
-    assert len(capsys.readouterr().out.splitlines()) == len(crds.KINDS)
+    assert len(capsys.readouterr().out.splitlines()) == len(definitions.KINDS)
     command.run(check=True, output=tmp_path)
 
     stale = tmp_path / "kgwe.nvidia.io_gpuworkloads.yaml"
@@ -82,5 +82,5 @@ def test_the_reference_names_every_field_and_every_rule(capsys):
     assert "`gpuRequirements.topology.minBandwidthGBps`" in page
     assert "`nodePools[].spotPercentage`" in page
     assert "remove gpuRequirements.count and give the number of slices" in page
-    for kind in crds.KINDS:
+    for kind in definitions.KINDS:
         assert f"## {kind.definition.kind} ({kind.definition.api_version})" in page

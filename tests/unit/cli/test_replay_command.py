@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from tests import small_fleet
 
-from kgwe.apps.scheduler.recordfiles import files
-from kgwe.apps.scheduler.records import Recorder
+from kgwe.apps.scheduler.recording.files import files
+from kgwe.apps.scheduler.recording.recorder import Recorder
 from kgwe.cli.main import main
-from kgwe.model import domains
-from kgwe.placement import planning
-from kgwe.placement.ledger import Ledger
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.planning import Ask, Plan, amounts_of
+from kgwe.model.network import domains
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.live.ledger import Ledger
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Ask, Plan, amounts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def records(tmp_path: Path) -> Path:
     for number in range(8):
         request = Request(Gpus(count=1 + number % 2))
         ask = Ask(f"w{number}", request, amounts_of(request), pods=1 + number % 2, name=f"job-{number}", namespace="ns")
-        answer = planning.plan(ledger.fleet, ask, explain=False)
+        answer = planner.plan(ledger.fleet, ask, explain=False)
         recorder.plan(ledger.fleet, ask, answer)
         if isinstance(answer, Plan):
             ledger.commit(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])

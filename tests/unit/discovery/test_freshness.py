@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgwe.apps.discovery.freshness import STALE_AFTER_S, Freshness, judge, judge_all
-from kgwe.kube import timestamp
-from kgwe.kube.api.gpunode import GPUNode, GPUNodeSpec, GPUNodeStatus, Source
+from kgwe.kube.api import timestamp
+from kgwe.kube.api.kgwe.gpunode import GPUNode, GPUNodeSpec, GPUNodeStatus, Source
 from kgwe.kube.api.meta import Condition, ObjectMeta
 
 NOW = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)

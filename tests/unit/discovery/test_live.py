@@ -11,11 +11,12 @@ import pytest
 from tests.unit.agent import bed
 from tests.unit.agent.test_rpc import QUICK
 
-from kgwe.apps.agent import report, rpc
+from kgwe.agentapi.client import Access
+from kgwe.apps.agent import rpc
 from kgwe.apps.agent.main import Agent
-from kgwe.apps.discovery.client import Access
+from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery.live import Answer, LiveFleet
-from kgwe.local import ports
+from kgwe.local.host import ports
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,7 +78,7 @@ async def fleet() -> AsyncIterator[Served]:
 async def test_every_agent_answers_for_its_node(fleet):
     async with LiveFleet() as live:
         answers = await live.ask(fleet.addresses)
-        expected = report.status(bed.machine(bed.node()))
+        expected = gpunode_status.status(bed.machine(bed.node()))
         assert list(answers) == list(fleet.addresses)
         assert all(answer.status == expected for answer in answers.values())
 

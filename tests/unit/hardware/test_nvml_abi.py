@@ -12,13 +12,13 @@ import pytest
 from tests import gpus
 
 from kgwe import hardware
-from kgwe.hardware import nvml_library
-from kgwe.hardware.nvml import NvmlDriver
+from kgwe.hardware.nvml import library as nvml_library
+from kgwe.hardware.nvml.driver import NvmlDriver
 from kgwe.local import nvml
 from kgwe.local.nvml import build, state
 from kgwe.local.nvml.build import Generation
-from kgwe.model import gpu
-from kgwe.model.device import MigState
+from kgwe.model.gpu import catalog
+from kgwe.model.gpu.driver_data import MigState
 
 SOURCE = Path(next(iter(nvml.__path__))) / "c"
 
@@ -102,12 +102,12 @@ def test_every_function_that_the_driver_calls_is_there() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("name", gpu.CATALOGUE)
+@pytest.mark.parametrize("name", catalog.CATALOGUE)
 async def test_every_card_of_the_catalogue_can_be_simulated(tmp_path: Path, name: str) -> None:
     driver = gpus.driver(gpus.hardware(tmp_path, gpus.box(name)))
     device = await gpus.card(driver)
     await driver.close()
-    assert device.product == gpu.CATALOGUE[name].product
+    assert device.product == catalog.CATALOGUE[name].product
 
 
 FOREIGN = """

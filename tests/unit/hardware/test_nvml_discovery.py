@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from tests import gpus
 
-from kgwe.hardware import nvml_values
-from kgwe.hardware.nvml import NvmlDriver
-from kgwe.local import models
+from kgwe.hardware.nvml import values
+from kgwe.hardware.nvml.driver import NvmlDriver
+from kgwe.local.fleet import models
 from kgwe.local.nvml.build import Generation
-from kgwe.model import inventory
-from kgwe.model.device import Device, Machine, Remote
-from kgwe.model.gpu import Architecture
-from kgwe.model.wiring import Relation, Wiring
+from kgwe.model.gpu.catalog import Architecture
+from kgwe.model.gpu.driver_data import Device, Machine, Remote
+from kgwe.model.gpu.topology import Relation, Wiring
+from kgwe.model.simfleet import inventory
 
 if TYPE_CHECKING:
-    from kgwe.model.inventory import FleetNode
+    from kgwe.model.simfleet.inventory import FleetNode
 
 NOWHERE = Path("/nonexistent")
 
@@ -201,7 +201,7 @@ async def test_a_link_that_goes_down_is_remembered_by_its_far_end(tmp_path: Path
     ],
 )
 def test_the_generation_of_a_link(number: int | None, architecture: Architecture | None, expected: int | None) -> None:
-    assert nvml_values.nvlink_generation(number, architecture) == expected
+    assert values.nvlink_generation(number, architecture) == expected
 
 
 @pytest.mark.parametrize(
@@ -209,4 +209,4 @@ def test_the_generation_of_a_link(number: int | None, architecture: Architecture
     [(25_781, 3, 25.0), (26_562, 4, 25.0), (53_125, 5, 50.0), (12_500, 4, 12.5), (40_000, 4, 40.0), (None, 4, None)],
 )
 def test_the_speed_of_a_link_is_that_of_its_data(mbps: int | None, generation: int, expected: float | None) -> None:
-    assert nvml_values.link_gb_per_s(mbps, generation) == expected
+    assert values.link_gb_per_s(mbps, generation) == expected

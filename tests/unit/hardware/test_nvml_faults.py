@@ -11,10 +11,10 @@ import pytest
 from tests import gpus
 
 from kgwe import errors
-from kgwe.hardware.nvml import Absence, NvmlDriver, Unavailable
+from kgwe.hardware.nvml.driver import Absence, NvmlDriver, Unavailable
 from kgwe.local.nvml.build import Generation
 from kgwe.local.nvml.hardware import STATE_FILE, Code, Hardware
-from kgwe.model.device import Event
+from kgwe.model.gpu.driver_data import Event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -14,7 +14,7 @@ import pytest
 from tests import gpu_actor, gpus
 
 from kgwe import errors
-from kgwe.model import mig
+from kgwe.model.gpu import mig
 
 if TYPE_CHECKING:
     from pathlib import Path

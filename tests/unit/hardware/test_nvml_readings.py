@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests import gpus
 
-from kgwe.hardware import nvml_reading
+from kgwe.hardware.nvml import reading as nvml_reading
 from kgwe.local.nvml.build import Generation
 from kgwe.local.nvml.hardware import Kind
-from kgwe.model.device import LinkErrors, Process, Throttle
+from kgwe.model.gpu.driver_data import LinkErrors, Process, Throttle
 
 if TYPE_CHECKING:
     from pathlib import Path

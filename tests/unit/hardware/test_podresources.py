@@ -9,7 +9,7 @@ from tests.kubelet import GPU, Kubelet, pod
 from kgwe import errors
 from kgwe.hardware.kubelet import podresources
 from kgwe.hardware.kubelet.podresources import PodResources
-from kgwe.model.held import ClaimDevice, ContainerDevices, PodDevices
+from kgwe.model.devices.holdings import ClaimDevice, ContainerDevices, PodDevices
 from kgwe.proto import podresources_pb2 as pb
 
 

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from tests.unit.kube.things import ENCODINGS, Encoding, Thing
 
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Change, Informer
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Change, Informer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

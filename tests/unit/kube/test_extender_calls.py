@@ -7,23 +7,23 @@ import json
 import pytest
 
 from kgwe import errors
-from kgwe.kube import extender
+from kgwe.kube.translate import extender_wire
 
 
-def args(names: object) -> extender.Args:
-    return extender.Args(json.dumps({"Pod": {"metadata": {"uid": "u"}}, "NodeNames": names}).encode())
+def args(names: object) -> extender_wire.Args:
+    return extender_wire.Args(json.dumps({"Pod": {"metadata": {"uid": "u"}}, "NodeNames": names}).encode())
 
 
 @pytest.mark.parametrize("names", [[], ["a"], ["a", "b", "c"], ["é", "b"], ['quo"te', "back\\slash", "b"]])
 def test_every_node_gets_its_points(names: list[str]):
-    points = [(3 * number) % (extender.HIGHEST + 1) for number in range(len(names))]
+    points = [(3 * number) % (extender_wire.HIGHEST + 1) for number in range(len(names))]
     told = json.loads(args(names).scores(points))
     assert told == [{"Host": name, "Score": score} for name, score in zip(names, points, strict=True)]
 
 
 def test_names_as_they_are_written():
     plain = b'{"Pod":{"metadata":{"uid":"u"}},"NodeNames":[ "\xc3\xa9" ,\n"b"]}'
-    assert json.loads(extender.Args(plain).scores([10, 0])) == [
+    assert json.loads(extender_wire.Args(plain).scores([10, 0])) == [
         {"Host": "é", "Score": 10},
         {"Host": "b", "Score": 0},
     ]

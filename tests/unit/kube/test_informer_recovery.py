@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.kube import informer as informer_module
+from kgwe.kube.client import informer as informer_module
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kgwe.kube import crds
+from kgwe.kube.crd import definitions
 
 ROLES: dict[str, Any] = {
     each["metadata"]["name"]: each
@@ -20,7 +20,7 @@ def verbs(role: str, group: str, resource: str) -> set[str]:
     return {verb for rule in found for verb in rule["verbs"]}
 
 
-@pytest.mark.parametrize("kind", crds.KINDS, ids=lambda kind: kind.definition.name)
+@pytest.mark.parametrize("kind", definitions.KINDS, ids=lambda kind: kind.definition.name)
 def test_every_kind_has_its_readers(kind):
     of = kind.definition
     reader, other = ("kgwe-view", "kgwe-cluster-viewer") if of.namespaced else ("kgwe-cluster-viewer", "kgwe-view")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
-from kgwe.kube import codec
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
-from kgwe.kube.resources import Resource
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.transport import codec
 from kgwe.proto import kubernetes_pb2
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kgwe.kube.pool import Pool, Server, Timeouts
+from kgwe.kube.transport.pool import Pool, Server, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -12,12 +12,13 @@ import msgspec
 import pytest
 
 from kgwe.errors import NotFound, Permanent, Transient
-from kgwe.local import paths, ports, processes, state
-from kgwe.local.binaries import TOOLS, Binaries, Found, Source
-from kgwe.local.cluster import LocalCluster
-from kgwe.local.lock import Lock
-from kgwe.local.state import ClusterState
-from kgwe.local.status import Health, examine
+from kgwe.local.cluster import cluster_record as state
+from kgwe.local.cluster.cluster import LocalCluster
+from kgwe.local.cluster.cluster_record import ClusterState
+from kgwe.local.cluster.status import Health, examine
+from kgwe.local.host import paths, ports, processes
+from kgwe.local.host.lock import Lock
+from kgwe.local.toolchain.binaries import TOOLS, Binaries, Found, Source
 
 SLEEP = shutil.which("sleep") or ""
 

@@ -13,19 +13,22 @@ from kgwe import errors
 from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.controller import Controller, Stores
 from kgwe.apps.mig.settings import Settings
-from kgwe.kube import migcards, resources
-from kgwe.kube.api.gpunode import CardSpec, MIGLayout
-from kgwe.local import cutting, gpunodes, models
-from kgwe.model import amounts, inventory
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpunode import CardSpec, MIGLayout
+from kgwe.kube.translate import mig_layouts
+from kgwe.local.fleet import gpunodes, mig_layout, models
+from kgwe.model.simfleet import inventory
+from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.kube.api import core, gpunode
-    from kgwe.kube.api.gpuworkload import GPUWorkload
-    from kgwe.kube.api.migstrategy import MIGStrategy
+    from kgwe.kube.api import core
+    from kgwe.kube.api.kgwe import gpunode
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
+    from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
     from kgwe.kube.api.resource import ResourceClaim
-    from kgwe.kube.events import Event
+    from kgwe.kube.client.events import Event
 
 POOL = "a100-mig"
 """Eight cards, each 3g.40gb@0 2g.20gb@4 1g.10gb@6."""
@@ -192,7 +195,7 @@ class World:
     def agents(self, *held: str) -> None:
         """Every agent does what it can; `held` are UUIDs that pods have."""
         for obj in list(self.gpu_nodes.values()):
-            status = asyncio.run(cutting.cut(obj, frozenset(held)))
+            status = asyncio.run(mig_layout.cut(obj, frozenset(held)))
             self._put(msgspec.structs.replace(obj, status=status))
 
     def round(self) -> list[str]:
@@ -222,7 +225,7 @@ class World:
         ]
 
     def wishes(self, node: int = 0) -> list[str]:
-        layouts = migcards.layouts(list(self.gpu_nodes.values())[node])
+        layouts = mig_layouts.layouts(list(self.gpu_nodes.values())[node])
         return [" ".join(layout.instances) if layout.enabled else "whole" for layout in layouts.values()]
 
     def ready(self, name: str = "s") -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.mig.bed import World
 
 from kgwe.apps.mig.claims import Claims
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 
 BUILT = {"3g.40gb": 0.5, "2g.20gb": 0.25, "1g.10gb": 0.125}
 AS_BUILT = "3g.40gb@0 2g.20gb@4 1g.10gb@6"

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from tests.unit.mig.bed import World
 
-from kgwe.kube import migcards
-from kgwe.kube.api.gpunode import HeldDevices
+from kgwe.kube.api.kgwe.gpunode import HeldDevices
 from kgwe.kube.api.meta import Condition
+from kgwe.kube.translate import mig_layouts
 
 SEVEN = " ".join(f"1g.10gb@{start}" for start in range(7))
 AS_BUILT = "3g.40gb@0 2g.20gb@4 1g.10gb@6"
@@ -190,7 +190,7 @@ def test_what_an_administrator_asks_of_a_card_that_no_strategy_means_is_his_affa
 
 @pytest.mark.parametrize(
     ("labels", "why"),
-    [({migcards.DEPLOY_LABEL: "true"}, "mig-manager"), ({migcards.STRATEGY_LABEL: "single"}, "plain GPUs")],
+    [({mig_layouts.DEPLOY_LABEL: "true"}, "mig-manager"), ({mig_layouts.STRATEGY_LABEL: "single"}, "plain GPUs")],
 )
 def test_nodes_of_others_are_left_alone_and_said_so(labels: dict[str, str], why: str) -> None:
     world = World(2, cards=1)

@@ -10,9 +10,9 @@ from tests.unit.mig.bed import World
 
 from kgwe import errors
 from kgwe.apps.mig.drains import ANNOTATION
-from kgwe.kube import migcards
-from kgwe.kube.api.gpunode import CardSpec, HeldDevices
-from kgwe.local import cutting
+from kgwe.kube.api.kgwe.gpunode import CardSpec, HeldDevices
+from kgwe.kube.translate import mig_layouts
+from kgwe.local.fleet import mig_layout
 
 CONSENT = {ANNOTATION: "consent"}
 BUILT = {"3g.40gb": 0.5, "2g.20gb": 0.25, "1g.10gb": 0.125}
@@ -66,7 +66,7 @@ class Crowd(World):
     @property
     def open(self) -> int:
         """1g slices that the node offers."""
-        return cutting.devices(self.gpu_nodes[self.name])[1]["nvidia.com/mig-1g.10gb"]
+        return mig_layout.devices(self.gpu_nodes[self.name])[1]["nvidia.com/mig-1g.10gb"]
 
 
 def test_a_pod_that_consents_is_evicted_and_then_the_card_is_cut() -> None:
@@ -255,5 +255,5 @@ def test_slices_to_be_left_are_offered_to_nobody() -> None:
     world.round()
     obj = world.gpu_nodes[world.name]
     device = obj.status.gpus[0]
-    layout = migcards.layouts(obj)[device.uuid]
-    assert [migcards.is_offered(device, each, layout) for each in device.mig.instances] == [True, False, False]
+    layout = mig_layouts.layouts(obj)[device.uuid]
+    assert [mig_layouts.is_offered(device, each, layout) for each in device.mig.instances] == [True, False, False]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kgwe.kube.api import mig as api_mig
-from kgwe.local import models
-from kgwe.model import gpu, inventory, mig, wiring
+from kgwe.kube.api.kgwe import mig as api_mig
+from kgwe.local.fleet import models
+from kgwe.model.gpu import catalog, mig, topology
+from kgwe.model.simfleet import inventory
 
 DATA = Path(os.environ.get("KGWE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 NAMES = models.names()
@@ -99,7 +100,7 @@ def test_the_cube_mesh_uses_all_six_links_of_every_card():
 
 def test_every_h100_has_a_network_card_on_its_own_pcie_switch():
     wires = machine("dgx-h100").wiring
-    near = [[nic for nic in range(8) if wires.nic_relation(nic, card) == wiring.Relation.PIX] for card in range(8)]
+    near = [[nic for nic in range(8) if wires.nic_relation(nic, card) == topology.Relation.PIX] for card in range(8)]
     assert near == [[0], [1], [2], [3], [4], [5], [6], [7]]
 
 
@@ -153,7 +154,7 @@ def test_every_profile_can_be_named_in_a_manifest():
 
 
 def test_instances_of_a_card_never_have_more_memory_than_the_card():
-    for model in gpu.CATALOGUE.values():
+    for model in catalog.CATALOGUE.values():
         if model.geometry:
             for profile in model.geometry.profiles.values():
                 assert profile.memory_mib * (model.geometry.units // profile.units) <= model.memory_mib

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.racks import cards, racks
 
-from kgwe.placement.gang import GangRequest, Strategy
+from kgwe.placement.planning.gang_planner import GangRequest, Strategy
 
 
 def test_volcano_5205_a_domain_with_room_for_all_is_not_passed_over():

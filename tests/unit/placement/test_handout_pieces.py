@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kgwe.placement import pieces
-from kgwe.placement.handout import Ask, Stock
+from kgwe.placement.devices import shared
+from kgwe.placement.devices.whole import Ask, Stock
 
 
 def stock(cards: int = 3, each: int = 4) -> Stock:
@@ -24,7 +24,7 @@ def of(*cards: int) -> frozenset[str]:
 
 
 def advise(asks, free=STOCK.cards, size=1, **more):
-    return pieces.advise(asks, STOCK, free, size, **more).devices
+    return shared.advise(asks, STOCK, free, size, **more).devices
 
 
 def planned(pod, card, **more):
@@ -88,5 +88,5 @@ class TestWithoutAPlan:
         assert advise(asks, free={"GPU-0::0", "GPU-0::1", *of(1)}) == ("GPU-1::0",)
 
     def test_nobody_known_asks(self):
-        found = pieces.advise([], STOCK, STOCK.cards, 1)
+        found = shared.advise([], STOCK, STOCK.cards, 1)
         assert (found.devices, found.pod) == (("GPU-0::0",), "")

@@ -1,7 +1,7 @@
 """How near free cards are to each other."""
 
-from kgwe.model.wiring import Slot, Wiring
-from kgwe.placement.wiring_score import nearness
+from kgwe.model.gpu.topology import Slot, Wiring
+from kgwe.placement.gpuset.topology_score import nearness
 
 SWITCHED = Wiring(slots=tuple(Slot(bus="") for _ in range(8)), nvlink_version=4, switch_links=18)
 PAIRS = Wiring(slots=tuple(Slot(bus="") for _ in range(4)), nvlink_version=3, mesh=((0, 1, 4), (2, 3, 4)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgwe.placement.packing import POLICIES, limit
+from kgwe.placement.packing import POLICIES
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix, choose_node
-from kgwe.placement.packing.rents import CpuReach, ModelRent
-from kgwe.placement.packing.worth import LEVELS, ShareWorth
+from kgwe.placement.packing.prices import CpuReach, ModelRent
+from kgwe.placement.packing.value import LEVELS, ShareWorth
+from kgwe.sim.packing import limit
 
 
 def share(milli: int, *, cpu: int = 1000, spec: str = "") -> Demand:

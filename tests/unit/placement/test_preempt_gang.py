@@ -6,15 +6,15 @@ Pictures: leaves side by side, one row per node, one letter per card, dots are f
 from tests.machines import nvswitch
 from tests.plans import NOW, Fleet, check_books, grant, state, whole
 
-from kgwe.placement.eviction import Pool
-from kgwe.placement.fit import Fitter
-from kgwe.placement.gang_clearing import Clearing
-from kgwe.placement.gang_request import GangRequest, Hardware, Role, Segment
-from kgwe.placement.gang_search import GangSearch
-from kgwe.placement.node import Gpus, Node, Request, Shape
-from kgwe.placement.preempt import PreemptionPlan, Refusal, Why, plan_preemption
-from kgwe.placement.running import Member, Running
-from kgwe.placement.snapshot import Snapshot
+from kgwe.placement.disruption.gang_victims import Clearing
+from kgwe.placement.disruption.preemption import PreemptionPlan, Refusal, Why, plan_preemption
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.disruption.victims import Pool
+from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
+from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.gang.request import GangRequest, Hardware, Role, Segment
+from kgwe.placement.gang.search import GangSearch
+from kgwe.placement.pod.fit import Fitter
 
 
 def plan(fleet, gang, priority=10, budgets=None):

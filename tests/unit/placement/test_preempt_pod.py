@@ -7,13 +7,13 @@ import pytest
 from tests.machines import nvswitch
 from tests.plans import NOW, Fleet, state, whole
 
-from kgwe.model import gpu
-from kgwe.model.mig import parse_placement
-from kgwe.placement.fit import Fitter
-from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
-from kgwe.placement.preempt import PreemptionPlan, Refusal, Why, plan_preemption
-from kgwe.placement.running import Member, Running
-from kgwe.placement.snapshot import Snapshot
+from kgwe.model.gpu import catalog
+from kgwe.model.gpu.mig import parse_placement
+from kgwe.placement.disruption.preemption import PreemptionPlan, Refusal, Why, plan_preemption
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
+from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.pod.fit import Fitter
 
 
 def plan(fleet, wanted, priority=10, budgets=None):
@@ -186,7 +186,7 @@ def test_wiring_that_is_required_is_freed():
 
 
 def test_a_slice_is_freed_by_whoever_holds_one_of_its_profile():
-    a100 = gpu.find("A100-SXM4-80GB")
+    a100 = catalog.find("A100-SXM4-80GB")
     assert a100.geometry is not None
     cut = tuple(parse_placement(a100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4"))
     shape = Shape(nvswitch(1), a100.name, a100.memory_mib, str(a100.architecture), a100.geometry)

@@ -9,13 +9,14 @@ import pytest
 from tests import small_fleet
 from tests.plans import state
 
-from kgwe.model import amounts, domains
-from kgwe.model.domains import Place
-from kgwe.placement import planning
-from kgwe.placement.fit import Verdict
-from kgwe.placement.live import Fleet, Holding
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.planning import Ask, Plan, Refusal
+from kgwe.model.network import domains
+from kgwe.model.network.domains import Place
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Ask, Plan, Refusal
+from kgwe.placement.pod.fit import Verdict
 
 HALF = Request(Gpus(milli=500))
 QUARTER = Request(Gpus(milli=250))
@@ -153,19 +154,19 @@ class TestPlans:
     def test_sixteen_halves_on_eight_cards_are_two_to_a_card(self):
         """KAI#2153: there 16 pods of half a GPU at once came to 3 or 4 on one card."""
         made = fleet(2, 2)
-        found = planning.plan(made, Ask("gang", HALF, planning.amounts_of(HALF), pods=16))
+        found = planner.plan(made, Ask("gang", HALF, planner.amounts_of(HALF), pods=16))
         assert isinstance(found, Plan)
         made.seat({str(n): wanted for n, wanted in enumerate(found.wanted)}, found.grants)
         assert Counter((seat.node, seat.cards) for seat in found.seats) == {
             (node, 1 << card): 2 for node in ("n0", "n1") for card in range(4)
         }
-        assert isinstance(planning.plan(made, Ask("late", HALF, planning.amounts_of(HALF))), Refusal)
+        assert isinstance(planner.plan(made, Ask("late", HALF, planner.amounts_of(HALF))), Refusal)
         check(made)
 
     def test_a_seat_is_kept_over_a_restart(self):
         """What is read back from the API is node, amounts and the card."""
         made = fleet(2)
-        found = planning.plan(made, Ask("w", HALF, planning.amounts_of(HALF)))
+        found = planner.plan(made, Ask("w", HALF, planner.amounts_of(HALF)))
         assert isinstance(found, Plan)
         seat = found.seats[0]
         again = fleet(2)
@@ -177,7 +178,7 @@ class TestPlans:
         [((0, 0), "needs 1/2 of a GPU: no node could hold it"), ((4, 4), "needs 1/2 of a GPU: no node could hold it")],
     )
     def test_why_it_waits(self, pieces, words):
-        found = planning.plan(fleet(*pieces), Ask("w", HALF, planning.amounts_of(HALF)))
+        found = planner.plan(fleet(*pieces), Ask("w", HALF, planner.amounts_of(HALF)))
         assert isinstance(found, Refusal)
         assert found.message.startswith(words)
         assert not found.possible

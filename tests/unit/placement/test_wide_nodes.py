@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tests import machines
 from tests.racks import H100, cards, placed
 
-from kgwe.model import domains
-from kgwe.model.domains import UNKNOWN_GB_PER_S, Place
-from kgwe.placement.engine import Decision, Engine, Refusal
-from kgwe.placement.fit import Fitter, Verdict
-from kgwe.placement.gang import GangPlanner, GangRequest
-from kgwe.placement.node import Gpus, Node, Preference, Request, Shape
-from kgwe.placement.snapshot import Grant, Snapshot, bits
+from kgwe.model.network import domains
+from kgwe.model.network.domains import UNKNOWN_GB_PER_S, Place
+from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, bits
+from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
+from kgwe.placement.pod.engine import Decision, Engine, Refusal
+from kgwe.placement.pod.fit import Fitter, Verdict
 
 WIDE = Shape(machines.nvswitch(20), "H100-SXM5-80GB", 81_559, "Hopper")
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from tests.unit.scheduler.objects import added, make, node, owned_by, pod_spec
 
-from kgwe.apps.scheduler import seating
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import dialects, resources
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
 
 
 class Heard:
@@ -66,7 +67,7 @@ def heard(gangs):
 def member(name, *, at="", says="", controller="job-1", gone=False, conditions=(), phase="Running"):
     notes = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": "2"}
     if says:
-        notes |= {seating.SEAT_ANNOTATION: says, seating.CARDS_ANNOTATION: "ff"}
+        notes |= {placement_annotations.SEAT_ANNOTATION: says, placement_annotations.CARDS_ANNOTATION: "ff"}
     meta = {
         "name": name,
         "namespace": "team",

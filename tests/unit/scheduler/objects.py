@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kgwe.apps.scheduler import jobs, seating
-from kgwe.kube import resources
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.kube.api import resources
 from kgwe.kube.api.meta import OwnerReference
-from kgwe.kube.informer import Change
-from kgwe.model import amounts
-from kgwe.placement.planning import Seat
+from kgwe.kube.client.informer import Change
+from kgwe.model.units import amounts
+from kgwe.placement.planning.planner import Seat
 
 if TYPE_CHECKING:
-    from kgwe.apps.scheduler.state import ClusterState
+    from kgwe.cluster.state.cluster_state import ClusterState
 
 UID = "11111111-aaaa-bbbb-cccc-000000000000"
 NAME = f"w-job-{UID[:8]}"
@@ -47,9 +47,9 @@ def pod_spec(gpus: int, at: str = "", *, pin: str = "", gated: bool = False) -> 
     container = {"name": "c", "resources": {"requests": {amounts.GPU: str(gpus)}}}
     spec: dict[str, Any] = {"nodeName": at, "containers": [container]}
     if pin:
-        seating.pin(spec, pin)
+        placement_annotations.pin(spec, pin)
     if gated:
-        spec["schedulingGates"] = [{"name": seating.GATE}]
+        spec["schedulingGates"] = [{"name": placement_annotations.GATE}]
     return spec
 
 
@@ -58,8 +58,11 @@ def run_meta(uid: str, owner: str, namespace: str, name: str, seats: tuple[Seat,
         "name": name,
         "namespace": namespace,
         "uid": uid,
-        "labels": {jobs.UID_LABEL: UID, jobs.RUN_LABEL: uid},
-        "annotations": {seating.PLAN_ANNOTATION: seating.encode(seats), jobs.GENERATION_ANNOTATION: "1"},
+        "labels": {manifests.UID_LABEL: UID, manifests.RUN_LABEL: uid},
+        "annotations": {
+            placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
+            manifests.GENERATION_ANNOTATION: "1",
+        },
         "ownerReferences": owned_by(owner),
     }
 
@@ -121,12 +124,12 @@ def pod(
 ) -> Any:
     annotations = dict(notes or {})
     if index is not None:
-        annotations[seating.INDEX_ANNOTATION] = str(index)
+        annotations[placement_annotations.INDEX_ANNOTATION] = str(index)
     meta = {
         "name": name,
         "namespace": namespace,
         "uid": f"uid-{name}",
-        "labels": {jobs.UID_LABEL: UID},
+        "labels": {manifests.UID_LABEL: UID},
         "annotations": annotations,
         "ownerReferences": owned_by(job_uid, "Job", NAME),
     }
@@ -136,10 +139,10 @@ def pod(
 
 def replica(name: str, *, run: str = "dep-1", set_name: str = f"{NAME}-5d9c", seat: str = "", **more: Any) -> Any:
     """A pod of a Deployment."""
-    made = pod(name, **more, notes={seating.SEAT_ANNOTATION: seat} if seat else None)
+    made = pod(name, **more, notes={placement_annotations.SEAT_ANNOTATION: seat} if seat else None)
     meta = msgspec.structs.replace(
         made.metadata,
-        labels={jobs.UID_LABEL: UID, jobs.RUN_LABEL: run},
+        labels={manifests.UID_LABEL: UID, manifests.RUN_LABEL: run},
         ownerReferences=tuple(make(OwnerReference, each) for each in owned_by("rs", "ReplicaSet", set_name)),
     )
     return msgspec.structs.replace(made, metadata=meta)

@@ -9,13 +9,13 @@ import pytest
 from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
 
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planner import Planner, claim_key
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.model import amounts
-from kgwe.placement.live import Holding
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.planning import Ask, Seat
-from kgwe.placement.refusals import Reason
+from kgwe.apps.scheduler.planning.planner import Planner, claim_key
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.planning.planner import Ask, Seat
+from kgwe.placement.planning.reasons import Reason
 
 EIGHT = {amounts.GPU: 8, amounts.PODS: 1}
 

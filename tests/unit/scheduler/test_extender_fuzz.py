@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.unit.scheduler.objects import added, free
-from tests.unit.scheduler.test_answers import Bed, plain
+from tests.unit.scheduler.extender.test_handlers import Bed, plain
 
 # What the fields of a call are replaced with.
 ODD: tuple[Any, ...] = (
@@ -57,7 +57,7 @@ def break_bytes(body: bytes, rng: random.Random) -> bytes:
 async def test_bent_and_broken_calls_are_answered_without_an_error_of_ours(
     seed: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("kgwe.apps.scheduler.extender._SIGHT_S", 0.0)
+    monkeypatch.setattr("kgwe.apps.scheduler.extender.http._SIGHT_S", 0.0)
     rng, bed = random.Random(seed), Bed()
     bed.state.on_pod(added(plain(gpus=1)))
     bed.state.on_pod(added(plain("low", gpus=2, at="n1")))

@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.objects import added, make, node, pod_spec, removed
 
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import dialects, resources
-from kgwe.model.counting import counted
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.model.units.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.apps.scheduler.asking import Group
-    from kgwe.placement.planning import Ask
+    from kgwe.cluster.state.gang_group import Group
+    from kgwe.placement.planning.planner import Ask
 
 
 class Listener:

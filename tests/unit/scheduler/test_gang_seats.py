@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
 
-from kgwe.apps.scheduler import seating
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import dialects, resources
-from kgwe.placement import planning
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.placement.planning import planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ def state():
 def member(name, gang="g", *, at="n1", says="", cards="f", **more):
     notes = {"kgwe.nvidia.io/gang": gang, "kgwe.nvidia.io/gang-size": "2"}
     if says:
-        notes |= {seating.SEAT_ANNOTATION: says, seating.CARDS_ANNOTATION: cards}
+        notes |= {placement_annotations.SEAT_ANNOTATION: says, placement_annotations.CARDS_ANNOTATION: cards}
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes}
     return make(resources.POD.type, {"metadata": meta, "spec": pod_spec(4, at, **more), "status": {"phase": "Pending"}})
 
@@ -88,14 +89,14 @@ def test_a_pod_of_another_gang_does_not_take_its_seat(state):
 
 def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state):
     gangs = state.on_foreign.__self__
-    asked: list[planning.Ask] = []
+    asked: list[planner.Ask] = []
     later: list[Callable[[], None]] = []
     gangs.tell(want=asked.append, forget=_ignore, seat=_ignore, free=_ignore, later=later.append)
     for name in ("p", "q"):
         state.on_pod(added(member(name, at="")))
     later.pop()()
-    found = planning.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
-    assert isinstance(found, planning.Plan)
+    found = planner.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
+    assert isinstance(found, planner.Plan)
     where = {name: seat.node for name, seat in zip(("p", "q"), found.seats, strict=True)}
     start = state.ledger.commit(asked[-1].owner, found.wanted, found.grants, list(where.values()))
     for name, node_name in where.items():
@@ -107,15 +108,15 @@ def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state)
 
 def test_a_term_goes_on_with_the_seats_that_the_one_before_did_not_come_to_write(state):
     gangs = state.on_foreign.__self__
-    asked: list[planning.Ask] = []
+    asked: list[planner.Ask] = []
     later: list[Callable[[], None]] = []
     first: list[tuple[str, int]] = []
     gangs.tell(want=asked.append, forget=_ignore, seat=_noting(first), free=_ignore, later=later.append)
     for name in ("p", "q"):
         state.on_pod(added(member(name, at="")))
     later.pop()()
-    owner, found = asked[-1].owner, planning.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
-    assert isinstance(found, planning.Plan)
+    owner, found = asked[-1].owner, planner.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
+    assert isinstance(found, planner.Plan)
     start = state.ledger.commit(owner, found.wanted, found.grants, [seat.node for seat in found.seats])
     gangs.planned(owner, replace(found, start=start))
     (written, number), (lacking, other) = first

@@ -11,21 +11,22 @@ import httpx2
 import pytest
 from tests.unit.scheduler.objects import added, make, node, pod_spec
 
-from kgwe.apps.scheduler.faults import Faults
-from kgwe.apps.scheduler.gangs import Gangs
+from kgwe.apps.scheduler.leader import Term
 from kgwe.apps.scheduler.main import Scheduler
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planner import Planner
+from kgwe.apps.scheduler.planning.errors import Faults
+from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.apps.scheduler.term import Term
-from kgwe.kube import dialects, resources
-from kgwe.kube.client import KubeClient
-from kgwe.model import amounts
-from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.planning import Ask
-from kgwe.placement.refusals import Reason
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -6,14 +6,16 @@ import msgspec
 import pytest
 from tests.unit.scheduler.objects import UID, added, changed, free, leaving, node, pod, removed, workload
 
-from kgwe.apps.scheduler import jobs, phases, standing
-from kgwe.apps.scheduler.memory import Memory
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.apps.scheduler.workload import status_patch
-from kgwe.kube import resources
-from kgwe.kube.api.gpuworkload import GPUWorkloadStatus
-from kgwe.placement import planning
-from kgwe.placement.planning import Plan
+from kgwe.apps.scheduler.workloads import workload_status as phases
+from kgwe.apps.scheduler.workloads.attempt import Memory
+from kgwe.cluster.state import run_state
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.workload import manifests
+from kgwe.cluster.workload.workload import status_patch
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadStatus
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Plan
 
 NODES, CARDS = 2_048, 8
 GPUS = NODES * CARDS
@@ -32,10 +34,10 @@ def state(per_pod, **status):
 def stored_job(made):
     """The Job of a fresh plan, as the API server gives it back."""
     asking = made.workload(UID)
-    template = jobs.pod_template(asking, "image")
-    plan = planning.plan(made.fleet, jobs.ask(asking, template, frozenset()))
+    template = manifests.pod_template(asking, "image")
+    plan = planner.plan(made.fleet, manifests.ask(asking, template, frozenset()))
     assert isinstance(plan, Plan), plan.message
-    body = jobs.build(asking, template, plan)
+    body = manifests.build(asking, template, plan)
     total = sum(len(key) + len(value) for key, value in body["metadata"]["annotations"].items())
     assert total < 256 * 1024, "what Kubernetes allows of annotations"
     text = msgspec.json.encode(body)
@@ -56,9 +58,9 @@ def test_a_plan_of_16384_gpus_survives_a_restart(per_pod):
     assert not any(free(again).values()), "every GPU is reserved"
     run, asking = again.runs[UID], again.workload(UID)
     assert asking is not None
-    why = standing.unplaced(again, asking, run, {})
+    why = run_state.unplaced(again, asking, run, {})
     assert why is not None
-    assert why.reason == standing.PODS_NOT_CREATED, "no node of the plan is lost"
+    assert why.reason == run_state.PODS_NOT_CREATED, "no node of the plan is lost"
 
     patch = status_patch(asking, phases.scheduled(asking, phases.Placement(run, asking, again.reader.cards), "t1"))
     assert patch is not None
@@ -93,10 +95,10 @@ def test_pods_of_a_gang_on_2048_nodes_come_run_and_go():
 
 def test_a_refusal_late_in_the_start_of_a_gang_has_its_own_time():
     memory = Memory()
-    memory.note_unplaced(100.0, standing.NOT_SCHEDULED)
-    memory.note_unplaced(200.0, standing.NOT_SCHEDULED)
+    memory.note_unplaced(100.0, run_state.NOT_SCHEDULED)
+    memory.note_unplaced(200.0, run_state.NOT_SCHEDULED)
     assert memory.unplaced_at == 100.0
-    memory.note_unplaced(300.0, standing.NODE_REFUSED)
+    memory.note_unplaced(300.0, run_state.NODE_REFUSED)
     assert memory.unplaced_at == 300.0
     memory.note_unplaced(301.0, "")
     assert memory.unplaced_at is None

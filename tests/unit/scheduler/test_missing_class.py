@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from tests.unit.scheduler.objects import NAME, ONE, UID, added, job, make, node, removed
 
-from kgwe.apps.scheduler import policy, standing
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planner import Planner
-from kgwe.apps.scheduler.reconciler import Reconciler
+from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import resources
+from kgwe.apps.scheduler.workloads.reconciler import Reconciler
+from kgwe.cluster.state import run_state
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.workload import scheduler_policy
+from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.api.scheduling import PriorityClass
 
@@ -97,19 +98,19 @@ async def test_a_job_that_can_create_no_pods_for_want_of_the_class_says_so_besid
     assert bed.client.status["message"].endswith(WORDS)
     run = state.runs[UID]
     assert run.meta.name == NAME
-    assert standing.unplaced(state, state.workload(UID), run, {}) == standing.Unplaced(
-        standing.PODS_NOT_CREATED, WORDS, is_certain=True
+    assert run_state.unplaced(state, state.workload(UID), run, {}) == run_state.Unplaced(
+        run_state.PODS_NOT_CREATED, WORDS, is_certain=True
     )
 
 
 def test_without_known_classes_nothing_is_said(state):
     state.on_priority_class(removed(PriorityClass(ObjectMeta(name="system-node-critical"), 5_000)))
-    assert policy.lacks_class(state.workload(UID), state.priority_classes) == ""
+    assert scheduler_policy.lacks_class(state.workload(UID), state.priority_classes) == ""
 
 
 def test_the_event_asks_for_a_class_of_at_least_that_value(state):
     state.on_kgwe(added(workload(20_000)))
-    assert "needs a PriorityClass of at least that value" in policy.priority_note(state.workload(UID))
+    assert "needs a PriorityClass of at least that value" in scheduler_policy.priority_note(state.workload(UID))
     state.on_priority_class(the_class("urgent"))
     state.on_kgwe(added(workload(5_000)))
-    assert policy.priority_note(state.workload(UID)) == ""
+    assert scheduler_policy.priority_note(state.workload(UID)) == ""

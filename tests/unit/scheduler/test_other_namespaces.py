@@ -11,8 +11,8 @@ from tests.unit.scheduler.test_resource_claims import claim, mask, resource_slic
 
 from kgwe.apps.mig import demand
 from kgwe.apps.mig.claims import Claims
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import resources
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.kube.api import resources
 
 
 @pytest.fixture

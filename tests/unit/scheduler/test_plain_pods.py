@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
 
-from kgwe.apps.scheduler import plainpods, seating
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import dialects, resources
-from kgwe.placement import planning
-from kgwe.placement.work import Roster
+from kgwe.cluster.state import plain_pods
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.placement.planning import planner
+from kgwe.placement.queue.work import Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +35,7 @@ class Bed:
         levels = dialects.Levels(self.state.reader.labels(), ())
         self.gangs.lookup = lambda: dialects.Groups(levels, {})
         self.state.on_foreign, self.state.foreign_seat = self.gangs.on_pod, self.gangs.seat
-        self.asked: list[planning.Ask] = []
+        self.asked: list[planner.Ask] = []
         self.forgotten: list[str] = []
         self.seated: list[tuple[str, int]] = []
         self.freed: list[str] = []
@@ -57,8 +59,8 @@ class Bed:
     def plan(self) -> str:
         """Carry out the last ask; returns the node."""
         ask = self.asked[-1]
-        found = planning.plan(self.state.fleet, ask, choosers={}, rng=random.Random(1))
-        assert isinstance(found, planning.Plan)
+        found = planner.plan(self.state.fleet, ask, choosers={}, rng=random.Random(1))
+        assert isinstance(found, planner.Plan)
         nodes = [seat.node for seat in found.seats]
         start = self.state.ledger.commit(ask.owner, found.wanted, found.grants, nodes)
         self.gangs.planned(ask.owner, replace(found, start=start))
@@ -72,7 +74,7 @@ def bed():
     return made
 
 
-def pod(name="p", gpus=4, *, at="", gates=(seating.GATE,), notes=None, priority=0, **more):
+def pod(name="p", gpus=4, *, at="", gates=(placement_annotations.GATE,), notes=None, priority=0, **more):
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes or {}}
     spec = pod_spec(gpus, at, **more) | {"priority": priority}
     if gates:
@@ -95,7 +97,7 @@ def test_a_gated_gpu_pod_of_no_gang_is_queued_and_gets_a_seat(bed):
 def test_a_bound_pod_is_plain_again_and_its_gpus_are_never_free(bed):
     bed.see(pod())
     where = bed.plan()
-    bed.see(pod(at=where, gates=(), pin=where, notes={seating.SEAT_ANNOTATION: f"{OWNER}/0"}))
+    bed.see(pod(at=where, gates=(), pin=where, notes={placement_annotations.SEAT_ANNOTATION: f"{OWNER}/0"}))
     assert bed.gangs.seat("uid-p") is None
     assert not bed.state.ledger.has_seats(OWNER)
     assert sum(free(bed.state).values()) == 12
@@ -104,7 +106,7 @@ def test_a_bound_pod_is_plain_again_and_its_gpus_are_never_free(bed):
 
 
 def test_a_seat_that_was_written_is_found_again_after_a_restart(bed):
-    bed.see(pod(gates=(), pin="n1", notes={seating.SEAT_ANNOTATION: f"{OWNER}/0"}))
+    bed.see(pod(gates=(), pin="n1", notes={placement_annotations.SEAT_ANNOTATION: f"{OWNER}/0"}))
     assert bed.state.ledger.seat(OWNER, 0).node == "n1"
     assert free(bed.state) == {"n1": 4, "n2": 8}
     assert not bed.asked
@@ -119,7 +121,7 @@ def test_a_pod_without_gpus_or_with_a_request_that_cannot_be_read_is_left_to_kub
 
 
 def test_a_pod_behind_the_gate_of_another_system_waits_for_it_first(bed):
-    bed.see(pod(gates=(seating.GATE, "example.com/quota")))
+    bed.see(pod(gates=(placement_annotations.GATE, "example.com/quota")))
     assert not bed.asked
     bed.see(pod())
     assert [ask.owner for ask in bed.asked] == [OWNER]
@@ -142,7 +144,7 @@ def test_a_new_leader_frees_pods_that_it_saw_as_a_standby():
 
 
 def test_what_plain_pods_hold_counts_against_their_namespace():
-    plain = plainpods.PlainPods()
+    plain = plain_pods.PlainPods()
     bound = pod(at="n1", gates=())
     plain.set("uid-p", bound)
     plain.set("uid-p", bound)
@@ -157,5 +159,5 @@ def test_what_plain_pods_hold_counts_against_their_namespace():
 
 
 def test_slices_and_shares_count_as_parts():
-    assert plainpods.milli_of({"nvidia.com/mig-3g.40gb": 2, "cpu": 4}) == 857
-    assert plainpods.milli_of({"nvidia.com/gpu": 2}) == 2000
+    assert plain_pods.milli_of({"nvidia.com/mig-3g.40gb": 2, "cpu": 4}) == 857
+    assert plain_pods.milli_of({"nvidia.com/gpu": 2}) == 2000

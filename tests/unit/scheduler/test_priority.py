@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube.api.gpuworkload import GPUWorkload
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
+from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfig, SchedulerConfigSpec
+from kgwe.kube.api.kgwe.warp import WarpGPUWorkload
 from kgwe.kube.api.meta import ObjectMeta
-from kgwe.kube.api.schedulerconfig import SchedulerConfig, SchedulerConfigSpec
 from kgwe.kube.api.scheduling import PriorityClass
-from kgwe.kube.api.warp import WarpGPUWorkload
-from kgwe.kube.informer import Change
+from kgwe.kube.client.informer import Change
 
 META = {"name": "w", "namespace": "team", "uid": "w-uid"}
 

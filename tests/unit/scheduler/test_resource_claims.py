@@ -23,18 +23,18 @@ from tests.unit.scheduler.objects import (
 )
 
 from kgwe import errors
-from kgwe.apps.scheduler import claiming, jobs
-from kgwe.apps.scheduler.policy import with_device_mode
-from kgwe.apps.scheduler.seater import Seater
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.apps.scheduler.workload import from_kgwe
-from kgwe.kube import resources
+from kgwe.apps.scheduler.pods.pinner import Seater
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.workload import dra_claims, manifests
+from kgwe.cluster.workload.scheduler_policy import with_device_mode
+from kgwe.cluster.workload.workload import from_kgwe
+from kgwe.kube.api import resources
 from kgwe.kube.api.core import PodResourceClaim, PodResourceClaimStatus
 from kgwe.kube.api.resource import DRIVER
-from kgwe.kube.fleet import CLAIMS_LABEL
-from kgwe.model import amounts
-from kgwe.placement.live import Holding
-from kgwe.placement.planning import Plan, Seat
+from kgwe.kube.translate.nodes import CLAIMS_LABEL
+from kgwe.model.units import amounts
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.planning.planner import Plan, Seat
 
 TEMPLATE = "some-template"
 IMAGE = "example.com/image:1"
@@ -73,7 +73,7 @@ def claiming_job(**more: Any) -> Any:
 
 
 def _with_claim(obj: Any, template: str) -> Any:
-    mine = (PodResourceClaim(claiming.CLAIM, template),)
+    mine = (PodResourceClaim(dra_claims.CLAIM, template),)
     spec = obj.spec.template.spec
     spec = msgspec.structs.replace(spec, resourceClaims=mine)
     whole = msgspec.structs.replace(obj.spec.template, spec=spec)
@@ -82,8 +82,8 @@ def _with_claim(obj: Any, template: str) -> Any:
 
 def claiming_pod(name: str = "p", template: str = TEMPLATE, entered: str = "", **more: Any) -> Any:
     made = pod(name, gpus=0, **more)
-    spec = msgspec.structs.replace(made.spec, resourceClaims=(PodResourceClaim(claiming.CLAIM, template),))
-    known = (PodResourceClaimStatus(claiming.CLAIM, entered),) if entered else ()
+    spec = msgspec.structs.replace(made.spec, resourceClaims=(PodResourceClaim(dra_claims.CLAIM, template),))
+    known = (PodResourceClaimStatus(dra_claims.CLAIM, entered),) if entered else ()
     status = msgspec.structs.replace(made.status, resourceClaimStatuses=known)
     return msgspec.structs.replace(made, spec=spec, status=status)
 
@@ -194,7 +194,7 @@ def plan(*seats: Seat) -> Any:
 
 def test_work_that_claims_goes_to_nodes_whose_cards_can_be_claimed():
     mine = asking()
-    constraints = jobs.ask(mine, jobs.pod_template(mine, IMAGE), frozenset()).request.constraints
+    constraints = manifests.ask(mine, manifests.pod_template(mine, IMAGE), frozenset()).request.constraints
     assert (CLAIMS_LABEL, "true") in constraints.selector
     assert any(each.key == CLAIMS_LABEL for each in constraints.tolerations)
 
@@ -225,8 +225,10 @@ def built(state: ClusterState, mine: Any, *seats: Seat) -> tuple[dict[str, Any],
     """(pod spec, ResourceClaimTemplate) of a workload."""
     made: Plan = plan(*seats)
     names = state.reader.cards
-    body = jobs.build(mine, jobs.pod_template(mine, IMAGE), made, "run1", names)
-    (template,) = [each for kind, each in jobs.companions(mine, made, names) if kind.kind == "ResourceClaimTemplate"]
+    body = manifests.build(mine, manifests.pod_template(mine, IMAGE), made, "run1", names)
+    (template,) = [
+        each for kind, each in manifests.companions(mine, made, names) if kind.kind == "ResourceClaimTemplate"
+    ]
     return body["spec"]["template"]["spec"], template
 
 
@@ -234,9 +236,9 @@ def test_a_pod_asks_for_a_claim_on_the_planned_cards_and_for_no_resource(state):
     spec, template = built(state, asking(), Seat("n1", 0b10101100))
     (container,) = spec["containers"]
     assert not any(amounts.is_gpu(name) for part in ("requests", "limits") for name in container["resources"][part])
-    assert container["resources"]["claims"] == [{"name": claiming.CLAIM}]
+    assert container["resources"]["claims"] == [{"name": dra_claims.CLAIM}]
     (mine,) = spec["resourceClaims"]
-    assert mine == {"name": claiming.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert mine == {"name": dra_claims.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
     (request,) = template["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"]["count"] == 4
     expression = request["exactly"]["selectors"][0]["cel"]["expression"]
@@ -298,7 +300,7 @@ def gang(state: ClusterState, *seats: Seat) -> str:
     state.on_kgwe(added(workload(count=8)))
     run = _with_claim(job(seats=seats, gpus=0), TEMPLATE)
     state.on_job(added(run))
-    return claiming.template_name(run.metadata.name, seats, state.reader.cards)
+    return dra_claims.template_name(run.metadata.name, seats, state.reader.cards)
 
 
 async def test_who_shares_his_node_with_nobody_of_the_plan_needs_no_claim_of_his_own(state):
@@ -320,7 +322,7 @@ async def test_ranks_on_one_node_get_claims_of_their_own_once_kubernetes_has_mad
     (status, entry), (place, _) = client.patches
     assert (status, place) == ("status", "pod"), "the gate goes last, and p0 is left alone"
     (entered,) = entry["status"]["resourceClaimStatuses"]
-    assert entered == {"name": claiming.CLAIM, "resourceClaimName": made["metadata"]["name"]}
+    assert entered == {"name": dra_claims.CLAIM, "resourceClaimName": made["metadata"]["name"]}
 
 
 async def test_a_rank_that_was_moved_claims_what_its_seat_is_now(state):
@@ -337,7 +339,7 @@ async def test_after_a_crash_between_claim_and_seat_nothing_is_made_twice(state)
     name = gang(state, Seat("n1", 0b1111), Seat("n1", 0b11110000))
     holding = Holding("n1", cards=0b1111)
     before = claiming_pod("p0", name, index=0, at="", gated=True)
-    mine = claiming.claim(before, holding, state.reader.cards, {})["metadata"]["name"]
+    mine = dra_claims.claim(before, holding, state.reader.cards, {})["metadata"]["name"]
     client = await seated(state, claiming_pod("p0", name, entered=mine, index=0, at="", gated=True))
     assert not client.created
     assert [kind for kind, _ in client.patches] == ["pod"]

@@ -9,14 +9,15 @@ import msgspec
 import pytest
 from tests.unit.scheduler.objects import added, changed, make, node
 from tests.unit.scheduler.test_gang_arrival import Listener
-from tests.unit.scheduler.test_truth import cards_of, gpu_node
+from tests.unit.cluster.state.test_effective_seats import cards_of, gpu_node
 
 from kgwe.apps.mig import census as mig_census
-from kgwe.apps.scheduler.answers import Answers
-from kgwe.apps.scheduler.census import Census
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import extender, resources
-from kgwe.model import amounts
+from kgwe.apps.scheduler.extender.handlers import Answers
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.running_view import Census
+from kgwe.kube.api import resources
+from kgwe.kube.translate import extender_wire
+from kgwe.model.units import amounts
 
 HELD = {"pod": "team/p", "uid": "uid-p", "cards": "4", "replicas": 1}
 
@@ -143,7 +144,7 @@ def answers(state: ClusterState) -> Answers:
 def asked(state: ClusterState, made: Any, *names: str) -> tuple[list[str], dict[str, str]]:
     state.on_pod(added(made))
     body = {"Pod": msgspec.to_builtins(made), "NodeNames": list(names)}
-    reply = msgspec.json.decode(answers(state).filter(extender.Args(msgspec.json.encode(body)))[0])
+    reply = msgspec.json.decode(answers(state).filter(extender_wire.Args(msgspec.json.encode(body)))[0])
     failed = (reply.get("FailedNodes") or {}) | (reply.get("FailedAndUnresolvableNodes") or {})
     return reply["NodeNames"], failed
 

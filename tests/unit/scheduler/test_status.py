@@ -6,18 +6,19 @@ import msgspec
 import pytest
 from tests import racks
 
-from kgwe.apps.scheduler import jobs, phases
-from kgwe.apps.scheduler.runs import Run
-from kgwe.apps.scheduler.workload import Details, Status, from_kgwe, from_warp, status_patch
-from kgwe.kube import resources
-from kgwe.kube.api.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec, MIGRequest
+from kgwe.apps.scheduler.workloads import workload_status as phases
+from kgwe.cluster.workload import manifests
+from kgwe.cluster.workload.runs import Run
+from kgwe.cluster.workload.workload import Details, Status, from_kgwe, from_warp, status_patch
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpuworkload import GPURequirements, GPUWorkload, GPUWorkloadSpec, MIGRequest
+from kgwe.kube.api.kgwe.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.api.meta import Condition, ObjectMeta
-from kgwe.kube.api.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
-from kgwe.kube.fleet import Cards
-from kgwe.model import amounts
-from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.planning import Ask, Reason, Refusal, Seat
+from kgwe.kube.translate.nodes import Cards
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.planning.planner import Ask, Reason, Refusal, Seat
 
 
 def workload(**status):
@@ -59,7 +60,7 @@ CARDS = Cards({0: "GPU-a", 1: "GPU-b"}, {(3, 0): ("GPU-d", "MIG-x", "1g.10gb")})
 
 
 def run(*seats, details=None):
-    meta = ObjectMeta(name="w-job-1", annotations={jobs.GENERATION_ANNOTATION: "2"})
+    meta = ObjectMeta(name="w-job-1", annotations={manifests.GENERATION_ANNOTATION: "2"})
     return Run(resources.JOB, meta, pods=len(seats), seats=seats, wanted={}, details=details)
 
 

@@ -1,7 +1,7 @@
 """Strategies of other packages: found by entry point, left out when they do not load."""
 
 from kgwe.apps.scheduler.main import load_choosers
-from kgwe.placement.strategies import Candidate
+from kgwe.placement.planning.custom_strategies import Candidate
 
 PLUGIN = """
 class Tightest:

@@ -22,14 +22,17 @@ from tests import tenant_surface
 from tests.unit.scheduler.objects import added, make, node, owned_by, removed
 from tests.unit.scheduler.test_resource_claims import resource_slice
 
-from kgwe.apps.scheduler import jobs, seater, seating, standing
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.signing import Signer
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.kube import dialects, resources
+from kgwe.apps.scheduler.pods import pinner
+from kgwe.cluster.state import run_state
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.cluster.workload.signatures import Signer
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
 from kgwe.kube.dialects import kinds
-from kgwe.placement.live import Holding
-from kgwe.placement.planning import Seat
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.planning.planner import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,9 +101,9 @@ def spec(gpus: int = 4, at: str = "", *, pin: str = "", gated: bool = False, **m
     container = {"name": "c", "resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
     made: dict[str, Any] = {"nodeName": at, "containers": [container], **more}
     if pin:
-        seating.pin(made, pin)
+        placement_annotations.pin(made, pin)
     if gated:
-        made["schedulingGates"] = [{"name": seating.GATE}]
+        made["schedulingGates"] = [{"name": placement_annotations.GATE}]
     return made
 
 
@@ -126,8 +129,8 @@ class World:
         about = meta(
             "next",
             "uid-next",
-            labels={jobs.UID_LABEL: GANG},
-            annotations={seating.INDEX_ANNOTATION: "0"},
+            labels={manifests.UID_LABEL: GANG},
+            annotations={placement_annotations.INDEX_ANNOTATION: "0"},
             ownerReferences=owned_by("job-2", "Job", job_name("w2", GANG)),
         )
         self.next = make(resources.POD.type, {"metadata": about, "spec": spec(gated=True)})
@@ -151,7 +154,7 @@ class World:
         state.on_deployment(added(self._run(resources.DEPLOYMENT, SERVING, "w3", "dep-3", serving)))
         self._pod("p1", SINGLE, owned_by("job-1", "Job", job_name("w1", SINGLE)), single[0])
         for number, seat in enumerate(gang):
-            notes = {seating.INDEX_ANNOTATION: str(number)}
+            notes = {placement_annotations.INDEX_ANNOTATION: str(number)}
             self._pod(f"p2-{number}", GANG, owned_by("job-2", "Job", job_name("w2", GANG)), seat, number, **notes)
         for number, seat in enumerate(serving):
             replicas = owned_by("rs", "ReplicaSet", f"{job_name('w3', SERVING)}-5d9c")
@@ -164,8 +167,11 @@ class World:
         self._add(make(resources.POD.type, body))
 
     def _run(self, kind: Any, uid: str, name: str, run: str, seats: tuple[Seat, ...]) -> Any:
-        notes = {seating.PLAN_ANNOTATION: seating.encode(seats), jobs.GENERATION_ANNOTATION: "1"}
-        labels = {jobs.UID_LABEL: uid, jobs.RUN_LABEL: run, jobs.MANAGED_BY: jobs.CONTROLLER_NAME}
+        notes = {
+            placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(seats),
+            manifests.GENERATION_ANNOTATION: "1",
+        }
+        labels = {manifests.UID_LABEL: uid, manifests.RUN_LABEL: run, manifests.MANAGED_BY: manifests.CONTROLLER_NAME}
         pin = seats[0].node if len(seats) == 1 else ""
         names = ("replicas",) if kind is resources.DEPLOYMENT else ("completions", "parallelism")
         count = dict.fromkeys(names, len(seats))
@@ -179,12 +185,12 @@ class World:
 
     def _pod(self, name: str, uid: str, owners: Any, seat: Seat, number: int = 0, **notes: str) -> None:
         """A pod in its seat, as the seater left it."""
-        labels = {jobs.UID_LABEL: uid, jobs.RUN_LABEL: "dep-3"} if uid else {}
+        labels = {manifests.UID_LABEL: uid, manifests.RUN_LABEL: "dep-3"} if uid else {}
         about = meta(name, f"uid-{name}", labels=labels, annotations=notes, ownerReferences=owners)
         bare = make(resources.POD.type, {"metadata": about, "spec": spec()})
         place, owner = Holding(seat.node, {}, seat.cards), uid or OWNER
         signature = self.signer.sign_seat(bare, owner, number, place)
-        given = seater.seated(bare, owner, number, place, signature)["metadata"]["annotations"]
+        given = pinner.seated(bare, owner, number, place, signature)["metadata"]["annotations"]
         said = notes | {key: text for key, text in given.items() if text is not None}
         body = {"metadata": about | {"annotations": said}, "spec": spec(at=seat.node, pin=seat.node)}
         self._add(make(resources.POD.type, body | {"status": {"phase": "Running"}}))
@@ -226,8 +232,8 @@ class World:
                 {number: (each, ledger.pod_in(owner, number)) for number, each in seats.items()},
                 ledger.lacking(owner),
                 run,
-                run and workload and standing.is_running(workload, run, state.pods_of(run)),
-                run and workload and standing.unplaced(state, workload, run, state.pods_of(run)),
+                run and workload and run_state.is_running(workload, run, state.pods_of(run)),
+                run and workload and run_state.unplaced(state, workload, run, state.pods_of(run)),
                 run and (set(state.pods_of(run)), state.taken(owner), list(state.unseated(owner))),
                 group and (set(group.members), group.seats, group.awaited, group.problem, group.lacking),
             )

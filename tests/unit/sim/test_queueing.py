@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from tests import small_fleet
 
-from kgwe.placement.backfill import Rule
-from kgwe.placement.work import RunTime
-from kgwe.sim import policies, queueing
-from kgwe.sim.faults import Faults
+from kgwe.placement.queue.reservations import Rule
+from kgwe.placement.queue.work import RunTime
+from kgwe.sim import queueing
+from kgwe.sim.fleet.faults import Faults
+from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation
+from kgwe.sim.policies import registry
 from kgwe.sim.recording import Fate
-from kgwe.sim.workload import Workload
-from kgwe.sim.world import World
+from kgwe.sim.traces.workload import Workload
 
 job = small_fleet.job
 
@@ -29,7 +30,7 @@ def simulate(jobs, rule, predict=queueing.exact, nodes=1, **options) -> Simulati
     make = queueing.dispatcher(rule, predict, refresh_s=1.0)
     world = World.of(small_fleet.nodes(nodes))
     chosen = Options(dispatcher=make, **options)
-    return Simulation(world, Workload.of("w", jobs), policies.find("kgwe"), chosen).run()
+    return Simulation(world, Workload.of("w", jobs), registry.find("kgwe"), chosen).run()
 
 
 def starts(run: Simulation) -> dict[str, float | None]:

@@ -10,14 +10,18 @@ import pytest
 from tests import machines, small_fleet
 
 from kgwe import errors
-from kgwe.placement.constraints import Constraints, Operator, Requirement
-from kgwe.placement.node import Gpus, Preference, Request
-from kgwe.placement.taints import Toleration
-from kgwe.sim import generate, loaders, openb, policies, prices, records, sensitivity
+from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
+from kgwe.placement.fleet.node import Gpus, Preference, Request
+from kgwe.placement.fleet.taints import Toleration
+from kgwe.records import simulated
+from kgwe.sim.fleet import prices
+from kgwe.sim.fleet.fleet import World
+from kgwe.sim.fleet.locality import Spread
 from kgwe.sim.loop import Simulation
-from kgwe.sim.spread import Spread
-from kgwe.sim.workload import Workload
-from kgwe.sim.world import World
+from kgwe.sim.policies import registry
+from kgwe.sim.report import sensitivity
+from kgwe.sim.traces import generate, loaders, openb
+from kgwe.sim.traces.workload import Workload
 
 OPENB = """\
 name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
@@ -77,7 +81,7 @@ class TestOpenb:
 
         assert world.total == 6_212_000
         assert len(workload) == 8152
-        assert all(policies.find("first-fit")(world, workload, None).place(job) for job in workload.jobs[::500])  # type: ignore[arg-type] # draws nothing
+        assert all(registry.find("first-fit")(world, workload, None).place(job) for job in workload.jobs[::500])  # type: ignore[arg-type] # draws nothing
 
 
 class TestPhilly:
@@ -121,7 +125,7 @@ class TestRecords:
         file = io.BytesIO()
         workload = Workload.of("w", jobs)
         world = World.of([small_fleet.node(0, cut=1), small_fleet.node(1)])
-        Simulation(world, workload, policies.find(policy), watchers=(records.Writer(file),)).run()
+        Simulation(world, workload, registry.find(policy), watchers=(simulated.Writer(file),)).run()
         return file.getvalue()
 
     def test_a_decision_tells_request_state_and_seats(self):
@@ -150,28 +154,28 @@ class TestRecords:
         path = tmp_path / "decisions.jsonl"
         path.write_bytes(self.recorded(jobs))
 
-        again = records.workload("w", records.read(path))
+        again = simulated.workload("w", simulated.read(path))
 
         assert again.jobs == Workload.of("w", jobs).jobs
-        assert records._request(records._described(request)) == request
+        assert simulated._request(simulated._described(request)) == request
 
     def test_the_hash_changes_with_the_state_and_only_with_it(self):
         world = World.of([small_fleet.node(0, cut=1)])
-        empty = records.snapshot_hash(world.snapshot)
+        empty = simulated.snapshot_hash(world.snapshot)
 
         for gpus in (Gpus(count=1), Gpus(milli=200), Gpus(profile="1g.10gb", slices=1)):
             grant = world.fitter.grant(Request(gpus), 0)
             assert grant is not None
             undo = world.snapshot.commit(grant)
-            assert records.snapshot_hash(world.snapshot) != empty
+            assert simulated.snapshot_hash(world.snapshot) != empty
             undo()
 
-        assert records.snapshot_hash(world.snapshot) == empty
+        assert simulated.snapshot_hash(world.snapshot) == empty
 
     def test_a_job_without_an_end_runs_until_the_last_line(self):
-        decision = records.Decision(5, "a", 0, "", records.RequestRecord(cpu_milli=1), ())
+        decision = simulated.Decision(5, "a", 0, "", simulated.RequestRecord(cpu_milli=1), ())
 
-        (job,) = records.workload("w", [decision, records.End(65, "other")]).jobs
+        (job,) = simulated.workload("w", [decision, simulated.End(65, "other")]).jobs
 
         assert (job.arrival_s, job.duration_s) == (0, 60)
 
@@ -180,7 +184,7 @@ class TestRecords:
         path.write_text('{"kind":"end","at_s":1.0,"job":"a"}\n{"kind":"guess"}\n')
 
         with pytest.raises(errors.Permanent, match=r"decisions.jsonl:2 is not a recorded decision"):
-            records.read(path)
+            simulated.read(path)
 
 
 class TestGenerate:

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.local import certificates
+from kgwe.local.cluster import certificates
 from kgwe.telemetry import connection, http, tls
 from kgwe.telemetry.http import Reply, Request
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from kgwe.local.certificates import Certificates, Identity
+    from kgwe.local.cluster.certificates import Certificates, Identity
 
 ADDRESS = http.Address("127.0.0.1", 0)
 SCHEDULER = certificates.SCHEDULER

@@ -10,11 +10,11 @@ from tests.unit.mig.bed import World
 from tests.unit.mig.test_drains import Crowd
 
 from kgwe.apps.whatif import cuts
-from kgwe.kube.fleet import FleetReader
-from kgwe.model import amounts
-from kgwe.placement.constraints import Constraints
-from kgwe.placement.node import Gpus, Request
-from kgwe.placement.planning import Ask
+from kgwe.kube.translate.nodes import FleetReader
+from kgwe.model.units import amounts as resources
+from kgwe.placement.fleet.constraints import Constraints
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.planning.planner import Ask
 
 LONGEST = "a cut is taken back when it takes more than 60 s"
 
@@ -32,7 +32,7 @@ def said(world: World, ask: Ask) -> list[str]:
 
 def ask(profile: str = "", **selector: str) -> Ask:
     gpus = Gpus(profile=profile, slices=1) if profile else Gpus(count=1)
-    wanted = {f"{amounts.MIG_PREFIX}{profile}" if profile else amounts.GPU: 1}
+    wanted = {f"{resources.MIG_PREFIX}{profile}" if profile else resources.GPU: 1}
     request = Request(gpus, constraints=Constraints(tuple(selector.items())))
     return Ask(owner="w", request=request, amounts=wanted, namespace="team", name="wide")
 

@@ -8,15 +8,14 @@ import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.apps.whatif import view as views
 from kgwe.apps.whatif import words
 from kgwe.apps.whatif.scenario import Scenario
 from kgwe.cli import whatif
-from kgwe.kube import resources
-from kgwe.kube.api import core
+from kgwe.cluster import offline as views
+from kgwe.kube.api import core, resources
 from kgwe.kube.api.meta import Condition, ObjectMeta
-from kgwe.kube.client import KubeClient
-from kgwe.kube.informer import Change
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.informer import Change
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

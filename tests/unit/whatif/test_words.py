@@ -8,12 +8,13 @@ import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.apps.whatif import explain, view, words
-from kgwe.kube import resources
-from kgwe.kube.client import Forbidden, KubeClient
-from kgwe.placement.gang_request import GangRequest, Hardware
-from kgwe.placement.node import Gpus, Request, SpotPolicy
-from kgwe.placement.planning import Ask, Nearness
+from kgwe.apps.whatif import explain, words
+from kgwe.cluster import offline
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import Forbidden, KubeClient
+from kgwe.placement.fleet.node import Gpus, Request, SpotPolicy
+from kgwe.placement.gang.request import GangRequest, Hardware
+from kgwe.placement.planning.planner import Ask, Nearness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,13 +47,13 @@ def test_asked_for_names_the_hardware_and_the_limits() -> None:
 
 
 @pytest.fixture
-async def seen() -> AsyncIterator[view.View]:
+async def seen() -> AsyncIterator[offline.View]:
     """Nothing is known, and nobody can be asked."""
     async with KubeClient(httpx2.AsyncClient()) as client:
-        yield view.empty(client)
+        yield offline.empty(client)
 
 
-def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: view.View) -> None:
+def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: offline.View) -> None:
     seen.hidden = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.JOB, resources.POD)
     with pytest.raises(Forbidden) as told:
         explain.find(seen, "too-large", "default", "workload", "kgwe.nvidia.io")
@@ -64,7 +65,7 @@ def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: view
         explain.find(seen, "too-large", "default")
 
 
-def test_what_is_not_there_is_not_found_where_one_of_the_kinds_could_be_listed(seen: view.View) -> None:
+def test_what_is_not_there_is_not_found_where_one_of_the_kinds_could_be_listed(seen: offline.View) -> None:
     seen.hidden, seen.listed = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD), (resources.POD,)
     with pytest.raises(errors.NotFound, match="no GPUWorkload or pod that has not ended 'x'"):
         explain.find(seen, "x", "default")

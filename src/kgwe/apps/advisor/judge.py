@@ -10,19 +10,19 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps.advisor.units import Partial, Unit, units
-from kgwe.apps.whatif.view import is_gpu_pod
-from kgwe.kube import podrequest
-from kgwe.placement.node import Request
-from kgwe.placement.regret import Hindsight, Regret
+from kgwe.cluster.offline import is_gpu_pod
+from kgwe.kube.translate import podrequest
+from kgwe.placement.analysis.regret import Hindsight, Regret
+from kgwe.placement.fleet.node import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.apps.whatif.view import View
+    from kgwe.cluster.offline import View
     from kgwe.kube.api import core
-    from kgwe.placement.node import Gpus
-    from kgwe.placement.planning import Refusal
-    from kgwe.placement.regret import Measure
+    from kgwe.placement.analysis.regret import Measure
+    from kgwe.placement.fleet.node import Gpus
+    from kgwe.placement.planning.planner import Refusal
 
 # Kinds of pods that stand for what the cluster is asked for.
 _KINDS: Final = 8

@@ -19,10 +19,11 @@ from prometheus_client.registry import Collector
 from kgwe.apps.advisor import judge as judging
 from kgwe.apps.advisor.judge import Judge
 from kgwe.apps.advisor.units import Unit, key_of, unit, units
-from kgwe.apps.scheduler import jobs
-from kgwe.apps.whatif import view as views
-from kgwe.kube import dialects, resources
-from kgwe.kube.informer import Informer, wait_synced
+from kgwe.cluster import offline as views
+from kgwe.cluster.workload import manifests
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.client.informer import Informer, wait_synced
 from kgwe.telemetry import http, probes
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from kgwe.apps.advisor.judge import Judged, Totals
-    from kgwe.apps.whatif.view import View
+    from kgwe.cluster.offline import View
     from kgwe.kube.api import core
-    from kgwe.kube.client import KubeClient
-    from kgwe.kube.informer import Change
-    from kgwe.kube.resources import Resource
-    from kgwe.placement.node import Request
+    from kgwe.kube.api.resources import Resource
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.kube.client.informer import Change
+    from kgwe.placement.fleet.node import Request
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +115,7 @@ class Advisor:
         watched = [(Informer(client, kind), listener) for kind, listener in pairs if kind in own]
         watched.append((Informer(client, resources.NODE), state.on_node))
         watched.append((Informer(client, resources.JOB), state.on_job))
-        watched.append((Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment))
+        watched.append((Informer(client, resources.DEPLOYMENT, label_selector=manifests.SELECTOR), state.on_deployment))
         stores: dict[Resource[Any], Mapping[str, Any]] = {}
         for kind in await dialects.served(client):
             known = next((each for each, _ in watched if each.resource == kind), None)

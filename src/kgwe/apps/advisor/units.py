@@ -11,20 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.apps.scheduler import seating
-from kgwe.apps.scheduler.made import as_made
-from kgwe.apps.whatif.view import is_gpu_pod
-from kgwe.kube import podrequest, resources
-from kgwe.placement.gang_request import GangRequest
-from kgwe.placement.planning import Ask
-from kgwe.placement.running import milli_of
+from kgwe.cluster.offline import is_gpu_pod
+from kgwe.cluster.workload import placement_annotations
+from kgwe.cluster.workload.unpinned import as_made
+from kgwe.kube.api import resources
+from kgwe.kube.translate import podrequest
+from kgwe.placement.disruption.running import milli_of
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.planning.planner import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kgwe.apps.whatif.view import View
+    from kgwe.cluster.offline import View
     from kgwe.kube.api import core
-    from kgwe.placement.snapshot import Grant
+    from kgwe.placement.fleet.snapshot import Grant
 
 #: what places pods that have a seat of ours
 OURS: Final = "kgwe"
@@ -69,7 +70,11 @@ def key_of(view: View, pod: core.Pod) -> str:
     if owner:
         return owner
     controller = pod.metadata.controller
-    if controller is not None and controller.kind == "Job" and seating.INDEX_ANNOTATION in pod.metadata.annotations:
+    if (
+        controller is not None
+        and controller.kind == "Job"
+        and placement_annotations.INDEX_ANNOTATION in pod.metadata.annotations
+    ):
         return f"{_JOB_PREFIX}{pod.metadata.namespace}/{controller.uid}"
     return pod.metadata.uid
 
@@ -117,8 +122,8 @@ def _pods_of_job(view: View, pod: core.Pod) -> int:
 
 def _scheduler(pod: core.Pod) -> str:
     annotations = pod.metadata.annotations
-    ours = seating.SEAT_ANNOTATION in annotations or seating.CARDS_ANNOTATION in annotations
-    return OURS if ours or seating.pinned_to(pod.spec) else pod.spec.schedulerName or "default-scheduler"
+    ours = placement_annotations.SEAT_ANNOTATION in annotations or placement_annotations.CARDS_ANNOTATION in annotations
+    return OURS if ours or placement_annotations.pinned_to(pod.spec) else pod.spec.schedulerName or "default-scheduler"
 
 
 def _name(view: View, key: str, pod: core.Pod) -> str:

@@ -23,27 +23,28 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from kgwe import errors
-from kgwe.apps.agent import extras, report, rpc
-from kgwe.apps.agent.keeper import Keeper
-from kgwe.apps.agent.parts import Parts
-from kgwe.apps.agent.publisher import DRIVER_READY, FIELD_MANAGER, Publisher
-from kgwe.apps.agent.stream import Hub, Sample
-from kgwe.kube.api import gpunode
+from kgwe.apps.agent import features, rpc
+from kgwe.apps.agent.driver_supervisor import Keeper
+from kgwe.apps.agent.metrics.stream import Hub, Sample
+from kgwe.apps.agent.status import gpunode_status
+from kgwe.apps.agent.status.publisher import DRIVER_READY, FIELD_MANAGER, Publisher
+from kgwe.apps.agent.tasks import Parts
+from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.meta import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kgwe.apps.agent.devices import Devices
-    from kgwe.apps.agent.keeper import DriverState
+    from kgwe.apps.agent.devices.wiring import Devices
+    from kgwe.apps.agent.driver_supervisor import DriverState
     from kgwe.apps.agent.rpc import MigHandler, MpsHandler
     from kgwe.apps.agent.settings import Settings
     from kgwe.hardware.driver import GpuDriver
-    from kgwe.kube.client import KubeClient
-    from kgwe.kube.informer import Informer
-    from kgwe.model.device import Event, Machine, Reading
-    from kgwe.model.sample import Series
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.kube.client.informer import Informer
+    from kgwe.model.gpu.driver_data import Event, Machine, Reading
+    from kgwe.model.telemetry.sample import Series
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Agent:
         self._measured = asyncio.Event()
 
         #: health of a card; the health part puts its own here
-        self.health_of: report.HealthOf = report.basic_health
+        self.health_of: gpunode_status.HealthOf = gpunode_status.basic_health
         #: each may change what is reported
         self.amend: list[Callable[[gpunode.GPUNodeStatus], gpunode.GPUNodeStatus]] = []
         #: each adds a condition to what is reported
@@ -111,8 +112,8 @@ class Agent:
             self._connect(client)
 
     def _connect(self, client: KubeClient) -> None:
-        from kgwe.kube import resources  # noqa: PLC0415 - not needed standalone
-        from kgwe.kube.informer import Informer  # noqa: PLC0415
+        from kgwe.kube.api import resources  # noqa: PLC0415 - not needed standalone
+        from kgwe.kube.client.informer import Informer  # noqa: PLC0415
 
         self.publisher = Publisher(client, self.node, heartbeat_s=self.settings.heartbeat_interval_seconds)
         self.informer = Informer(client, resources.GPU_NODE, field_selector=f"metadata.name={self.node}")
@@ -143,7 +144,7 @@ class Agent:
                     raise
         if self.machine is None:
             raise errors.Transient(f"nothing is known of the GPUs yet: {self.driver.message}")
-        matrix = report.wiring(self.machine, self.status).matrix()
+        matrix = gpunode_status.wiring(self.machine, self.status).matrix()
         return self.status, time.monotonic() - self._looked_at, matrix
 
     # --- looking ----------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class Agent:
             if oldest is not None and self.machine is not None and self._looked_at >= oldest:
                 return
             machine = await self.keeper.machine()
-            self.machine = report.with_memory(machine, self.machine)
+            self.machine = gpunode_status.with_memory(machine, self.machine)
             self._looked_at = time.monotonic()
         self._call(self.on_machine, self.machine)
         self.tell()
@@ -167,14 +168,16 @@ class Agent:
         """Report what is known now; parts call it when something they add has changed."""
         state = self.driver
         if self.machine is not None:
-            status = report.with_known_links(report.status(self.machine, self.health_of), self._published_before())
+            status = gpunode_status.with_known_links(
+                gpunode_status.status(self.machine, self.health_of), self._published_before()
+            )
         elif self.publisher is not None and self.publisher.there is not None:
             # From before a restart, as long as there is no driver that knows better.
             status = self.publisher.there.status
         else:
             status = gpunode.GPUNodeStatus()
         if not state.is_ready:
-            status = report.without_driver(status, state.message)
+            status = gpunode_status.without_driver(status, state.message)
         for amend in self.amend:
             status = self._guarded(amend, status, status)
         self.status = status
@@ -276,7 +279,7 @@ class Agent:
             parts.add("publisher", self._publish)
         if self.settings.grpc_bind_address:
             parts.add("grpc", lambda: rpc.serve(self, self.settings, self._on_port))
-        extras.add(self)
+        features.add(self)
         log.info("agent_started", node=self.node, version=self.version, parts=parts.names)
         running = asyncio.create_task(parts.run())
         stopping = asyncio.create_task(stop.wait())
@@ -314,7 +317,7 @@ def open_nvml(settings: Settings) -> Callable[[], Awaitable[GpuDriver]]:
     """Opens NVIDIA's driver; Permanent, with the reason, when there is none."""
 
     async def opened() -> GpuDriver:
-        from kgwe.hardware import nvml  # noqa: PLC0415 - another driver can be given
+        from kgwe.hardware.nvml import driver as nvml  # noqa: PLC0415 - another driver can be given
 
         environment = dict(os.environ)
         environment.setdefault(nvml.SYSFS_VARIABLE, os.path.join(settings.host_root, "sys"))  # noqa: PTH118 - a text
@@ -343,7 +346,7 @@ async def serve(
     if settings.standalone:
         await Agent(settings, open_nvml(settings)).run(stop)
         return
-    from kgwe.kube.client import KubeClient  # noqa: PLC0415 - not needed standalone
+    from kgwe.kube.client.client import KubeClient  # noqa: PLC0415 - not needed standalone
 
     async with KubeClient.connect(kubeconfig, field_manager=FIELD_MANAGER) as client:
         await Agent(settings, open_nvml(settings), client).run(stop)

@@ -17,7 +17,8 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from kgwe import errors
-from kgwe.apps.agent import messages, stream, tls
+from kgwe.agentapi import messages, tls
+from kgwe.apps.agent.metrics import stream
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from kgwe.apps.agent.keeper import DriverState
+    from kgwe.apps.agent.driver_supervisor import DriverState
     from kgwe.apps.agent.settings import Settings
-    from kgwe.kube.api.gpunode import GPUNodeStatus
-    from kgwe.model.device import Instance
+    from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
+    from kgwe.model.gpu.driver_data import Instance
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps import configuration
-from kgwe.model import pieces
+from kgwe.model.devices import shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,9 +107,9 @@ def _check(settings: Settings) -> None:
         if field.name.endswith("_seconds") and getattr(settings, field.name) <= 0:
             raise errors.Permanent(f"settings: {field.encode_name} must be more than 0")
     replicas = settings.device_plugin_replicas
-    if replicas and not pieces.FEWEST <= replicas <= pieces.MOST:
+    if replicas and not shares.FEWEST <= replicas <= shares.MOST:
         raise errors.Permanent(
-            f"settings: devicePluginReplicas must be 0 or {pieces.FEWEST} to {pieces.MOST}, not {replicas}"
+            f"settings: devicePluginReplicas must be 0 or {shares.FEWEST} to {shares.MOST}, not {replicas}"
         )
     if AGENT_NAME in settings.tls_writers:
         raise errors.Permanent(

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kgwe.apps.discovery import freshness
-from kgwe.kube import resources
+from kgwe.kube.api import resources
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable
 
-    from kgwe.apps.discovery.client import Access
+    from kgwe.agentapi.client import Access
     from kgwe.apps.discovery.freshness import Seen
     from kgwe.apps.discovery.live import Answer
-    from kgwe.kube.api.gpunode import GPUNodeStatus
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
+    from kgwe.kube.client.client import KubeClient
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):

@@ -6,14 +6,14 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube import timestamp
-from kgwe.kube.api.gpunode import Source
+from kgwe.kube.api import timestamp
+from kgwe.kube.api.kgwe.gpunode import Source
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable
 
-    from kgwe.kube.api.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
 
 #: three heartbeats of the default interval: one may be lost, and one late
 STALE_AFTER_S: Final = 900.0

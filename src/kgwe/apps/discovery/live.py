@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from kgwe import errors
-from kgwe.apps.agent import messages
-from kgwe.apps.discovery.client import Access, AgentClient
+from kgwe.agentapi import messages
+from kgwe.agentapi.client import Access, AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kgwe.kube.api.gpunode import GPUNodeStatus
+    from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
 
 CACHE_S: Final = 30.0
 _AT_ONCE: Final = 32

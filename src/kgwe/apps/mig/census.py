@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.kube import migcards, translate
-from kgwe.model import amounts, gpu, mig, places
-from kgwe.model.places import Places
-from kgwe.sharing.cutcards import CutCard
-from kgwe.sharing.lifecycle import Phase
+from kgwe.kube.translate import mig_layouts, podspec
+from kgwe.model.devices import assignment
+from kgwe.model.devices.assignment import Places
+from kgwe.model.gpu import catalog, mig
+from kgwe.model.units import amounts
+from kgwe.sharing.mig.lifecycle import Phase
+from kgwe.sharing.mig.types import CutCard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import CardSpec, GPUDevice, GPUNode, MIGLayout
+    from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUDevice, GPUNode, MIGLayout
 
 _AS_PLANNED: Final = "DevicesAsPlanned"
 _NOT_NOW: Final = (Phase.FAILED, Phase.ROLLED_BACK)
@@ -59,15 +61,15 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
     unknown: set[str] = set()
     owners: dict[tuple[int, int], str] = {}
     for pod in pods:
-        wanted = {name: n for name, n in translate.requested(pod.spec).items() if amounts.is_gpu(name) and n}
+        wanted = {name: n for name, n in podspec.requested(pod.spec).items() if amounts.is_gpu(name) and n}
         said = known.get(pod.metadata.uid) or known.get(pod.metadata.key)
         if not wanted and said is None:
             continue
         if said is not None:
-            mine = Places(places.parse_cards(said.cards), places.parse_slices(said.slices))
+            mine = Places(assignment.parse_cards(said.cards), assignment.parse_slices(said.slices))
         else:
             asked = sum(wanted.values())
-            mine = places.planned_for(pod.metadata.annotations, asked) if follows_plans else places.NOWHERE
+            mine = assignment.planned_for(pod.metadata.annotations, asked) if follows_plans else assignment.NOWHERE
         slices.update(mine.slices)
         owners |= dict.fromkeys(mine.slices, pod.metadata.uid)
         cards |= mine.cards
@@ -113,7 +115,7 @@ class Clocks:
 
 def geometry_of(device: GPUDevice) -> mig.Geometry | None:
     try:
-        return gpu.find(device.model).geometry
+        return catalog.find(device.model).geometry
     except errors.Permanent:
         return None
 
@@ -124,7 +126,7 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
     there = _placements(geometry, device) if geometry else None
     if geometry is None or there is None or not device.mig.capable:
         return None
-    asked = migcards.asked(gpu_node).get(device.uuid)
+    asked = mig_layouts.asked(gpu_node).get(device.uuid)
     layout = asked.mig if asked else None
     wished = _wished(geometry, layout)
     used = tuple(

@@ -1,8 +1,8 @@
 """One round of the controller: from what the informers show to layouts in GPUNodes and the status of strategies.
 
 Strategies are taken by priority, then by name; a card belongs to the first that selects it. Each decides on its cards
-of one geometry together (`kgwe.sharing.rebalance`); the gate is shared, so that no more nodes are cut at a time than
-allowed. Everything decided is in the GPUNodes' specs: what is remembered here only makes decisions calmer.
+of one geometry together (`kgwe.sharing.mig.rebalance`); the gate is shared, so that no more nodes are cut at a time
+than allowed. Everything decided is in the GPUNodes' specs: what is remembered here only makes decisions calmer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from kgwe import errors
 from kgwe.apps.mig import census, demand, drains
 from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.status import Outcome, is_only_talk, status_of
-from kgwe.kube import migcards, resources, timestamp
-from kgwe.kube.api.gpunode import CardSpec, MIGLayout
-from kgwe.model import mig, quantity
-from kgwe.sharing import rebalance
-from kgwe.sharing.cutcards import Gate, Group
-from kgwe.sharing.lifecycle import name_of
+from kgwe.kube.api import resources, timestamp
+from kgwe.kube.api.kgwe.gpunode import CardSpec, MIGLayout
+from kgwe.kube.translate import mig_layouts
+from kgwe.model.gpu import mig
+from kgwe.model.units import quantity
+from kgwe.sharing.mig import rebalance
+from kgwe.sharing.mig.lifecycle import name_of
+from kgwe.sharing.mig.types import Gate, Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
     from kgwe.apps.mig.census import SeenCard
     from kgwe.apps.mig.settings import Settings
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import GPUNode
-    from kgwe.kube.api.gpuworkload import GPUWorkload
-    from kgwe.kube.api.migstrategy import MIGStrategy
-    from kgwe.kube.client import KubeClient
-    from kgwe.sharing.cutcards import Ask, CutCard, Movable
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
+    from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.sharing.mig.types import Ask, CutCard, Movable
 
 log = structlog.get_logger(__name__)
 
@@ -220,9 +222,9 @@ class Controller:
             if node is None:
                 continue
             labels = node.metadata.labels
-            why = migcards.left_alone(labels)
+            why = mig_layouts.left_alone(labels)
             for device in obj.status.gpus:
-                chosen = next((each for each in order if migcards.selects(each, labels, device)), None)
+                chosen = next((each for each in order if mig_layouts.selects(each, labels, device)), None)
                 if chosen is None:
                     continue
                 outcome = found.outcomes[chosen.metadata.name]

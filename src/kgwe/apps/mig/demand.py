@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs
-from kgwe.kube import timestamp, translate
-from kgwe.kube.api import core
-from kgwe.kube.api.gpuworkload import Phase
-from kgwe.kube.api.mig import PROFILES
+from kgwe.cluster.workload import manifests
+from kgwe.kube.api import core, timestamp
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.kgwe.mig import PROFILES
 from kgwe.kube.dialects.membership import PLAN_GATE
-from kgwe.model import gpu, mig
-from kgwe.placement.constraints import any_term_matches
-from kgwe.placement.taints import Taint
-from kgwe.sharing.cutcards import Ask
+from kgwe.kube.translate import podspec
+from kgwe.model.gpu import catalog, mig
+from kgwe.placement.fleet.constraints import any_term_matches
+from kgwe.placement.fleet.taints import Taint
+from kgwe.sharing.mig.types import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kgwe.apps.mig.claims import Claims
-    from kgwe.kube.api.gpunode import GPUNode
-    from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
 
 _PROFILE_OF: Final = {mig.resource_of(name): name for name in PROFILES}
 _BARRING: Final = ("NoSchedule", "NoExecute")
@@ -40,7 +40,7 @@ class Nodes:
         self._open = [
             node
             for node in nodes
-            if translate.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None
+            if podspec.is_ready(node) and not node.spec.unschedulable and node.metadata.deletionTimestamp is None
         ]
         self._gpu_nodes = gpu_nodes
         self._known: dict[tuple[bytes, str, str], frozenset[str]] = {}
@@ -55,9 +55,9 @@ class Nodes:
         return self._known[key]
 
     def _find(self, bare: core.PodSpec, model: str, architecture: str) -> frozenset[str]:
-        tolerations = translate.tolerations(bare)
+        tolerations = podspec.tolerations(bare)
         try:
-            affinity = translate.required_affinity(bare.affinity)
+            affinity = podspec.required_affinity(bare.affinity)
         except ValueError:
             return frozenset()
         found = set()
@@ -80,13 +80,13 @@ class Nodes:
 
     def _is_kind(self, name: str, model: str, architecture: str) -> bool:
         gpus = self._gpu_nodes[name].status.gpus if name in self._gpu_nodes else ()
-        return bool(gpus) and gpu.name_matches(model, gpus[0].model) and architecture in ("", gpus[0].architecture)
+        return bool(gpus) and catalog.name_matches(model, gpus[0].model) and architecture in ("", gpus[0].architecture)
 
 
 def slices(spec: core.PodSpec) -> tuple[str, int] | None:
     """(profile, how many) of a pod that asks for slices of one kind; None also when it cannot be read."""
     try:
-        requested = translate.requested(spec)
+        requested = podspec.requested(spec)
     except errors.Permanent:
         return None
     wanted = [(name, n) for name, n in requested.items() if name in _PROFILE_OF and n]
@@ -109,7 +109,7 @@ def asks(
     found: list[tuple[str, Ask]] = []
     for pod in pods:
         meta = pod.metadata
-        if (uid := meta.labels.get(jobs.UID_LABEL)) is not None:
+        if (uid := meta.labels.get(manifests.UID_LABEL)) is not None:
             # Its workload may say for a moment longer that it waits: it has its slices.
             if meta.deletionTimestamp is None and (pod.spec.nodeName or (meta.namespace, meta.uid) in holders):
                 placed.add((meta.namespace, uid))

@@ -19,25 +19,28 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.mig import census, demand
-from kgwe.apps.scheduler import evictions, jobs, seating
-from kgwe.kube import resources, timestamp, translate
-from kgwe.kube.api import gpunode
-from kgwe.kube.api.gpunode import DrainedPod
-from kgwe.kube.events import Event
-from kgwe.model import amounts, mig
-from kgwe.sharing.cutcards import Ask, Drain, Movable
-from kgwe.sharing.lifecycle import name_of
+from kgwe.apps.scheduler.disruption import evictor
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.kube.api import resources, timestamp
+from kgwe.kube.api.kgwe import gpunode
+from kgwe.kube.api.kgwe.gpunode import DrainedPod
+from kgwe.kube.client.events import Event
+from kgwe.kube.translate import podspec
+from kgwe.model.gpu import mig
+from kgwe.model.units import amounts
+from kgwe.sharing.mig.lifecycle import name_of
+from kgwe.sharing.mig.types import Ask, Drain, Movable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kgwe.apps.mig.census import Held, SeenCard
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import CardSpec, GPUNode
-    from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUNode
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
     from kgwe.kube.api.meta import ObjectMeta
-    from kgwe.kube.client import KubeClient
-    from kgwe.sharing.cutcards import CutCard
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.sharing.mig.types import CutCard
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +72,7 @@ class Willing:
 
     def _workload(self, meta: ObjectMeta) -> GPUWorkload | None:
         """The workload that the pod's label names, within the pod's namespace."""
-        found = self._workloads.get(meta.labels.get(jobs.UID_LABEL, ""))
+        found = self._workloads.get(meta.labels.get(manifests.UID_LABEL, ""))
         return found if found is not None and found.metadata.namespace == meta.namespace else None
 
     def movable(
@@ -107,8 +110,8 @@ class Willing:
             and status.phase == "Running"
             and owner is not None
             and owner.kind not in _BOUND_TO_NODE
-            and seating.SEAT_ANNOTATION not in meta.annotations
-            and seating.SEATED_LABEL not in meta.labels
+            and placement_annotations.SEAT_ANNOTATION not in meta.annotations
+            and placement_annotations.SEATED_LABEL not in meta.labels
             and status.startTime is not None
             and timestamp.parse(status.startTime).timestamp() <= started_before_s
         )
@@ -116,9 +119,9 @@ class Willing:
     def _home(self, pod: core.Pod, nodes: demand.Nodes) -> Ask | None:
         """What it will ask for when it is made anew; None where that cannot be told."""
         wanted = demand.slices(pod.spec)
-        if wanted is None or translate.requested(pod.spec).get(amounts.GPU):
+        if wanted is None or podspec.requested(pod.spec).get(amounts.GPU):
             return None
-        if jobs.UID_LABEL not in pod.metadata.labels:
+        if manifests.UID_LABEL not in pod.metadata.labels:
             return Ask(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
         # Its own spec holds it to the node it was planned for.
         workload = self._workload(pod.metadata)
@@ -228,10 +231,10 @@ class Asking:
         index = next((each.index for each in node.status.gpus if each.uuid == card.uuid), -1)
         what = f"GPU {index} of node {node.metadata.name} is to be cut for {waiting}"
         try:
-            await evictions.evict(self._client, pod)
+            await evictor.evict(self._client, pod)
         except errors.NotFound:
             return True
-        except evictions.Refused as exc:
+        except evictor.Refused as exc:
             self.asked["refused"] += 1
             self._until[pod.metadata.uid] = self._clock() + self._pause_s
             self._record(Event(resources.POD, pod.metadata, "Normal", "DrainRefused", f"{what}, but {exc}", "Draining"))

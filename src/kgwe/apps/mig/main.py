@@ -26,13 +26,15 @@ from kgwe.apps import background
 from kgwe.apps.mig import demand, drains
 from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
-from kgwe.kube import dialects, resources, translate
-from kgwe.kube.client import KubeClient
-from kgwe.kube.deviceslices import DeviceSlices
-from kgwe.kube.events import EventRecorder
-from kgwe.kube.informer import Informer, wait_synced
-from kgwe.kube.lease import LeaderElector, LeaseTimes
-from kgwe.model import amounts
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.events import EventRecorder
+from kgwe.kube.client.informer import Informer, wait_synced
+from kgwe.kube.client.lease import LeaderElector, LeaseTimes
+from kgwe.kube.translate import podspec
+from kgwe.kube.translate.resource_slices import DeviceSlices
+from kgwe.model.units import amounts
 from kgwe.telemetry import http, logs, probes
 
 if TYPE_CHECKING:
@@ -43,10 +45,10 @@ if TYPE_CHECKING:
 
     from kgwe.apps.mig.settings import Settings
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import GPUNode
-    from kgwe.kube.api.gpuworkload import GPUWorkload
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
     from kgwe.kube.api.resource import ResourceSlice
-    from kgwe.kube.informer import Change
+    from kgwe.kube.client.informer import Change
 
 log = structlog.get_logger(__name__)
 
@@ -200,7 +202,7 @@ class MigController:
 
 
 def _of_node(node: core.Node) -> Any:
-    return node.metadata.labels, node.spec, translate.is_ready(node), node.metadata.deletionTimestamp
+    return node.metadata.labels, node.spec, podspec.is_ready(node), node.metadata.deletionTimestamp
 
 
 def _of_gpu_node(node: GPUNode) -> Any:

@@ -9,14 +9,14 @@ import msgspec
 
 from kgwe.apps.mig import census
 from kgwe.kube.api.meta import Condition
-from kgwe.model.counting import counted
-from kgwe.sharing.lifecycle import Phase
+from kgwe.model.units.counting import counted
+from kgwe.sharing.mig.lifecycle import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.apps.mig.census import SeenCard
-    from kgwe.kube.api.migstrategy import MIGStrategy
+    from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
 
 READY: Final = "Ready"
 _MOST_NAMED: Final = 5

@@ -20,27 +20,30 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.apps import background, pauses
-from kgwe.apps.scheduler import jobs, seating, startup
-from kgwe.apps.scheduler.extender import ExtenderApp
-from kgwe.apps.scheduler.faults import Faults
-from kgwe.apps.scheduler.gangs import Gangs
-from kgwe.apps.scheduler.gauges import FleetGauges
-from kgwe.apps.scheduler.groupkinds import GroupKinds
-from kgwe.apps.scheduler.keys import Keys
-from kgwe.apps.scheduler.means import Means
+from kgwe.apps import background, gc_pauses
+from kgwe.apps.scheduler import preflight
+from kgwe.apps.scheduler.deps import Means
+from kgwe.apps.scheduler.extender.http import ExtenderApp
+from kgwe.apps.scheduler.fleet_metrics import FleetGauges
+from kgwe.apps.scheduler.leader import Term
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.nominations import Nominations
-from kgwe.apps.scheduler.records import Recorder
-from kgwe.apps.scheduler.signing import Signer
-from kgwe.apps.scheduler.startup import Port
-from kgwe.apps.scheduler.state import ClusterState
-from kgwe.apps.scheduler.term import Term
-from kgwe.kube import dialects, extender, resources
-from kgwe.kube.client import KubeClient
-from kgwe.kube.events import EventRecorder
-from kgwe.kube.informer import Change, Informer, wait_synced
-from kgwe.kube.lease import LeaderElector, LeaseTimes
+from kgwe.apps.scheduler.planning.errors import Faults
+from kgwe.apps.scheduler.preflight import Port
+from kgwe.apps.scheduler.recording.recorder import Recorder
+from kgwe.apps.scheduler.signing_key import Keys
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.state.gang_kinds import GroupKinds
+from kgwe.cluster.state.nominations import Nominations
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.cluster.workload.signatures import Signer
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.events import EventRecorder
+from kgwe.kube.client.informer import Change, Informer, wait_synced
+from kgwe.kube.client.lease import LeaderElector, LeaseTimes
+from kgwe.kube.translate import extender_wire
 from kgwe.telemetry import http, logs, probes, stalls, tracing
 from kgwe.telemetry.tls import Renewing
 
@@ -49,9 +52,9 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api import core
-    from kgwe.kube.extender import BindArgs
-    from kgwe.kube.resources import Resource
-    from kgwe.placement.strategies import Chooser
+    from kgwe.kube.api.resources import Resource
+    from kgwe.kube.translate.extender_wire import BindArgs
+    from kgwe.placement.planning.custom_strategies import Chooser
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +90,10 @@ class Scheduler:
         self.metrics.active = self.state.active
         FleetGauges(self.state).register(self.metrics)
         self.tracer = tracing.tracer(
-            settings.otlp_endpoint, settings.trace_share, service=jobs.CONTROLLER_NAME, instance=socket.gethostname()
+            settings.otlp_endpoint,
+            settings.trace_share,
+            service=manifests.CONTROLLER_NAME,
+            instance=socket.gethostname(),
         )
         self.recorder = self._recorder()
         self.gangs = Gangs(self.state)
@@ -104,11 +110,13 @@ class Scheduler:
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.port = Port(settings, client, self.identity) if settings.extender_bind_address else None
         self.tls = Renewing(settings.extender_tls) if self.port and settings.extender_tls else None
-        self.events = EventRecorder(client.guarded(self.guard), controller=jobs.CONTROLLER_NAME, instance=self.identity)
+        self.events = EventRecorder(
+            client.guarded(self.guard), controller=manifests.CONTROLLER_NAME, instance=self.identity
+        )
         self.choosers = load_choosers()
         # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
         running = "status.phase!=Succeeded,status.phase!=Failed"
-        self.pods = Informer(client, resources.POD, field_selector=running, keep=seating.is_gated)
+        self.pods = Informer(client, resources.POD, field_selector=running, keep=placement_annotations.is_gated)
         self.informers = self._watch()
         self.keys = Keys(client, self.signer, settings.lease_namespace)
         self.keys.on_change = self._read_again
@@ -145,7 +153,7 @@ class Scheduler:
             (Informer(client, resources.WARP_GPU_WORKLOAD), state.on_warp),
             (Informer(client, resources.GPU_WORKLOAD), state.on_kgwe),
             (Informer(client, resources.JOB), state.on_job),
-            (Informer(client, resources.DEPLOYMENT, label_selector=jobs.SELECTOR), state.on_deployment),
+            (Informer(client, resources.DEPLOYMENT, label_selector=manifests.SELECTOR), state.on_deployment),
             (self.pods, state.on_pod),
         ]
         self._signed = pairs[-3:]
@@ -204,7 +212,7 @@ class Scheduler:
         # Probes are answered by the loop that does the work: when it hangs, so do they, and the kubelet restarts us.
         app = probes.ProbeApp(self.metrics.registry, live=lambda: None, ready=self.problem)
         async with http.serving(app, http.Address.parse(self.settings.metrics_bind_address)) as port:
-            await startup.check_kinds(self.client, [informer.resource for informer in self.informers])
+            await preflight.check_kinds(self.client, [informer.resource for informer in self.informers])
             if self.port is not None:
                 await self.port.check()
             await _first(self.keys.wait(), stop.wait())
@@ -267,7 +275,7 @@ class Scheduler:
             # The leader before us may have written what our watches have not shown yet.
             await _first(self._resync(), self._lost(), stop.wait())
             if self.may_act() and not stop.is_set():
-                async with pauses.short(), Term(self.means()) as term, self._extender(term, sock):
+                async with gc_pauses.short(), Term(self.means()) as term, self._extender(term, sock):
                     self._planning_problem = term.problem
                     self._acting = True
                     await _first(self._lost(), stop.wait())
@@ -307,7 +315,7 @@ class Scheduler:
                 show_snapshot=settings.debug_snapshot,
             ),
         )
-        limits = http.Limits(body=extender.LARGEST, bodies=4 * extender.LARGEST)
+        limits = http.Limits(body=extender_wire.LARGEST, bodies=4 * extender_wire.LARGEST)
         async with http.serving(app, self.port.address, tls=self.tls, limits=limits, sock=sock) as port:
             log.info("extender_listening", port=port, client_certificates=self.tls is not None)
             yield
@@ -316,11 +324,11 @@ class Scheduler:
         """Bind the pod, and write the cards it was given on it in the same write."""
         holding = self.state.ledger.fleet.holding(args.PodUID)
         pod = self.state.pods.get(args.PodUID)
-        is_told = pod is not None and seating.SIGNATURE_ANNOTATION in pod.metadata.annotations
-        annotations = seating.given(holding) if holding is not None and not is_told else {}
+        is_told = pod is not None and placement_annotations.SIGNATURE_ANNOTATION in pod.metadata.annotations
+        annotations = placement_annotations.given(holding) if holding is not None and not is_told else {}
         if annotations and holding is not None:
             signature = self.signer.sign_binding(args.PodNamespace, args.PodUID, holding)
-            annotations[seating.SIGNATURE_ANNOTATION] = signature
+            annotations[placement_annotations.SIGNATURE_ANNOTATION] = signature
         body = {
             "metadata": {"name": args.PodName, "uid": args.PodUID, "annotations": annotations},
             "target": {"kind": "Node", "name": args.Node},
@@ -400,5 +408,5 @@ async def serve(settings: Settings, kubeconfig: Path | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with KubeClient.connect(kubeconfig, field_manager=jobs.CONTROLLER_NAME) as client:
+    async with KubeClient.connect(kubeconfig, field_manager=manifests.CONTROLLER_NAME) as client:
         await Scheduler(settings, client).run(stop)

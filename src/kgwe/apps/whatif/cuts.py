@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube import migcards
-from kgwe.sharing.effort import Limits
-from kgwe.sharing.lifecycle import Phase
+from kgwe.kube.translate import mig_layouts
+from kgwe.sharing.mig.attempt import Limits
+from kgwe.sharing.mig.lifecycle import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kgwe.kube.api.gpunode import CardSpec, GPUDevice, GPUNode
-    from kgwe.kube.fleet import FleetReader
-    from kgwe.placement.node import Node
-    from kgwe.placement.planning import Ask
+    from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUDevice, GPUNode
+    from kgwe.kube.translate.nodes import FleetReader
+    from kgwe.placement.fleet.node import Node
+    from kgwe.placement.planning.planner import Ask
 
 _LISTED: Final = 5
 _LONGEST: Final = f"a cut is taken back when it takes more than {Limits().most_s:.0f} s"
@@ -42,7 +42,7 @@ def _may_go(nodes: Iterable[Node], selector: Iterable[tuple[str, str]]) -> Itera
 
 
 def _of_node(gpu_node: GPUNode, held_back: frozenset[int], profile: str, waiting: str) -> Iterator[str]:
-    asked = migcards.asked(gpu_node)
+    asked = mig_layouts.asked(gpu_node)
     for device in gpu_node.status.gpus:
         name = f"GPU {device.index} of node {gpu_node.metadata.name}"
         card = asked.get(device.uuid)

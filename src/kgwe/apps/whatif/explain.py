@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, seating, standing, truth
-from kgwe.apps.scheduler.workload import Workload
 from kgwe.apps.whatif import cuts, words
 from kgwe.apps.whatif.explanation import (
     Best,
@@ -23,28 +21,32 @@ from kgwe.apps.whatif.explanation import (
     Waiting,
     Word,
 )
-from kgwe.apps.whatif.view import is_gpu_pod
-from kgwe.kube import dialects, resources
-from kgwe.kube.api.gpuworkload import Phase
-from kgwe.kube.client import Forbidden
-from kgwe.model.counting import counted
-from kgwe.placement import explain as pure
-from kgwe.placement import planning
-from kgwe.placement.planning import Plan
-from kgwe.placement.refusals import Refusal
-from kgwe.placement.snapshot import bits
+from kgwe.cluster.offline import is_gpu_pod
+from kgwe.cluster.state import effective_seats, run_state
+from kgwe.cluster.workload import manifests, placement_annotations
+from kgwe.cluster.workload.workload import Workload
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.client.client import Forbidden
+from kgwe.model.units.counting import counted
+from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.planning import explain as pure
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Plan
+from kgwe.placement.planning.reasons import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kgwe.apps.scheduler.runs import Run
-    from kgwe.apps.whatif.view import View
+    from kgwe.cluster.offline import View
+    from kgwe.cluster.workload.runs import Run
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import Condition
-    from kgwe.kube.resources import Resource
-    from kgwe.placement.explain import Why
-    from kgwe.placement.planning import Ask
-    from kgwe.placement.planning import Seat as PlannedSeat
+    from kgwe.kube.api.resources import Resource
+    from kgwe.placement.planning.explain import Why
+    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.planner import Seat as PlannedSeat
 
 Kind = Literal["workload", "pod"]
 #: for kubectl: both kinds by their full names, because kubectl shows only one of two kinds of the same plural
@@ -186,11 +188,11 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
     problems = [*base.problems, *_seat_problems(view, seats)]
     if run.suspended:
         problems.append(f"its {run.resource.kind} {run.meta.name} is suspended, and holds nothing")
-    unplaced = standing.unplaced(view.state, workload, run, pods)
+    unplaced = run_state.unplaced(view.state, workload, run, pods)
     if unplaced is not None:
         problems.append(f"{unplaced.reason}: {unplaced.message}")
     running = sum(pod.status.phase == "Running" for pod in pods.values())
-    state = "Running" if standing.is_running(workload, run, pods) else "Placed"
+    state = "Running" if run_state.is_running(workload, run, pods) else "Placed"
     where = _where(seats)
     summary = f"{running} of {run.pods} pods run, on {where}" if running else f"has its place on {where}"
     summary += "; nothing is wrong" if not problems else ""
@@ -253,7 +255,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
     )
     seat = view.state.seat_of(pod)
     # A pod of ours may have no seat yet; its label says whose it is.
-    workload = view.state.workload(seat[0] if seat is not None else meta.labels.get(jobs.UID_LABEL, ""))
+    workload = view.state.workload(seat[0] if seat is not None else meta.labels.get(manifests.UID_LABEL, ""))
     if workload is not None and workload.meta.namespace == meta.namespace:
         return _of_workload(view, pod, workload, base)
     owner = view.gangs.owner_of(pod.metadata.uid)
@@ -286,7 +288,7 @@ def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanatio
 def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     holding = view.fleet.holding(pod.metadata.uid)
     asks = words.asked(view.ask_of_pod(pod))
-    known = truth.cards(view.state, pod)
+    known = effective_seats.cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(bits(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
     problems = (*base.problems, *_seat_problems(view, seats))
@@ -313,7 +315,11 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
         place = view.state.ledger.seat(owner, number)
         node = place.node if place is not None else "its node"
         seats = (Seat(node, tuple(bits(place.cards)) if place else (), pod=pod.metadata.name),)
-        gated = "its gate is about to be taken away" if seating.is_gated(pod) else "kube-scheduler is about to bind it"
+        gated = (
+            "its gate is about to be taken away"
+            if placement_annotations.is_gated(pod)
+            else "kube-scheduler is about to bind it"
+        )
         problems = (*base.problems, *_seat_problems(view, seats))
         return _with(
             base,
@@ -412,7 +418,7 @@ def why(found: Why) -> Waiting:
 
 
 def asked(view: View, ask: Ask) -> tuple[str, ...]:
-    return words.asked(ask, planning.divided(view.fleet.fitter, ask))
+    return words.asked(ask, planner.divided(view.fleet.fitter, ask))
 
 
 def turn(view: View, owner: str) -> Turn | None:

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler import jobs, phases
-from kgwe.apps.scheduler.workload import Workload
+from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.explanation import Explanation, Happened, Placed, Seat
-from kgwe.apps.whatif.view import is_gpu_pod
-from kgwe.kube import resources
+from kgwe.cluster.offline import is_gpu_pod
+from kgwe.cluster.workload import manifests
+from kgwe.cluster.workload.workload import Workload
+from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kgwe.apps.whatif.view import View
+    from kgwe.cluster.offline import View
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import Condition
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.client.client import KubeClient
 
 #: said below every such explanation
 UNSEEN: Final = (
@@ -142,7 +143,7 @@ def _pod(view: View, pod: core.Pod) -> Explanation:
         said=tuple(explain.words_of(scheduled)),
         gang=explain.gang_of(view, view.gangs.owner_of(meta.uid)),
     )
-    workload = view.state.workload(meta.labels.get(jobs.UID_LABEL, ""))
+    workload = view.state.workload(meta.labels.get(manifests.UID_LABEL, ""))
     if workload is None:
         return base
     whole = _workload(view, workload)

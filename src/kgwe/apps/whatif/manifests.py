@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.kube import dialects, resources
-from kgwe.kube.informer import Change
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.client.informer import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from kgwe.apps.whatif.view import View
-    from kgwe.kube.resources import Resource
+    from kgwe.cluster.offline import View
+    from kgwe.kube.api.resources import Resource
 
 #: what identifies objects that do not exist
 UID_PREFIX: Final = "submitted-"

@@ -10,21 +10,21 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.whatif import explain, manifests
 from kgwe.apps.whatif.explanation import Explanation
-from kgwe.kube import timestamp
-from kgwe.kube.informer import Change
-from kgwe.model import amounts
-from kgwe.placement.explain import explain as planned
-from kgwe.placement.planning import Plan
-from kgwe.placement.refusals import Refusal
+from kgwe.kube.api import timestamp
+from kgwe.kube.client.informer import Change
+from kgwe.model.units import amounts
+from kgwe.placement.planning.explain import explain as planned
+from kgwe.placement.planning.planner import Plan
+from kgwe.placement.planning.reasons import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kgwe.apps.whatif.manifests import Document
-    from kgwe.apps.whatif.view import View
+    from kgwe.cluster.offline import View
     from kgwe.kube.api import core
-    from kgwe.kube.api.gpunode import GPUNode
-    from kgwe.placement.planning import Ask
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+    from kgwe.placement.planning.planner import Ask
 
 LEVELS: Final = ("required", "preferred")
 

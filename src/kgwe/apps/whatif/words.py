@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.counting import counted
-from kgwe.placement.gang_request import Hardware
-from kgwe.placement.node import Preference, SpotPolicy
-from kgwe.placement.refusals import needs, of_pod
+from kgwe.model.units.counting import counted
+from kgwe.placement.fleet.node import Preference, SpotPolicy
+from kgwe.placement.gang.request import Hardware
+from kgwe.placement.planning.reasons import needs, of_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kgwe.apps.whatif.explanation import Explanation, Gang, Happened, NodeCount, Placed, Seat, Turn, Waiting, Word
     from kgwe.apps.whatif.scenario import WhatIf
-    from kgwe.placement.gang_request import GangRequest
-    from kgwe.placement.node import Request
-    from kgwe.placement.planning import Ask
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.request import GangRequest
+    from kgwe.placement.planning.planner import Ask
 
 _GIB: Final = 1 << 30
 # Seats that are listed one by one; of more the nodes are counted.

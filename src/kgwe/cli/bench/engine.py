@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="engine",
@@ -46,7 +46,7 @@ def run(
     seed
         Seed of arrivals and departures.
     """
-    from kgwe.bench import engine as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import engine as bench  # noqa: PLC0415 -- NumPy
 
     options = bench.Options(nodes=nodes, decisions=decisions, naive=naive, fleet=fleet, seed=seed)
     try:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from cyclopts import App
 
-from kgwe.bench import extender as bench
+from kgwe.bench.extender import benchmark as bench
 from kgwe.cli.bench.command import INTERRUPTED, Json, show, to_end
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="extender",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -57,7 +57,7 @@ def run(
     jobs
         Processes to run in, at least 1; the CPUs of this machine unless given.
     """
-    from kgwe.bench import fragmented as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import fragmented as bench  # noqa: PLC0415 -- NumPy
 
     percents, names = _parts(loads), _parts(mixes)
     if problem := _problem(seeds, jobs, percents, names, bench.MIXES):

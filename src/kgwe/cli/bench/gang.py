@@ -7,7 +7,7 @@ import sys
 from cyclopts import App
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="gang",
@@ -33,7 +33,7 @@ def run(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
     seed
         Seed of what is taken on the nodes beforehand.
     """
-    from kgwe.bench import gang as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import gang as bench  # noqa: PLC0415 -- NumPy
 
     try:
         measured = bench.run(bench.Options(repeat=repeat, seed=seed), progress.for_stream())

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="growth",
@@ -47,8 +47,8 @@ def run(
     png
         Draw it into this file; needs matplotlib (pip install 'kgwe[plot]').
     """
-    from kgwe.bench import growth as bench  # noqa: PLC0415 -- NumPy
-    from kgwe.bench import plot  # noqa: PLC0415
+    from kgwe.bench.placement import growth as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import plot  # noqa: PLC0415
 
     if png is not None:
         plot.require()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from kgwe.bench import informer as bench
+from kgwe.bench.nodes import informer as bench
 from kgwe.cli.bench.command import INTERRUPTED, Json, show, to_end
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="informer",

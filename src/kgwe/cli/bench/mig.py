@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="mig",
@@ -56,7 +56,7 @@ def run(
     seed
         Seed of all streams.
     """
-    from kgwe.bench import mig as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.mig import benchmark as bench  # noqa: PLC0415 -- NumPy
 
     options = bench.Options(
         models=models,

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(
     name="packing",
@@ -53,7 +53,7 @@ def run(
     jobs
         Processes to run in; the CPUs of this machine unless given.
     """
-    from kgwe.bench import packing as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import packing as bench  # noqa: PLC0415 -- NumPy
 
     options = bench.Options(
         traces=() if traces == "all" else tuple(traces.split(",")),

@@ -22,7 +22,7 @@ def run(*, nodes: int = 500, repeat: int = 5, seed: int = 1, json: Json = False)
     seed
         Seed of the work on the nodes.
     """
-    from kgwe.bench import plans as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import plans as bench  # noqa: PLC0415 -- NumPy
 
     try:
         measured = bench.run(bench.Options(nodes=nodes, repeat=repeat, seed=seed))

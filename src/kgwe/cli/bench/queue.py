@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
-from kgwe.local import progress
+from kgwe.local.host import progress
 
 app = App(name="queue", help_format="plaintext")
 
@@ -41,7 +41,7 @@ def run(
     seeds
         Replays of each rule; numbers are means.
     """
-    from kgwe.bench import queue as bench  # noqa: PLC0415 -- NumPy
+    from kgwe.bench.placement import queue as bench  # noqa: PLC0415 -- NumPy
 
     options = bench.Options(nodes, repeat, seed, small, jobs, heroes, seeds)
     try:

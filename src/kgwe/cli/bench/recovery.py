@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from kgwe.bench import recovery as bench
+from kgwe.bench.cluster import recovery as bench
 from kgwe.cli.bench.command import INTERRUPTED, Json, show, to_end
-from kgwe.local import progress
+from kgwe.local.host import progress
 from kgwe.telemetry import logs
 
 app = App(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
 from kgwe.hardware.kubelet import sockets
-from kgwe.model.held import ClaimDevice, ContainerDevices, PodDevices
+from kgwe.model.devices.holdings import ClaimDevice, ContainerDevices, PodDevices
 from kgwe.proto import podresources_pb2 as pb
 
 if TYPE_CHECKING:

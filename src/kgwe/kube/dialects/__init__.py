@@ -19,9 +19,9 @@ from kgwe.kube.dialects.gang import Gang, gang_request
 from kgwe.kube.dialects.groups import Groups
 from kgwe.kube.dialects.kinds import KINDS, readable, served
 from kgwe.kube.dialects.levels import Levels
+from kgwe.kube.dialects.member_presence import counts, look, missing
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
-from kgwe.kube.dialects.presence import counts, look, missing
-from kgwe.kube.dialects.read import membership
+from kgwe.kube.dialects.registry import membership
 
 __all__ = [
     "KINDS",

@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
-from kgwe.kube.dialects import parts, presence
+from kgwe.kube.dialects import member_presence as presence
+from kgwe.kube.dialects import roles as parts
 from kgwe.kube.dialects.membership import ALL, Key, Problem, Unreadable
-from kgwe.placement.constraints import NAME_FIELD, Operator, Requirement
-from kgwe.placement.gang_request import GangRequest, Hardware, Segment, Strategy
+from kgwe.placement.fleet.constraints import NAME_FIELD, Operator, Requirement
+from kgwe.placement.gang.request import GangRequest, Hardware, Segment, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kgwe.kube.api import core
+    from kgwe.kube.dialects.member_presence import Members, Presence
     from kgwe.kube.dialects.membership import Membership, Size, Wish
-    from kgwe.kube.dialects.presence import Members, Presence
-    from kgwe.model.domains import Tree
-    from kgwe.placement.gang_plan import GangPlan, Seat
-    from kgwe.placement.node import Request
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.plan import GangPlan, Seat
 
 
 @dataclass(frozen=True)

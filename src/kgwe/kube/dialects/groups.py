@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import ObjectMeta, OwnerReference
+    from kgwe.kube.api.resources import Resource
     from kgwe.kube.dialects.levels import Levels
-    from kgwe.kube.resources import Resource
 
 # A pod's Job, its JobSet, and one more for whoever made that.
 _HIGHEST: Final = 4

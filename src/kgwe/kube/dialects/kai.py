@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.kube.dialects import kinds, values
 from kgwe.kube.dialects.dialect import Dialect
 from kgwe.kube.dialects.membership import ALL, Key, Membership, Size, Unreadable, Wish
-from kgwe.placement.gang_request import Segment
+from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core, gangs

@@ -11,12 +11,12 @@ import msgspec
 
 from kgwe import errors
 from kgwe.kube.api import gangs
-from kgwe.kube.resources import JOB, Resource
+from kgwe.kube.api.resources import JOB, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.kube.client import KubeClient
+    from kgwe.kube.client.client import KubeClient
 
 
 def _namespaced(group: str, version: str, plural: str, kind: str, struct: type[Any]) -> Resource[Any]:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.dialects.membership import Unreadable
-from kgwe.model.domain_labels import NVLINK_KEYS, PRESETS
-from kgwe.placement.gang_request import CLUSTER, NODE, NVLINK
+from kgwe.model.network.domain_labels import NVLINK_KEYS, PRESETS
+from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kgwe.model.domain_labels import Labels
+    from kgwe.model.network.domain_labels import Labels
 
 _HOST_NAME: Final = "kubernetes.io/hostname"
 # What some clouds call the levels that TopologyDomain objects speak of.

@@ -9,7 +9,7 @@ from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.dialects import kinds, values
 from kgwe.kube.dialects.dialect import Dialect
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, Unreadable, Wish
-from kgwe.placement.gang_request import Segment
+from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
     from kgwe.kube.api import gangs

@@ -9,7 +9,7 @@ from kgwe import errors
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core
-    from kgwe.placement.gang_request import Hardware, Segment, Strategy
+    from kgwe.placement.gang.request import Hardware, Segment, Strategy
 
 #: scheduling gate of pods that wait for the plan of their gang
 PLAN_GATE: Final = "kgwe.nvidia.io/plan"

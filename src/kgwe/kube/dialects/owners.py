@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kgwe.kube.dialects import kinds, values, wishes
+from kgwe.kube.api.resources import JOB as JOB_KIND
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.dialects import kinds, requests, values
 from kgwe.kube.dialects.dialect import Dialect
 from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, Unreadable, Wish
-from kgwe.kube.resources import JOB as JOB_KIND
-from kgwe.kube.resources import Resource
-from kgwe.placement.gang_request import Segment
+from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core, gangs
@@ -30,8 +30,8 @@ def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
     owner = pod.metadata.controller
     if owner is None or owner.kind != "Job" or not owner.apiVersion.startswith("batch/"):
         return None
-    named = wishes.inherited(pod, groups)(wishes.GANG) not in ("", "false")
-    asked = named or wishes.present(pod, groups)
+    named = requests.inherited(pod, groups)(requests.GANG) not in ("", "false")
+    asked = named or requests.present(pod, groups)
     return Key(pod.metadata.namespace, "Job.batch", owner.name) if asked else None
 
 

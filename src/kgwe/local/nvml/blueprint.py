@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.gpu import Architecture
-from kgwe.model.wiring import Relation
+from kgwe.model.gpu.catalog import Architecture
+from kgwe.model.gpu.topology import Relation
 
 if TYPE_CHECKING:
     from kgwe.local.nvml import state
-    from kgwe.model import mig
-    from kgwe.model.inventory import Card, FleetNode
-    from kgwe.model.wiring import Wiring
+    from kgwe.model.gpu import mig
+    from kgwe.model.gpu.topology import Wiring
+    from kgwe.model.simfleet.inventory import Card, FleetNode
 
 # Numbers below are NVML's own.
 _ARCHITECTURES: Final = {

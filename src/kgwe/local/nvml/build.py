@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from kgwe.errors import Permanent
-from kgwe.local import paths
-from kgwe.local.lock import Lock
+from kgwe.local.host import paths
+from kgwe.local.host.lock import Lock
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 SMI: Final = "nvidia-smi"

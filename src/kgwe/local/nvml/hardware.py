@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe.errors import InvariantBroken, NotFound, Permanent
-from kgwe.local.lock import Lock
+from kgwe.local.host.lock import Lock
 from kgwe.local.nvml import blueprint, build, state, sysfs_tree
 from kgwe.local.nvml.build import Generation
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from kgwe.model.inventory import FleetNode
+    from kgwe.model.simfleet.inventory import FleetNode
 
 STATE_FILE: Final = "nvml.state"
 SYSFS_FOLDER: Final = "sys"

@@ -15,8 +15,8 @@ from kgwe.local.nvml import blueprint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kgwe.model.inventory import FleetNode
-    from kgwe.model.wiring import PciePath
+    from kgwe.model.gpu.topology import PciePath
+    from kgwe.model.simfleet.inventory import FleetNode
 
 _NVIDIA, _MELLANOX = "0x10de", "0x15b3"
 _DISPLAY, _NETWORK, _BRIDGE = "0x030200", "0x020000", "0x068000"

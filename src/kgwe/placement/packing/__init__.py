@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgwe.placement.packing import baselines
-from kgwe.placement.packing.fgd import Fgd
 from kgwe.placement.packing.mixfit import MixFit
+from kgwe.sim.packing import baselines
+from kgwe.sim.packing.fgd import Fgd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.packing.rents import CpuReach, GroupRent, ModelRent
-from kgwe.placement.packing.worth import GRID, LEVELS, ShareWorth, level
+from kgwe.placement.packing.prices import CpuReach, GroupRent, ModelRent
+from kgwe.placement.packing.value import GRID, LEVELS, ShareWorth, level
 
 if TYPE_CHECKING:
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray

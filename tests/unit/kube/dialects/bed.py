@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from kgwe.kube import translate
 from kgwe.kube.api import core
 from kgwe.kube.dialects import KINDS, Gang, Groups, Levels, Membership, Problem, gang_request, membership
-from kgwe.model.domain_labels import TOPOGRAPH
-from kgwe.placement.node import Gpus, Request
+from kgwe.kube.translate import podspec
+from kgwe.model.network.domain_labels import TOPOGRAPH
+from kgwe.placement.fleet.node import Gpus, Request
 
 #: as `tests.racks` has them
 LEVELS = Levels(TOPOGRAPH, ("leaf", "spine"))
@@ -53,7 +53,7 @@ class World:
 
 
 def request_of(pod: core.Pod) -> Request:
-    taken = translate.requested(pod.spec)
+    taken = podspec.requested(pod.spec)
     return Request(Gpus(count=taken.get("nvidia.com/gpu", 0)), taken.get("cpu", 0))
 
 

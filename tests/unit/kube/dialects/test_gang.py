@@ -14,7 +14,7 @@ from kgwe import errors
 from kgwe.kube.api import core
 from kgwe.kube.dialects import Gang, gang_request, missing
 from kgwe.kube.dialects.membership import PLAN_GATE
-from kgwe.placement.gang import Role, Segment
+from kgwe.placement.planning.gang_planner import Role, Segment
 
 OWN = "kgwe.nvidia.io/"
 KUEUE = {"kueue.x-k8s.io/pod-group-name": "llama", "kueue.x-k8s.io/pod-group-total-count": "4"}

@@ -7,7 +7,7 @@ from tests.racks import cards
 from tests.unit.kube.dialects.bed import LEAF, SPINE, load
 
 from kgwe.kube.dialects import Key, missing
-from kgwe.placement.gang import Role, Segment
+from kgwe.placement.planning.gang_planner import Role, Segment
 
 LWS = """
 apiVersion: leaderworkerset.x-k8s.io/v1

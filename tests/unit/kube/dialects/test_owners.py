@@ -9,7 +9,7 @@ from tests.unit.kube.dialects import manifests
 from tests.unit.kube.dialects.bed import LEAF, World, load, request_of
 
 from kgwe.kube.dialects import Gang, Size, gang_request, membership, missing
-from kgwe.placement.gang import Role, Segment
+from kgwe.placement.planning.gang_planner import Role, Segment
 
 FLEET = racks({"s1": {"a": [8] * 4, "b": [8] * 4}, "s2": {"c": [8] * 4, "d": [8] * 4}})
 

@@ -7,7 +7,7 @@ from tests.racks import Racks, cards, placed, racks
 from tests.unit.kube.dialects import manifests, wishing
 from tests.unit.kube.dialects.bed import load
 
-from kgwe.placement.gang import GangRequest, Segment
+from kgwe.placement.planning.gang_planner import GangRequest, Segment
 
 
 @pytest.fixture(scope="module")

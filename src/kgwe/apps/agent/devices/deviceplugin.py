@@ -1,0 +1,85 @@
+"""The device plugins of this node: one for each resource, registered with whatever kubelet runs.
+
+They are checked every second: a kubelet that was restarted has removed their sockets and knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.hardware.kubelet.deviceplugin import DevicePlugin, Offered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kgwe.hardware.kubelet.deviceplugin import Allocator
+    from kgwe.model.devices.advertised import Offer
+
+log = structlog.get_logger(__name__)
+
+#: where the kubelet looks for plugins, below its folder
+FOLDER: Final = "device-plugins"
+_LOOK_S: Final = 1.0
+
+
+class DevicePlugins:
+    """All resources of one node."""
+
+    def __init__(self, folder: Path, allocator: Allocator, *, look_s: float = _LOOK_S) -> None:
+        self._folder = folder
+        self._allocator = allocator
+        self._look_s = look_s
+        self._wake = asyncio.Event()
+        self._plugins: dict[str, DevicePlugin] = {}
+        #: resource -> why it is not registered
+        self.problems: dict[str, str] = {}
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        return tuple(self._plugins)
+
+    def offer(self, offers: Mapping[str, Sequence[Offer]]) -> None:
+        """These are the devices from now on. A resource that has none any more is offered empty: the kubelet would
+        otherwise count the last it heard of for another five minutes."""
+        for resource in offers:
+            if resource not in self._plugins:
+                self._plugins[resource] = DevicePlugin(self._folder, endpoint(resource), resource, self._allocator)
+                self._wake.set()
+        for resource, plugin in self._plugins.items():
+            plugin.offer([Offered(each.id, each.is_healthy, each.numa) for each in offers.get(resource, ())])
+
+    async def run(self) -> None:
+        """Keep them registered until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                for plugin in tuple(self._plugins.values()):
+                    if not plugin.is_current:
+                        await self._start(plugin)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_s):
+                        await self._wake.wait()
+        finally:
+            await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
+
+    async def _start(self, plugin: DevicePlugin) -> None:
+        try:
+            await plugin.start()
+        except errors.KgweError as exc:
+            if self.problems.get(plugin.resource) != str(exc):
+                log.warning("device_plugin_not_registered", resource=plugin.resource, error=str(exc))
+            self.problems[plugin.resource] = str(exc)
+        else:
+            self.problems.pop(plugin.resource, None)
+            log.info("device_plugin_registered", resource=plugin.resource)
+
+
+def endpoint(resource: str) -> str:
+    """The name of a resource's socket."""
+    return f"kgwe-{resource.replace('/', '-')}.sock"

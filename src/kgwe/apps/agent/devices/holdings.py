@@ -1,0 +1,155 @@
+"""What the pods of this node really hold, read from the kubelet and laid beside their plans.
+
+It is read every few seconds, and soon after anything that may have changed it. What the scheduler could not know (a pod
+without a plan, or one that got other devices) is published at once; that a plan came true can wait for the next report:
+every pod would otherwise cost a write to the API server when it comes and one when it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.apps.agent.status.publisher import DEVICES_AS_PLANNED as CONDITION
+from kgwe.kube.api.kgwe import gpunode
+from kgwe.kube.api.meta import Condition
+from kgwe.model.devices import assignment, holdings
+from kgwe.model.devices.holdings import Names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.apps.agent.devices.node_pods import PodSource
+    from kgwe.hardware.kubelet.podresources import PodResources
+    from kgwe.kube.api import core
+    from kgwe.model.devices.assignment import Places
+    from kgwe.model.devices.holdings import Difference, Taken
+    from kgwe.model.gpu.driver_data import Machine
+
+log = structlog.get_logger(__name__)
+
+_READ_S: Final = 10.0
+# A kubelet notes what it gave a moment after it was allowed to.
+_SOON_S: Final = 0.3
+_TOLD: Final = 5
+_MOST: Final = 512
+
+
+class Holdings:
+    def __init__(
+        self,
+        truth: PodResources,
+        pods: PodSource,
+        *,
+        prefixes: tuple[str, ...] = ("nvidia.com/",),
+        interval_s: float = _READ_S,
+    ) -> None:
+        self._truth = truth
+        self._pods = pods
+        self._prefixes = prefixes
+        self._interval_s = interval_s
+        self._names = Names()
+        self._soon = asyncio.Event()
+        self._is_read = False
+        self._surprises: tuple[gpunode.HeldDevices, ...] = ()
+        #: UUIDs of devices that ResourceClaims name otherwise
+        self.claimed: Callable[[], Mapping[str, str]] = dict
+        #: pods that hold something, as published
+        self.held: tuple[gpunode.HeldDevices, ...] = ()
+        self.differences: tuple[Difference, ...] = ()
+        #: why nothing can be read; empty when it can
+        self.problem = "not read yet"
+        #: something is known that the scheduler does not know
+        self.on_news: Callable[[], None] = lambda: None
+        #: hears of every difference once
+        self.on_difference: Callable[[core.Pod, Difference], None] = lambda _pod, _difference: None
+
+    def set_machine(self, machine: Machine) -> None:
+        """What the devices are called."""
+        names = Names.of(machine)
+        if names != self._names:
+            self._names = names
+            self._soon.set()
+
+    def poke(self) -> None:
+        """Something may have changed: read soon."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.refresh()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._soon.wait()
+                await asyncio.sleep(_SOON_S)
+            self._soon.clear()
+
+    async def refresh(self) -> None:
+        """Read once. What was known stays known while the kubelet does not answer."""
+        try:
+            listed = await self._truth.list()
+        except errors.KgweError as exc:
+            if not self.problem:
+                log.warning("pod_resources_not_read", error=str(exc))
+            self._note_problem(str(exc))
+            return
+        mine = holdings.of_resources(listed, self._prefixes)
+        claimed = self.claimed()
+        taken = {pod.key: found for pod in mine if (found := holdings.taken(pod, self._names, claimed))}
+        here = {pod.metadata.key: pod for pod in self._pods.pods()}
+        plans = {key: assignment.planned(here[key].metadata.annotations) for key in taken if key in here}
+        self._publish(taken, here, plans)
+
+    def _publish(self, taken: Mapping[str, Taken], here: Mapping[str, core.Pod], plans: Mapping[str, Places]) -> None:
+        entries = tuple(_entry(key, taken[key], here.get(key)) for key in sorted(taken))[:_MOST]
+        differences = holdings.differences(plans, taken)
+        expected = {key for key, plan in plans.items() if plan == taken[key].places}
+        surprises = tuple(each for each in entries if each.pod not in expected)
+        news = surprises != self._surprises or differences != self.differences or bool(self.problem)
+        for each in set(differences) - set(self.differences):
+            log.warning("devices_not_as_planned", pod=each.pod, reason=each.reason, message=each.message)
+            if each.pod in here:
+                self.on_difference(here[each.pod], each)
+        self.held, self.differences, self._surprises = entries, differences, surprises
+        self.problem, self._is_read = "", True
+        if news:
+            self.on_news()
+
+    def _note_problem(self, problem: str) -> None:
+        had, self.problem = self.problem, problem
+        if not had:
+            self.on_news()
+
+    # --- as reported ------------------------------------------------------------------------------------
+
+    def amend(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+        """With what pods hold; from before a restart until it has been read."""
+        return msgspec.structs.replace(status, held=self.held if self._is_read else status.held)
+
+    def condition(self) -> Condition:
+        if self.problem:
+            # Without the error itself, which may read differently each time: every change would be written.
+            message = "the kubelet does not tell what pods hold; the agent's log says why"
+            return Condition(CONDITION, "Unknown", "PodResourcesNotRead", message)
+        if not self.differences:
+            return Condition(CONDITION, "True", "AsPlanned", "every pod with a plan holds what was planned")
+        told = [f"{each.pod} {each.message}" for each in self.differences[:_TOLD]]
+        more = len(self.differences) - len(told)
+        message = "; ".join(told) + (f"; and {more} more" if more else "")
+        return Condition(CONDITION, "False", self.differences[0].reason, message[:1024])
+
+
+def _entry(key: str, mine: Taken, pod: core.Pod | None) -> gpunode.HeldDevices:
+    return gpunode.HeldDevices(
+        pod=key,
+        uid=pod.metadata.uid if pod is not None else "",
+        cards=assignment.cards_text(mine.places.cards) if mine.places.cards else "",
+        slices=assignment.slice_texts(mine.places.slices),
+        replicas=mine.replicas,
+    )

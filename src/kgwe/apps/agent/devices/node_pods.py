@@ -1,0 +1,98 @@
+"""The pods of this node, as the API server tells them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kgwe import errors
+from kgwe.kube.api import resources
+from kgwe.kube.client.informer import Informer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kgwe.kube.api import core
+    from kgwe.kube.client.client import KubeClient
+
+# The kubelet waits for our answer while we ask.
+_ASK_S: Final = 1.0
+# A pod the API server does not know (of a file on the node, perhaps) is not asked for again so soon,
+_ABSENT_S: Final = 30.0
+# nor is any while it does not answer.
+_AWAY_S: Final = 2.0
+
+
+class PodSource(Protocol):
+    """Who knows the pods of this node."""
+
+    async def find(self, namespace: str, name: str) -> core.Pod | None:
+        """One the kubelet knows and `pods` does not show, or shows on its way out."""
+        ...
+
+    def pods(self) -> Iterable[core.Pod]:
+        """From memory; may be a moment behind."""
+        ...
+
+
+class NodePods:
+    """A cache of the pods bound to this node. The kubelet may hear of a pod before we do: then it is asked for."""
+
+    def __init__(self, client: KubeClient, node: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._absent: dict[str, float] = {}  # key -> until when it is not asked for
+        self.informer = Informer(client, resources.POD, field_selector=f"spec.nodeName={node}")
+
+    def pods(self) -> Iterable[core.Pod]:
+        return tuple(self.informer.store.values())
+
+    async def find(self, namespace: str, name: str) -> core.Pod | None:
+        key = f"{namespace}/{name}"
+        now = self._clock()
+        self._absent = {each: until for each, until in self._absent.items() if until > now}
+        if key in self._absent:
+            return None
+        try:
+            async with asyncio.timeout(_ASK_S):
+                return await self._client.get(resources.POD, name, namespace)
+        except errors.NotFound:
+            self._absent[key] = now + _ABSENT_S
+        except (errors.KgweError, TimeoutError):
+            # Not known is not an error here: the choice is made without a plan.
+            self._absent[key] = now + _AWAY_S
+        return None
+
+    async def run(self) -> None:
+        await self.informer.run()
+
+
+def asked_for(pod: core.Pod, resource: str) -> dict[str, int]:
+    """Container -> how many devices it wants, in the order in which the kubelet serves them."""
+    counts = {
+        container.name: container.resources.limits.get(resource) or container.resources.requests.get(resource, "0")
+        for container in (*pod.spec.initContainers, *pod.spec.containers)
+    }
+    return {name: int(text) for name, text in counts.items() if text.isdecimal() and int(text)}
+
+
+def at_once(pod: core.Pod, resource: str) -> int:
+    """The most devices it ever has: containers that end before the others begin leave theirs to them."""
+    early = passing(pod)
+    most = lasting = 0
+    for name, count in asked_for(pod, resource).items():
+        most = max(most, lasting + count)
+        lasting += 0 if name in early else count
+    return most
+
+
+def passing(pod: core.Pod) -> frozenset[str]:
+    """Containers that end before the others begin; the kubelet does not tell what they have."""
+    return frozenset(each.name for each in pod.spec.initContainers if each.restartPolicy != "Always")
+
+
+def is_over(pod: core.Pod) -> bool:
+    from kgwe.kube.translate import podspec  # noqa: PLC0415 - brings NumPy, which only the device plugin needs
+
+    return podspec.is_terminal(pod)

@@ -1,0 +1,167 @@
+"""The driver, kept: opened when it can be, tried again when it cannot, and never a reason to stop.
+
+The keeper is a GpuDriver itself, so that every part of the agent holds one thing that is always there. While there is
+no driver every question is answered with `Transient`, and `state` says why in words for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+
+from kgwe import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from kgwe.hardware.driver import GpuDriver
+    from kgwe.model.gpu.driver_data import Event, Instance, Machine, Reading
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+# One slow answer is no news; so many in a row are.
+_SILENT_AFTER: Final = 3
+_UNAVAILABLE: Final = "Unavailable"
+_NOT_RESPONDING: Final = "NotResponding"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverState:
+    is_ready: bool
+    reason: str
+    message: str = ""
+
+
+STARTING: Final = DriverState(is_ready=False, reason="Starting", message="the driver has not been asked yet")
+READY: Final = DriverState(is_ready=True, reason="Ready", message="the driver answers")
+
+
+class Keeper:
+    """Keeps one driver open while `run` runs."""
+
+    def __init__(
+        self, open_driver: Callable[[], Awaitable[GpuDriver]], *, retry_s: float = 15.0, retry_max_s: float = 300.0
+    ) -> None:
+        self._open = open_driver
+        self._retry_s = (retry_s, retry_max_s)
+        self._driver: GpuDriver | None = None
+        self._gone = asyncio.Event()
+        self._silent = 0
+        self.state = STARTING
+        #: called when the state changes
+        self.on_change: Callable[[], None] = lambda: None
+        #: called with a card that was reset
+        self.on_reset: Callable[[str], None] = lambda _uuid: None
+        #: set while there is a driver
+        self.opened = asyncio.Event()
+
+    async def run(self) -> None:
+        """Have a driver; open it again when it is gone."""
+        attempt = 0
+        try:
+            while True:
+                if await self._try_open():
+                    attempt = 0
+                    await self._gone.wait()
+                    await self._let_go()
+                    continue
+                first, most = self._retry_s
+                # Up to a tenth more, so that a rack whose driver is being upgraded does not come back in step.
+                await asyncio.sleep(min(first * 2.0 ** min(attempt, 16), most) * (1 + random.random() / 10))  # noqa: S311
+                attempt += 1
+        finally:
+            await self._let_go()
+
+    async def _try_open(self) -> bool:
+        self._gone.clear()
+        self._silent = 0
+        try:
+            self._driver = await self._open()
+        except errors.KgweError as exc:
+            self._become(DriverState(is_ready=False, reason=reason_of(exc), message=str(exc)))
+            return False
+        self._become(READY)
+        self.opened.set()
+        return True
+
+    async def _let_go(self) -> None:
+        driver, self._driver = self._driver, None
+        self.opened.clear()
+        if driver is not None:
+            with contextlib.suppress(errors.KgweError):
+                await driver.close()
+
+    def _become(self, state: DriverState) -> None:
+        if state == self.state:
+            return
+        (log.info if state.is_ready else log.warning)("driver_state", reason=state.reason, message=state.message)
+        self.state = state
+        self.on_change()
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    @property
+    def _present(self) -> GpuDriver:
+        if self._driver is None:
+            raise errors.Transient(f"there is no driver: {self.state.message}")
+        return self._driver
+
+    async def _watched(self, answer: Awaitable[T]) -> T:
+        """What every card can always answer: here failures tell of the driver."""
+        try:
+            found = await answer
+        except errors.Transient as exc:
+            self._silent += 1
+            if self._silent >= _SILENT_AFTER:
+                self._become(DriverState(is_ready=False, reason=_NOT_RESPONDING, message=str(exc)))
+            raise
+        except errors.Permanent as exc:
+            self._become(DriverState(is_ready=False, reason=reason_of(exc), message=str(exc)))
+            self._gone.set()
+            raise
+        self._silent = 0
+        self._become(READY)
+        return found
+
+    async def machine(self) -> Machine:
+        return await self._watched(self._present.machine())
+
+    async def readings(self) -> Sequence[Reading]:
+        return await self._watched(self._present.readings())
+
+    async def events(self, timeout_s: float) -> Sequence[Event]:
+        """Waits for a driver first, as long."""
+        if not self.opened.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.opened.wait()
+            return ()
+        return await self._present.events(timeout_s)
+
+    async def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
+        return await self._present.set_mig_mode(uuid, enabled=enabled)
+
+    async def reset(self, uuid: str) -> None:
+        await self._present.reset(uuid)
+        self.on_reset(uuid)
+
+    async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
+        return await self._present.create_instance(uuid, profile, start)
+
+    async def destroy_instance(self, uuid: str, instance_id: int) -> None:
+        await self._present.destroy_instance(uuid, instance_id)
+
+    async def close(self) -> None:
+        await self._let_go()
+
+
+def reason_of(exc: errors.KgweError) -> str:
+    """One CamelCase word: the driver's own where it has one."""
+    reason = getattr(exc, "absence", None)
+    return str(reason) if reason else _UNAVAILABLE

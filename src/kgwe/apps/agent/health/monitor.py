@@ -1,0 +1,244 @@
+"""The health of this node's cards: what the driver says, as `kgwe.model.health.health` judges it.
+
+    health = Health(on_change=…)
+    health.restore(status)                  what the agent before wrote
+    health.on_events(events)                changes are called back at once
+    health.on_readings(readings), on_machine(machine), on_reset(uuid)
+    status = health.amend(status)           with reliability and incidents
+
+`add` hangs all of it into the agent. An event without a card is charged to the node; one that would condemn a card
+condemns all of them, as NVIDIA's device plugin does: any of them may be the one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from kgwe.apps.agent.health import status as health_status
+from kgwe.model.gpu.driver_data import Reading
+from kgwe.model.health import reliability
+from kgwe.model.health import transitions as watching
+from kgwe.model.health.health import DEFAULTS, STATES, HealthState, Incident, Policy, Verdict, Watch, verdict
+from kgwe.model.health.xids import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.apps.agent.main import Agent
+    from kgwe.kube.api.kgwe import gpunode
+    from kgwe.kube.client.informer import Change as Seen
+    from kgwe.model.gpu.driver_data import Device, Event, Machine
+
+log = structlog.get_logger(__name__)
+
+# A card that nobody has listed for so long is forgotten.
+_FORGOTTEN_S: Final = 86_400.0
+
+
+class Change(NamedTuple):
+    """A card's state, or the reason for it, is another."""
+
+    uuid: str
+    before: Verdict
+    now: Verdict
+
+
+class Health:
+    """Keeps a watch for every card."""
+
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[Sequence[Change]], None] = lambda _: None,
+        policy: Policy = DEFAULTS,
+        wall: Callable[[], float] = time.time,
+        boot_id: str = "",
+    ) -> None:
+        """`boot_id`: of the machine; another than what was written down means that every card was reset since."""
+        self._listeners = [on_change]
+        self._policy = policy
+        self._wall = wall
+        self._boot_id = boot_id
+        self.watches: dict[str, Watch] = {}
+        self._listed_s: dict[str, float] = {}
+        self._own = reliability.CLEAN
+        self._own_incidents: tuple[Incident, ...] = ()
+        self._told: dict[str, float] = {}  # UUID, or empty for the node -> score last published
+        self._is_restored = False
+
+    def listen(self, on_change: Callable[[Sequence[Change]], None]) -> None:
+        """Call it as well, with every change."""
+        self._listeners.append(on_change)
+
+    # --- what is seen -----------------------------------------------------------------------------------
+
+    def restore(self, status: gpunode.GPUNodeStatus) -> None:
+        """Begin where the agent before left off; once, and what was seen since counts as well."""
+        if self._is_restored:
+            return
+        self._is_restored = True
+        now_s = self._wall()
+        self._own = health_status.node_record(status, now_s).charged(self._own.demerits, now_s)
+        self._own_incidents = (*health_status.node_incidents(status, now_s), *self._own_incidents)
+        if status.reliability is not None:
+            self._told[""] = status.reliability.score
+        for device in status.gpus:
+            watch = health_status.watch_of(device, status.incidents, now_s, self._policy)
+            if self._boot_id and status.bootID not in ("", self._boot_id):
+                watch = watching.on_reset(watch, now_s, self._policy)
+            seen = self.watches.get(device.uuid)
+            for each in seen.incidents if seen else ():
+                if each.xid is not None:
+                    watch = watching.on_xid(watch, each.xid, now_s, self._policy)
+            self.watches[device.uuid] = watch
+            self._listed_s.setdefault(device.uuid, now_s)
+            if device.reliability is not None:
+                self._told[device.uuid] = device.reliability.score
+
+    def on_machine(self, machine: Machine) -> None:
+        now_s = self._wall()
+        steps: dict[str, Callable[[Watch], Watch]] = {}
+        for device in (each for each in machine.devices if each.uuid):
+            self._listed_s[device.uuid] = now_s
+            steps[device.uuid] = self._looked_at(device, now_s)
+        self._step(steps)
+        for uuid in [uuid for uuid, at_s in self._listed_s.items() if now_s - at_s > _FORGOTTEN_S]:
+            self.watches.pop(uuid, None)
+            self._told.pop(uuid, None)
+            del self._listed_s[uuid]
+
+    def _looked_at(self, device: Device, now_s: float) -> Callable[[Watch], Watch]:
+        if device.is_lost:
+            return lambda watch: watching.on_reading(watch, Reading(device.uuid, is_lost=True), now_s, self._policy)
+        return lambda watch: watching.on_links(watch, device.links, now_s, self._policy)
+
+    def on_readings(self, readings: Sequence[Reading]) -> None:
+        now_s = self._wall()
+        # A card that was lost before anybody read its name has none.
+        self._step({each.uuid: self._read(each, now_s) for each in readings if each.uuid})
+
+    def _read(self, reading: Reading, now_s: float) -> Callable[[Watch], Watch]:
+        return lambda watch: watching.on_reading(watch, reading, now_s, self._policy)
+
+    def on_events(self, events: Sequence[Event]) -> None:
+        now_s = self._wall()
+        for event in events:
+            xid = look_up(event.xid)
+            log.warning("xid", gpu=event.uuid, xid=event.xid, kind=xid.xid_class, reason=xid.reason, action=xid.action)
+            hit = [event.uuid] if event.uuid else []
+            if not event.uuid:
+                self._blame_node(event, now_s)
+                hit = list(self.watches) if STATES[xid.xid_class] is HealthState.UNHEALTHY else []
+            self._step({uuid: self._struck(event, now_s) for uuid in hit})
+
+    def _struck(self, event: Event, now_s: float) -> Callable[[Watch], Watch]:
+        return lambda watch: watching.on_xid(watch, event.xid, now_s, self._policy)
+
+    def _blame_node(self, event: Event, now_s: float) -> None:
+        xid = look_up(event.xid)
+        self._own = self._own.charged(watching.WEIGHTS[xid.xid_class], now_s)
+        new = Incident(now_s, xid.reason, event.xid, seen_s=now_s)
+        self._own_incidents = (*self._own_incidents, new)[-self._policy.incidents_most :]
+
+    def on_reset(self, uuid: str) -> None:
+        """Somebody reset the card."""
+        now_s = self._wall()
+        self._step({uuid: lambda watch: watching.on_reset(watch, now_s, self._policy)})
+
+    def tick(self) -> None:
+        """Time has passed, whether or not anybody answered."""
+        now_s = self._wall()
+        self._step({uuid: lambda watch: watching.on_silence(watch, now_s, self._policy) for uuid in self.watches})
+
+    async def run(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            self.tick()
+
+    def _step(self, steps: dict[str, Callable[[Watch], Watch]]) -> None:
+        changes = []
+        for uuid, step in steps.items():
+            before = self.watches.get(uuid) or Watch.new(self._wall())
+            after = self.watches[uuid] = step(before)
+            if after is before:
+                continue
+            was, now = verdict(before), verdict(after)
+            if (was.state, was.reason, was.last_xid) != (now.state, now.reason, now.last_xid):
+                changes.append(Change(uuid, was, now))
+        if changes:
+            for change in changes:
+                log.info("gpu_health", gpu=change.uuid, state=change.now.state, reason=change.now.reason)
+            for listener in self._listeners:
+                listener(changes)
+
+    # --- what is told -----------------------------------------------------------------------------------
+
+    def health_of(self, device: Device) -> gpunode.GPUHealth:
+        watch = self.watches.get(device.uuid)
+        return health_status.health(watch or Watch.new(self._wall()))
+
+    def amend(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+        """With what went wrong before, and what that says."""
+        gpus = tuple(msgspec.structs.replace(each, reliability=self._past(each.uuid)) for each in status.gpus)
+        listed = {each.uuid: watch for each in status.gpus if (watch := self.watches.get(each.uuid)) is not None}
+        told = health_status.node_past(listed.values(), self._own, self._wall(), self._told.get("", 1.0))
+        self._told[""] = told.score if told else 1.0
+        found = {uuid: watch.incidents for uuid, watch in listed.items()} | {"": self._own_incidents}
+        return msgspec.structs.replace(
+            status, gpus=gpus, bootID=self._boot_id, reliability=told, incidents=health_status.incidents(found)
+        )
+
+    def _past(self, uuid: str) -> gpunode.Reliability | None:
+        watch = self.watches.get(uuid)
+        told = health_status.past(watch, self._told.get(uuid, 1.0)) if watch else None
+        self._told[uuid] = told.score if told else 1.0
+        return told
+
+
+def add(agent: Agent) -> Health:
+    """Hang it into the agent."""
+    health = Health(on_change=lambda _: agent.tell(), boot_id=_boot_id(agent.settings.host_root))
+    agent.health_of = health.health_of
+    agent.amend.append(health.amend)
+    agent.on_machine.append(health.on_machine)
+    agent.on_readings.append(health.on_readings)
+    agent.on_events.append(health.on_events)
+    agent.keeper.on_reset = health.on_reset
+    agent.parts.add("health", lambda: health.run(agent.settings.telemetry_interval_seconds))
+    if agent.informer is not None and agent.client is not None:
+        _connect(agent, health)
+    return health
+
+
+def _connect(agent: Agent, health: Health) -> None:
+    from kgwe.apps.agent.health.node_condition import NodeHealth  # noqa: PLC0415 - not needed standalone
+
+    if agent.informer is None or agent.client is None:
+        return
+
+    node = NodeHealth(agent.client, agent.node, health, taint=agent.settings.taint_unhealthy)
+
+    def on_gpunode(seen: Seen[gpunode.GPUNode]) -> None:
+        # Called before anything is published: the publisher waits until the API was read.
+        if seen.new is not None:
+            health.restore(seen.new.status)
+            if agent.machine is not None:
+                agent.tell()
+            node.on_gpunode(seen.new)
+
+    agent.informer.on_change(on_gpunode)
+    health.listen(node.on_change)
+    agent.parts.add("node-health", node.run)
+
+
+def _boot_id(host_root: str) -> str:
+    try:
+        return Path(host_root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

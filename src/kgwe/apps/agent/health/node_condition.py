@@ -1,0 +1,196 @@
+"""Health where operators and other controllers look for it: a condition of the Node, Events, and a taint if asked for.
+
+    GPUHealthy   True      every card may be given work
+                 False     some are out of service; the message names them
+                 Unknown   nothing is known of any card
+
+An operator who knows that a card was reset, where the card itself cannot show it, says so on the GPUNode with the
+annotation `kgwe.nvidia.io/gpu-reset`: UUIDs, or `all`. It is taken away when it was heard.
+
+Only changes are written. The taint keeps new pods off the whole node, so it is for operators who want that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import structlog
+
+from kgwe import errors
+from kgwe.kube.api import resources, timestamp
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client import client as kube_client
+from kgwe.kube.client.events import Event, EventRecorder
+from kgwe.model.health.health import HealthState, is_in_service, verdict
+from kgwe.model.units import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.apps.agent.health.monitor import Change, Health
+    from kgwe.kube.api.kgwe import gpunode
+    from kgwe.kube.api.meta import ObjectMeta
+    from kgwe.kube.client.client import KubeClient
+
+log = structlog.get_logger(__name__)
+
+CONDITION: Final = "GPUHealthy"
+TAINT: Final = "kgwe.nvidia.io/gpu-unhealthy"
+RESET_ANNOTATION: Final = "kgwe.nvidia.io/gpu-reset"
+_ALL: Final = "all"
+CONTROLLER: Final = "kgwe-agent"
+_RETRY_S: Final = 1.0
+_LONGEST_RETRY_S: Final = 60.0
+# Changes that come together are written together.
+_SPACING_S: Final = 0.5
+_NAMED: Final = 4
+_MESSAGE_CHARS: Final = 1024
+# With all that a taint may say: what is written back is written whole.
+_WHOLE_NODE: Final = Resource("", "v1", "nodes", "Node", namespaced=False, type=dict[str, Any])
+
+
+class Wanted(NamedTuple):
+    """What the Node should say."""
+
+    status: str
+    reason: str
+    message: str
+
+
+def wanted(health: Health) -> Wanted:
+    """What follows for the node from the state of its cards."""
+    found = {uuid: verdict(watch) for uuid, watch in health.watches.items()}
+    out = {uuid: each for uuid, each in found.items() if not is_in_service(each.state)}
+    if out:
+        listed = [f"{uuid} {each.reason} ({each.message})" for uuid, each in sorted(out.items())[:_NAMED]]
+        more = f" and {len(out) - _NAMED} more" if len(out) > _NAMED else ""
+        message = f"{len(out)} of {len(found)} GPUs out of service: {', '.join(listed)}{more}"
+        return Wanted("False", "GPUUnhealthy", message[:_MESSAGE_CHARS])
+    if found and all(each.state is HealthState.UNKNOWN for each in found.values()):
+        return Wanted("Unknown", "GPUUnknown", "nothing is known of the GPUs")
+    degraded = sum(each.state is HealthState.DEGRADED for each in found.values())
+    if degraded:
+        return Wanted("True", "GPUDegraded", f"{degraded} of {len(found)} GPUs are degraded, and in service")
+    return Wanted("True", "GPUsHealthy", f"{len(found)} GPUs may be given work")
+
+
+class NodeHealth:
+    """Keeps the Node's condition, and its taint if asked for, true; and records Events about it."""
+
+    def __init__(self, client: KubeClient, node: str, health: Health, *, taint: bool = False) -> None:
+        self._client = client
+        self._node = node
+        self._health = health
+        self._taints = taint
+        self._events = EventRecorder(client, controller=CONTROLLER, instance=node)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._written: Wanted | None = None
+        self._is_tainted = False
+        self._heard = ""
+        self._about: ObjectMeta | None = None
+        self._unsaid: list[tuple[Literal["Normal", "Warning"], str, str]] = []
+
+    def on_change(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._say(change)
+        self._wake.set()
+
+    def on_gpunode(self, obj: gpunode.GPUNode) -> None:
+        """What the watch shows of the node's GPUNode."""
+        asked = obj.metadata.annotations.get(RESET_ANNOTATION, "")
+        if asked and asked != self._heard:
+            named = list(self._health.watches) if asked == _ALL else asked.replace(",", " ").split()
+            log.info("reset_told", node=self._node, gpus=named)
+            for uuid in named:
+                if uuid in self._health.watches:
+                    self._health.on_reset(uuid)
+            self._wake.set()
+        self._heard = asked
+
+    def _say(self, change: Change) -> None:
+        before, now = change.before, change.now
+        if now.state == before.state and now.reason == before.reason:
+            return
+        what = f"GPU {change.uuid} is {now.state}" + (f": {now.reason}, {now.message}" if now.reason else "")
+        is_worse = now.state in (HealthState.UNHEALTHY, HealthState.DEGRADED)
+        if before.state is HealthState.UNKNOWN and not is_worse:
+            return  # it has been read for the first time, or the driver is back
+        reason = f"GPU{now.state}" if now.state is not HealthState.HEALTHY else "GPURecovered"
+        self._unsaid.append(("Warning" if is_worse else "Normal", reason, what))
+        del self._unsaid[:-100]
+
+    async def run(self) -> None:
+        recording = asyncio.create_task(self._events.run())
+        try:
+            await self._keep()
+        finally:
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            pause = _SPACING_S
+            try:
+                await self._write()
+                failures = 0
+            except errors.KgweError as exc:
+                log.warning("node_health_not_written", node=self._node, error=str(exc))
+                self._wake.set()
+                pause = min(backoff.delay_s(_RETRY_S, failures, random.random()), _LONGEST_RETRY_S)  # noqa: S311 - spreads load
+                failures += 1
+            await asyncio.sleep(pause)
+
+    async def _write(self) -> None:
+        if not self._health.watches:
+            return  # nothing has been seen yet
+        if self._about is None:
+            await self._look()
+        while self._unsaid and self._about is not None:
+            kind, reason, note = self._unsaid.pop(0)
+            self._events.record(Event(resources.NODE, self._about, kind, reason, note, "Watch"))
+        if self._heard:
+            await self._client.patch(
+                resources.GPU_NODE, self._node, {"metadata": {"annotations": {RESET_ANNOTATION: None}}}
+            )
+        now = wanted(self._health)
+        if now != self._written:
+            await self._client.apply(resources.NODE, self._condition(now), subresource="status")
+            self._written = now
+        is_tainted = self._taints and now.status == "False"
+        if is_tainted != self._is_tainted:
+            await self._set_taint(is_on=is_tainted)
+            self._is_tainted = is_tainted
+
+    async def _look(self) -> None:
+        """What the agent before left there."""
+        node = await self._client.get(resources.NODE, self._node)
+        self._about = node.metadata
+        known = next((each for each in node.status.conditions if each.type == CONDITION), None)
+        self._written = Wanted(known.status, known.reason, known.message) if known else None
+        self._is_tainted = any(taint.key == TAINT for taint in node.spec.taints)
+
+    def _condition(self, now: Wanted) -> dict[str, Any]:
+        at = timestamp.of(time.time())
+        condition = {"type": CONDITION, **now._asdict(), "lastHeartbeatTime": at, "lastTransitionTime": at}
+        return {"metadata": {"name": self._node}, "status": {"conditions": [condition]}}
+
+    async def _set_taint(self, *, is_on: bool) -> None:
+        """Add or take away this one taint, and touch no other."""
+
+        async def attempt() -> None:
+            node = await self._client.get(_WHOLE_NODE, self._node)
+            taints = node.get("spec", {}).get("taints", [])
+            others = [taint for taint in taints if taint["key"] != TAINT]
+            now = [*others, {"key": TAINT, "effect": "NoSchedule"}] if is_on else others
+            version = node["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "spec": {"taints": now}}
+            await self._client.patch(resources.NODE, self._node, body)
+
+        await kube_client.retry_conflict(attempt)

@@ -1,0 +1,283 @@
+"""Readings of the driver, activity of DCGM, processes and holders, put together into one sample of the machine."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from kgwe import errors
+from kgwe.model.gpu import catalog, mig
+from kgwe.model.gpu.driver_data import Remote
+from kgwe.model.telemetry import attribution
+from kgwe.model.telemetry.rates import Rates
+from kgwe.model.telemetry.sample import Activity, CardSample, InstanceSample, Sample, Series, Traffic
+from kgwe.sharing.mig import share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.model.gpu.driver_data import Device, Instance, Machine, Process, Reading
+    from kgwe.model.telemetry.attribution import Load, Shares
+    from kgwe.model.telemetry.sample import Unit
+
+_BYTES_PER_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the driver does not know: whose the processes are, who was given which device, what DCGM measures.
+
+    A pod is `namespace/name` where that is known, else its uid.
+    """
+
+    pods: Mapping[int, str] = field(default_factory=dict)
+    """pid -> pod, for those that are in one."""
+    holders: Mapping[str, Sequence[str]] | None = None
+    """uuid of a card or an instance -> pods that were given it; None: nobody could be asked."""
+    mps: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """pid of an MPS server -> pids of its clients."""
+    activities: Mapping[Unit, Activity] = field(default_factory=dict)
+
+    def holders_of(self, uuid: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.holders or {}).get(uuid, ())))
+
+
+class _Port(NamedTuple):
+    """One direction of one NVLink."""
+
+    uuid: str
+    link: int
+    is_tx: bool
+
+
+class Sampler:
+    """Keeps what rates are made of: the counters of the sample before."""
+
+    def __init__(self) -> None:
+        self._rates: Rates[_Port] = Rates()
+
+    def take(
+        self, machine: Machine, readings: Iterable[Reading], at_s: float, around: Surroundings | None = None
+    ) -> Sample:
+        """The machine at `at_s` of a clock that never jumps; a card without a reading is left out."""
+        around = around or Surroundings()
+        by_uuid = {reading.uuid: reading for reading in readings}
+        present = [device for device in machine.devices if device.uuid in by_uuid]
+        rates = self._nvlink_rates(present, by_uuid, at_s)
+        buses = {device.slot.bus.lower(): device.uuid for device in machine.devices}
+        return Sample(at_s, tuple(_card(device, by_uuid[device.uuid], rates, buses, around) for device in present))
+
+    def _nvlink_rates(
+        self, devices: Sequence[Device], readings: Mapping[str, Reading], at_s: float
+    ) -> dict[_Port, float]:
+        counts: dict[_Port, int] = {}
+        most: dict[_Port, float] = {}
+        for device in devices:
+            reading = readings[device.uuid]
+            limits = {link.index: link_gb_per_s(link.version, link.gb_per_s) for link in device.links}
+            for is_tx, counters in ((True, reading.nvlink_tx_bytes), (False, reading.nvlink_rx_bytes)):
+                for link, value in counters:
+                    port = _Port(device.uuid, link, is_tx)
+                    counts[port] = value
+                    if limit := limits.get(link):
+                        most[port] = limit * _BYTES_PER_GB
+        return self._rates.update(counts, at_s, most)
+
+
+def pids(readings: Iterable[Reading]) -> set[int]:
+    """Every process on any card."""
+    return {process.pid for reading in readings for process in reading.processes}
+
+
+def link_gb_per_s(version: int | None, said: float | None) -> float | None:
+    """One link in one direction: as the driver says, else as is usual for the generation; None: not known."""
+    if said:
+        return said
+    usual = catalog.NVLINK_GB_PER_S.get(version) if version is not None else None
+    return None if usual is None else float(usual)
+
+
+# --- cards ----------------------------------------------------------------------------------------------
+
+
+def _card(
+    device: Device, reading: Reading, rates: Mapping[_Port, float], buses: Mapping[str, str], around: Surroundings
+) -> CardSample:
+    if reading.is_lost or device.is_lost:
+        return CardSample(device, reading, attribution.UNKNOWN)
+    links = {link for link, _ in (*reading.nvlink_tx_bytes, *reading.nvlink_rx_bytes)}
+    activity = around.activities.get((device.uuid, None), Activity())
+    nvlink = _traffic(device.uuid, links, rates)
+    peers = {
+        peer: _traffic(device.uuid, [link for link in theirs if link in links], rates)
+        for peer, theirs in _peer_links(device, buses).items()
+    }
+    if device.mig.is_enabled:
+        instances = tuple(_instance(device, each, reading, around) for each in device.mig.instances)
+        shares = _cut_shares(device, instances)
+        return CardSample(device, reading, shares, activity, None, nvlink, peers, instances)
+    on_it = _loads(reading.processes, around, device.uuid)
+    busy = reading.util if reading.util is not None else activity.engine
+    shares = attribution.split(busy, on_it, _sole(around.holders_of(device.uuid)))
+    memory = attribution.split_memory(_total_mib(device, reading), reading.memory_used_mib, on_it)
+    return CardSample(device, reading, shares, activity, memory, nvlink, peers)
+
+
+def _instance(device: Device, instance: Instance, reading: Reading, around: Surroundings) -> InstanceSample:
+    processes = [each for each in reading.processes if each.instance_id == instance.instance_id]
+    held = around.holders_of(instance.uuid) if instance.uuid else ()
+    on_it = _loads(processes, around, instance.uuid)
+    activity = around.activities.get((device.uuid, instance.instance_id), Activity())
+    used = dict(reading.instance_memory_mib).get(instance.instance_id)
+    return InstanceSample(
+        instance,
+        attribution.split(activity.engine, on_it, _sole(held)),
+        activity,
+        used,
+        attribution.split_memory(instance.memory_mib, used, on_it),
+        in_use=bool(held or processes),
+    )
+
+
+def _total_mib(device: Device, reading: Reading) -> int | None:
+    return reading.memory_total_mib if reading.memory_total_mib is not None else device.memory_mib
+
+
+def _sole(holders: Sequence[str]) -> str:
+    return holders[0] if len(holders) == 1 else attribution.NOBODY
+
+
+def _loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tuple[Load, ...]:
+    """Processes as loads of pods. Where one pod has the device, a process of a pod nobody can name is that pod's."""
+    pods: Mapping[int, str] = around.pods
+    if sole := _sole(around.holders_of(uuid)):
+        pods = {pid: pod if "/" in pod else sole for pid, pod in pods.items()}
+    return attribution.loads(processes, pods, around.mps)
+
+
+def _cut_shares(device: Device, instances: Sequence[InstanceSample]) -> Shares:
+    weights = _weights(device.product, tuple((each.instance.profile, each.instance.start) for each in instances))
+    if weights is None:
+        return attribution.UNKNOWN
+    parts, whole = weights
+    return attribution.of_card([(part, each.shares) for part, each in zip(parts, instances, strict=True)], whole)
+
+
+@functools.lru_cache(maxsize=256)
+def _weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...], int] | None:
+    """What part of its card each instance is, over a common denominator; None for a card or a cut nobody knows."""
+    try:
+        geometry = catalog.find(product).geometry
+        if geometry is None:
+            return None
+        placements = [mig.Placement(geometry.profile(name), start) for name, start in layout]
+        settled = share.settle(geometry, placements)
+    except errors.Permanent:
+        return None
+    whole = math.lcm(1, *(part.denominator for part in settled))
+    return tuple(int(part * whole) for part in settled), whole
+
+
+# --- links ----------------------------------------------------------------------------------------------
+
+
+def _peer_links(device: Device, buses: Mapping[str, str]) -> dict[str, list[int]]:
+    """uuid -> links that lead straight to that card."""
+    found: dict[str, list[int]] = {}
+    for link in device.links:
+        peer = buses.get(link.remote_bus.lower()) if link.remote is Remote.GPU else None
+        if peer is not None and link.is_up is not False:
+            found.setdefault(peer, []).append(link.index)
+    return found
+
+
+def _traffic(uuid: str, links: Iterable[int], rates: Mapping[_Port, float]) -> Traffic:
+    """Of several links together: known only if every one is, a sum of some would look like a drop."""
+    chosen = list(links)
+    return Traffic(
+        *(
+            math.fsum(rates[_Port(uuid, link, is_tx)] for link in chosen)
+            if chosen and all(_Port(uuid, link, is_tx) in rates for link in chosen)
+            else None
+            for is_tx in (True, False)
+        )
+    )
+
+
+def pair_gbit_per_s(machine: Machine) -> dict[tuple[str, str], float]:
+    """What NVLink can carry between two cards of the machine, one direction at line rate, each pair once.
+
+    Through a switch every link of a card reaches every other card: the pair has what the poorer of the two has, and
+    shares it with everyone else they talk to. Links that are down do not count; a pair of unknown rate is left out.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for i, one in enumerate(machine.devices):
+        for other in machine.devices[i + 1 :]:
+            rate = _pair_gb_per_s(one, other)
+            if rate:
+                found[one.uuid, other.uuid] = rate * 8
+    return found
+
+
+def _pair_gb_per_s(one: Device, other: Device) -> float | None:
+    direct = [
+        link_gb_per_s(link.version, link.gb_per_s)
+        for link in one.links
+        if link.remote is Remote.GPU and link.is_up and link.remote_bus.lower() == other.slot.bus.lower()
+    ]
+    if direct:
+        return _sum(direct)
+    mine, theirs = _switched_gb_per_s(one), _switched_gb_per_s(other)
+    return None if mine is None or theirs is None else min(mine, theirs)
+
+
+def _switched_gb_per_s(device: Device) -> float | None:
+    links = [link for link in device.links if link.remote is Remote.SWITCH and link.is_up]
+    return _sum([link_gb_per_s(link.version, link.gb_per_s) for link in links])
+
+
+def _sum(rates: Sequence[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return math.fsum(known) if known and len(known) == len(rates) else None
+
+
+# --- windows --------------------------------------------------------------------------------------------
+
+
+def series(sample: Sample) -> dict[Series, float | None]:
+    """What of a sample is worth keeping over time, per device and per pod; None where it was not measured."""
+    found: dict[Series, float | None] = {}
+    for card in sample.cards:
+        uuid, reading = card.device.uuid, card.reading
+        found |= {
+            Series(uuid, "util"): _known(card.shares),
+            Series(uuid, "memory_used_mib"): reading.memory_used_mib,
+            Series(uuid, "power_w"): reading.power_w,
+            Series(uuid, "tensor"): card.activity.tensor,
+        }
+        for each in card.instances:
+            if each.instance.uuid:
+                found |= {
+                    Series(each.instance.uuid, "util"): each.util,
+                    Series(each.instance.uuid, "memory_used_mib"): each.memory_used_mib,
+                    Series(each.instance.uuid, "tensor"): each.activity.tensor,
+                }
+        for pod, part in card.shares.pods:
+            found[Series(uuid, "share", pod)] = part / attribution.WHOLE if not card.shares.unknown else None
+        for pod, mib in _pod_memory(card).items():
+            found[Series(uuid, "memory_mib", pod)] = mib
+    return found
+
+
+def _known(shares: Shares) -> float | None:
+    return None if shares.unknown else shares.busy / attribution.WHOLE
+
+
+def _pod_memory(card: CardSample) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for memory in (card.memory, *(each.memory for each in card.instances)):
+        for pod, mib in memory.pods if memory else ():
+            found[pod] = found.get(pod, 0) + mib
+    return found

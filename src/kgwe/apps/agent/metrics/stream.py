@@ -1,0 +1,110 @@
+"""Telemetry to whoever watches, without ever waiting for them.
+
+Every watcher has a short queue. One that reads too slowly loses the oldest of it and is told how many; the agent's
+memory does not depend on how slow its callers are, nor (up to a limit) on how many. One that asks for aggregates is
+told with every message what was measured since the one before, however seldom it wants one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from kgwe.model.telemetry import window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kgwe.model.gpu.driver_data import Reading
+    from kgwe.model.telemetry.sample import Series
+    from kgwe.model.telemetry.window import Aggregate
+
+_DEPTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All instruments of the node at one time."""
+
+    unix_ms: int
+    readings: Sequence[Reading]
+    series: Mapping[Series, float | None] = field(default_factory=dict)
+    """What is worth keeping over time; None where it was not measured."""
+    aggregates: Mapping[Series, Aggregate] = field(default_factory=dict)
+    """Of the samples since the one before that this watcher got; where it asked for them."""
+
+
+class TooManyWatchers(Exception):
+    """There is no room for another watcher."""
+
+
+class Watcher:
+    """One caller's queue."""
+
+    def __init__(self, interval_s: float, depth: int = _DEPTH, *, aggregates: bool = False) -> None:
+        self._window: window.Window[Series] | None = window.Window() if aggregates else None
+        self._interval_ms = interval_s * 1000
+        self._queue: collections.deque[Sample] = collections.deque(maxlen=depth)
+        self._last_ms: float | None = None
+        self._missed = 0
+        self._filled = asyncio.Event()
+
+    def put(self, sample: Sample) -> None:
+        if self._window is not None:
+            if self._window.ticks >= window.MAX_SAMPLES:
+                self._window.close()
+            self._window.tick(sample.series)
+        # Half an interval of grace: the clock of readings is not exact to the millisecond.
+        if self._last_ms is not None and self._interval_ms:
+            since = sample.unix_ms - self._last_ms
+            if 0 <= since < self._interval_ms * 0.9:
+                return
+        self._last_ms = sample.unix_ms
+        if len(self._queue) == self._queue.maxlen:
+            self._missed += 1
+        if self._window is not None:
+            sample = replace(sample, aggregates=self._window.close())
+        self._queue.append(sample)
+        self._filled.set()
+
+    async def next(self) -> tuple[Sample, int]:
+        """The oldest sample not yet taken, and how many were lost before it."""
+        while not self._queue:
+            self._filled.clear()
+            await self._filled.wait()
+        missed, self._missed = self._missed, 0
+        return self._queue.popleft(), missed
+
+
+class Hub:
+    """All watchers."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._watchers: set[Watcher] = set()
+        self.newest: Sample | None = None
+
+    def __len__(self) -> int:
+        return len(self._watchers)
+
+    def publish(self, sample: Sample) -> None:
+        self.newest = sample
+        for watcher in self._watchers:
+            watcher.put(sample)
+
+    @contextlib.contextmanager
+    def watching(self, interval_s: float = 0.0, *, aggregates: bool = False) -> Iterator[Watcher]:
+        """A queue that begins with the newest sample there is."""
+        if len(self._watchers) >= self._limit:
+            raise TooManyWatchers(f"{self._limit} callers watch already")
+        watcher = Watcher(interval_s, aggregates=aggregates)
+        if self.newest is not None:
+            watcher.put(self.newest)
+        self._watchers.add(watcher)
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)

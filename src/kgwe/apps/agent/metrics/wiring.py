@@ -1,0 +1,106 @@
+"""Metrics on :9400, hung into the agent: the cards', and the agent's own."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kgwe.apps.agent.metrics import sampler
+from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, labels
+from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.apps.agent.metrics.sampler import Sampler
+from kgwe.apps.agent.node_context import Around
+from kgwe.model.health import health
+from kgwe.model.telemetry.sample import Sample
+from kgwe.telemetry import http
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.apps.agent.main import Agent
+    from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
+    from kgwe.model.gpu.driver_data import Reading
+    from kgwe.model.telemetry.sample import Series
+
+DRIVER_READY: Final = gauge("kgwe_agent_driver_ready", "Whether the driver answers.")
+PROBLEMS: Final = gauge("kgwe_agent_problems", "Parts of the agent that do not work now.")
+WATCHERS: Final = gauge("kgwe_agent_telemetry_watchers", "Callers that watch telemetry over gRPC.")
+WRITES: Final = counter("kgwe_agent_api_writes_total", "Writes to the node's GPUNode by kind.")
+WRITTEN: Final = counter("kgwe_agent_api_written_bytes_total", "Bytes of those writes.")
+# Gauges of a driver that has not answered for so many intervals are no longer shown.
+_STALE_INTERVALS: Final = 6
+
+
+class Exporting:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        settings = agent.settings
+        step = settings.telemetry_interval_seconds
+        self.exporter = Exporter(agent.node, stale_after_s=max(30.0, step * _STALE_INTERVALS))
+        self._sampler = Sampler()
+        self._sample = Sample(0.0)
+        agent.series = self._series
+        self.around = Around(Path(settings.host_root) / "proc", dcgm_url=settings.dcgm_url)
+        self.around.machine = lambda: agent.machine
+        self.around.mps = agent.mps_servers
+        self.around.truth = lambda: agent.devices.truth if agent.devices and settings.enable_pod_resources else None
+        self.around.pods = lambda: agent.devices.pods if agent.devices else None
+        self._writes: collections.Counter[str] = collections.Counter()
+        self._written: collections.Counter[str] = collections.Counter()
+        agent.on_machine.append(self.exporter.set_machine)
+        agent.on_readings.append(self._on_readings)
+        agent.on_status.append(self._on_status)
+        agent.renderers.append(self._own)
+        if agent.publisher is not None:
+            agent.publisher.on_write = self._on_write
+        agent.parts.add("surroundings", lambda: self.around.run(step))
+        agent.parts.add("exporter", self._serve)
+
+    def _on_readings(self, readings: Sequence[Reading]) -> None:
+        machine = self._agent.machine
+        if machine is not None:
+            around = self.around.now(readings)
+            self._sample = self._sampler.take(machine, readings, time.monotonic(), around)
+            self.exporter.set_sample(self._sample)
+
+    def _series(self) -> dict[Series, float | None]:
+        return sampler.series(self._sample)
+
+    def _on_status(self, status: GPUNodeStatus) -> None:
+        known = {each.uuid: each.health.state for each in status.gpus}
+        unknown = health.HealthState.UNKNOWN
+        self.exporter.set_health(
+            {uuid: None if state == unknown else health.is_in_service(state) for uuid, state in known.items()}
+        )
+
+    def _on_write(self, kind: str, size: int) -> None:
+        self._writes[kind] += 1
+        self._written[kind] += size
+
+    def _own(self) -> bytes:
+        """The agent's own metrics."""
+        agent, node = self._agent, ("node", self._agent.node)
+        values = (
+            (DRIVER_READY, int(agent.driver.is_ready)),
+            (PROBLEMS, len(agent.problems)),
+            (WATCHERS, len(agent.hub)),
+        )
+        text = [f"{family.header}{family.name}{labels(node)}{value}\n" for family, value in values]
+        for family, counts in ((WRITES, self._writes), (WRITTEN, self._written)):
+            text.append(family.header)
+            text += [f"{family.name}{labels(node, ('kind', kind))}{count}\n" for kind, count in sorted(counts.items())]
+        return "".join(text).encode()
+
+    async def _serve(self) -> None:
+        app = ExporterApp(self.exporter, more=lambda: b"".join(render() for render in self._agent.renderers))
+        address = http.Address.parse(self._agent.settings.exporter_bind_address)
+        async with http.serving(app, address) as listening:
+            self._agent.exporter_port = listening
+            await asyncio.Event().wait()
+
+
+def add(agent: Agent) -> Exporting:
+    return Exporting(agent)

@@ -1,0 +1,344 @@
+"""Cuts the cards of this machine as the GPUNode's spec (or a call) asks.
+
+    look ──► decide (kgwe.sharing) ──► withhold what has to change ──► look again ──► one step ──► look …
+
+Every round begins with what the driver shows, so it does not matter when the process was killed. What is to change is
+withheld first: the device plugin stops offering it and the GPUNode says so; only then is it asked who has what, so that
+nothing is taken from a pod that came in between. Work in the way is waited for, never ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.kube.api.kgwe.gpunode import MIGLayout
+from kgwe.kube.translate import mig_layouts
+from kgwe.model.gpu import catalog
+from kgwe.sharing.mig import attempt, lifecycle
+from kgwe.sharing.mig.lifecycle import Event, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from kgwe.hardware.driver import GpuDriver
+    from kgwe.kube.api.kgwe.gpunode import GPUNode, GPUNodeStatus
+    from kgwe.kube.client.informer import Change
+    from kgwe.model.gpu import mig
+    from kgwe.model.gpu.driver_data import Device, Instance
+    from kgwe.sharing.mig.attempt import Decision, Effort, Limits
+    from kgwe.sharing.mig.lifecycle import Card, Step
+
+log = structlog.get_logger(__name__)
+
+# How soon a card is looked at again while something is in the way, and otherwise.
+_WAITING_S: Final = 5.0
+_IDLE_S: Final = 60.0
+_MOST_MESSAGE: Final = 512
+
+
+class Users(Protocol):
+    """Who has what: UUIDs of cards and slices that pods have been given, as the kubelet says.
+
+    None: it cannot be told now, and then everything that is there counts as somebody's.
+    """
+
+    async def __call__(self) -> frozenset[str] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the GPUNode says of a card."""
+
+    phase: str = ""
+    message: str = ""
+
+
+@dataclass(slots=True)
+class _Work:
+    """One card that is to be cut."""
+
+    layout: MIGLayout
+    effort: Effort | None = None
+    progress: Progress = Progress()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    device: Device
+    geometry: mig.Geometry
+    card: Card
+
+
+async def _no_hook(_: frozenset[str]) -> None:
+    pass
+
+
+class Cutter:
+    """One machine's. `users`: None where processes alone tell who uses a card, as without a kubelet. `grace_s`: how
+    long it may take until `users` shows what was given out before it was withheld."""
+
+    def __init__(
+        self,
+        driver: GpuDriver,
+        *,
+        users: Users | None = None,
+        limits: Limits | None = None,
+        retry_s: float = 1.0,
+        grace_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._users = users
+        self._limits = limits or attempt.Limits()
+        self._retry_s = retry_s
+        self._grace_s = grace_s
+        self._clock = clock
+        self._spec: dict[str, MIGLayout] = {}
+        self._work: dict[str, _Work] = {}
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+        #: devices (cards and slices) that must not be given to anybody now
+        self.withheld: frozenset[str] = frozenset()
+        #: told of them before anything is done to them; when it returns nobody is given one any more
+        self.withhold: Callable[[frozenset[str]], Awaitable[None]] = _no_hook
+        #: called when a card was changed or its progress was
+        self.on_change: Callable[[], None] = lambda: None
+
+    # --- what is asked ----------------------------------------------------------------------------------
+
+    def on_gpunode(self, change: Change[GPUNode]) -> None:
+        """The spec of this machine's GPUNode."""
+        self.want(mig_layouts.layouts(change.new))
+
+    def want(self, layouts: Mapping[str, MIGLayout]) -> None:
+        """These cards are to be cut so; others are left as they are. What a call asked of a card since stands."""
+        for uuid in self._spec.keys() | layouts.keys():
+            if self._spec.get(uuid) != layouts.get(uuid):
+                self._set(uuid, layouts.get(uuid))
+        self._spec = dict(layouts)
+
+    def _set(self, uuid: str, layout: MIGLayout | None) -> None:
+        if layout is None:
+            self._work.pop(uuid, None)
+        elif uuid not in self._work or self._work[uuid].layout != layout:
+            self._work[uuid] = _Work(layout)
+        self._wake.set()
+
+    async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
+        """Cut a card now, by a call; its instances when that is done.
+
+        Conflict: something in use is in the way, or it was taken back; the card is then left as it is.
+        """
+        device = next((each for each in (await self._driver.machine()).devices if each.uuid == uuid), None)
+        if device is None:
+            raise errors.NotFound(f"there is no card {uuid} here")
+        lifecycle.read_wish(_geometry(device), enabled=enabled, instances=layout)
+        self._set(uuid, MIGLayout(enabled, tuple(layout)))
+        await self._settle(uuid)
+        work = self._work.get(uuid)
+        if work is None or work.progress.phase:
+            # A call is for now: what cannot be done now is not done later, behind the caller's back.
+            self._set(uuid, self._spec.get(uuid))
+            raise errors.Conflict(work.progress.message if work else "somebody else decided otherwise meanwhile")
+        devices = (await self._driver.machine()).devices
+        return next(each.mig.instances for each in devices if each.uuid == uuid)
+
+    async def _settle(self, uuid: str) -> None:
+        """Until the card is as asked or cannot be now; that the limits of an effort end it is theirs to say."""
+        while True:
+            is_moving = await self.step()
+            work = self._work.get(uuid)
+            if work is None or (not is_moving and work.progress.phase != Phase.CUTTING):
+                return
+            if not is_moving:
+                await asyncio.sleep(self._retry_s)
+
+    # --- what is said -----------------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> Mapping[str, Progress]:
+        """Card -> how far it is; cards that are as asked say nothing."""
+        return {uuid: work.progress for uuid, work in self._work.items()}
+
+    def overlay(self, status: GPUNodeStatus) -> GPUNodeStatus:
+        """The status, with what is being done to each card."""
+        gpus = []
+        for each in status.gpus:
+            work = self._work.get(each.uuid)
+            if work is not None and work.progress.phase:
+                said = msgspec.structs.replace(each.mig, phase=work.progress.phase, message=work.progress.message)
+                gpus.append(msgspec.structs.replace(each, mig=said))
+            else:
+                gpus.append(each)
+        return msgspec.structs.replace(status, gpus=tuple(gpus))
+
+    # --- doing ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                pause = 0.0 if await self.step() else self._pause_s()
+            except errors.KgweError as exc:
+                log.warning("cards_not_seen", error=str(exc))
+                pause = _WAITING_S
+            if pause:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+
+    def look(self) -> None:
+        """Something ended, or may have."""
+        if any(work.progress.phase for work in self._work.values()):
+            self._wake.set()
+
+    def _pause_s(self) -> float:
+        phases = {work.progress.phase for work in self._work.values()}
+        if Phase.CUTTING in phases:
+            return self._retry_s
+        return _WAITING_S if phases - {""} else _IDLE_S
+
+    async def step(self) -> bool:
+        """One round: at most one step on each card. Whether another round is due at once."""
+        async with self._turn:
+            if not self._work:
+                if self.withheld:
+                    await self._keep_back(frozenset())
+                return False
+            seen = await self._look()
+            decisions = self._decide(seen)
+            withheld = self._has_to_change(seen, decisions)
+            if withheld - self.withheld:
+                # Somebody may have been given one of them until now, and it takes a moment to show: look again.
+                await self._keep_back(withheld | self.withheld)
+                await asyncio.sleep(self._grace_s)
+                return True
+            worked = [await self._do(seen[uuid], decision) for uuid, decision in decisions.items() if decision.step]
+            if withheld != self.withheld and not worked:
+                await self._keep_back(withheld)
+            return any(worked)
+
+    async def _look(self) -> dict[str, _Seen]:
+        machine = await self._driver.machine()
+        held = frozenset() if self._users is None else await self._users()
+        devices = [each for each in machine.devices if each.uuid in self._work]
+        turning = [each for each in devices if each.mig.is_enabled != self._work[each.uuid].layout.enabled]
+        busy: set[str] = set()
+        if turning:
+            readings = await self._driver.readings()
+            busy = {each.uuid for each in readings if any(process.instance_id is None for process in each.processes)}
+        seen = {}
+        for device in devices:
+            try:
+                geometry = _geometry(device)
+            except errors.Permanent as exc:
+                self._say(device.uuid, Phase.FAILED, str(exc))
+                continue
+            card = lifecycle.observe(geometry, device, held, is_busy=device.uuid in busy)
+            seen[device.uuid] = _Seen(device, geometry, card)
+        for uuid in self._work.keys() - {each.uuid for each in devices}:
+            self._say(uuid, Phase.FAILED, "there is no such card")
+        return seen
+
+    def _decide(self, seen: Mapping[str, _Seen]) -> dict[str, Decision]:
+        now_s, found = self._clock(), {}
+        for uuid, each in seen.items():
+            work = self._work[uuid]
+            if each.device.is_lost:
+                self._say(uuid, Phase.FAILED, "the card has fallen off the bus")
+                continue
+            if work.effort is None:
+                try:
+                    wish = lifecycle.read_wish(
+                        each.geometry, enabled=work.layout.enabled, instances=work.layout.instances
+                    )
+                except errors.Permanent as exc:
+                    self._say(uuid, Phase.FAILED, str(exc))
+                    continue
+                work.effort = attempt.begin(each.card, wish, now_s)
+            decision = attempt.decide(each.geometry, work.effort, each.card, now_s, self._limits)
+            work.effort = decision.effort
+            self._say(uuid, decision.phase, decision.message)
+            found[uuid] = decision
+        return found
+
+    def _has_to_change(self, seen: Mapping[str, _Seen], decisions: Mapping[str, Decision]) -> frozenset[str]:
+        """Devices that are not as the card is to be (the whole card, or slices of it), or are to be left."""
+        found: set[str] = set()
+        for uuid, decision in decisions.items():
+            target, device = decision.target, seen[uuid].device
+            if target is None:
+                continue
+            if target.is_enabled and not device.mig.is_enabled:
+                found.add(uuid)
+            stay = {(place.profile.name, place.start) for place in target.layout}
+            found |= {
+                each.uuid for each in device.mig.instances if each.uuid and (each.profile, each.start) not in stay
+            }
+        for uuid, each in seen.items():
+            # Pods were asked to leave these; nobody else is to come in.
+            kept = self._work[uuid].layout.withheld
+            found |= {one.uuid for one in each.device.mig.instances if f"{one.profile}@{one.start}" in kept}
+        return frozenset(found)
+
+    async def _keep_back(self, devices: frozenset[str]) -> None:
+        self.withheld = devices
+        await self.withhold(devices)
+        self.on_change()
+
+    async def _do(self, seen: _Seen, decision: Decision) -> bool:
+        """Whether the next step may follow at once."""
+        uuid, step = seen.device.uuid, decision.step
+        work = self._work.get(uuid)
+        if step is None or work is None:
+            return False
+        try:
+            await self._carry_out(uuid, step)
+        except errors.KgweError as exc:
+            is_final = isinstance(exc, errors.Permanent)
+            log.warning("cut_failed", uuid=uuid, step=str(step), error=str(exc), final=is_final)
+            work.effort = attempt.failed(
+                decision.effort, step, str(exc), self._clock(), self._limits, is_final=is_final
+            )
+            return is_final
+        log.info("cut", uuid=uuid, step=str(step))
+        work.effort = attempt.done(decision.effort)
+        self.on_change()
+        return True
+
+    async def _carry_out(self, uuid: str, step: Step) -> None:
+        if step.place is None:
+            if step.event is Event.RESET:
+                await self._driver.reset(uuid)
+            else:
+                await self._driver.set_mig_mode(uuid, enabled=step.event is Event.ENABLE)
+        elif step.event is Event.CREATE:
+            await self._driver.create_instance(uuid, step.place.profile.name, step.place.start)
+        else:
+            with contextlib.suppress(errors.NotFound):
+                await self._driver.destroy_instance(uuid, step.instance_id)
+
+    def _say(self, uuid: str, phase: str, message: str) -> None:
+        work = self._work[uuid]
+        progress = Progress(phase, message[:_MOST_MESSAGE])
+        if progress != work.progress:
+            work.progress = progress
+            if phase in (Phase.FAILED, Phase.ROLLED_BACK):
+                log.warning("card_not_cut", uuid=uuid, phase=phase, reason=message)
+            self.on_change()
+
+
+def _geometry(device: Device) -> mig.Geometry:
+    geometry = catalog.find(device.product).geometry
+    if geometry is None or not device.mig.is_capable:
+        raise errors.Permanent(f"a {device.product} cannot be cut")
+    return geometry

@@ -1,0 +1,107 @@
+"""MPS daemons in the agent: orders over gRPC, and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.apps.agent.metrics.exporter import labels
+from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.hardware.mps.daemons import MpsDaemons, State
+from kgwe.hardware.mps.desired import Wish
+from kgwe.proto import agent_pb2 as pb
+from kgwe.sharing import mps
+from kgwe.sharing.mps import Limits
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from kgwe.hardware.mps.daemons import Status
+    from kgwe.model.gpu.driver_data import Machine
+    from kgwe.sharing.mps import Target
+
+    class Knows(Protocol):
+        """Who knows the machine."""
+
+        @property
+        def machine(self) -> Machine | None: ...
+
+
+UP: Final = gauge(
+    "kgwe_mps_daemon_up", "1 if the MPS daemon of the GPU or MIG instance runs, 0 if it should and does not."
+)
+CLIENTS: Final = gauge("kgwe_mps_clients", "Processes that share the GPU or MIG instance through its MPS daemon.")
+RESTARTS: Final = counter("kgwe_mps_daemon_restarts_total", "Times the daemon ended without being asked to.")
+
+
+class Handler:
+    """Gives them to the daemons, after a look whether there is such a card and MPS is legal there."""
+
+    def __init__(self, daemons: MpsDaemons, agent: Knows, *, is_exclusive: bool = False) -> None:
+        """`is_exclusive`: whole cards that are shared take no work but through their daemon."""
+        self._daemons = daemons
+        self._agent = agent
+        self._is_exclusive = is_exclusive
+
+    async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
+        uuid = request.instance_uuid or request.gpu_uuid
+        if not request.enabled:
+            left = await self._daemons.drop(uuid)
+            return pb.MpsReply(running=False) if left is None else _reply(left)
+        target = self._target(request)
+        limits = Limits(
+            thread_percentage=_given(request, "active_thread_percentage", mps.THREAD_PERCENTAGE),
+            memory_mib=request.pinned_memory_limit_mib if request.HasField("pinned_memory_limit_mib") else None,
+            max_clients=_given(request, "max_clients", mps.MAX_CLIENTS),
+            is_exclusive=self._is_exclusive and not target.is_instance,
+        )
+        if wrong := mps.problems(target, limits):
+            raise errors.Permanent("; ".join(wrong))
+        wish = Wish(
+            uuid,
+            thread_percentage=limits.thread_percentage,
+            memory_mib=mps.memory_limit_mib(target, limits),
+            max_clients=limits.max_clients,
+            is_exclusive=limits.is_exclusive,
+        )
+        status = await self._daemons.put(wish)
+        if status.state is State.FAILED:
+            raise errors.Transient(f"the MPS daemon of {uuid} does not run yet: {status.problem}")
+        return _reply(status)
+
+    def render(self, node: str) -> bytes:
+        """For whoever scrapes the agent."""
+        told = self._daemons.last_status()
+        text = []
+        for family, values in (
+            (UP, [int(each.state is not State.FAILED) for each in told]),
+            (CLIENTS, [len(each.clients) for each in told]),
+            (RESTARTS, [each.restarts for each in told]),
+        ):
+            lines = [
+                f"{family.name}{labels(('uuid', each.uuid), ('node', node))}{value}\n"
+                for each, value in zip(told, values, strict=True)
+            ]
+            text += [family.header, *lines] if lines else []
+        return "".join(text).encode()
+
+    def _target(self, request: pb.MpsRequest) -> Target:
+        machine = self._agent.machine
+        if machine is None:
+            raise errors.Transient("nothing is known of the GPUs yet")
+        card = next((each for each in machine.devices if each.uuid == request.gpu_uuid), None)
+        if card is None:
+            raise errors.NotFound(f"there is no card {request.gpu_uuid} here")
+        if request.instance_uuid and request.instance_uuid not in {each.uuid for each in card.mig.instances}:
+            raise errors.NotFound(f"{card.uuid} has no instance {request.instance_uuid}")
+        return mps.targets(machine)[request.instance_uuid or request.gpu_uuid]
+
+
+def _given(request: pb.MpsRequest, name: str, default: int) -> int:
+    return int(getattr(request, name)) if request.HasField(name) else default
+
+
+def _reply(status: Status) -> pb.MpsReply:
+    return pb.MpsReply(
+        running=status.state is not State.FAILED, clients=len(status.clients), pipe_directory=status.pipe_directory
+    )

@@ -1,0 +1,218 @@
+"""What the agent knows, kept true in the API: the GPUNode of this node.
+
+Only changes are written, by server-side apply, so that fields of others are left alone. While nothing changes there is
+a heartbeat now and then: one field. The newest report is kept for as long as the API server is away; what somebody else
+wrote over, or deleted, is written again with the next report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.kube.api import resources, timestamp
+from kgwe.kube.api.kgwe import gpunode
+from kgwe.kube.api.meta import Condition
+from kgwe.model.units import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.kube.client.informer import Change
+
+log = structlog.get_logger(__name__)
+
+FIELD_MANAGER: Final = "kgwe-agent"
+
+# Changes that come together are written together; a fault still shows within a second.
+_SPACING_S: Final = 0.5
+_RETRY_S: Final = 1.0
+_LONGEST_RETRY_S: Final = 30.0
+# What will not get better by itself: no permission, no such kind.
+_REFUSED_RETRY_S: Final = 60.0
+
+
+class Publisher:
+    """Brings the GPUNode to what was last offered."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        *,
+        heartbeat_s: float,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._heartbeat_s = heartbeat_s
+        self._now = now
+        self._wanted: gpunode.GPUNodeStatus | None = None
+        self._wake = asyncio.Event()
+        self._heartbeat_at = 0.0
+        self._failures = 0
+        # (what was sent, what the API made of it): an older definition of the kind leaves out what it does not know.
+        self._accepted: tuple[gpunode.GPUNodeStatus, gpunode.GPUNodeStatus] | None = None
+        #: the object as the API last showed it
+        self.there: gpunode.GPUNode | None = None
+        #: why nothing can be written; empty when it can
+        self.problem = ""
+        #: called for every write with its kind and size
+        self.on_write: Callable[[str, int], None] = lambda _kind, _size: None
+
+    # --- what is known ----------------------------------------------------------------------------------
+
+    def offer(self, status: gpunode.GPUNodeStatus, conditions: Sequence[Condition]) -> None:
+        """The newest report. Conditions without a time get that of their last change."""
+        self._wanted = msgspec.structs.replace(status, conditions=tuple(conditions), heartbeatTime=None)
+        if self._differs():
+            self._wake.set()
+
+    def on_change(self, change: Change[gpunode.GPUNode]) -> None:
+        """What the watch shows; older than the reply to our last write, it is no news."""
+        if change.new is None:
+            self.there = None
+            self._wake.set()
+        elif self.there is None or _version(change.new) >= _version(self.there):
+            self.there = change.new
+
+    def _differs(self) -> bool:
+        if self._wanted is None:
+            return False
+        if self.there is None:
+            return True
+        wanted, there = _own(self._wanted), _own(self.there.status)
+        return wanted != there and (wanted, there) != self._accepted
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write until cancelled. Nothing may be written before the API was read once."""
+        loop = asyncio.get_running_loop()
+        self._heartbeat_at = loop.time() + self._heartbeat_s * random.random()  # noqa: S311 - spreads a fleet's
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._heartbeat_at - loop.time(), 0.01)):
+                    await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(await self._step())
+
+    async def _step(self) -> float:
+        """Write what there is to write; returns for how long to be quiet."""
+        try:
+            if self._differs():
+                await self._publish()
+            elif self._wanted is not None and asyncio.get_running_loop().time() >= self._heartbeat_at:
+                await self._beat()
+        except errors.KgweError as exc:
+            return self._failed(exc)
+        if self.problem:
+            log.info("publishing_again", node=self._node, failures=self._failures)
+        self.problem, self._failures = "", 0
+        return _SPACING_S
+
+    def _failed(self, exc: errors.KgweError) -> float:
+        if str(exc) != self.problem:
+            log.warning("publishing_failed", node=self._node, error=str(exc))
+        self.problem = str(exc)
+        self._wake.set()
+        # A refusal may pass too: an API server that has just started does not know everybody's rights yet.
+        longest = _LONGEST_RETRY_S if isinstance(exc, errors.Transient) else _REFUSED_RETRY_S
+        pause = min(backoff.delay_s(_RETRY_S, self._failures, random.random()), longest)  # noqa: S311 - spreads load
+        self._failures += 1
+        if isinstance(exc, errors.Transient) and exc.retry_after_s:
+            return max(pause, min(exc.retry_after_s, _LONGEST_RETRY_S))
+        return pause
+
+    async def _publish(self) -> None:
+        wanted = self._wanted
+        if wanted is None:
+            return
+        if (
+            self.there is None
+            or self.there.spec.source != gpunode.Source.AGENT
+            or not self.there.metadata.ownerReferences
+        ):
+            await self._claim()
+        now = timestamp.seconds(self._now())
+        status: dict[str, Any] = msgspec.to_builtins(
+            msgspec.structs.replace(wanted, heartbeatTime=now, conditions=self._timed(wanted.conditions, now))
+        )
+        # Counts of zero are said aloud: for people who list the objects.
+        status.setdefault("gpuCount", 0)
+        status.setdefault("healthyGPUs", 0)
+        body = {"metadata": {"name": self._node}, "status": status}
+        try:
+            self.there = await self._client.apply(resources.GPU_NODE, body, subresource="status")
+        except errors.NotFound:
+            self.there = None  # deleted under our hands: made anew with the next try
+            raise
+        self._accepted = (_own(wanted), _own(self.there.status))
+        self._wrote("status", body)
+        log.info("published", node=self._node, gpus=wanted.gpuCount, healthy=wanted.healthyGPUs)
+
+    async def _claim(self) -> None:
+        """The object itself. It belongs to its Node and goes with it."""
+        node = await self._client.get(resources.NODE, self._node)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
+        body = {
+            "metadata": {"name": self._node, "ownerReferences": [owner]},
+            "spec": {"source": str(gpunode.Source.AGENT)},
+        }
+        self.there = await self._client.apply(resources.GPU_NODE, body)
+        self._wrote("object", body)
+
+    async def _beat(self) -> None:
+        body = {"status": {"heartbeatTime": timestamp.seconds(self._now())}}
+        try:
+            self.there = await self._client.patch(resources.GPU_NODE, self._node, body, subresource="status")
+        except errors.NotFound:
+            self.there = None
+            raise
+        self._wrote("heartbeat", body)
+
+    def _wrote(self, kind: str, body: Any) -> None:
+        self._heartbeat_at = asyncio.get_running_loop().time() + self._heartbeat_s
+        self.on_write(kind, len(msgspec.json.encode(body)))
+
+    def _timed(self, conditions: Sequence[Condition], now: str) -> tuple[Condition, ...]:
+        """With the time of their last change of status."""
+        before = {each.type: each for each in self.there.status.conditions} if self.there else {}
+        timed = []
+        for each in conditions:
+            old = before.get(each.type)
+            since = old.lastTransitionTime if old is not None and old.status == each.status else None
+            timed.append(msgspec.structs.replace(each, lastTransitionTime=since or now))
+        return tuple(timed)
+
+
+def _own(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+    """What the agent answers for: without times, and without conditions of others."""
+    return msgspec.structs.replace(
+        status,
+        heartbeatTime=None,
+        conditions=tuple(
+            Condition(each.type, each.status, each.reason, each.message)
+            for each in sorted(status.conditions, key=lambda each: each.type)
+            if each.type in OWN_CONDITIONS
+        ),
+    )
+
+
+DRIVER_READY: Final = "DriverReady"
+DEVICES_AS_PLANNED: Final = "DevicesAsPlanned"
+#: conditions the agent writes
+OWN_CONDITIONS: Final = frozenset({DRIVER_READY, DEVICES_AS_PLANNED})
+
+
+def _version(obj: gpunode.GPUNode) -> int:
+    text = obj.metadata.resourceVersion
+    return int(text) if text.isdigit() else 0

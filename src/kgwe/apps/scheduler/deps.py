@@ -1,0 +1,39 @@
+"""What a term of leadership works with, put together once by the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.recording.recorder import Recorder
+    from kgwe.apps.scheduler.settings import Settings
+    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.state.external_gangs import Gangs
+    from kgwe.kube.api import core
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.kube.client.events import EventRecorder
+    from kgwe.placement.planning.custom_strategies import Choosers
+    from kgwe.telemetry.tracing import Tracer
+
+
+@dataclass(frozen=True)
+class Means:
+    #: refuses to write once the Lease may be somebody else's
+    client: KubeClient
+    state: ClusterState
+    gangs: Gangs
+    settings: Settings
+    events: EventRecorder
+    metrics: Metrics
+    tracer: Tracer
+    rng: random.Random
+    choosers: Choosers
+    #: writes decisions down; None: nobody asked for that
+    recorder: Recorder | None = None
+    #: that state of a pod as it came, where it was kept
+    bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

@@ -1,0 +1,183 @@
+"""Takes pods away from where they cannot stay, as gently as their node allows.
+
+    the node answers     by the eviction API: disruption budgets and grace periods hold, a refusal is tried again
+    the node is down     nobody there will ever confirm an end: the pod is declared over and deleted
+    it has no node       deleted
+
+A Job's controller makes the next pod only when it has seen the end of the last, and waits ten seconds after the first
+such end, twenty after the second, ten minutes after the seventh. What is ended here says nothing about the work. So
+pods of our own Jobs, once they are on their way out, lose the finalizer by which their ends are counted, and the next
+pod comes at once. Pods of others are ended as Kubernetes itself ends those of a node that is gone: as failed, by a
+disruption.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.kube.api import resources, timestamp
+from kgwe.kube.client import client as kube_client
+from kgwe.kube.client.workqueue import WorkQueue
+from kgwe.kube.translate.node_health import Fault
+
+if TYPE_CHECKING:
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.kube.api import core
+    from kgwe.kube.client.client import KubeClient
+
+log = structlog.get_logger(__name__)
+
+#: the Job controller's, on every pod it has to count
+TRACKING: Final = "batch.kubernetes.io/job-tracking"
+_STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
+_WORKERS: Final = 16
+# A pod that is asked to go is looked at again after this long: its node may have gone down meanwhile.
+_AGAIN_S: Final = 2.0
+# What a kubelet that is not ready may take beyond a pod's grace period before it is not waited for.
+_OVERDUE_S: Final = 10.0
+# A disruption budget that says no is asked again after at most this long.
+_CEILING_S: Final = 15.0
+
+
+class Refused(errors.KgweError):
+    """A disruption budget forbids it now."""
+
+
+async def evict(client: KubeClient, pod: core.Pod) -> None:
+    """Ask the API server to end the pod; Refused when a disruption budget says no, NotFound when it is gone."""
+    meta = pod.metadata
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": meta.name, "namespace": meta.namespace},
+        "deleteOptions": {"preconditions": {"uid": meta.uid}},
+    }
+    try:
+        await client.create(resources.EVICTION, body, meta.namespace, name=meta.name, subresource="eviction")
+    except errors.Conflict as exc:
+        raise errors.NotFound(str(exc)) from exc  # another pod of that name
+    except errors.Transient as exc:
+        if "disruption budget" in str(exc) or "PodDisruptionBudget" in str(exc):
+            raise Refused(str(exc)) from exc
+        raise
+
+
+async def uncount(client: KubeClient, pod: core.Pod) -> None:
+    """Let the end of a Job's pod that is on its way out not count; nothing to do when it is gone."""
+    meta = pod.metadata
+    if TRACKING not in meta.finalizers:
+        return
+    place = f"/metadata/finalizers/{meta.finalizers.index(TRACKING)}"
+    steps = [
+        {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+        {"op": "test", "path": place, "value": TRACKING},
+        {"op": "remove", "path": place},
+    ]
+    try:
+        await client.patch(resources.POD, meta.name, steps, meta.namespace, kind=kube_client.JSON_PATCH)
+    except errors.NotFound:
+        return
+    except errors.Permanent as exc:
+        # The list has changed since it was read, most often because the Job's controller was faster.
+        log.debug("end_is_counted", pod=meta.key, error=str(exc))
+
+
+async def declare_over(client: KubeClient, pod: core.Pod, why: str) -> None:
+    """Say of a pod whose node is down that it has failed, by a disruption: its owner may then replace it."""
+    meta, now = pod.metadata, timestamp.seconds()
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "NodeFailed", "message": why}
+    body = {
+        "metadata": {"uid": meta.uid},
+        "status": {
+            "phase": "Failed",
+            "reason": "NodeFailed",
+            "message": why,
+            "conditions": [condition | {"lastTransitionTime": now}],
+        },
+    }
+    await client.patch(resources.POD, meta.name, body, meta.namespace, subresource="status", kind=_STRATEGIC_MERGE)
+
+
+class Evictions:
+    """One term's worth of pods to take away; each is looked at afresh until it is gone."""
+
+    def __init__(self, means: Means) -> None:
+        self._client = means.client
+        self._state = means.state
+        self._queue: WorkQueue[str] = WorkQueue(base_s=0.5, ceiling_s=_CEILING_S)
+        self._why: dict[str, str] = {}  # pod uid -> why it goes
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(_WORKERS)]
+
+    async def stop(self) -> None:
+        self._queue.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._why
+
+    def remove(self, uid: str, why: str) -> None:
+        """Take the pod away, soon; asked twice, nothing more happens."""
+        if uid not in self._why:
+            self._why[uid] = why
+            self._queue.add(uid)
+
+    async def _work(self) -> None:
+        while True:
+            uid = await self._queue.get()
+            try:
+                await self._remove(uid)
+            except errors.NotFound:
+                self._why.pop(uid, None)
+            except errors.KgweError as exc:
+                delay_s = self._queue.retry(uid)
+                refused = isinstance(exc, Refused)
+                log.info("eviction_waits", pod=uid, refused=refused, error=str(exc), retry_in_s=round(delay_s, 2))
+            except Exception:  # the boundary of the supervisor: one bad pod must not stop the others
+                self._queue.retry(uid)
+                log.exception("eviction_crashed", pod=uid)
+            finally:
+                self._queue.done(uid)
+
+    async def _remove(self, uid: str) -> None:
+        pod = self._state.pods.get(uid)
+        if pod is None:
+            self._why.pop(uid, None)
+            self._queue.forget(uid)
+            return
+        # A pod that never had a node has not failed, whatever controller owns it.
+        counted = not self._state.is_foreign(pod) or not pod.spec.nodeName
+        if self._must_force(pod):
+            await self._force(pod, self._why[uid], counted=counted)
+        elif pod.metadata.deletionTimestamp is None:
+            await evict(self._client, pod)
+        if counted:
+            await uncount(self._client, pod)
+        self._queue.forget(uid)
+        self._queue.add_after(uid, _AGAIN_S)
+
+    def _must_force(self, pod: core.Pod) -> bool:
+        """Whether nobody is there who could end it, or who should have by now."""
+        found = self._state.reader.fault(pod.spec.nodeName) if pod.spec.nodeName else Fault.LOST
+        if found is Fault.NOT_READY and (end := pod.metadata.deletionTimestamp):
+            late_s = (dt.datetime.now(dt.UTC) - timestamp.parse(end)).total_seconds()
+            return late_s > _OVERDUE_S
+        return found is Fault.LOST
+
+    async def _force(self, pod: core.Pod, why: str, *, counted: bool) -> None:
+        meta = pod.metadata
+        if pod.spec.nodeName and not counted:
+            await declare_over(self._client, pod, why)
+        try:
+            await self._client.delete(resources.POD, meta.name, meta.namespace, uid=meta.uid, grace_s=0)
+        except errors.Conflict as exc:
+            raise errors.NotFound(str(exc)) from exc  # another pod of that name

@@ -1,0 +1,60 @@
+"""What is believed to have failed, whom it hits, and how that is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement.fleet.snapshot import bits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kgwe.kube.translate.node_health import Fault
+    from kgwe.placement.disruption.recovery import Repaired
+    from kgwe.placement.live.fleet import Holding
+
+# Nodes and pods that a message names: it is stored with the plan and has to stay short.
+_MOST_NAMED: Final = 8
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Nodes, and cards of nodes that are there."""
+
+    nodes: frozenset[str] = frozenset()
+    #: node -> mask of its sick cards
+    cards: Mapping[str, int] = field(default_factory=dict)
+
+    def hit(self, place: Holding) -> bool:
+        """Whether a pod cannot stay there. Cards count where they are known, not where they are guessed."""
+        return place.node in self.nodes or bool(place.cards & self.cards.get(place.node, 0))
+
+    def words(self, places: Iterable[Holding], fault: Callable[[str], Fault | None]) -> str:
+        """What of it hit these places, for people."""
+        parts = []
+        for node, cards in sorted(self._hit(places).items()):
+            if node in self.nodes:
+                found = fault(node)
+                parts.append(f"node {node} is {found.value if found else 'lost'}")
+            else:
+                many = "s" * (cards.bit_count() > 1)
+                parts.append(f"GPU{many} {', '.join(map(str, bits(cards)))} of node {node} failed")
+        more = [f"{len(parts) - _MOST_NAMED} more failed"] if len(parts) > _MOST_NAMED else []
+        return " and ".join(parts[:_MOST_NAMED] + more)
+
+    def _hit(self, places: Iterable[Holding]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for place in places:
+            if self.hit(place):
+                found[place.node] = found.get(place.node, 0) | place.cards & self.cards.get(place.node, 0)
+        return found
+
+
+def move_words(repaired: Repaired) -> str:
+    """What is planned for one that was hit."""
+    moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves[:_MOST_NAMED])
+    moved += f" and {len(repaired.moves) - _MOST_NAMED} more move" * (len(repaired.moves) > _MOST_NAMED)
+    again = f"; {len(repaired.restarts)} others start again" if repaired.restarts else ""
+    short = f"; {repaired.missing} have no place yet" if repaired.missing else ""
+    return moved + again + short

@@ -1,0 +1,359 @@
+"""Plans of recovery on their way: stored, pods taken away, and watched until all runs again.
+
+a gang of ours     the new plan goes into its Job or Deployment; pods that are not where it wants them are taken away
+a single pod       its Job, which holds it to its node, is deleted and made anew at the place that is kept for it
+a gang of others   its seats are moved in memory and wait for the pods that its owner makes anew
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler.disruption.failures import Losses
+from kgwe.cluster.state import effective_seats
+from kgwe.cluster.state.gang_group import OWNER_PREFIX
+from kgwe.cluster.workload import manifests, placement_annotations, relocation
+from kgwe.cluster.workload.plan_text import PlanTooLarge
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpuworkload import Phase, RecoveryPolicy
+from kgwe.kube.client.events import Event
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.disruption.evictor import Evictions
+    from kgwe.apps.scheduler.planning.planner import Planner
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api import core
+    from kgwe.placement.disruption.recovery import Repaired
+    from kgwe.placement.gang.request import GangRequest
+
+log = structlog.get_logger(__name__)
+
+# Events tell how repairs go; this sees to it that none is waited for in vain.
+_WATCH_S: Final = 1.0
+# Seats that no pod of a gang of others has come back for are given up after this long.
+_PATIENCE_S: Final = 120.0
+# What has not come to an end after this long is no longer counted as being on its way.
+_LONGEST_S: Final = 600.0
+
+
+@dataclass
+class Repairing:
+    """One owner on its way back."""
+
+    since: float
+    words: str
+    #: pods that move
+    moves: int = 0
+    #: uid of a run that is deleted to be made anew
+    replaced: str = ""
+    #: the new plan is not stored yet
+    writing: bool = False
+
+
+class Repairs:
+    """One term's repairs."""
+
+    def __init__(
+        self,
+        means: Means,
+        planner: Planner,
+        evictions: Evictions,
+        *,
+        seat: Callable[[str, core.Pod], None],
+        again: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`again`: something could not be done; look at what failed again in a while."""
+        self._client = means.client
+        self._state = means.state
+        self._gangs = means.gangs
+        self._events = means.events
+        self._metrics = means.metrics
+        self._planner = planner
+        self._evictions = evictions
+        self._seat = seat
+        self._again = again
+        self._clock = clock
+        self.under_way: dict[str, Repairing] = {}
+        #: hears of an owner whose repair begins or ends
+        self.on_change: Callable[[str], None] = _ignore
+        #: hears of nodes that failed under work which then failed too
+        self.on_lost: Callable[[set[str]], None] = _ignore
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def go_on(self) -> None:
+        """Plans that were stored before this term, and not carried out."""
+        for owner, run in list(self._state.runs.items()):
+            try:
+                note = run.meta.annotations.get(relocation.NOTE_ANNOTATION)
+                if note is not None and self._strays(run):
+                    self._track(owner, Repairing(self._clock(), note))
+                    self._advance(owner)
+            except Exception as exc:  # noqa: BLE001 - an error of one run; the term begins for the others
+                self._planner.faults.note("recovery", owner, exc)
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
+        """Carry out what is planned for one owner; `gang`: what its pods were placed by."""
+        owner = repaired.workload
+        before = self.under_way.get(owner)
+        since = since if before is None else min(since, before.since)
+        self._track(owner, Repairing(since, words, len(repaired.moves)))
+        self.say(owner, "Warning", Reason.RECOVERING, words)
+        log.info("recovering", owner=owner, outcome=str(repaired.outcome), plan=words)
+        if owner.startswith(OWNER_PREFIX):
+            self._move_gang(owner, repaired)
+        elif len(self._state.runs[owner].seats) == 1:
+            self._renew(owner, repaired)
+        else:
+            self._move_run(owner, repaired, gang)
+        self.on_change(owner)
+
+    @property
+    def moving(self) -> int:
+        """Pods that are on their way."""
+        return sum(each.moves for each in self.under_way.values())
+
+    def touched(self, owner: str) -> None:
+        """Something about the owner's run or pods changed."""
+        self.excuse_failing(owner)
+        if owner in self.under_way:
+            self._advance(owner)
+
+    def _track(self, owner: str, repairing: Repairing) -> None:
+        self.under_way[owner] = repairing
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+
+    def _watch(self) -> None:
+        self._timer = None
+        for owner in list(self.under_way):
+            self._advance(owner)
+        if self.under_way:
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+
+    # --- work that ended because of what failed ---------------------------------------------------------
+
+    def excuse_failing(self, owner: str) -> bool:
+        """A Job that has failed is not over before all its pods have gone, which those on a dead node never do."""
+        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        return run is not None and workload is not None and run.failing and self.excuse(workload, run)
+
+    def excuse(self, workload: Workload, run: Run) -> bool:
+        """Whether a run that failed did so on a node or card that is known to have failed: then it is made anew.
+
+        The processes of a gang often notice before anybody else that a node or card is gone, and give up.
+        """
+        owner, reader = workload.meta.uid, self._state.reader
+        if workload.recovery == RecoveryPolicy.NONE or workload.status.phase == Phase.FAILED:
+            return False
+        nodes = {seat.node for seat in run.seats}
+        losses = Losses(
+            frozenset(node for node in nodes if reader.fault(node) is not None),
+            {node: reader.sick(node) for node in nodes},
+        )
+        places = [Holding(seat.node, cards=seat.cards) for seat in run.seats]
+        if not any(map(losses.hit, places)):
+            return False
+        known = self.under_way.get(owner)
+        if known is None or known.replaced != run.meta.uid:
+            words = f"{losses.words(places, reader.fault)}, and it failed there; it starts again elsewhere"
+            since = self._clock() if known is None else known.since
+            self._planner.remarks[owner] = (Reason.RECOVERING, words)
+            self._track(owner, Repairing(since, words, replaced=run.meta.uid))
+            self._metrics.recoveries.labels("Restarted").inc()
+            self.on_lost({place.node for place in places if losses.hit(place)})
+            self.say(owner, "Warning", Reason.RECOVERING, words)
+            self._do(self._delete(owner, run))
+        return True
+
+    # --- a gang of ours ---------------------------------------------------------------------------------
+
+    def _move_run(self, owner: str, repaired: Repaired, gang: GangRequest | None) -> None:
+        run = self._state.runs[owner]
+        before, seats = run.seats, list(run.seats)
+        for move in repaired.moves:
+            seats[int(move.member)] = Seat.of(move.node, move.grant)
+        try:
+            text = placement_annotations.encode(seats)
+        except PlanTooLarge as exc:
+            log.warning("recovery_not_stored", owner=owner, error=str(exc))
+            self._start_again(owner, run)
+            return
+        note = self.under_way[owner].words
+        details = manifests.moved_details(
+            self._state.fleet.gangs.survey(gang, [_cards_of(seat) for seat in seats]), note
+        )
+        annotations = {
+            placement_annotations.PLAN_ANNOTATION: text,
+            manifests.DETAILS_ANNOTATION: manifests.encode_details(details),
+            relocation.NOTE_ANNOTATION: note,
+        }
+        if repaired.restarts:
+            annotations[relocation.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
+        self.under_way[owner].writing = True
+        self._state.move(owner, tuple(seats), details)
+        self._do(self._write(owner, before, annotations))
+
+    def _start_again(self, owner: str, run: Run) -> None:
+        """Delete the run: its workload is planned as a whole again, which gives a shorter plan."""
+        self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
+        self.under_way[owner].replaced = run.meta.uid
+        self._do(self._delete(owner, run))
+
+    async def _write(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
+        """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
+        run = self._state.runs.get(owner)
+        try:
+            stored = run is not None and await relocation.store(
+                self._client, run, before, annotations, self._state.signer
+            )
+        except errors.KgweError as exc:
+            log.warning("recovery_not_stored", owner=owner, error=str(exc))
+            stored = False
+        repairing = self.under_way.get(owner)
+        if not stored:
+            self.under_way.pop(owner, None)
+            self._state.move(owner, None)
+            self._again()
+        elif repairing is not None:
+            repairing.writing = False
+            self._advance(owner)
+
+    # --- a single pod of ours ---------------------------------------------------------------------------
+
+    def _renew(self, owner: str, repaired: Repaired) -> None:
+        """Its Job cannot be moved: it is deleted and made anew at the place that is kept for it."""
+        run = self._state.runs[owner]
+        (move,) = repaired.moves
+        place = Seat.of(move.node, move.grant)
+        self._planner.claim(owner, {0: Holding(place.node, run.wanted, place.cards, place.slices)}, ready=True)
+        self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
+        self.under_way[owner].replaced = run.meta.uid
+        self._do(self._delete(owner, run))
+
+    async def _delete(self, owner: str, run: Run) -> None:
+        try:
+            with contextlib.suppress(errors.NotFound, errors.Conflict):
+                await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
+        except errors.KgweError as exc:
+            log.warning("run_not_deleted", owner=owner, error=str(exc))
+            self.under_way.pop(owner, None)
+            self._planner.unclaim(owner)
+            self._again()
+            return
+        for uid in list(self._state.pods_of(run)):
+            self._evictions.remove(uid, "its workload is placed elsewhere")
+
+    # --- a gang of others -------------------------------------------------------------------------------
+
+    def _move_gang(self, owner: str, repaired: Repaired) -> None:
+        places = self._state.ledger.places(owner)
+        moved: dict[int, Holding] = {}
+        for move in repaired.moves:
+            if not move.member.isdigit():
+                continue  # it never had a seat: it is planned with those that wait
+            seat = Seat.of(move.node, move.grant)
+            moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.cards, seat.slices)
+        restarted = [int(member) for member in repaired.restarts if member.isdigit()]
+        for uid in self._gangs.move(owner, moved, restarted):
+            self._evictions.remove(uid, self.under_way[owner].words)
+
+    # --- on the way -------------------------------------------------------------------------------------
+
+    def _advance(self, owner: str) -> None:
+        """Take away what is in the way of the plan, and tell when it has come true."""
+        repairing = self.under_way[owner]
+        if repairing.writing:
+            return
+        run = self._state.runs.get(owner)
+        if run is not None and run.meta.uid != repairing.replaced:
+            for uid in self._strays(run):
+                self._evictions.remove(uid, repairing.words)
+            for pod in self._state.unseated(owner):
+                self._seat(owner, pod)
+        if self._is_whole(owner, repairing):
+            took_s = self._clock() - repairing.since
+            del self.under_way[owner]
+            self._metrics.recovery_seconds.observe(took_s)
+            self.say(owner, "Normal", "Recovered", f"{repairing.words}; all runs again after {took_s:.1f} s")
+            log.info("recovered", owner=owner, seconds=round(took_s, 2))
+        elif self._is_over(owner, repairing):
+            del self.under_way[owner]
+            log.info("recovery_ended", owner=owner, seconds=round(self._clock() - repairing.since, 2))
+        if owner not in self.under_way:
+            self.on_change(owner)
+
+    def _is_over(self, owner: str, repairing: Repairing) -> bool:
+        """Whether it will not come true any more: its run has ended or is gone, or nobody comes."""
+        late_s = self._clock() - repairing.since
+        if owner.startswith(OWNER_PREFIX):
+            if late_s > _PATIENCE_S:
+                self._gangs.give_up(owner)
+            return late_s > _PATIENCE_S or self._gangs.group(owner) is None
+        run = self._state.runs.get(owner)
+        if run is not None and run.meta.uid == repairing.replaced:
+            return False
+        ended = run.ended is not None if run is not None else not repairing.replaced
+        return late_s > _LONGEST_S or ended
+
+    def _strays(self, run: Run) -> list[str]:
+        pods = self._state.pods_of(run).values()
+        cards = functools.partial(effective_seats.cards, self._state)
+        return [pod.metadata.uid for pod in relocation.of(run, pods, self._state.reader.sick, cards)]
+
+    def _is_whole(self, owner: str, repairing: Repairing) -> bool:
+        run = self._state.runs.get(owner)
+        places = self._state.ledger.places(owner)
+        if not places or (run is not None and run.meta.uid == repairing.replaced):
+            return False
+        if run is not None and self._strays(run):
+            return False
+        pods = [self._state.pods.get(self._state.ledger.pod_in(owner, number)) for number in places]
+        return all(pod is not None and pod.status.phase == "Running" for pod in pods)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def say(self, owner: str, type_: Literal["Normal", "Warning"], reason: str, words: str) -> None:
+        workload = self._state.workload(owner)
+        if workload is not None:
+            event = Event(workload.kind.resource, workload.meta, type_, reason, words, "Recovery")
+            self._events.record(event)
+            return
+        group = self._gangs.group(owner)
+        for pod, _ in list(group.members.values())[:1] if group is not None else ():
+            self._events.record(Event(resources.POD, pod.metadata, type_, reason, words, "Recovery"))
+
+
+def _cards_of(seat: Seat) -> tuple[str, int]:
+    """Its node, and the mask of the cards that it has anything of."""
+    return seat.node, functools.reduce(lambda mask, each: mask | 1 << each[0], seat.slices, seat.cards)
+
+
+def _ignore(_about: str | set[str]) -> None:
+    pass

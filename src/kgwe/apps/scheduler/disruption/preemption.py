@@ -1,0 +1,391 @@
+"""More important work waits, and stopping less important work would let it start: then, and only then, that is done.
+
+    refused ──► cheapest victims that suffice ──► their room kept ──► evicted ──► all gone ──► the work gets its place
+                (plan_preemption, in a thread)     (a claim)           │
+                                                                       └ a budget says no: nothing more is stopped
+
+Victims say themselves that they may be stopped: `preemptible` of a workload of ours, an annotation on pods of others.
+Workloads of ours then wait for room again, in the order in which they came; pods of others are made anew by their
+owners. One preemption for one piece of work at a time; if that work goes away meanwhile, its room is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler.disruption import evictor
+from kgwe.apps.scheduler.disruption.evictor import Refused
+from kgwe.cluster.state.gang_group import LOST_PREFIX
+from kgwe.cluster.workload import scheduler_policy
+from kgwe.cluster.workload.pdb import Budgets
+from kgwe.kube.api import resources
+from kgwe.kube.client.events import Event
+from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
+from kgwe.placement.disruption.running import Running
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.planning import planner as planning
+from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.planning.planner import Planner
+    from kgwe.cluster.state.running_view import Census
+    from kgwe.kube.api import core
+    from kgwe.placement.planning.planner import Ask
+
+log = structlog.get_logger(__name__)
+
+# Refusals of one pass become one look.
+_GATHER_S: Final = 0.1
+# Work for which no victims were found is looked at again after this long at the earliest; and at the latest.
+_PAUSE_S: Final = 2.0
+_AGAIN_S: Final = 15.0
+# Victims that have not gone after this long are not waited for any longer.
+_PATIENCE_S: Final = 600.0
+# Waits that stopping others can end.
+_HELPS: Final = frozenset(
+    {
+        Reason.INSUFFICIENT_GPU,
+        Reason.INSUFFICIENT_RESOURCES,
+        Reason.TOPOLOGY_NOT_MET,
+        Reason.PREEMPTED,
+        Reason.RECOVERING,
+    }
+)
+# Pieces of work for which victims are looked for at one go.
+_MOST: Final = 8
+_LISTED: Final = 5
+
+
+@dataclass
+class Preempting:
+    """One preemption under way."""
+
+    since: float
+    words: str
+    #: uids of the pods that must go
+    pods: frozenset[str]
+    #: workload -> uid of its run that must go
+    runs: dict[str, str]
+    evicted: bool = False
+
+
+class Preemption:
+    """One term's preemptions."""
+
+    def __init__(
+        self, means: Means, planner: Planner, census: Census, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = means.client
+        self._state = means.state
+        self._gangs = means.gangs
+        self._events = means.events
+        self._metrics = means.metrics
+        self._planner = planner
+        self._census = census
+        self._clock = clock
+        self.under_way: dict[str, Preempting] = {}
+        self._tried: dict[str, tuple[float, int]] = {}  # owner -> when, and at which version of the fleet
+        self._copy: Shadow | None = None
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks, *([self._looking] if self._looking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # --- what is heard ----------------------------------------------------------------------------------
+
+    def refused(self) -> None:
+        """Work was refused a place, or something that preemption depends on has changed."""
+        self._look_in(_GATHER_S)
+
+    def room(self) -> None:
+        """A pod has gone: it may have been the last victim."""
+        for owner, each in list(self.under_way.items()):
+            if owner not in self._planner.waiting:
+                self._end(owner, "the work is gone or has found another place")
+            elif each.evicted and self._are_gone(each):
+                del self.under_way[owner]
+                log.info("preempted", owner=owner, seconds=round(self._clock() - each.since, 2))
+                self._planner.serve(owner)
+            elif self._clock() - each.since > _PATIENCE_S:
+                self._end(owner, "its victims did not go")
+
+    def gone(self, owner: str) -> None:
+        self._tried.pop(owner, None)
+        if owner in self.under_way:
+            self._end(owner, "the work is gone")
+
+    def _are_gone(self, each: Preempting) -> bool:
+        runs = self._state.runs
+        return not each.pods & self._state.pods.keys() and all(
+            owner not in runs or runs[owner].meta.uid != uid for owner, uid in each.runs.items()
+        )
+
+    def _end(self, owner: str, why: str) -> None:
+        del self.under_way[owner]
+        self._planner.unclaim(owner)
+        log.info("preemption_ended", owner=owner, reason=why)
+
+    # --- looking for victims ----------------------------------------------------------------------------
+
+    def _look_in(self, delay_s: float) -> None:
+        when = self._clock() + delay_s
+        if self._timer is not None:
+            if self._due <= when:
+                return
+            self._timer.cancel()
+        self._due = when
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.room()
+        if self._looking is None and scheduler_policy.spec_of(self._state.config).enablePreemption:
+            self._looking = asyncio.create_task(self._look_for_victims())
+            self._looking.add_done_callback(self._looked)
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        self._looking = None
+        broken = None if task.cancelled() else task.exception()
+        if isinstance(broken, Exception):
+            self._planner.faults.note("preempt", "", broken)
+            self._look_in(_AGAIN_S)
+
+    async def _look_for_victims(self) -> None:
+        in_vain: set[tuple[Ask, int]] = set()
+        seen, running = (-1, -1), list[Running]()
+        budgets = Budgets(self._state.budgets)
+        for ask in itertools.islice(self._candidates(), _MOST):
+            fleet = self._state.fleet
+            if seen != (fleet.generation, fleet.snapshot.version):
+                seen, budgets = (fleet.generation, fleet.snapshot.version), Budgets(self._state.budgets)
+                running = list(self._victims(budgets))
+            victims = [each for each in running if each.priority < ask.priority]
+            shape = (ask.shape(), ask.priority)
+            if not victims or shape in in_vain:
+                continue
+            self._tried[ask.owner] = (self._clock(), self._state.fleet.snapshot.version)
+            if not await self._preempt(ask, victims, budgets):
+                in_vain.add(shape)
+        if self._planner.waiting:
+            self._look_in(_AGAIN_S)
+
+    async def _preempt(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> bool:
+        """Whether victims were found for it. An error is this work's alone; it is tried again as seldom as others."""
+        try:
+            plan = await self._plan(ask, victims, budgets)
+            if plan is not None:
+                self._begin(ask, plan, budgets)
+        except Exception as exc:  # noqa: BLE001 - counted; the others have their turn
+            self._planner.faults.note("preempt", ask.owner, exc)
+            return False
+        return plan is not None
+
+    def _candidates(self) -> Iterator[Ask]:
+        """Work that waits, the most important first; each once per version of the fleet, and not too often."""
+        planner = self._planner
+        held = [(planner.waiting[owner], no) for owner, no in planner.held.items() if owner in planner.waiting]
+        lowest = min(self._census.preemptible_priorities(), default=None)
+        if lowest is None:
+            return
+        asks = [ask for ask, no in held if no.reason in _HELPS and no.possible and ask.priority > lowest]
+        for ask in sorted(asks, key=lambda each: each.rank()):
+            at, version = self._tried.get(ask.owner, (-_AGAIN_S, -1))
+            is_due = self._clock() >= at + (_PAUSE_S if version != self._state.fleet.snapshot.version else _AGAIN_S)
+            if ask.owner in planner.waiting and ask.owner not in self.under_way and is_due and self._may(ask):
+                yield ask
+
+    def _may(self, ask: Ask) -> bool:
+        """Whether the work may stop others: pods can say that they never do.
+
+        Where parts of a gang are bound to different places, room that one of them could use may not help the other.
+        """
+        whole = ask.partial
+        if whole is not None and whole.missing > 1 and any(role.segments for role in whole.gang.roles):
+            return False
+        group = self._gangs.group(ask.owner.removeprefix(LOST_PREFIX))
+        pods = [pod for pod, _ in group.members.values()] if group is not None else []
+        return all(pod.spec.preemptionPolicy != "Never" for pod in pods)
+
+    def _victims(self, budgets: Budgets) -> Iterator[Running]:
+        """Everything that says it may be stopped, with the budget it counts against."""
+        busy = frozenset().union(*(each.pods for each in self.under_way.values()))
+        for running in self._census.preemptible(self._planner.faults.note):
+            pods = self._pods(running.name)
+            budget = budgets.of_all(pods)
+            dying = any(pod.metadata.deletionTimestamp or pod.metadata.uid in busy for pod in pods)
+            if budget is not None and not dying:
+                yield replace(running, budget=budget)
+
+    def _pods(self, owner: str) -> list[core.Pod]:
+        run = self._state.runs.get(owner)
+        if run is not None:
+            return list(self._state.pods_of(run).values())
+        group = self._gangs.group(owner)
+        if group is not None:
+            return [pod for pod, _ in group.members.values()]
+        return [pod] if (pod := self._state.pods.get(owner)) is not None else []
+
+    async def _plan(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> PreemptionPlan | None:
+        """In a thread, on a copy; what has changed on its nodes meanwhile makes it void."""
+        fleet = self._state.fleet
+        if self._copy is None:
+            self._copy = Shadow(fleet, fleet.weights)
+            self._thread = concurrent.futures.ThreadPoolExecutor(1, "preemption")
+        self._copy.sync()
+        generation, version = fleet.generation, fleet.snapshot.version
+        whole = planning.divided(self._copy.fitter, ask)
+        wanted = whole.request if whole.pods == 1 and whole.gang is None else planning.gang_request(whole)
+        call = functools.partial(
+            plan_preemption,
+            self._copy.fitter,
+            fleet.tree,
+            wanted,
+            victims,
+            time.time(),
+            priority=ask.priority,
+            budgets=budgets.left,
+        )
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        if not isinstance(found, PreemptionPlan):
+            log.debug("no_victims", owner=ask.owner, reason=str(found))
+            return None
+        fleet = self._state.fleet
+        touched = {grant.node for grant in found.placement}
+        touched |= {grant.node for victim in found.victims for grant in victim.grants}
+        if fleet.generation != generation or any(fleet.snapshot.changed[node] > version for node in touched):
+            self._tried.pop(ask.owner, None)
+            self._look_in(_GATHER_S)
+            return None
+        return found
+
+    # --- stopping them ----------------------------------------------------------------------------------
+
+    def _begin(self, ask: Ask, plan: PreemptionPlan, budgets: Budgets) -> None:
+        owner = ask.owner
+        if self._planner.waiting.get(owner) != ask:
+            return
+        if not plan.victims:
+            self._planner.pass_soon()  # it starts without stopping anything
+            return
+        pods = [pod for victim in plan.victims for pod in self._pods(victim.workload)]
+        runs = {
+            victim.workload: run.meta.uid
+            for victim in plan.victims
+            if (run := self._state.runs.get(victim.workload)) is not None
+        }
+        for victim in plan.victims:
+            self._gangs.make_way(victim.workload)
+        names = [self._name(victim.workload) for victim in plan.victims]
+        listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+        preempting = Preempting(
+            self._clock(), f"stops {listed}", frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName), runs
+        )
+        self.under_way[owner] = preempting
+        self._planner.claim(owner, dict(enumerate(self._places(ask, plan))), ready=False)
+        self._say(owner, "Preempting", f"{preempting.words} to start; it costs {plan.cost.gpu_hours:.2f} GPU-hours")
+        log.info("preempting", owner=owner, victims=names, proven=plan.proven, gpu_hours=round(plan.cost.gpu_hours, 3))
+        task = asyncio.create_task(self._stop(ask, preempting, pods, budgets))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _places(self, ask: Ask, plan: PreemptionPlan) -> Iterator[Holding]:
+        """The room the work will need, by rank."""
+        whole = planning.divided(self._state.fleet.fitter, ask)
+        nodes = self._state.fleet.snapshot.nodes
+        if whole.gang is not None:
+            wanted = [planning.amounts_of(role.request) for role in whole.gang.roles for _ in range(role.replicas)]
+        else:
+            wanted = [dict(whole.amounts)] * whole.pods
+        for amounts, grant in zip(wanted, plan.placement, strict=False):
+            seat = Seat.of(nodes[grant.node].name, grant)
+            yield Holding(seat.node, amounts, seat.cards, seat.slices)
+
+    async def _stop(self, ask: Ask, preempting: Preempting, pods: Sequence[core.Pod], budgets: Budgets) -> None:
+        """Those under a budget first, one by one: when one is refused, the others have not been stopped in vain."""
+        covered = [pod for pod in pods if pod.spec.nodeName and budgets.of(pod)]
+        others = [pod for pod in pods if pod.spec.nodeName and not budgets.of(pod)]
+        evicted: list[core.Pod] = []
+        try:
+            for pod in covered:
+                await self._evict(pod)
+                evicted.append(pod)
+            await asyncio.gather(*(self._evict(pod) for pod in others))
+            for victim, uid in preempting.runs.items():
+                await self._delete(victim, uid, ask)
+        except errors.KgweError as exc:
+            await self._call_off(ask.owner, exc, evicted)
+            return
+        self._metrics.preemptions.inc(len(covered) + len(others))
+        for victim in preempting.runs:
+            self._say(
+                victim, "Preempted", f"stopped so that {ask.name or ask.owner} of priority {ask.priority} can start"
+            )
+        preempting.evicted = True
+        self.room()
+
+    async def _evict(self, pod: core.Pod) -> None:
+        with contextlib.suppress(errors.NotFound):
+            await evictor.evict(self._client, pod)
+
+    async def _delete(self, victim: str, uid: str, ask: Ask) -> None:
+        run = self._state.runs.get(victim)
+        if run is None or run.meta.uid != uid:
+            return
+        self._planner.remarks[victim] = (Reason.PREEMPTED, f"stopped for {ask.name or ask.owner}")
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=uid)
+
+    async def _call_off(self, owner: str, why: errors.KgweError, evicted: Sequence[core.Pod]) -> None:
+        """What was evicted already is made anew by its owner, at once where that is ours to say."""
+        if owner in self.under_way:
+            self._end(owner, str(why))
+        refused = isinstance(why, Refused)
+        self._say(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
+        for pod in evicted:
+            if not self._state.is_foreign(pod):
+                with contextlib.suppress(errors.KgweError):
+                    await evictor.uncount(self._client, pod)
+
+    # --- words ------------------------------------------------------------------------------------------
+
+    def _name(self, owner: str) -> str:
+        workload = self._state.workload(owner)
+        if workload is not None:
+            return workload.meta.key
+        pod = self._state.pods.get(owner)
+        return pod.metadata.key if pod is not None else owner
+
+    def _say(self, owner: str, reason: str, words: str) -> None:
+        owner = owner.removeprefix(LOST_PREFIX)
+        workload = self._state.workload(owner)
+        if workload is not None:
+            self._events.record(Event(workload.kind.resource, workload.meta, "Warning", reason, words, "Preemption"))
+            return
+        for pod in self._pods(owner)[:1]:
+            self._events.record(Event(resources.POD, pod.metadata, "Warning", reason, words, "Preemption"))

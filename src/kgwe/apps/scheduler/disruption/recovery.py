@@ -1,0 +1,347 @@
+"""What happens when nodes or cards fail under work: who is hit, where it goes, and seeing to it that it gets there.
+
+    node, GPUNode ──► believed? ──► who is hit ──► one plan for all ──► written down ──► old pods taken away
+                      (damping)      (census)      (plan_recovery)       in the Job       (evictions)
+                                                                                              │
+               running again ◄── seated at their new places (seater) ◄── made anew by the Job ◄┘
+
+A new plan is reserved in memory, stored in the Job, and only then carried out: the pods that are not where the stored
+plan wants them are the ones to take away. That is read off the API alone, so whoever takes over in the middle goes on.
+A single pod is held to its node by its Job, which is deleted and made anew; its new place is kept for it meanwhile.
+
+Work that finds no place keeps what it has and is looked at first whenever room comes free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kgwe.apps.scheduler.disruption.failure_detector import Damping, Patience
+from kgwe.apps.scheduler.disruption.failures import Losses, move_words
+from kgwe.apps.scheduler.disruption.moves import Repairs
+from kgwe.apps.scheduler.workloads import workload_status
+from kgwe.cluster.state import effective_seats, gang_group
+from kgwe.cluster.state.running_view import Census
+from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
+from kgwe.placement.planning.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.disruption.evictor import Evictions
+    from kgwe.apps.scheduler.planning.planner import Planner
+    from kgwe.apps.scheduler.workloads.workload_status import Trouble
+    from kgwe.kube.api import core
+    from kgwe.placement.disruption.recovery import Repaired
+    from kgwe.placement.disruption.running import Member, Running
+    from kgwe.placement.live.fleet import Holding
+
+# Events that could help work without a place (a pod ends, a node comes) become one look.
+_GATHER_S: Final = 1.0
+# What could not be written is tried again after this long.
+_AGAIN_S: Final = 2.0
+
+#: reasons of the condition Degraded, beside Recovering
+NO_CAPACITY: Final = "NoCapacity"
+LEFT_ALONE: Final = "LeftAlone"
+
+
+class Recovery:
+    """One term's repairs."""
+
+    def __init__(
+        self,
+        means: Means,
+        planner: Planner,
+        evictions: Evictions,
+        *,
+        seat: Callable[[str, core.Pod], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = means.state
+        self._gangs = means.gangs
+        self._metrics = means.metrics
+        self._most = means.settings.recovery_moves
+        self._planner = planner
+        self._clock = clock
+        self.repairs = Repairs(means, planner, evictions, seat=seat, again=self._again, clock=clock)
+        self.census = Census(means)
+        self._damping = Damping(
+            Patience(
+                gather_s=means.settings.recovery_gather_seconds,
+                not_ready_s=means.settings.recovery_not_ready_seconds,
+                share=means.settings.recovery_storm_share,
+                hold_s=means.settings.recovery_storm_hold_seconds,
+            )
+        )
+        self._lacking: dict[str, float] = {}  # owner that was hit and finds no place -> since when
+        self._left_alone: set[str] = set()
+        #: owner that was hit and stays as it is -> why
+        self._stuck: dict[str, Trouble] = {}
+        self._inherited: frozenset[str] = frozenset()  # owners that an earlier term called degraded
+        self._settled_at = 0.0  # until then that stands
+        #: hears of an owner whose trouble changed
+        self.on_trouble: Callable[[str], None] = _ignore
+        #: hears of nodes that failed, or with cards that did, once for every owner that was hit
+        self.on_lost: Callable[[set[str]], None] = _ignore
+        self._counted: set[str] = set()  # owners whose loss was told
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    # --- what is heard ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look at everything once: failures may be old, and plans stored that were not carried out."""
+        for node in {place.node for owner in self._state.ledger.owners() for place in self._places(owner)}:
+            self.health(node)
+        self._take_over_troubles()
+        self.repairs.go_on()
+
+    def _take_over_troubles(self) -> None:
+        """A workload stays Degraded until this term has had the time to find out for itself."""
+        patience = self._damping.patience
+        self._settled_at = self._clock() + patience.gather_s + patience.not_ready_s + _GATHER_S
+        for workload in self._state.workloads.values():
+            stored = next((each for each in workload.status.conditions if each.type == workload_status.DEGRADED), None)
+            if stored is not None and workload.meta.uid in self._state.runs:
+                self._stuck[workload.meta.uid] = stored.reason, stored.message
+        self._inherited = frozenset(self._stuck)
+        if self._stuck:
+            self._look_at(self._settled_at)
+
+    def trouble(self, owner: str) -> Trouble | None:
+        """Why an owner that has its place is not whole; None: it is, as far as is known."""
+        repairing = self.repairs.under_way.get(owner)
+        return (Reason.RECOVERING, repairing.words) if repairing is not None else self._stuck.get(owner)
+
+    def _stick(self, owner: str, reason: str, words: str) -> None:
+        if self._stuck.get(owner) != (reason, words):
+            self._stuck[owner] = reason, words
+            self.on_trouble(owner)
+
+    def _unstick(self, owner: str) -> None:
+        if self._stuck.pop(owner, None) is not None:
+            self.on_trouble(owner)
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for owner in list(self._lacking):
+            self._suffices(owner)
+        await self.repairs.stop()
+
+    def health(self, node: str) -> None:
+        """Something about the node, or its cards, may have changed."""
+        now = self._clock()
+        self._damping.node(node, self._state.reader.fault(node), now)
+        self._damping.cards(node, self._state.reader.sick(node), now)
+        if not self._damping.is_calm or self._lacking:
+            self._look_at(now)
+
+    def room(self) -> None:
+        """Room may have come free: the planner gives it to those who lack it; whole gangs may have to move for it."""
+        if self._lacking:
+            self._look_at(self._clock() + _GATHER_S)
+
+    def found(self, lost: str) -> None:
+        """The planner has kept room for what an owner lost: look again, at once."""
+        self._planner.confirm(lost)
+        self._look()
+
+    def gone(self, owner: str) -> None:
+        self.repairs.under_way.pop(owner, None)
+        self._suffices(owner)
+        self._left_alone.discard(owner)
+        self._stuck.pop(owner, None)
+        self.census.forget(owner)
+
+    # --- looking ----------------------------------------------------------------------------------------
+
+    def _again(self) -> None:
+        self._look_at(self._clock() + _AGAIN_S)
+
+    def _look_at(self, when: float) -> None:
+        if self._timer is not None:
+            if self._due <= when:
+                return
+            self._timer.cancel()
+        self._due = when
+        self._timer = asyncio.get_running_loop().call_later(max(when - self._clock(), 0.0), self._look)
+
+    def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            self._look_now()
+        except Exception as exc:  # noqa: BLE001 - the next look may succeed
+            self._planner.faults.note("recovery", "", exc)
+            self._again()
+
+    def _look_now(self) -> None:
+        now = self._clock()
+        again = self._damping.believe(now, len(self._state.fleet.snapshot))
+        if again is not None:
+            self._look_at(again)
+        losses = Losses(self._damping.down(), self._damping.sick(now))
+        hit = [owner for owner in self._state.ledger.owners() if any(map(losses.hit, self._places(owner)))]
+        for owner in set(self._lacking).difference(hit):
+            self._suffices(owner)  # what it lost has come back
+        inherited = self._inherited if now < self._settled_at else frozenset()
+        for owner in set(self._stuck).difference(hit, inherited):
+            self._unstick(owner)
+        self._left_alone.intersection_update(hit)
+        self._counted.intersection_update(hit)
+        if hit:
+            self._plan(hit, losses)
+
+    def _places(self, owner: str) -> Sequence[Holding]:
+        return tuple(effective_seats.seats(self._state, owner).values())
+
+    def _plan(self, hit: Sequence[str], losses: Losses) -> None:
+        """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
+        known = [self._known(owner, losses) for owner in hit]
+        asked = {running.name: running for running in known if running is not None}
+        for owner in asked:
+            # What was found for it since is what it gets now, or better.
+            self._state.ledger.release(gang_group.lost_key(owner))
+        for repaired in self._repairs(list(asked.values()), losses):
+            if repaired.moves and self.repairs.moving >= self._most:
+                self._again()
+                continue
+            try:
+                self._apply(asked[repaired.workload], repaired, losses)
+            except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
+                self._planner.faults.note("recovery", repaired.workload, exc)
+
+    def _known(self, owner: str, losses: Losses) -> Running | None:
+        try:
+            return self.census.of(owner, losses.hit) if self._is_open(owner) else None
+        except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
+            self._planner.faults.note("recovery", owner, exc)
+            return None
+
+    def _repairs(self, hit: Sequence[Running], losses: Losses) -> Sequence[Repaired]:
+        """One plan for all; when planning for one of them fails with an error, one plan for the others."""
+        fleet = self._state.fleet
+        failure = Failure(nodes=losses.nodes & fleet.snapshot.index.keys())
+
+        def plan(running: Sequence[Running]) -> Sequence[Repaired] | None:
+            try:
+                return plan_recovery(fleet.fitter, fleet.tree, running, failure).repairs
+            except Exception as exc:  # noqa: BLE001 - counted for the owner that it concerns
+                self._planner.faults.note("recovery", running[0].name if len(running) == 1 else "", exc)
+                return None
+
+        found = plan(hit)
+        if found is None:
+            found = plan([running for running in hit if plan((running,)) is not None])
+        return found or ()
+
+    def _is_open(self, owner: str) -> bool:
+        """Whether there is anything to plan for it now.
+
+        A run of which no pod has found its place is planned anew by whoever waits for that.
+        """
+        busy = self.repairs.under_way.get(owner)
+        if owner in self._left_alone or (busy is not None and (busy.writing or busy.replaced)):
+            return False
+        if self.repairs.excuse_failing(owner):
+            return False
+        run = self._state.runs.get(owner)
+        return run is None or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
+
+    def _since(self, running: Running, losses: Losses) -> float:
+        """When the first of what hit it went wrong."""
+        nodes = {place.node for place in self._places(running.name) if losses.hit(place)}
+        times = [at for node in nodes if (at := self._damping.since(node)) is not None]
+        return self._lacking.get(running.name, min(times, default=self._clock()))
+
+    def _apply(self, running: Running, repaired: Repaired, losses: Losses) -> None:
+        owner = repaired.workload
+        since = self._since(running, losses)
+        if owner not in self._counted:
+            self._counted.add(owner)
+            self.on_lost({place.node for place in self._places(owner) if losses.hit(place)})
+        cause = losses.words(self._places(owner), self._state.reader.fault)
+        if repaired.outcome is Outcome.LEFT_ALONE:
+            self._left_alone.add(owner)
+            words = f"{cause}; its recovery policy is to do nothing"
+            self.repairs.say(owner, "Warning", LEFT_ALONE, words)
+            self._stick(owner, LEFT_ALONE, words)
+            return
+        if repaired.outcome is Outcome.WAITS:
+            pods = "1 pod has" if repaired.missing == 1 else f"{repaired.missing} pods have"
+            words = f"{cause}; {pods} nowhere to move to: no free GPUs meet the requirements"
+            if owner not in self._lacking:
+                self.repairs.say(owner, "Warning", Reason.RECOVERING, words)
+            self._lack(running, since)
+            self._stick(owner, NO_CAPACITY, words)
+            return
+        self._suffices(owner)
+        if repaired.missing:
+            self._lack(running, since)
+            self._stick(owner, NO_CAPACITY, f"{cause}; {repaired.missing} of its pods have nowhere to move to")
+        else:
+            self._stuck.pop(owner, None)  # from here on the repair that begins tells
+        self._metrics.recovery_plan_seconds.observe(self._clock() - since)
+        self._metrics.recoveries.labels(repaired.outcome).inc()
+        self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since, running.gang)
+
+    def leave(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
+        """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
+        busy, run = self.repairs.under_way.get(owner), self._state.runs.get(owner)
+        if busy is not None and (busy.writing or busy.replaced):
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.leave, owner, seats, cause)
+            return
+        known = run.seats if run is not None else ()
+        there = {number for number, node in seats.items() if number < len(known) and known[number].node == node}
+        running = self.census.of(owner) if there else None
+        if running is None:
+            return
+        members = tuple(
+            _leaving(member, seats[int(member.name)] if int(member.name) in there else "") for member in running.members
+        )
+        fleet = self._state.fleet
+        planned = plan_recovery(fleet.fitter, fleet.tree, (replace(running, members=members),), Failure())
+        for repaired in planned.repairs:
+            if repaired.moves:
+                self._metrics.recoveries.labels(repaired.outcome).inc()
+                self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", self._clock(), running.gang)
+
+    def _lack(self, running: Running, since: float) -> None:
+        """Let it wait for room before all others of its priority, and let others make way for it."""
+        self._lacking[running.name] = since
+        ask = gang_group.ask_for_lost(running, self._state.fleet, *self._named(running.name))
+        if ask is not None:
+            self._planner.want(ask)
+
+    def _named(self, owner: str) -> tuple[str, str]:
+        workload, group = self._state.workload(owner), self._gangs.group(owner)
+        if workload is not None:
+            return workload.meta.namespace, workload.meta.name
+        return (group.key.namespace, group.key.title) if group is not None else ("", owner)
+
+    def _suffices(self, owner: str) -> None:
+        """It waits no longer, or no longer in vain."""
+        if self._lacking.pop(owner, None) is not None:
+            lost = gang_group.lost_key(owner)
+            self._planner.forget(lost)
+            self._state.ledger.release(lost)
+
+
+def _ignore(_about: str | set[str]) -> None:
+    pass
+
+
+def _leaving(member: Member, node: str) -> Member:
+    """The member, which must leave the node if one is named."""
+    if not node:
+        return member
+    constraints = member.request.constraints
+    constraints = replace(constraints, avoid=constraints.avoid | {node})
+    return replace(member, request=replace(member.request, constraints=constraints), failed=True)

@@ -1,0 +1,191 @@
+"""Gangs of others that have their seats and are not bound: their seats are released, as a GPUWorkload's are.
+
+kube-scheduler has the last word: a volume that does not exist, or anything else that KGWE does not know, keeps a pod
+from its planned node. GPUs reserved for it would lie idle. A gang that kube-scheduler refuses for `schedulingTimeout`
+gives its seats back, pauses, longer each time, and is planned again after other work. Pods that are bound stay.
+
+A pod that lost its gate with its seat stays pinned to its node, so the gang is planned on these nodes again. When
+kube-scheduler asks about all these pods, what was in the way is gone, and the pause ends. When other work has these
+nodes by then, and there is room elsewhere, the pods are deleted where their owner makes new ones, which have no pin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kgwe.cluster.state import run_state
+from kgwe.cluster.state.running_view import repair_of
+from kgwe.cluster.workload import placement_annotations, scheduler_policy
+from kgwe.kube.api import resources
+from kgwe.kube.api.meta import ObjectMeta
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client.events import Event
+from kgwe.model.units import backoff
+from kgwe.placement.disruption.running import Repair
+from kgwe.placement.planning import planner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.state.run_state import Unplaced
+    from kgwe.kube.api import core
+
+log = structlog.get_logger(__name__)
+
+# What the extender says of a pod without a seat; kube-scheduler may repeat it for a while after there is one.
+_OLD_WORDS: Final = "gang waits"
+
+
+@dataclass
+class _Seated:
+    """A gang with seats, some of them without a bound pod."""
+
+    since: float
+    unbound: int
+
+
+class Overdue:
+    """One term's gangs whose pods are not bound yet."""
+
+    def __init__(
+        self,
+        means: Means,
+        *,
+        revoke: Callable[[core.Pod], None],
+        remove: Callable[[str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`revoke`: the pod's seat was released; `remove`: delete the pod with that uid, for that reason."""
+        self._state = means.state
+        self._gangs = means.gangs
+        self._settings = means.settings
+        self._events = means.events
+        self._metrics = means.metrics
+        self._rng = means.rng
+        self._revoke = revoke
+        self._remove = remove
+        self._clock = clock
+        self._seated: dict[str, _Seated] = {}
+        self._tries: dict[str, int] = {}  # gang -> times its seats were released, one after another
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Gangs that were given their seats in an earlier term."""
+        for owner in list(self._gangs.owners()):
+            self.planned(owner)
+
+    def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def planned(self, owner: str) -> None:
+        """The gang has seats."""
+        group = self._gangs.group(owner)
+        if group is not None and group.unbound:
+            self._seated[owner] = _Seated(self._clock(), len(group.unbound))
+            self._call(owner, self._timeout_s, self._look)
+
+    @property
+    def _timeout_s(self) -> float:
+        return scheduler_policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)
+
+    def _call(self, owner: str, delay_s: float, what: Callable[[str], None]) -> None:
+        if (timer := self._timers.pop(owner, None)) is not None:
+            timer.cancel()
+        self._timers[owner] = asyncio.get_running_loop().call_later(delay_s, functools.partial(what, owner))
+
+    def _forget(self, owner: str) -> None:
+        for known in (self._seated, self._tries, self._timers):
+            known.pop(owner, None)
+
+    def _look(self, owner: str) -> None:
+        group, seated = self._gangs.group(owner), self._seated.get(owner)
+        if group is None or seated is None or not group.unbound:
+            self._forget(owner)
+            return
+        now = self._clock()
+        if len(group.unbound) != seated.unbound:
+            seated.since, seated.unbound = now, len(group.unbound)  # its pods are being bound
+        why = _refusal(group)
+        patience_s = self._settings.unscheduled_timeout_seconds if why is None else self._timeout_s
+        if now < seated.since + patience_s:
+            # The next word of kube-scheduler may be a refusal.
+            self._call(owner, min(seated.since + patience_s - now, self._timeout_s), self._look)
+            return
+        message = f"no scheduler has bound its pods for {patience_s:.0f} s; is spec.schedulerName right?"
+        self._release(owner, group, why or run_state.Unplaced(run_state.NOT_SCHEDULED, message))
+
+    def _release(self, owner: str, group: Group, why: Unplaced) -> None:
+        tries = self._tries.get(owner, 0)
+        self._tries[owner] = tries + 1
+        del self._seated[owner]
+        pause_s = backoff.delay_s(self._timeout_s, tries, self._rng.random())
+        left, total = len(group.unbound), len(group.members)
+        words = f"{left} of {total} pods were not bound: {why.message}; their seats are released"
+        pods = self._gangs.release(owner, f"{words}, and planned again in {pause_s:.0f} s, after other work")
+        for pod in pods:
+            self._revoke(pod)
+        self._metrics.failures.labels(why.reason).inc()
+        self._tell(group, pods[0], why.reason, words)
+        log.warning("gang_released", gang=owner, reason=why.reason, message=why.message, again_in_s=round(pause_s, 1))
+        self._call(owner, pause_s, self._retry)
+
+    def _retry(self, owner: str) -> None:
+        self._gangs.retry(owner)
+        self._call(owner, self._timeout_s, self._wait)
+
+    def _wait(self, owner: str) -> None:
+        """The gang waits for room on its nodes: there may be some on others by now."""
+        group = self._gangs.group(owner)
+        if group is None:
+            self._forget(owner)
+        elif owner in self._tries and group.unseated:
+            self.refused(owner)
+            self._call(owner, self._timeout_s, self._wait)
+
+    def refused(self, owner: str) -> None:
+        """A gang was refused a plan: if only because its pods are pinned, let their owner make new ones."""
+        group = self._gangs.group(owner)
+        if group is None or owner not in self._tries or not group.last_since or group.seats:
+            return
+        pods = [pod for pod, _ in group.members.values()]
+        pinned = all(placement_annotations.pinned_to(pod.spec) and not pod.spec.nodeName for pod in pods)
+        if not pinned or repair_of(pods) is Repair.NONE:
+            return
+        ask = self._gangs.ask_unpinned(owner)
+        if ask is None:
+            return
+        found = planner.plan(self._state.fleet, ask, choosers={}, rng=self._rng, explain=False)
+        if isinstance(found, planner.Plan):
+            log.info("gang_replaced", gang=owner, pods=len(pods))
+            for pod in pods:
+                self._remove(pod.metadata.uid, "the node it is pinned to has no room, other nodes have")
+
+    def _tell(self, group: Group, pod: core.Pod, reason: str, words: str) -> None:
+        """One Event on a pod of the gang, and one on the object that made it."""
+        note = f"gang {group.key.title}: {words}"
+        abouts: list[tuple[Resource[Any], ObjectMeta]] = [(resources.POD, pod.metadata)]
+        if (maker := pod.metadata.controller) is not None:
+            group_name, _, version = maker.apiVersion.rpartition("/")
+            kind: Resource[Any] = Resource(group_name, version, "", maker.kind, namespaced=True, type=object)
+            abouts.append((kind, ObjectMeta(name=maker.name, namespace=pod.metadata.namespace, uid=maker.uid)))
+        for kind, about in abouts:
+            self._events.record(Event(kind, about, "Warning", reason, note, "Scheduling"))
+
+
+def _refusal(group: Group) -> Unplaced | None:
+    """What kube-scheduler says against the planned node of one of the pods."""
+    for pod in group.unbound:
+        said = run_state.refusal(pod)
+        if said is not None and _OLD_WORDS not in said.message:
+            node = placement_annotations.pinned_to(pod.spec)
+            return run_state.Unplaced(run_state.NODE_REFUSED, f"{node}: {said.message}" if node else said.message)
+    return None

@@ -1,0 +1,339 @@
+"""What kube-scheduler is told about a pod: from memory, at once, without a write.
+
+A pod with a seat is held to it. A member of a gang without a plan goes nowhere yet, and is told what the gang waits
+for. Any other pod is placed here and now: the engine's best of the nodes kube-scheduler offers, one name only (it then
+skips its own scoring), held for the pod until the watch shows it bound or its time is over.
+
+A call only says which pod it is about (uid and namespace). What the pod asks for comes from the watch. A pod that the
+watch has not shown holds nothing and registers nothing, so a caller cannot take GPUs with pods that do not exist.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.cluster.state.nominations import nominated_key
+from kgwe.kube.translate import extender_wire, podrequest, podspec
+from kgwe.model.units import amounts
+from kgwe.placement.planning.planner import Ask
+from kgwe.placement.pod.engine import Decision
+from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.ranking import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.apps.scheduler.recording.recorder import Recorder
+    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.state.external_gangs import Gangs
+    from kgwe.kube.api import core
+    from kgwe.kube.translate.extender_wire import Args, BindArgs, MetaVictims, PreemptArgs
+    from kgwe.kube.translate.podrequest import PodAsk
+    from kgwe.placement.pod.engine import Refusal
+
+# Wishes remembered; a pod is asked about again and again while it waits.
+_KEPT: Final = 20_000
+_POINTS_PER_SCORE: Final = 10.0
+
+
+class Answers:
+    """The extender's verbs over one state."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        gangs: Gangs,
+        *,
+        assume_s: float,
+        blocked: Callable[[int], NDArray[np.bool_] | None] = lambda _priority: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`blocked`: nodes that are kept for others from pods of that priority."""
+        self._state = state
+        self._gangs = gangs
+        self._assume_s = assume_s
+        self._blocked = blocked
+        self._clock = clock
+        # uid -> (the annotations it was read with, the wish)
+        self._asks: dict[str, tuple[Mapping[str, str], PodAsk | str]] = {}
+        #: hears strategy, whether there was a place, and how long it took
+        self.on_decision: Callable[[str, bool, float], None] = lambda _strategy, _placed, _took_s: None
+        self.recorder: Recorder | None = None
+
+    def pod(self, args: Args | PreemptArgs) -> core.Pod | None:
+        """The pod of a call as the watch shows it; None: it shows no such pod in that namespace."""
+        pod = self._state.pods.get(args.uid)
+        return pod if pod is not None and pod.metadata.namespace == args.namespace else None
+
+    # --- filter -----------------------------------------------------------------------------------------
+
+    def filter(self, args: Args) -> tuple[bytes, str]:
+        """(reply, outcome for the metrics)"""
+        pod = self.pod(args)
+        if pod is None or self._state.is_early(pod):
+            # kube-scheduler tries an error again soon; a refusal stands until the workload is placed elsewhere.
+            what = "what made " if pod is not None else ""
+            return extender_wire.error(f"kgwe: the API server has not shown {what}pod {args.pod_name} yet"), "unknown"
+        if pod.spec.nodeName:
+            # It holds its place already. To assume it again would drop that place when the assumption expires.
+            return extender_wire.error(f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"), "bound"
+        seat = self._seat(pod)
+        if seat is not None:
+            if args.has(seat):
+                return extender_wire.one(seat), "planned"
+            return args.nobody(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
+        if (waits := self._gangs.waits(pod)) is not None:
+            return args.nobody(waits), "gang_waits"
+        if not podrequest.says_its_share(pod):
+            return self._place_share(args, pod)
+        ask = self._ask(pod)
+        if isinstance(ask, str):
+            return args.nobody(ask), "invalid"
+        return self._place(args, pod, (ask,))
+
+    def _place_share(self, args: Args, pod: core.Pod) -> tuple[bytes, str]:
+        """A share of any size: as most nodes offer it, else as others do."""
+        divisions = self._state.fleet.fitter.divisions
+        if not divisions or podspec.requested(pod.spec)[amounts.SHARED] > 1:
+            # How its nodes divide their cards, or what several pieces are worth, nobody here can tell: kube-scheduler
+            # counts them alone.
+            return extender_wire.some(args.names()), "not_ours"
+        asks = []
+        for pieces in divisions:
+            ask = self._read(pod, pieces)
+            if isinstance(ask, str):
+                return args.nobody(ask), "invalid"
+            asks.append(ask)
+        return self._place(args, pod, asks)
+
+    def _seat(self, pod: core.Pod) -> str | None:
+        """The node of the pod's seat; None when it has none."""
+        seat = self._gangs.seat(pod.metadata.uid) or self._state.seat_of(pod)
+        if seat is None:
+            return None
+        holding = self._state.ledger.seat(*seat)
+        return holding.node if holding else None
+
+    def _ask(self, pod: core.Pod) -> PodAsk | str:
+        """What it wants, or what is wrong with how it says so."""
+        uid, annotations = pod.metadata.uid, pod.metadata.annotations
+        known = self._asks.get(uid)
+        if known is not None and known[0] == annotations:
+            return known[1]
+        ask = self._read(pod, self._state.fleet.pieces(""))
+        # Otherwise what it asks for is what nodes offer today.
+        if podrequest.says_its_share(pod):
+            if len(self._asks) >= _KEPT:
+                del self._asks[next(iter(self._asks))]
+            self._asks[uid] = annotations, ask
+        return ask
+
+    @staticmethod
+    def _read(pod: core.Pod, pieces: int) -> PodAsk | str:
+        try:
+            return podrequest.read(pod, pieces=pieces)
+        except errors.Permanent as exc:
+            return f"kgwe: {exc}"
+
+    def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodAsk]) -> tuple[bytes, str]:
+        """Of several that will do, the first that finds a place."""
+        ledger, now = self._state.ledger, self._clock()
+        self._state.expire(now)
+        ledger.forget(args.uid)
+        kept = dict(ledger.places(nominated_key(args.uid)))  # what is kept for it is its own to take
+        ledger.release(nominated_key(args.uid))
+        for ask in asks:
+            found = self._decide(args, pod, ask)
+            if isinstance(found, Decision):
+                break
+        self.on_decision(ask.strategy or Strategy.SCORE, isinstance(found, Decision), self._clock() - now)
+        if not isinstance(found, Decision):
+            ledger.reserve(nominated_key(args.uid), kept)
+            return self._refuse(args, asks), "no_room"
+        ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
+        return extender_wire.one(found.name), "placed"
+
+    def _decide(self, args: Args, pod: core.Pod, ask: PodAsk) -> Decision | Refusal:
+        engine, strategy, blocked = self._state.fleet.engine, ask.strategy, self._blocked(pod.spec.priority)
+        if self.recorder is None and strategy is not Strategy.RANDOM:
+            found = engine.decide_offered(ask.request, args.has, strategy=strategy, barred=blocked)
+            return found or engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
+        draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
+        rng = np.random.default_rng(draws[0]) if draws else None
+        among = None
+        found = engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
+        if found is None or (isinstance(found, Decision) and not args.has(found.name)):
+            # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
+            among = self._offered(args, blocked)
+            found = engine.decide(ask.request, strategy=strategy, among=among)
+        if self.recorder is not None:
+            nodes = engine.snapshot.nodes
+            names = None if among is None else [nodes[number].name for number in among.tolist()]
+            draws = draws if among is None else ()
+            self.recorder.pod(self._state.fleet, _whole(pod, ask), found, among=names, draws=draws)
+        return found
+
+    def _offered(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
+        index = self._state.fleet.snapshot.index
+        # In their own order, so that equals go to the first node however kube-scheduler turns its list.
+        offered = np.array(sorted([index[name] for name in args.names() if name in index]), np.intp)
+        return offered if blocked is None else offered[~blocked[offered]]
+
+    def _refuse(self, args: Args, asks: Sequence[PodAsk]) -> bytes:
+        """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
+        fleet = self._state.fleet
+        index = fleet.snapshot.index
+        codes, never = fleet.engine.verdicts(asks[0].request), fleet.fitter.when_empty(asks[0].request)
+        for ask in asks[1:]:
+            # Shares of another size are what other nodes offer.
+            other = fleet.fitter.when_empty(ask.request)
+            here = other != Verdict.TOO_FEW_CARDS
+            codes = np.where(here, fleet.engine.verdicts(ask.request), codes)
+            never = np.where(here, other, never)
+        codes, never = codes.tolist(), never.tolist()
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name in args.names():
+            number = index.get(name)
+            if number is None:
+                unresolvable[name] = "kgwe: not a GPU node that is known"
+            elif never[number]:
+                unresolvable[name] = _WORDS[never[number]]
+            else:
+                failed[name] = _WORDS[codes[number] or Verdict.CARDS_TAKEN]
+        return extender_wire.none(failed, unresolvable)
+
+    # --- prioritize -------------------------------------------------------------------------------------
+
+    def prioritize(self, args: Args) -> bytes:
+        pod = self.pod(args)
+        names = args.names()
+        if pod is None:
+            return args.scores([0] * len(names))
+        seat = self._seat(pod)
+        if seat is not None:
+            return args.scores([extender_wire.HIGHEST if name == seat else 0 for name in names])
+        ask = self._ask(pod)
+        if isinstance(ask, str):
+            return args.scores([0] * len(names))
+        fleet = self._state.fleet
+        index = fleet.snapshot.index
+        points = np.rint(fleet.engine.scores(ask.request) / _POINTS_PER_SCORE).astype(np.intp)
+        try:
+            return args.scores(points[list(map(index.__getitem__, names))].tolist())
+        except KeyError:  # not all are known
+            return args.scores([int(points[index[name]]) if name in index else 0 for name in names])
+
+    # --- preempt ----------------------------------------------------------------------------------------
+
+    def preempt(self, args: PreemptArgs) -> bytes:
+        """Of what kube-scheduler would do, that which helps and breaks nothing.
+
+        It knows neither gangs nor seats: a node is kept only if the pod then fits there by our books too, if it is
+        no member of a gang (the planner finds room for those), and if no victim belongs to a gang or to work that
+        must not be preempted. Pods that the watch has not shown neither preempt nor are preempted.
+        """
+        pod = self.pod(args)
+        if pod is None or pod.spec.nodeName or self._seat(pod) is not None or self._gangs.waits(pod) is not None:
+            return extender_wire.victims({})
+        ask = self._ask(pod)
+        if isinstance(ask, str):
+            return extender_wire.victims({})
+        kept = {
+            node: victims
+            for node, victims in args.victims().items()
+            if self._helps(ask, pod.spec.priority, node, victims)
+        }
+        return extender_wire.victims(kept)
+
+    def _helps(self, ask: PodAsk, priority: int, node: str, victims: MetaVictims) -> bool:
+        fleet = self._state.fleet
+        number = fleet.snapshot.index.get(node)
+        uids = dict.fromkeys(victim.UID for victim in victims.Pods or ())  # each gives its place once
+        if number is None or not all(self._may_go(uid, node, priority) for uid in uids):
+            return False
+        undos: list[Callable[[], None]] = []
+        try:
+            undos.extend(fleet.snapshot.release(grant) for uid in uids for grant in fleet.grants(uid))
+            return fleet.fitter.grant(ask.request, number) is not None
+        finally:
+            for undo in reversed(undos):
+                undo()
+
+    def _may_go(self, uid: str, node: str, priority: int) -> bool:
+        pod = self._state.pods.get(uid)
+        if pod is None or pod.spec.priority >= priority:
+            return False
+        holding = self._state.fleet.holding(uid)
+        if (pod.spec.nodeName or (holding.node if holding else "")) != node:
+            return False  # its place is elsewhere
+        # Seats belong to workloads and gangs: stopping one member would stop the others without freeing them.
+        return self._state.seat_of(pod) is None
+
+    # --- bind -------------------------------------------------------------------------------------------
+
+    def refuse_binding(self, args: BindArgs) -> str:
+        """Why the pod may not be bound there; empty: it may. Only what a filter answered is bound."""
+        pod = self._state.pods.get(args.PodUID)
+        if pod is None or (pod.metadata.namespace, pod.metadata.name) != (args.PodNamespace, args.PodName):
+            return f"the API server has not shown pod {args.PodNamespace}/{args.PodName} with uid {args.PodUID}"
+        if not podrequest.says_its_share(pod) and args.PodUID not in self._state.ledger.assumed:
+            return ""  # kube-scheduler placed it alone
+        holding = self._state.fleet.holding(args.PodUID)
+        node = self._seat(pod) or (holding.node if holding else "")
+        if node == args.Node:
+            return ""
+        return f"its place is on {node}" if node else "its place was given up, because it was not bound in time"
+
+    # --- looking inside ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, object]:
+        """What is believed, for people who wonder."""
+        fleet, ledger = self._state.fleet, self._state.ledger
+        snapshot = fleet.snapshot
+        return {
+            "generation": fleet.generation,
+            "version": snapshot.version,
+            "nodes": {
+                node.name: {
+                    "ready": node.ready,
+                    "free": int(snapshot.free[number]).bit_count(),
+                    "freeCards": f"{int(snapshot.free[number]):x}",
+                    "cards": node.shape.cards,
+                    "cpuMilli": int(snapshot.cpu_milli[number]),
+                    "holders": list(fleet.holders(node.name)),
+                }
+                for number, node in enumerate(snapshot.nodes)
+            },
+            "seats": {
+                owner: {str(number): holding.node for number, holding in ledger.seats(owner).items()}
+                for owner in ledger.owners()
+            },
+            "assumed": list(ledger.assumed),
+            "gangs": self._gangs.snapshot(),
+        }
+
+
+def _whole(pod: core.Pod, ask: PodAsk) -> Ask:
+    """The pod as work that asks for itself alone."""
+    meta = pod.metadata
+    return Ask(
+        meta.uid, ask.request, ask.amounts, strategy=ask.strategy or "", priority=pod.spec.priority,
+        since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
+    )  # fmt: skip
+
+
+_WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdict in Verdict}
+
+
+def is_gpu_pod(pod: core.Pod) -> bool:
+    try:
+        return podrequest.asks_for_gpus(podspec.requested(pod.spec))
+    except errors.Permanent:
+        return False

@@ -1,0 +1,321 @@
+"""A planning pass: pure deciders over a copy of the fleet, so that it may run in a thread while the loop answers.
+
+Nothing here touches the live ledger. What a pass decides is committed there afterwards, by whoever ran it; where the
+live fleet has moved on meanwhile that commit is refused, and the work is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.apps.scheduler.recording.recorder import Draws
+from kgwe.placement.live import scratch
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.planner import Plan, Reason, Refusal
+from kgwe.placement.queue.cycle import Failed, Held, Placed, run_pass
+from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.eta import Estimator
+from kgwe.placement.queue.queue import Queue
+from kgwe.placement.queue.reservations import Holds
+from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed
+from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from kgwe.apps.scheduler.recording.recorder import Recorder
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.gang.request import Following, GangRequest
+    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.live.ledger import Ledger
+    from kgwe.placement.live.scratch import Shadow
+    from kgwe.placement.planning.custom_strategies import Choosers, Rng
+    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.pod.fit import Fitter
+    from kgwe.placement.queue.eta import Eta
+
+# Run times declared by users: one in twenty takes up to twice as long.
+_LATE = 2.0
+# Waiting works whose start is estimated, and the least time between two estimates.
+_ESTIMATED = 200
+_ESTIMATE_EVERY_S = 10.0
+# Single pods and gangs up to this size are planned faster than a thread is woken.
+_LIGHT_PODS = 32
+# Characters of an error's text that a status shows.
+_ERROR_CHARS = 200
+
+
+def seconds(timestamp: str) -> float:
+    """As the API writes times; 0 when it says nothing."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+
+
+def run_time(expected_s: float | None) -> RunTime | None:
+    return RunTime(expected_s, expected_s * _LATE) if expected_s else None
+
+
+def work_of(ask: Ask, fitter: Fitter) -> Work:
+    """The ask as the queue orders it."""
+    try:
+        whole = planner.divided(fitter, ask)
+    except Exception:  # noqa: BLE001 - its plan fails in the same way, and is counted there
+        whole = ask
+    request: Request | GangRequest = whole.request
+    if whole.pods > 1 or whole.gang is not None:
+        # One that makes no sense is refused, with the reason, when its turn to be planned comes.
+        with contextlib.suppress(errors.Permanent):
+            request = planner.gang_request(whole)
+    return Work(
+        key=ask.owner,
+        request=request,
+        namespace=ask.namespace,
+        priority=ask.priority,
+        since_s=seconds(ask.since),
+        run_time=run_time(ask.expected_s),
+        first_claim=ask.first_claim,
+        shape=ask.shape(),
+        name=f"{ask.namespace}/{ask.name}" if ask.name else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error that concerns one work, or with an empty owner none in particular."""
+
+    stage: str
+    owner: str
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a pass found out."""
+
+    plans: Sequence[tuple[Work, Plan]]
+    refusals: Sequence[Refusal]
+    estimates: Mapping[str, Eta]
+    #: nodes kept for work of that priority
+    kept: Sequence[tuple[int, frozenset[str]]]
+    faults: Sequence[Fault] = ()
+
+
+class Passes:
+    """The queue and what its passes need; used by one thread at a time."""
+
+    def __init__(self, fleet: Fleet, choosers: Choosers, rng: Rng) -> None:
+        self._fleet = fleet
+        self._choosers = choosers
+        self._rng = rng
+        self.queue = Queue()
+        self._faults: list[Fault] = []
+        # Works whose start cannot be estimated because of an error.
+        self._not_estimated: set[str] = set()
+        self._grants: dict[str, Sequence[Grant]] = {}
+        self.roster = Roster(lambda key: self._grants.get(key, ()))
+        self._copies()
+        self._asks: dict[str, Ask] = {}
+        self._generation = fleet.generation
+        self._seen = fleet.snapshot.version
+        self._estimated_s = 0.0
+        #: hears strategy and time of every plan
+        self.on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None
+        self.recorder: Recorder | None = None
+
+    def _copies(self) -> None:
+        """What plans are made on; made anew when the weights of scores change."""
+        self._weights = self._fleet.weights, self._fleet.domain_weights
+        self._copy = scratch.Shadow(self._fleet, *self._weights)
+        self._veiled: Shadow | None = None
+        self._holds = Holds(Outlook(self._copy, self.roster), self.roster)
+        self._estimator = Estimator(self._copy, self.roster)
+
+    # --- on the loop, between passes --------------------------------------------------------------------
+
+    def put(self, ask: Ask) -> None:
+        self._asks[ask.owner] = ask
+        self._not_estimated.discard(ask.owner)
+        self.queue.put(work_of(ask, self._fleet.fitter))
+
+    def put_later(self, ask: Ask, now_s: float, words: str) -> None:
+        """Carrying out its plan failed: it waits again, and is tried after a growing pause."""
+        self._asks[ask.owner] = ask
+        self.queue.retry(work_of(ask, self._fleet.fitter), now_s, self._rng.randrange(1000) / 1000, words)
+
+    def start_again(self, asks: Iterable[Ask]) -> None:
+        """A pass broke off in the middle: drop what it left behind and queue all that waits."""
+        self.queue = Queue(self.queue.weights)
+        self._faults = []
+        self._asks = {}
+        self._copies()
+        for ask in asks:
+            self.put(ask)
+
+    def drop(self, owner: str) -> None:
+        self._asks.pop(owner, None)
+        self.queue.drop(owner)
+        self._estimator.forget(owner)
+        self._not_estimated.discard(owner)
+
+    def started(self, ask: Ask, now_s: float) -> None:
+        """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
+        request = ask.request if ask.gang is None else ask.gang
+        pods = ask.pods if ask.gang is None else 1
+        self.roster.put(Occupant(ask.owner, ask.namespace, milli_of(request) * pods, now_s, run_time(ask.expected_s)))
+        self._estimator.started(ask.owner, now_s)
+
+    def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
+        """It had its place before this queue was there: it counts against its namespace likewise."""
+        self.roster.put(Occupant(owner, namespace, milli, since_s, None))
+
+    def sync(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
+        """Catch up with the live fleet and its books; `held_by_pods`: namespace -> milli that plain pods hold."""
+        self.roster.others = dict(held_by_pods)
+        fleet = self._fleet
+        if fleet.generation != self._generation:
+            self._generation = fleet.generation
+            if self._weights != (fleet.weights, fleet.domain_weights):
+                self._copies()
+            self.queue.wake(ConfigChanged())
+            for ask in [ask for ask in self._asks.values() if ask.divisible]:
+                self.queue.put(work_of(ask, fleet.fitter))
+        else:
+            for number in fleet.snapshot.newer_than(self._seen).tolist():
+                self.queue.wake(RoomFreed(fleet.snapshot.nodes[number].name))
+        self._seen = fleet.snapshot.version
+        for key in [key for key in self.roster if not ledger.has_seats(key)]:
+            self.roster.drop(key)
+        self._grants = {occupant.key: ledger.grants(occupant.key) for occupant in self.roster.known()[0]}
+        self._copy.sync()
+
+    def plan_now(self, ask: Ask, place: planner.Place) -> Plan | Refusal:
+        """Out of turn."""
+        return planner.plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether a pass is over sooner than a thread is started for it."""
+        return all(_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.parking.awake) and not len(self._holds)
+
+    # --- anywhere ---------------------------------------------------------------------------------------
+
+    def run(self, now_s: float) -> Result:
+        self._faults = []
+        outcomes = run_pass(self.queue, self, now_s, self.roster, self._holds)
+        plans: list[tuple[Work, Plan]] = []
+        refusals: list[Refusal] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Placed):
+                plans.append((outcome.work, outcome.plan))
+            elif isinstance(outcome, Held):
+                hold = self._holds.get(outcome.work.key)
+                kept = f"; {hold.words(now_s)}" if hold else ""
+                refusals.append(self._explained(outcome.work, outcome.no, kept))
+            elif isinstance(outcome, Failed):
+                self._faults.append(Fault(outcome.stage, outcome.work.key, outcome.error))
+                refusals.append(broken(self._asks[outcome.work.key], outcome.stage, outcome.error))
+            else:
+                ask = self._asks[outcome.work.key]
+                refusals.append(Refusal(ask, Reason(outcome.verdict), outcome.words, possible=False))
+        kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.all()]
+        estimates = self._estimates(now_s)
+        return Result(plans, refusals, estimates, kept_nodes, self._faults)
+
+    def _explained(self, work: Work, no: No, kept: str) -> Refusal:
+        """Certificates take longer than plans: made only for who is told."""
+        ask = self._asks[work.key]
+        known = no.why if isinstance(no.why, Refusal) else None
+        if known is None:
+            return Refusal(ask, Reason.HELD_FOR_OTHERS, no.words + kept, no.possible)
+        if known.certificate is None and known.single is None:
+            try:
+                again = planner.plan(self._copy, ask, choosers=self._choosers, rng=self._rng)
+            except Exception as exc:  # noqa: BLE001 - an error of this work alone
+                self._faults.append(Fault("explain", work.key, exc))
+                return broken(ask, "explain", exc)
+            # It may fit by now, or on nodes kept for others: then the short answer stands.
+            known = again if isinstance(again, Refusal) else known
+        return replace(known, ask=ask, message=known.message + kept)
+
+    def _estimates(self, now_s: float) -> Mapping[str, Eta]:
+        if not len(self.queue) or not len(self.roster) or now_s < self._estimated_s + _ESTIMATE_EVERY_S:
+            return {}
+        self._estimated_s = now_s
+        queued = (
+            work for work in self.queue.order(self.roster.held_by_namespaces()) if work.key not in self._not_estimated
+        )
+        order = self._holds.first(itertools.islice(queued, _ESTIMATED))
+        try:
+            return self._estimator.estimate(order, now_s)
+        except Exception as exc:  # noqa: BLE001 - the queue moves on without estimates
+            if not self._leave_out(order, now_s):
+                self._faults.append(Fault("estimate", "", exc))
+                return {}
+        return self._estimates_without(order, now_s)
+
+    def _leave_out(self, works: Sequence[Work], now_s: float) -> bool:
+        """Find the works for which the estimate fails by itself, halving; they have none from now on."""
+        try:
+            self._estimator.estimate(works, now_s)
+        except Exception as exc:  # noqa: BLE001 - see above
+            if len(works) > 1:
+                half = len(works) // 2
+                first, second = self._leave_out(works[:half], now_s), self._leave_out(works[half:], now_s)
+                return first or second
+            self._not_estimated.update(work.key for work in works)
+            self._faults.extend(Fault("estimate", work.key, exc) for work in works)
+            return bool(works)
+        return False
+
+    def _estimates_without(self, works: Sequence[Work], now_s: float) -> Mapping[str, Eta]:
+        try:
+            return self._estimator.estimate([work for work in works if work.key not in self._not_estimated], now_s)
+        except Exception as exc:  # noqa: BLE001 - see above
+            self._faults.append(Fault("estimate", "", exc))
+            return {}
+
+    # --- as run_pass plans and books --------------------------------------------------------------------
+
+    def plan(self, work: Work, avoid: frozenset[str], following: Following) -> Plan | No:
+        place: Shadow = self._copy
+        if avoid:
+            if self._veiled is None:
+                self._veiled = scratch.Shadow(self._copy, *self._weights)
+            place = self._veiled
+            place.sync(avoid)
+        ask = self._asks[work.key]
+        started = time.perf_counter()
+        draws = Draws(self._rng)
+        asked = replace(ask, following=following)
+        answer = planner.plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
+        self.on_planned(ask.strategy or "score", time.perf_counter() - started)
+        if self.recorder is not None:
+            self.recorder.plan(self._copy, asked, answer, avoid=avoid, draws=draws.said)
+        return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
+
+    def commit(self, work: Work, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
+        self._copy.snapshot.commit_all(plan.grants)
+
+    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+        index = self._copy.snapshot.index
+        numbers = np.array([index[name] for name in nodes if name in index], np.intp)
+        return scratch.takes(self._copy.fitter, request, numbers)
+
+
+def broken(ask: Ask, stage: str, error: Exception) -> Refusal:
+    """The refusal of a workload whose planning raised an error."""
+    what = {"explain": "explaining why it waits", "hold": "keeping a place for it"}.get(stage, "planning it")
+    message = f"{what} failed with an error of the scheduler ({type(error).__name__}: {str(error)[:_ERROR_CHARS]});"
+    return Refusal(ask, Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")
+
+
+def _pods(request: Request | GangRequest) -> int:
+    return getattr(request, "replicas", 1)

@@ -1,0 +1,262 @@
+"""Gives each gated pod its seat: pins it to the planned node and takes the gate away, in one write.
+
+kube-scheduler does not look at a gated pod, so a gang costs it nothing until every member has a place; afterwards each
+member has one node to be checked on. The patch names the pod's uid and says all that a restart needs to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from kgwe import errors
+from kgwe.cluster.workload import dra_claims, manifests, placement_annotations, relocation, signatures
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH
+from kgwe.kube.client.replace import Rewriter
+from kgwe.kube.client.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.kube.api import core
+    from kgwe.placement.live.fleet import Holding
+
+log = structlog.get_logger(__name__)
+
+_WORKERS = 16
+# Until then the watch has shown what was written, or it has to be written again.
+_LOOK_AGAIN_S = 10.0
+# Seats of pods that are gone are remembered up to about this many.
+_FEW = 1000
+
+
+class Seater:
+    """One term's worth of patches; a pod is asked for by its uid and looked at afresh when its turn comes."""
+
+    def __init__(self, means: Means) -> None:
+        self._client = means.client
+        self._pods = Rewriter(means.client, resources.POD, means.bytes_of)
+        self._state = means.state
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
+        self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
+        self._freed: set[str] = set()  # pods that need no seat
+        self._revoked: set[str] = set()  # pods whose seats were released
+        self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
+        self._holder: dict[tuple[str, int], str] = {}  # seat -> the pod it was given to in this term
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(_WORKERS)]
+
+    async def stop(self) -> None:
+        self._queue.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def seat(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
+        """Give the pod a seat of its owner (that one), soon; asked for a pod that has gone, nothing happens."""
+        uid = pod.metadata.uid
+        self._revoked.discard(uid)
+        if uid not in self._given:
+            self._owner[uid] = owner
+            if number is not None:
+                self._chosen[uid] = number
+            self._queue.add(uid)
+
+    def free(self, pod: core.Pod) -> None:
+        """Take the gate away and nothing else: the pod turned out to belong to no gang."""
+        self._freed.add(pod.metadata.uid)
+        self._queue.add(pod.metadata.uid)
+
+    def revoke(self, pod: core.Pod) -> None:
+        """Remove the seat from what the pod says: it was released, and a restart must not believe it."""
+        self._drop(pod.metadata.uid)
+        self._revoked.add(pod.metadata.uid)
+        self._queue.add(pod.metadata.uid)
+
+    async def _work(self) -> None:
+        while True:
+            uid = await self._queue.get()
+            try:
+                await self._seat(uid)
+                self._queue.forget(uid)
+            except errors.NotFound:
+                self._drop(uid)
+            except errors.KgweError as exc:
+                # Another pod of that name, perhaps: then the watch will tell that this one is gone.
+                self._given.pop(uid, None)
+                delay_s = self._queue.retry(uid)
+                log.warning("seating_failed", pod=uid, error=str(exc), retry_in_s=round(delay_s, 2))
+            except Exception:  # the boundary of the supervisor: one bad pod must not stop the others
+                self._given.pop(uid, None)
+                delay_s = self._queue.retry(uid)
+                log.exception("seating_crashed", pod=uid, retry_in_s=round(delay_s, 2))
+            finally:
+                self._queue.done(uid)
+
+    def _drop(self, uid: str) -> None:
+        for known in (self._owner, self._given, self._chosen):
+            known.pop(uid, None)
+        self._freed.discard(uid)
+        self._revoked.discard(uid)
+
+    async def _seat(self, uid: str) -> None:
+        pod = self._state.pods.get(uid)
+        owner = self._owner.get(uid, "")
+        if uid in self._revoked:
+            await self._revoke(uid, pod)
+            return
+        if pod is None or pod.spec.nodeName or pod.metadata.deletionTimestamp or not self._lacks_seat(pod):
+            self._drop(uid)
+            return
+        if uid in self._freed:
+            gates = [
+                {"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != placement_annotations.GATE
+            ]
+            await self._write(pod, {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}})
+            return
+        number = self._number(pod, owner)
+        holding = self._state.ledger.booked(owner, number)
+        if holding is None or self._is_taken(owner, number, uid):
+            return  # it is planned again, or has no seat left; the pod is queued again when it gets one
+        self._given[uid] = number
+        self._remember(owner, number, uid)
+        entered = await self._claim(pod, owner, holding) if dra_claims.is_used(pod.spec) else False
+        if entered is None:
+            self._given.pop(uid, None)
+            return  # the watch will show when Kubernetes has entered its claim
+        signature = self._state.signer.sign_seat(pod, owner, number, holding) if self._state.signer else ""
+        patch = relocation.mark(seated(pod, owner, number, holding, signature), self._state.runs.get(owner))
+        await self._write(pod, patch, as_known=not entered)
+
+    async def _revoke(self, uid: str, pod: core.Pod | None) -> None:
+        """Not of a pod that was bound meanwhile: it has its seat."""
+        if (
+            pod is not None
+            and not pod.spec.nodeName
+            and placement_annotations.SEAT_ANNOTATION in pod.metadata.annotations
+        ):
+            said = dict.fromkeys(sorted(signatures.POD_DECISIONS))
+            meta = {"resourceVersion": pod.metadata.resourceVersion, "annotations": said}
+            await self._client.patch(resources.POD, pod.metadata.name, {"metadata": meta}, pod.metadata.namespace)
+        self._revoked.discard(uid)
+
+    async def _claim(self, pod: core.Pod, owner: str, holding: Holding) -> bool | None:
+        """See to it that the pod's claim is for the devices of its seat and no others.
+
+        Returns whether that was written into the pod; None: not yet possible.
+        """
+        names, run, meta = self._state.reader.cards, self._state.runs.get(owner), pod.metadata
+        if run is not None and dra_claims.is_exact(pod, run.meta.name, run.seats, holding, names):
+            return False
+        body = dra_claims.claim(pod, holding, names, {manifests.UID_LABEL: owner})
+        name, known = body["metadata"]["name"], dra_claims.entered(pod)
+        if known in ("", name):
+            return False if known else None
+        with contextlib.suppress(errors.AlreadyExists):
+            await self._client.create(resources.RESOURCE_CLAIM, body, meta.namespace)
+        entry = dra_claims.entry(pod, name)
+        await self._client.patch(
+            resources.POD, meta.name, entry, meta.namespace, subresource="status", kind=STRATEGIC_MERGE_PATCH
+        )
+        return True
+
+    async def _write(self, pod: core.Pod, patch: dict[str, Any], *, as_known: bool = True) -> None:
+        await self._pods.merge(pod, patch, as_known=as_known)
+        self._queue.add_after(pod.metadata.uid, _LOOK_AGAIN_S)
+
+    def _lacks_seat(self, pod: core.Pod) -> bool:
+        if placement_annotations.is_gated(pod):
+            return True
+        return (
+            pod.metadata.uid in self._chosen and placement_annotations.SEAT_ANNOTATION not in pod.metadata.annotations
+        )
+
+    def _number(self, pod: core.Pod, owner: str) -> int:
+        """Its own seat where it has an index, else the first that no other pod has been given."""
+        uid = pod.metadata.uid
+        if uid in self._chosen:
+            return self._chosen[uid]
+        if (fixed := self._state.seat_of(pod)) is not None and fixed[0] == owner:
+            return fixed[1]
+        # What the watch shows, and what it is about to show.
+        taken = self._state.taken(owner)
+        taken |= {number for other, number in self._given.items() if other != uid and self._is_on_its_way(other, owner)}
+        return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
+
+    def _is_taken(self, owner: str, number: int, uid: str) -> bool:
+        """Whether another pod that is to stay has the seat: it belongs to the first.
+
+        In an externally created gang each pod has its own seat number; no two share one.
+        """
+        if uid in self._chosen:
+            return False
+        for other in {self._holder.get((owner, number), ""), self._state.ledger.pod_in(owner, number)} - {"", uid}:
+            pod = self._state.pods.get(other)
+            if pod is not None and pod.metadata.deletionTimestamp is None and self._has(other, owner, number):
+                return True
+        return False
+
+    def _remember(self, owner: str, number: int, uid: str) -> None:
+        if len(self._holder) > 2 * len(self._state.pods) + _FEW:
+            self._holder = {seat: pod for seat, pod in self._holder.items() if pod in self._state.pods}
+        self._holder[owner, number] = uid
+
+    def _has(self, uid: str, owner: str, number: int) -> bool:
+        pod = self._state.pods.get(uid)
+        return self._given.get(uid) == number or (pod is not None and self._state.seat_of(pod) == (owner, number))
+
+    def _is_on_its_way(self, uid: str, owner: str) -> bool:
+        """Whether a seat was written on the pod that the watch has not shown yet."""
+        pod = self._state.pods.get(uid)
+        return self._owner.get(uid) == owner and pod is not None and self._lacks_seat(pod)
+
+
+def seated(pod: core.Pod, owner: str, number: int, holding: Holding, signature: str = "") -> dict[str, Any]:
+    """The merge patch that gives a pod its place.
+
+    One without a gate cannot be pinned any more: it is held to its seat by the extender, and the new label has
+    kube-scheduler look at it again.
+    """
+    annotations: dict[str, str | None] = {placement_annotations.SEAT_ANNOTATION: f"{owner}/{number}"}
+    if signature:
+        # Decisions that the pod came with are forged: they must not stand beside the signature.
+        forged = dict.fromkeys(
+            (
+                placement_annotations.CARDS_ANNOTATION,
+                placement_annotations.SLICES_ANNOTATION,
+                relocation.ROUND_ANNOTATION,
+            )
+        )
+        annotations |= {**forged, placement_annotations.SIGNATURE_ANNOTATION: signature}
+    annotations |= placement_annotations.given(holding)
+    meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
+    if not placement_annotations.is_gated(pod):
+        again = pod.metadata.labels.get(placement_annotations.SEATED_LABEL) == "true"
+        return {"metadata": meta | {"labels": {placement_annotations.SEATED_LABEL: "again" if again else "true"}}}
+    required = pod.spec.affinity.nodeAffinity.required
+    terms: list[dict[str, Any]] = [
+        {
+            "matchExpressions": [_line(line) for line in term.matchExpressions],
+            "matchFields": [_line(line) for line in term.matchFields],
+        }
+        for term in (required.nodeSelectorTerms if required else ())
+    ]
+    spec: dict[str, Any] = {}
+    if terms:
+        key = "requiredDuringSchedulingIgnoredDuringExecution"
+        spec["affinity"] = {"nodeAffinity": {key: {"nodeSelectorTerms": terms}}}
+    placement_annotations.pin(spec, holding.node)
+    spec["schedulingGates"] = [
+        {"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != placement_annotations.GATE
+    ]
+    return {"metadata": meta, "spec": spec}
+
+
+def _line(line: core.NodeRequirement) -> dict[str, Any]:
+    return {"key": line.key, "operator": line.operator, "values": list(line.values)}

@@ -1,0 +1,92 @@
+"""Events for gangs of others that stay incomplete: on their pods, and on what made them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.api.meta import ObjectMeta
+from kgwe.kube.api.resources import Resource
+from kgwe.kube.client.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kgwe.cluster.state.external_gangs import Gangs
+    from kgwe.cluster.state.gang_group import Group
+    from kgwe.kube.api.meta import OwnerReference
+
+INCOMPLETE: Final = "GangIncomplete"
+# Pods of one gang that get an Event, and owners: a thousand pods that wait for one need not all say so.
+_PODS: Final = 16
+_OWNERS: Final = 4
+_LONGEST_S: Final = 3600.0
+
+
+class GangNotices:
+    """One term's notices: the first after `after_s`, each further one after twice as long."""
+
+    def __init__(
+        self,
+        gangs: Gangs,
+        record: Callable[[Event], None],
+        *,
+        after_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gangs = gangs
+        self._record = record
+        self._after_s = after_s
+        self._clock = clock
+        self._due: dict[str, tuple[float, float]] = {}  # gang -> time of its next Event, and the pause before that
+
+    def look(self) -> None:
+        """Tell every gang that is due; cheap for those that are complete."""
+        now = self._clock()
+        waiting = {owner: group for owner, group in self._groups() if group.problem and group.members}
+        for owner in self._due.keys() - waiting.keys():
+            del self._due[owner]
+        for owner, group in waiting.items():
+            due, pause_s = self._due.setdefault(owner, (now + self._after_s, self._after_s))
+            if now >= due:
+                self._due[owner] = now + 2 * pause_s, min(2 * pause_s, _LONGEST_S)
+                self._tell(group)
+
+    def _groups(self) -> Iterator[tuple[str, Group]]:
+        for owner in list(self._gangs.owners()):
+            group = self._gangs.group(owner)
+            if group is not None:
+                yield owner, group
+
+    def _tell(self, group: Group) -> None:
+        note = words(group)
+        pods = group.unseated[:_PODS]
+        owners = {pod.metadata.controller.uid: pod for pod in pods if pod.metadata.controller is not None}
+        for pod in list(owners.values())[:_OWNERS]:
+            owner = pod.metadata.controller
+            if owner is not None:
+                meta = ObjectMeta(name=owner.name, namespace=pod.metadata.namespace, uid=owner.uid)
+                self._warn(_kind(owner), meta, note)
+        for pod in pods:
+            self._warn(resources.POD, pod.metadata, note)
+
+    def _warn(self, kind: Resource[Any], meta: ObjectMeta, note: str) -> None:
+        self._record(Event(kind, meta, "Warning", INCOMPLETE, note, "Scheduling"))
+
+
+def words(group: Group) -> str:
+    """`gang trainer waits: 2 of 8 pods exist`."""
+    members = list(group.members.values())
+    if any(member.problem is not None or member.size is None for _, member in members):
+        return f"gang {group.key.title} waits: {group.problem}"
+    missing, there = dialects.missing(members), dialects.look(members).all.total()
+    if not missing:
+        return f"gang {group.key.title} waits: {group.problem}"
+    return f"gang {group.key.title} waits: {there} of {there + missing} pods exist; it holds no GPUs until all do"
+
+
+def _kind(owner: OwnerReference) -> Resource[Any]:
+    group, _, version = owner.apiVersion.rpartition("/")
+    return Resource(group, version, "", owner.kind, namespaced=True, type=dict[str, Any])

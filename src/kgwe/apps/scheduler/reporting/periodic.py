@@ -1,0 +1,78 @@
+"""What the leader does every few seconds, not at every event: notices on incomplete gangs, reports, histories."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler.reporting.gang_notices import GangNotices
+from kgwe.apps.scheduler.reporting.outcome_history import History
+from kgwe.apps.scheduler.reporting.status_reports import ConfigReport, DomainReports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kgwe.apps.scheduler.deps import Means
+
+log = structlog.get_logger(__name__)
+
+_EVERY_S: Final = 2.0
+
+
+class Chores:
+    """One term's."""
+
+    def __init__(self, means: Means, *others: Callable[[], Any]) -> None:
+        """`others`: called as often as its own."""
+        self._others = others
+        settings = means.settings
+        self.history = History(means.state)
+        self._notices = GangNotices(means.gangs, means.events.record, after_s=settings.gang_notice_seconds)
+        self._config = ConfigReport(means)
+        self._domains = DomainReports(means, self.history, pause_s=settings.domain_status_seconds)
+        self._history_s = settings.domain_status_seconds
+        self._history_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.history.restore()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        parts: tuple[Callable[[], Any], ...] = (
+            self._notices.look,
+            self._config.look,
+            self._apply_history,
+            self._domains.look,
+            *self._others,
+        )
+        while True:
+            for part in parts:
+                try:
+                    done = part()
+                    if inspect.isawaitable(done):
+                        await done
+                except errors.KgweError as exc:
+                    log.warning("chore_failed", chore=part.__qualname__, error=str(exc))
+                except Exception:  # one chore that breaks must not stop the others
+                    log.exception("chore_crashed", chore=part.__qualname__)
+            await asyncio.sleep(_EVERY_S)
+
+    def _apply_history(self) -> None:
+        """Seldom: every change of a node's score has the fleet put together again."""
+        now = time.monotonic()
+        if now >= self._history_at:
+            self._history_at = now + self._history_s
+            self.history.apply()

@@ -1,0 +1,50 @@
+"""What the reconciler remembers of a workload between two looks at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kgwe.placement.planning.planner import Ask
+
+# What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
+# "scheduled" before the pod runs.
+SETTLE_S: Final = 1.0
+
+
+@dataclass
+class Memory:
+    """What is worth remembering of one workload between calls; losing it in a crash does no harm."""
+
+    generation: int = 0
+    ask: Ask | None = None
+    asked: tuple[frozenset[str], bool, int] | None = None  # nodes left out of `ask`, whether it claims, its priority
+    limited_to: int | None = None  # the priority that its user was last told counts instead of the one asked for
+    planned_for: Ask | None = None  # what the planner was last asked
+    held_at: float | None = None  # since when it waits without room
+    told_at: float = 0.0  # when its waiting message was last written
+    warn_at: float = 0.0  # when the next Warning is due, while it waits without room
+    retry_at: float = 0.0  # not before this time
+    created_at: float | None = None  # when a Job was created that the watch has not shown yet
+    job_uid: str = ""
+    job_seen_at: float = 0.0
+    settle_s: float = SETTLE_S  # how long after that its status may wait for it to run
+    unplaced_at: float | None = None  # since when pods of the Job lack their places, for one reason
+    unplaced_for: str = ""  # that reason
+    suspended: bool = False  # its Job was suspended after it last ran
+    taken_back: str = ""  # uid of a Job that was deleted to plan anew
+    refusals: int = 0  # times a Job of it was taken back, one after another
+    avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
+
+    def note_unplaced(self, now: float, reason: str) -> None:
+        """Count the time from when this reason came up; none: all pods have their places.
+
+        The last pods of a large gang are created minutes after the first: a node that refuses one of them is given its
+        own time.
+        """
+        if not reason:
+            self.unplaced_at = None
+        elif self.unplaced_at is None or self.unplaced_for != reason:
+            self.unplaced_at = now
+        self.unplaced_for = reason

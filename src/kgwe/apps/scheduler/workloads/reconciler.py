@@ -1,0 +1,456 @@
+"""Bring one workload to where it should be, from whatever state it is found in.
+
+    (none) ──► Pending ──► Scheduled ──► Running ──► Succeeded
+                 ▲  │          │            │
+                 │  └► Scheduling (an error; tried again, then Failed)
+                 └─────────────┴────────────┴──────► Failed ──(spec edited)──► Pending
+
+Each call looks at the workload, what runs it and its pods as they are now and takes at most one step; any step
+may be the last before a crash, and the next call goes on from what the API shows. Child names are fixed,
+so creating twice is refused; deletion is looked at before everything else, so it works in every phase.
+
+Inference never succeeds: its Deployment runs until it is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler.workloads import placement_attempts
+from kgwe.apps.scheduler.workloads import workload_status as phases
+from kgwe.apps.scheduler.workloads.attempt import SETTLE_S, Memory
+from kgwe.apps.scheduler.workloads.placement_attempts import Attempts
+from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
+from kgwe.apps.scheduler.workloads.writer import Writer
+from kgwe.cluster.state import run_state
+from kgwe.cluster.workload import manifests, runs, scheduler_policy
+from kgwe.cluster.workload.plan_text import PlanTooLarge
+from kgwe.cluster.workload.workload import WARP, Workload
+from kgwe.kube.api import timestamp
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.model.units import backoff
+from kgwe.placement.planning.reasons import Reason, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.planning.planner import Planner
+    from kgwe.apps.scheduler.workloads.rejected_pods import Rejections
+    from kgwe.cluster.state.cluster_state import Key
+    from kgwe.cluster.state.run_state import Unplaced
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.kube.api import core
+    from kgwe.placement.planning.planner import Ask, Plan
+
+log = structlog.get_logger(__name__)
+
+Result = Literal["done", "waiting", "retry"]
+
+# Where many start at once each takes longer: "scheduled" is said later, too.
+_STARTS_PER_S = 50.0
+# Pods that a slow control plane creates and binds in a second: large work is given the time that takes.
+_PODS_PER_S = 20.0
+# A Job not seen this long after its creation is asked for again; until then asking would only be refused.
+_WATCH_LAG_S = 10.0
+# How often a run that was scaled up looks for room for the seats that it gave up before.
+_LACKING_S = 10.0
+# Nodes of a plan that a log line names.
+_LOGGED = 16
+
+
+class Reconciler:
+    """One leader's term of reconciling; everything it remembers dies with it."""
+
+    def __init__(
+        self,
+        means: Means,
+        planner: Planner,
+        *,
+        requeue: Callable[[Key, float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.planner = planner
+        self._client = means.client
+        self._write = Writer(means.client, means.events)
+        self._state = means.state
+        self._settings = means.settings
+        self._metrics = means.metrics
+        self._rng = means.rng
+        self._requeue = requeue
+        self._clock = clock
+        self._memory: dict[str, Memory] = {}
+        self._starting: set[str] = set()  # workloads with a place that do not run yet
+        self._attempts = Attempts(means.state)
+        self._waiting = WaitingNotices(
+            self._write, planner, interval_s=means.settings.message_interval_seconds, requeue=requeue
+        )
+        self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
+        #: why a workload that has its place is not whole
+        self.trouble: Callable[[str], phases.Trouble | None] = lambda _owner: None
+        self.rejections: Rejections
+        #: hears the nodes of work that completed
+        self.on_completed: Callable[[set[str]], None] = lambda _nodes: None
+
+    def gone(self, uid: str) -> None:
+        """The workload object no longer exists."""
+        self.planner.forget(uid)
+        self._memory.pop(uid, None)
+        self._starting.discard(uid)
+        self._attempts.forget(uid)
+        self._write.forget(uid)
+
+    def abandon(self, key: Key) -> None:
+        """The last call for this workload broke: hold nothing for it until it is tried again."""
+        workload = self._state.workloads.get(key)
+        if workload is not None:
+            self.planner.forget(workload.meta.uid)
+
+    async def report_error(self, key: Key, error: Exception) -> None:
+        """Looking at the workload failed with an error of ours: one that waits for a place says so."""
+        workload = self._state.workloads.get(key)
+        if workload is None or workload.finished or workload.meta.uid in self._state.runs:
+            return
+        message = f"an error of the scheduler ({type(error).__name__}: {str(error)[:200]}); it is tried again"
+        status = phases.pending(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
+        with contextlib.suppress(errors.KgweError):
+            await self._write.status(workload, status)
+
+    def renew_attempts(self) -> None:
+        """Workloads whose attempts are used up get new ones if nodes, network or settings have changed since."""
+        for uid in self._attempts.renew():
+            key, memory = self._state.keys.get(uid), self._memory.get(uid)
+            if key is not None and memory is not None:
+                memory.retry_at, memory.refusals = 0.0, 0
+                self._requeue(key, 0.0)
+
+    def is_echo(self, workload: Workload) -> bool:
+        """Whether this is what we wrote last, and whatever came since was looked at: then nothing is left to do."""
+        return self._write.is_echo(workload)
+
+    async def reconcile(self, key: Key) -> Result:
+        if (orphan := self._state.orphans.get(key)) is not None:
+            # The garbage collector would do it too, in its own time.
+            await self._write.delete(orphan)
+            self._state.orphans.pop(key, None)
+        workload = self._state.workloads.get(key)
+        if workload is None:
+            return "done"
+        if self._write.is_behind(workload):
+            self._requeue(key, _WATCH_LAG_S)
+            return "done"  # what the watch is about to show calls us again
+        uid = workload.meta.uid
+        self._starting.discard(uid)
+        if workload.meta.deletionTimestamp is not None:
+            return await self._end(workload)
+        if await self._write.remove_finalizer(workload):
+            return "done"  # the watch shows the workload without it, which calls us again
+        run = self._state.runs.get(uid)
+        if run is not None:
+            self.planner.confirm(uid)
+            return await self._follow(workload, run)
+        if workload.finished:
+            self.planner.forget(uid)
+            return "done"
+        return await self._seek(workload)
+
+    # --- waiting for a node -----------------------------------------------------------------------------
+
+    async def _seek(self, workload: Workload) -> Result:
+        memory = self._remember(workload)
+        self._warn_of_priority(workload, memory)
+        now = self._clock()
+        if now < memory.retry_at:
+            self._requeue(workload.key, memory.retry_at - now)
+            return "waiting"
+        try:
+            template, names = manifests.pod_template(workload, self._settings.default_image), self._state.reader.cards
+            ask = self._ask(workload, template, memory, now)
+            planned = self.planner.planned.get(workload.meta.uid)
+            body = manifests.build(workload, template, planned, f"{time.time_ns():x}", names) if planned else {}
+            if planned and self._state.signer is not None:
+                self._state.signer.sign_run(body, workload.meta.uid, planned.seats)
+        except PlanTooLarge as exc:
+            return await self._give_up(workload, "PlanTooLarge", f"{exc}; edit the workload to try again")
+        except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
+            # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
+            message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
+            return await self._give_up(workload, "InvalidPodTemplate", message)
+        if missing := scheduler_policy.lacks_class(workload, self._state.priority_classes):
+            # Its Job could create no pods. Nothing is held for it until the class is there, which calls us again.
+            self.planner.forget(workload.meta.uid)
+            refusal = Refusal(ask, Reason.NO_PRIORITY_CLASS, missing, possible=False)
+            await self._waiting.tell(workload, memory, refusal, now)
+            return "waiting"
+        if planned is not None and memory.planned_for == ask:
+            if memory.created_at is not None and now < memory.created_at + _WATCH_LAG_S:
+                self._requeue(workload.key, memory.created_at + _WATCH_LAG_S - now)
+                return "done"  # the watch is about to show the Job
+            return await self._start(workload, body, planned)
+        # Not decided yet, or decided for a spec that was edited since.
+        self.planner.forget_plan(workload.meta.uid)
+        memory.planned_for = ask
+        self.planner.want(ask)
+        held = self.planner.held.get(workload.meta.uid)
+        if held is not None:
+            await self._waiting.tell(workload, memory, held, now)
+        if memory.avoid:
+            self._requeue(workload.key, min(memory.avoid.values()) - now + SETTLE_S)
+        return "waiting"
+
+    def _ask(self, workload: Workload, template: dict[str, Any], memory: Memory, now: float) -> Ask:
+        """Worked out once per spec; nodes that refused are left out until their time is over."""
+        memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
+        asked = frozenset(memory.avoid), workload.claims, workload.priority
+        if memory.ask is None or memory.asked != asked:
+            memory.ask, memory.asked = manifests.ask(workload, template, asked[0]), asked
+        return memory.ask
+
+    # --- creating the Job -------------------------------------------------------------------------------
+
+    async def _start(self, workload: Workload, body: dict[str, Any], plan: Plan) -> Result:
+        resource, namespace = manifests.resource(workload), workload.meta.namespace
+        try:
+            for kind, companion in manifests.companions(workload, plan, self._state.reader.cards):
+                with contextlib.suppress(errors.AlreadyExists):
+                    await self._client.create(kind, companion, namespace)
+            await self._client.create(resource, body, namespace)
+        except errors.AlreadyExists as exc:
+            stored = await self._client.get(resource, body["metadata"]["name"], namespace)
+            managed = stored.metadata.labels.get(manifests.MANAGED_BY) == manifests.CONTROLLER_NAME
+            read = runs.of_deployment if workload.serves else runs.of_job
+            if managed and runs.belongs_to(read(stored), workload):
+                # Ours, from before a crash; the watch will show it, with the place it was given then.
+                return "done"
+            return await self._creation_failed(workload, errors.Permanent(f"{exc} and belongs to somebody else"))
+        except errors.Permanent as exc:
+            if "exceeded quota" in str(exc):
+                return await self._take_back(workload, "QuotaExceeded", str(exc))
+            return await self._creation_failed(workload, exc)
+        self._remember(workload).created_at = self._clock()
+        # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
+        self._metrics.scheduled.labels(workload.strategy).inc()
+        where = plan.nodes[0] if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
+        if workload.status.phase or workload.kind is WARP:
+            # The status says it too: an Event is for who has seen it wait, or knows the small kind by its Events.
+            note = f"placed on {where} by {workload.strategy}"
+            self._write.event(workload, "Normal", "Scheduled", note, action="Scheduling")
+        log.info(
+            "workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:_LOGGED], strategy=workload.strategy
+        )
+        return "done"
+
+    async def _creation_failed(self, workload: Workload, error: errors.Permanent) -> Result:
+        """An error, not a shortage: count it, wait longer each time, give up when the policy says so."""
+        self.planner.forget(workload.meta.uid)
+        self._metrics.failed.labels("job_creation_failed").inc()
+        attempt = phases.retries(workload)
+        if attempt >= workload.max_retries:
+            return await self._give_up(workload, "MaxRetriesExceeded", f"gave up after {attempt} retries: {error}")
+        delay_s = backoff.delay_s(workload.backoff_s, attempt, self._rng.random())
+        self._metrics.retries.inc()
+        self._remember(workload).retry_at = self._clock() + delay_s
+        self._requeue(workload.key, delay_s)
+        message = f"creating the Job failed, retry {attempt + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
+        await self._write.status(workload, phases.retrying(workload, attempt + 1, message, timestamp.seconds()))
+        self._write.event(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
+        return "retry"
+
+    # --- following the Job ------------------------------------------------------------------------------
+
+    async def _follow(self, workload: Workload, run: Run) -> Result:
+        memory = self._remember(workload)
+        now = self._clock()
+        if memory.job_uid != run.meta.uid:
+            memory.job_uid, memory.job_seen_at, memory.settle_s = run.meta.uid, now, SETTLE_S
+            memory.created_at = memory.unplaced_at = None
+        if memory.taken_back == run.meta.uid:
+            return "done"  # the watch will show that it is gone
+        memory.held_at, memory.told_at = None, 0.0
+        pods = self._state.pods_of(run)
+        if run.ended is not None:
+            return await self._finish(workload, run, run.ended)
+        if 0 < run.generation < workload.meta.generation and not run_state.is_bound(pods):
+            # Edited before anything of it ran: what was asked for last counts.
+            await self._write.delete(run)
+            memory.taken_back = run.meta.uid
+            return "done"
+        lacking = self._settle_seats(workload, run, pods)
+        if run_state.is_running(workload, run, pods):
+            memory.refusals, memory.unplaced_at, memory.suspended = 0, None, False
+            placed = self._placed(workload, run)
+            trouble = self.trouble(workload.meta.uid) or run_state.scaled(run, lacking)
+            await self._write.status(workload, phases.running(workload, placed, timestamp.seconds(), trouble))
+            self._warn_of_edit(workload, run)
+            return "done"
+        if run.suspended:
+            memory.unplaced_at, memory.suspended = None, True
+            status = phases.scheduled(workload, self._placed(workload, run), timestamp.seconds(), "it is suspended")
+            await self._write.status(workload, status)
+            return "done"
+        unfit = self.rejections.unfit(workload.meta.uid, run)
+        why = unfit or run_state.unplaced(self._state, workload, run, pods)
+        memory.note_unplaced(now, why.reason if why is not None else "")
+        return await self._wait_placed(workload, run, memory, why)
+
+    def _settle_seats(self, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> int:
+        """Make the seats of a run that has pods follow what it is scaled to; returns how many it lacks."""
+        if run.suspended or not (run.is_scaled_down or run_state.is_bound(pods)):
+            return 0
+        lacking = self._state.settle_seats(workload.meta.uid)
+        if lacking:
+            self._requeue(workload.key, _LACKING_S)
+        return lacking
+
+    def _placed(self, workload: Workload, run: Run) -> phases.Placement:
+        run = replace(run, seats=self._state.held_seats(run))
+        return phases.Placement(run, workload, self._state.reader.cards, self._state.pods_of(run))
+
+    def _warn_of_edit(self, workload: Workload, run: Run) -> None:
+        if workload.meta.generation > run.generation > 0:
+            note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
+            self._write.event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
+
+    def _warn_of_priority(self, workload: Workload, memory: Memory) -> None:
+        """Report a priority above the limit that got past admission, once per value that counts."""
+        note = scheduler_policy.priority_note(workload)
+        if note and memory.limited_to != workload.priority:
+            memory.limited_to = workload.priority
+            self._write.event(workload, "Warning", "PriorityLimited", note, action="Scheduling")
+
+    async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
+        if workload.status.phase == Phase.FAILED and run.generation < workload.meta.generation:
+            # Failed and edited since: clear the way for another try.
+            await self._write.delete(run)
+            return "done"
+        if ended.type == "Failed":
+            if self.excuse(workload, run):
+                return "retry"
+            if (why := await self._rejected(workload, run, ended)) is not None:
+                return await self._replace(workload, run, why)
+        status = phases.finished(workload, self._placed(workload, run), run, ended, timestamp.seconds())
+        if await self._write.status(workload, status):
+            if status.phase == Phase.FAILED:
+                self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
+            else:
+                self.on_completed({seat.node for seat in run.seats})
+            log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
+        return "done"
+
+    async def _rejected(self, workload: Workload, run: Run, ended: core.Condition) -> Unplaced | None:
+        """Why a Job that failed is a lost run and not failed work; its own failures have another reason."""
+        if workload.status.phase == Phase.FAILED or ended.reason != "BackoffLimitExceeded":
+            return None
+        return await self.rejections.ended(run)
+
+    async def _replace(self, workload: Workload, run: Run, why: Unplaced) -> Result:
+        """Delete the run and plan the workload again, without the nodes that did not take it."""
+        memory = self._remember(workload)
+        memory.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
+        await self._write.delete(run)
+        memory.taken_back = run.meta.uid
+        result = await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
+        if why.reason == run_state.PLACE_LOST and run_state.has_started(workload, run) and not memory.suspended:
+            # It ran, and lost its node to a drain: before all others of its priority, as after a failure. A run that
+            # was suspended gave its place away.
+            self.planner.remarks[workload.meta.uid] = (Reason.RECOVERING, why.message)
+        return result
+
+    async def _wait_placed(self, workload: Workload, run: Run, memory: Memory, why: Unplaced | None) -> Result:
+        """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
+        now = self._clock()
+        if run.meta.deletionTimestamp is not None:
+            return "done"
+        if why is not None and memory.unplaced_at is not None:
+            due = memory.unplaced_at + self._patience_s(why, run)
+            if now >= due:
+                return await self._replace(workload, run, why)
+            self._requeue(workload.key, due - now + 0.1)
+        since = memory.job_seen_at if memory.unplaced_at is None else max(memory.job_seen_at, memory.unplaced_at)
+        self._starting.add(workload.meta.uid)
+        memory.settle_s = max(memory.settle_s, len(self._starting) / _STARTS_PER_S)
+        if now - since < memory.settle_s:
+            self._requeue(workload.key, since + memory.settle_s - now)
+        elif workload.status.phase != Phase.RUNNING or why is not None:
+            placed, trouble = self._placed(workload, run), self.trouble(workload.meta.uid)
+            words = f"{placed.words}; {why.message}" if why is not None and why.is_certain else ""
+            status = phases.scheduled(workload, placed, timestamp.seconds(), words, trouble)
+            await self._write.status(workload, status)
+        if why is None:
+            self._warn_of_edit(workload, run)
+        return "done"
+
+    def _patience_s(self, why: Unplaced, run: Run) -> float:
+        if why.reason in (run_state.PLACE_LOST, run_state.POD_REJECTED):
+            return 0.0
+        if why.reason == run_state.NODE_REFUSED:
+            return scheduler_policy.plan_timeout_s(self._state.config, self._settings.placement_timeout_seconds)
+        return self._settings.unscheduled_timeout_seconds + run.pods / _PODS_PER_S
+
+    async def _take_back(self, workload: Workload, reason: str, message: str, *, at_once: bool = False) -> Result:
+        """Neither an error of the work nor a shortage of GPUs: hold nothing, pause, longer each time, try again.
+
+        `at_once`: the first time another node may do without a pause.
+        """
+        self.planner.forget(workload.meta.uid)
+        memory = self._remember(workload)
+        memory.refusals += 1
+        memory.ask = None
+        again_s = 0.0
+        if memory.refusals > 1 or not at_once:
+            again_s = backoff.delay_s(workload.backoff_s, memory.refusals - 1, self._rng.random())
+        self._write.event(workload, "Warning", reason, message, action="Scheduling")
+        log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
+        if limit := self._attempts.exhaust(workload.meta.uid, memory.refusals):
+            again_s = placement_attempts.PAUSE_S
+            message = (
+                f"{limit} attempts in a row failed, the last with {reason}: {message}; change its spec or the nodes"
+            )
+            reason, memory.refusals = placement_attempts.EXHAUSTED, 0
+        memory.retry_at = self._clock() + again_s
+        if again_s:
+            self._requeue(workload.key, again_s)
+            note = f"{message}; tried again in {again_s:.0f} s"
+            await self._write.status(workload, phases.pending(workload, reason, note, timestamp.seconds()))
+        return "retry"
+
+    # --- ending -----------------------------------------------------------------------------------------
+
+    async def _give_up(self, workload: Workload, reason: str, message: str) -> Result:
+        self.planner.forget(workload.meta.uid)
+        if await self._write.status(workload, phases.gave_up(workload, reason, message, timestamp.seconds())):
+            self._write.event(workload, "Warning", reason, message, action="Scheduling")
+            log.warning("workload_failed", workload=workload.meta.key, reason=reason, message=message)
+        return "done"
+
+    async def _end(self, workload: Workload) -> Result:
+        """The workload is being deleted: stop what runs it, whatever its phase."""
+        uid = workload.meta.uid
+        run = self._state.runs.get(uid)
+        try:
+            if run is not None:
+                await self._write.delete(run)
+            elif uid in self.planner.planned:
+                # Created a moment ago, perhaps: the watch has not shown it yet.
+                with contextlib.suppress(errors.NotFound):
+                    resource, name = manifests.resource(workload), manifests.job_name(workload)
+                    await self._client.delete(resource, name, workload.meta.namespace)
+        except errors.Permanent as exc:
+            # The owner reference has the garbage collector do it; the user's delete must not wait for us.
+            log.warning("run_not_deleted", workload=workload.meta.key, error=str(exc))
+        self.planner.forget(uid)
+        await self._write.remove_finalizer(workload)
+        return "done"
+
+    def _remember(self, workload: Workload) -> Memory:
+        """What is known of the workload; an edit of its spec starts afresh."""
+        memory = self._memory.get(workload.meta.uid)
+        if memory is None or memory.generation != workload.meta.generation:
+            memory = self._memory[workload.meta.uid] = Memory(generation=workload.meta.generation)
+        return memory

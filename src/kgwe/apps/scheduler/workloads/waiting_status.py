@@ -1,0 +1,84 @@
+"""What a workload without a place says: its status, and Events that grow rarer the longer it waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kgwe.apps.scheduler.workloads import workload_status as phases
+from kgwe.apps.scheduler.workloads.attempt import SETTLE_S
+from kgwe.cluster.workload.workload import status_patch
+from kgwe.kube.api import timestamp
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kgwe.apps.scheduler.planning.planner import Planner
+    from kgwe.apps.scheduler.workloads.attempt import Memory
+    from kgwe.apps.scheduler.workloads.writer import Writer
+    from kgwe.cluster.state.cluster_state import Key
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.placement.planning.planner import Refusal
+
+# Rewrites of waiting messages over all workloads together, per second, at most.
+_MESSAGES_PER_S: Final = 10.0
+
+
+class WaitingNotices:
+    """One term's messages about workloads that wait for room."""
+
+    def __init__(
+        self, write: Writer, planner: Planner, *, interval_s: float, requeue: Callable[[Key, float], None]
+    ) -> None:
+        self._write = write
+        self._planner = planner
+        self._interval_s = interval_s
+        self._requeue = requeue
+
+    async def tell(self, workload: Workload, memory: Memory, held: Refusal, now: float) -> None:
+        """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
+        if memory.held_at is None:
+            memory.held_at = now
+            memory.warn_at = now + self._pause_s
+        self._warn(workload, memory, held, now)
+        new = phases.waiting(workload, held, timestamp.seconds(), self._estimate(workload))
+        if status_patch(workload, new) is None:
+            return
+        told = workload.status.conditions[0] if workload.status.conditions else None
+        due = self._due(workload, memory, is_news=told is None or told.reason != held.reason)
+        if now < due:
+            self._requeue(workload.key, due - now)
+            return
+        memory.told_at = now
+        await self._write.status(workload, new)
+        self._requeue(workload.key, self._pause_s)
+        if told is None or told.reason != held.reason:
+            self._write.event(workload, "Normal", held.reason, held.message, action="Waiting")
+
+    @property
+    def _pause_s(self) -> float:
+        """Between two messages about the same workload: longer, the more work waits."""
+        return max(self._interval_s, len(self._planner.waiting) / _MESSAGES_PER_S)
+
+    def _due(self, workload: Workload, memory: Memory, *, is_news: bool) -> float:
+        """When the status may be written."""
+        status = workload.status
+        is_news |= status.phase != Phase.PENDING or status.observed_generation != workload.meta.generation
+        if not is_news:
+            return memory.told_at + self._pause_s
+        pace_s = len(self._planner.waiting) / _MESSAGES_PER_S if memory.told_at else 0.0
+        return max((memory.held_at or 0.0) + SETTLE_S, memory.told_at + pace_s)
+
+    def _warn(self, workload: Workload, memory: Memory, held: Refusal, now: float) -> None:
+        """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
+        time."""
+        if now >= memory.warn_at:
+            self._write.event(workload, "Warning", held.reason, held.message, action="Waiting")
+            memory.warn_at = now + 2 * max(now - (memory.held_at or now), self._pause_s)
+        self._requeue(workload.key, memory.warn_at - now)
+
+    def _estimate(self, workload: Workload) -> tuple[str, str] | None:
+        eta = self._planner.estimates.get(workload.meta.uid)
+        if eta is None or eta.p50_s is None or eta.p90_s is None:
+            return None
+        return timestamp.of(eta.p50_s), timestamp.of(eta.p90_s)

@@ -1,0 +1,192 @@
+"""What a workload's status says in each phase: the whole of it, conditions included, every time.
+
+A status is never patched together from what was there before: each phase states every field and every
+condition it has, and only times are carried over (a condition's since when, the run's start).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kgwe.cluster.workload import relocation
+from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.api.meta import Condition
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.snapshot import bits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api import core
+    from kgwe.kube.translate.nodes import Cards
+    from kgwe.placement.planning.planner import Refusal
+
+SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
+#: as on a Job: `kubectl wait --for=condition=Complete` ends when the work does
+COMPLETE, FAILED = "Complete", "Failed"
+#: it runs, or should, and is not whole: a node or GPU failed under it
+DEGRADED = "Degraded"
+# The CRD allows more; nobody reads more, and the API server's own messages can be very long.
+_MESSAGE_CHARS = 1024
+# Nodes and UUIDs that a status lists: an object has room for 1.5 MiB, and every write carries all of it.
+_MOST_LISTED = 512
+
+Verdict = tuple[bool, str, str]
+"""(status, reason, message) of one condition."""
+Trouble = tuple[str, str]
+"""(reason, message): why a workload that has its place is not whole."""
+
+
+def pending(workload: Workload, reason: str, message: str, now: str) -> Status:
+    """It waits: for room, or for something that only others can mend. Nothing of an earlier run is left."""
+    status = Status(phase=Phase.PENDING, message=_cut(message), retry_count=retries(workload))
+    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
+
+
+def waiting(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
+    """It waits for room: why, and what would start it now."""
+    status = pending(workload, held.reason, held.message, now)
+    words = held.certificate.words() if held.certificate else ""
+    return replace(status, certificate=_cut(words), estimate=estimate)
+
+
+def retrying(workload: Workload, attempt: int, message: str, now: str) -> Status:
+    """An error is being retried; `attempt` counts from 1."""
+    status = Status(phase=Phase.SCHEDULING, message=_cut(message), retry_count=attempt)
+    verdict = (False, "JobCreationFailed", message)
+    return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
+
+
+def gave_up(workload: Workload, reason: str, message: str, now: str) -> Status:
+    """Failed without ever having had a Job."""
+    status = Status(phase=Phase.FAILED, message=_cut(message), retry_count=retries(workload), completion_time=now)
+    verdict = (False, reason, message)
+    verdicts = {SCHEDULED: verdict, SUCCEEDED: verdict, FAILED: (True, reason, message)}
+    return _conditioned(workload, status, workload.meta.generation, now, verdicts)
+
+
+def scheduled(
+    workload: Workload, placed: Placement, now: str, message: str = "", trouble: Trouble | None = None
+) -> Status:
+    verdicts = _troubled(trouble)
+    return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts=verdicts)
+
+
+def running(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
+    """It runs, as a whole or (`trouble`) with a part of it lost."""
+    message = f"running on {placed.where}" + (f"; {trouble[1]}" if trouble else "")
+    verdicts = {RUNNING: (True, "PodRunning", message), **_troubled(trouble)}
+    status = _with_job(workload, placed, now, phase=Phase.RUNNING, message=message, verdicts=verdicts)
+    return replace(status, start_time=workload.status.start_time or now)
+
+
+def finished(workload: Workload, placed: Placement, run: Run, ended: core.Condition, now: str) -> Status:
+    success = ended.type == "Complete"
+    message = "completed" if success else (ended.message or ended.reason or "the Job failed")
+    reason = ended.reason or ended.type
+    verdicts = {
+        RUNNING: (False, reason, message),
+        SUCCEEDED: (success, reason, message),
+        COMPLETE if success else FAILED: (True, reason, message),
+    }
+    phase = Phase.SUCCEEDED if success else Phase.FAILED
+    status = _with_job(workload, placed, now, phase=phase, message=message, verdicts=verdicts)
+    return replace(
+        status,
+        start_time=workload.status.start_time or run.start_time,
+        completion_time=run.completion_time or ended.lastTransitionTime or now,
+    )
+
+
+class Placement:
+    """Where a workload was put and why, as its run tells."""
+
+    def __init__(
+        self, run: Run, workload: Workload, cards: Callable[[str], Cards], pods: Mapping[str, core.Pod] | None = None
+    ) -> None:
+        """`pods`: those of the run that are there."""
+        self.node = run.node
+        self.job_name = run.meta.name
+        self.generation = run.generation
+        self.placed = _placed(run, workload.status.placed, cards)
+        self.where = run.node if self.placed.node_count == 1 else f"{self.placed.node_count} nodes"
+        self.nodes = f"{run.node} +{self.placed.node_count - 1}" if self.placed.node_count > 1 else run.node
+        self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy}"
+        if note := run.meta.annotations.get(relocation.NOTE_ANNOTATION):
+            running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
+            self.reason = "Recovered" if running >= run.pods else "Recovering"
+            self.words = _cut(note)
+
+
+def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Placed:
+    placements: list[tuple[str, int, tuple[str, ...]]] = []
+    slices: list[tuple[str, str, str]] = []
+    left = _MOST_LISTED
+    by_node = itertools.groupby(run.seats, key=lambda seat: seat.node)
+    for node, here in itertools.islice(by_node, _MOST_LISTED):
+        known, seats = cards(node), list(here)
+        mine = [known.uuids[card] for seat in seats for card in bits(seat.cards) if card in known.uuids][:left]
+        left -= len(mine)
+        slices += [known.slices[each] for seat in seats for each in seat.slices if each in known.slices]
+        placements.append((node, len(seats), tuple(mine)))
+    why = run.details
+    if why is None and told is not None and [each[:2] for each in told.placements] == [each[:2] for each in placements]:
+        why = told.details  # somebody took them off the run
+    return Placed(
+        tuple(placements),
+        why or NO_DETAILS,
+        tuple(slices),
+        node_count=len({seat.node for seat in run.seats}),
+        gpu_count=len(run.seats) * run.wanted.get(amounts.GPU, 0),
+    )
+
+
+def retries(workload: Workload) -> int:
+    """Errors so far; an edited spec starts from none."""
+    return workload.status.retry_count if workload.status.observed_generation == workload.meta.generation else 0
+
+
+def _with_job(
+    workload: Workload, placed: Placement, now: str, *, phase: Phase, message: str, verdicts: dict[str, Verdict]
+) -> Status:
+    old = workload.status
+    same_run = old.job_name == placed.job_name and old.observed_generation == placed.generation
+    status = Status(
+        phase=phase,
+        message=_cut(message),
+        node=placed.node,
+        nodes=placed.nodes,
+        job_name=placed.job_name,
+        retry_count=old.retry_count if same_run else 0,
+        last_schedule_time=(old.last_schedule_time if same_run else None) or now,
+        start_time=old.start_time if same_run else None,
+        placed=placed.placed,
+    )
+    return _conditioned(
+        workload, status, placed.generation, now, {SCHEDULED: (True, placed.reason, placed.words), **verdicts}
+    )
+
+
+def _conditioned(workload: Workload, status: Status, generation: int, now: str, verdicts: dict[str, Verdict]) -> Status:
+    """Exactly these conditions; a condition's time moves only when its status does."""
+    before = {condition.type: condition for condition in workload.status.conditions}
+    conditions = []
+    for type_, (is_so, reason, message) in verdicts.items():
+        value = "True" if is_so else "False"
+        old = before.get(type_)
+        since = old.lastTransitionTime if old is not None and old.status == value else now
+        conditions.append(Condition(type_, value, reason, _cut(message), since, generation))
+    return replace(status, gpus=workload.gpus, observed_generation=generation, conditions=tuple(conditions))
+
+
+def _troubled(trouble: Trouble | None) -> dict[str, Verdict]:
+    return {} if trouble is None else {DEGRADED: (True, *trouble)}
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE_CHARS else message[: _MESSAGE_CHARS - 1] + "…"

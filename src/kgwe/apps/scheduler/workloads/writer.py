@@ -1,0 +1,80 @@
+"""What the reconciler writes about a workload: its status and Events; it also deletes what runs it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Literal
+
+from kgwe import errors
+from kgwe.cluster.workload.workload import Workload, status_patch
+from kgwe.kube.client.events import Event
+
+if TYPE_CHECKING:
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Status
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.kube.client.events import EventRecorder
+
+
+class Writer:
+    """Every write carries the version it was decided on: a stale view is refused by the API server."""
+
+    def __init__(self, client: KubeClient, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+        self._overwritten: dict[str, str] = {}  # uid -> version that our last write replaced
+        self._expected: dict[str, str] = {}  # uid -> version that our last write made, if nothing else waits for it
+
+    def is_behind(self, workload: Workload) -> bool:
+        """Whether the watch has yet to show what we wrote last: writing again now would only be refused."""
+        uid = workload.meta.uid
+        # Whoever asks has come for something: if it is turned away, what the watch shows then is news to it.
+        self._expected.pop(uid, None)
+        if self._overwritten.get(uid) == workload.meta.resourceVersion:
+            return True
+        self._overwritten.pop(uid, None)
+        return False
+
+    def is_echo(self, workload: Workload) -> bool:
+        """Whether the watch shows what we wrote last, and nobody was turned away since."""
+        return self._expected.pop(workload.meta.uid, "") == workload.meta.resourceVersion
+
+    def forget(self, uid: str) -> None:
+        self._overwritten.pop(uid, None)
+        self._expected.pop(uid, None)
+
+    async def status(self, workload: Workload, new: Status) -> bool:
+        """One write, and only when something changed; returns whether it did."""
+        patch = status_patch(workload, new)
+        if patch is None:
+            return False
+        patch["metadata"] = {"resourceVersion": workload.meta.resourceVersion}
+        stored = await self._client.patch(
+            workload.kind.resource, workload.meta.name, patch, workload.meta.namespace, subresource="status"
+        )
+        if stored.metadata.resourceVersion != workload.meta.resourceVersion:
+            self._overwritten[workload.meta.uid] = workload.meta.resourceVersion
+            self._expected[workload.meta.uid] = stored.metadata.resourceVersion
+        return True
+
+    async def remove_finalizer(self, workload: Workload) -> bool:
+        """Remove the finalizer of an earlier release; returns whether the workload had it."""
+        if workload.kind.finalizer not in workload.meta.finalizers:
+            return False
+        kept = [name for name in workload.meta.finalizers if name != workload.kind.finalizer]
+        body = {"metadata": {"resourceVersion": workload.meta.resourceVersion, "finalizers": kept}}
+        with contextlib.suppress(errors.NotFound):
+            await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
+        return True
+
+    async def delete(self, run: Run) -> None:
+        if run.meta.deletionTimestamp is not None:
+            return
+        # Gone already, or a namesake that is not the one meant.
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
+
+    def event(
+        self, workload: Workload, type_: Literal["Normal", "Warning"], reason: str, note: str, *, action: str
+    ) -> None:
+        self._events.record(Event(workload.kind.resource, workload.meta, type_, reason, note, action))

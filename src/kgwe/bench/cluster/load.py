@@ -1,0 +1,164 @@
+"""The work a cluster benchmark submits: the same pod bare, with its gang written on it, as a Job, and as a GPUWorkload.
+
+Every phase submits through the same client with the same number of requests in flight, as fast as the API server
+takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from kgwe.bench.cluster.scenarios import Phase, Scenario
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.dialects.membership import PLAN_GATE
+from kgwe.model.units import amounts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+
+    from kgwe.bench.cluster.scenarios import Gang, Piece, Standing
+    from kgwe.kube.api.resources import Resource
+    from kgwe.kube.client.client import KubeClient
+
+Kind = Literal["kgwe", "warp"]
+T = TypeVar("T")
+
+IN_FLIGHT = 16
+# No kube-scheduler answers to this name, so the null binder has these pods to itself.
+NULL_SCHEDULER = "kgwe-bench-null"
+_IMAGE = "registry.k8s.io/pause:3.10"
+# The pods run on, so that nothing completes (and frees its GPU) while the rest is still being placed.
+RUNS_ON = {"kgwe.nvidia.io/simulated-duration": "1h"}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How the pieces of a scenario are written in one phase."""
+
+    scenario: Scenario
+    phase: Phase
+    # Of GPUWorkloads.
+    kind: Kind = "kgwe"
+    strategy: str = "leastLoaded"
+
+    @property
+    def resource(self) -> Resource[Any]:
+        if self.scenario is not Scenario.WORKLOADS or self.phase is Phase.NULL:
+            return resources.POD
+        if self.phase is Phase.KUBE_SCHEDULER:
+            return resources.JOB
+        return resources.GPU_WORKLOAD if self.kind == "kgwe" else resources.WARP_GPU_WORKLOAD
+
+    def body(self, piece: Piece) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": piece.name}
+        if self.resource is resources.POD:
+            metadata["annotations"] = RUNS_ON | self._membership(piece)
+        named = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
+        return {**named, "metadata": metadata, "spec": self._spec(piece)}
+
+    def _membership(self, piece: Piece) -> dict[str, str]:
+        return membership(piece.gang) if piece.gang and self.phase is Phase.KGWE else {}
+
+    def _spec(self, piece: Piece) -> dict[str, Any]:
+        if self.resource is resources.POD:
+            return self._pod_spec(piece)
+        if self.resource is resources.JOB:
+            template = {"metadata": {"annotations": RUNS_ON}, "spec": pod_spec(piece.gpus)}
+            return {"backoffLimit": 0, "template": template}
+        if self.resource is resources.WARP_GPU_WORKLOAD:
+            return {"modelName": "bench", "gpuCount": piece.gpus, "schedulingStrategy": self.strategy}
+        return {
+            "gpuRequirements": {"count": piece.gpus},
+            "workloadType": "Training",
+            "schedulingStrategy": self.strategy,
+            "podTemplate": {"metadata": {"annotations": RUNS_ON}, "spec": pod_spec(piece.gpus)},
+        }
+
+    def _pod_spec(self, piece: Piece) -> dict[str, Any]:
+        if self.phase is Phase.NULL:
+            return pod_spec(piece.gpus, schedulerName=NULL_SCHEDULER)
+        waits = piece.gang is not None or self.scenario is Scenario.QUEUED
+        gated = self.phase in {Phase.KGWE, Phase.GATE} and waits
+        return pod_spec(piece.gpus, **({"schedulingGates": [{"name": PLAN_GATE}]} if gated else {}))
+
+
+def membership(gang: Gang) -> dict[str, str]:
+    """The annotations of a member."""
+    said = {
+        "gang": gang.name,
+        "gang-size": str(gang.pods),
+        "topology-required": gang.required,
+        "topology-preferred": gang.preferred,
+    }
+    return {f"kgwe.nvidia.io/{name}": value for name, value in said.items() if value}
+
+
+def pod_spec(gpus: int, **more: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "main", "image": _IMAGE}
+    if gpus:
+        container["resources"] = {"limits": {amounts.GPU: str(gpus)}}
+    return {"containers": [container], "restartPolicy": "Never", **more}
+
+
+# --- submitting -----------------------------------------------------------------------------------------
+
+
+async def submit(
+    client: KubeClient, load: Load, pieces: Iterable[Piece], namespace: str, targets: Mapping[str, str]
+) -> None:
+    """Create them all; in the null phase each is bound at once to its target, in the gate phase pinned to it."""
+
+    async def one(piece: Piece) -> None:
+        await client.create(load.resource, load.body(piece), namespace)
+        if load.phase is Phase.NULL and piece.name in targets:
+            await bind(client, piece.name, namespace, targets[piece.name])
+        elif load.phase is Phase.GATE:
+            await open_gate(client, piece.name, namespace, targets[piece.name])
+
+    # Creating does not wait for what follows it.
+    await spread(pieces, one, IN_FLIGHT if load.phase is not Phase.GATE else 2 * IN_FLIGHT)
+
+
+async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"metadata": {"name": pod}, "target": target}
+    await client.create(resources.BINDING, body, namespace, name=pod, subresource="binding")
+
+
+async def open_gate(client: KubeClient, pod: str, namespace: str, node: str) -> None:
+    """Pin a pod and take its gate away, in one write."""
+    spec: dict[str, Any] = {"schedulingGates": []}
+    placement_annotations.pin(spec, node)
+    await client.patch(resources.POD, pod, {"spec": spec}, namespace)
+
+
+async def stand(client: KubeClient, pods: Iterable[Standing], namespace: str, progress: Callable[[int], None]) -> None:
+    """Create pods that are bound from birth: no scheduler sees them come."""
+    done = 0
+
+    async def one(numbered: tuple[int, Standing]) -> None:
+        nonlocal done
+        number, pod = numbered
+        metadata = {"name": f"standing-{number:06d}", "annotations": RUNS_ON}
+        body = {"metadata": metadata, "spec": pod_spec(pod.gpus, nodeName=pod.node)}
+        await client.create(resources.POD, body, namespace)
+        done += 1
+        progress(done)
+
+    await spread(enumerate(pods), one)
+
+
+async def spread(items: Iterable[T], act: Callable[[T], Awaitable[Any]], in_flight: int = IN_FLIGHT) -> None:
+    """Act on every item, so many at a time; the first error ends it."""
+    queue: Iterator[T] = iter(items)
+
+    async def work() -> None:
+        for item in queue:
+            await act(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(work())

@@ -1,0 +1,95 @@
+"""The nodes a cluster benchmark fills: plain ones in leaves and spines, or those of a fleet model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kgwe.bench.cluster.load import spread
+from kgwe.kube.api import resources
+from kgwe.local.fleet import apply, models
+from kgwe.model.simfleet import inventory
+from kgwe.model.units import amounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.client.client import KubeClient
+
+
+LEAF_LABEL = "fabric.topograph.run/tier-0"
+_SPINE_LABEL = "fabric.topograph.run/tier-1"
+_LEAVES_PER_SPINE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSet:
+    count: int
+    gpus_per_node: int = 8
+    # Nodes per leaf.
+    leaf: int = 16
+    # A fleet model by name or path instead: its nodes come with labels of their own and a GPUNode each.
+    model: str | None = None
+
+    def gpus(self) -> list[int]:
+        """How many GPUs each node will offer."""
+        if self.model is None:
+            return [self.gpus_per_node] * self.count
+        nodes = inventory.expand(models.load(self.model), self.count)
+        return [int(node.allocatable().get(amounts.GPU, 0)) for node in nodes]
+
+    async def create(self, client: KubeClient, progress: Callable[[int, int], None]) -> None:
+        """Create them all; `progress(done, total)` is told now and then. They need not be ready afterwards."""
+        if self.model is not None:
+            await apply.apply_fleet(client, models.load(self.model), self.count, wait=False, progress=progress)
+        else:
+            await spread(range(self.count), lambda index: self._create_plain(client, index))
+            progress(self.count, self.count)
+
+    async def _create_plain(self, client: KubeClient, index: int) -> None:
+        name = f"node-{index:05d}"
+        room = {"cpu": "128", "memory": "2048Gi", "pods": "110", amounts.GPU: str(self.gpus_per_node)}
+        leaf = index // self.leaf
+        labels = {
+            "kubernetes.io/hostname": name,
+            "type": "kwok",
+            # So that they can be broken.
+            inventory.FLEET_LABEL: "bench",
+            LEAF_LABEL: f"leaf-{leaf:04d}",
+            _SPINE_LABEL: f"spine-{leaf // _LEAVES_PER_SPINE:04d}",
+        }
+        meta = {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": labels}
+        status = {"capacity": room, "allocatable": room}
+        await client.create(resources.NODE, {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status})
+
+
+def offered(node: core.Node) -> int:
+    """GPUs that pods can be given on a node."""
+    return int(node.status.allocatable.get(amounts.GPU, "0"))
+
+
+def leaf_of(node: core.Node) -> str:
+    """Nodes that say nothing are a leaf each."""
+    return node.metadata.labels.get(LEAF_LABEL, node.metadata.name)
+
+
+def slots(gpus: Iterable[int], per_pod: int) -> int:
+    """How many pods of one size fit on nodes with so many GPUs."""
+    return sum(each // per_pod for each in gpus)
+
+
+def round_robin(gpus: Mapping[str, int], wanted: Iterable[int]) -> list[str | None]:
+    """A node for each pod that wants so many GPUs: the next one that has room, round after round; None for nobody."""
+    free = dict(gpus)
+    names = list(free)
+    chosen: list[str | None] = []
+    turn = 0
+    for count in wanted:
+        order = (names[(turn + step) % len(names)] for step in range(len(names)))
+        node = next((name for name in order if free[name] >= count), None)
+        chosen.append(node)
+        if node is not None:
+            free[node] -= count
+            turn = names.index(node) + 1
+    return chosen

@@ -1,0 +1,133 @@
+"""The scheduler starts from nothing beside thousands of running pods: how long until its first decision?
+
+    prepare, running pods → stop it → a gang waits → [ start it ... first decision ] → the gang goes, again
+
+The gang is complete before the start, so that nothing but the start is waited for. KGWE's decision is the seat it
+writes on the first pod; kube-scheduler's is its first binding; the null binder reads every node and every pod, as
+anybody must who decides, and binds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from kgwe.bench.cluster import bed, load, scenarios, scheduler
+from kgwe.bench.cluster.audit import SEATING, AuditTail
+from kgwe.bench.cluster.phase import PhaseResult
+from kgwe.bench.cluster.scenarios import Phase
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.cluster import components
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.bench.cluster.audit import Entry
+    from kgwe.bench.cluster.bed import Bed
+    from kgwe.bench.cluster.nodes import NodeSet
+    from kgwe.bench.cluster.scenarios import Piece, Size
+
+_POLL_S = 0.02
+
+
+class Restart:
+    """One phase on one cluster."""
+
+    def __init__(self, ground: Bed, size: Size) -> None:
+        self._bed = ground
+        self._pieces = scenarios.pieces(ground.load.scenario, size)
+        self._size = size
+
+    async def run(self, nodes: NodeSet, *, starts: int, seed: int) -> PhaseResult:
+        began = time.monotonic()
+        ground = self._bed
+        await ground.prepare(nodes, self._size, seed)
+        _, settled = await ground.settle()
+        load_1m, cpu_before = round(os.getloadavg()[0], 2), ground.cpu_s()
+        decisions, binds = [], []
+        for number in range(starts):
+            ground.step.update(f"start {number + 1} of {starts}")
+            decided, bound = await self._start_once()
+            decisions.append(decided)
+            binds.append(bound)
+        cpu = bed.grown(cpu_before, ground.cpu_s())
+        return PhaseResult(
+            first_decision_s=round(statistics.median(decisions), 3),
+            first_bind_s=round(statistics.median(binds), 3),
+            starts_s=[round(each, 3) for each in decisions],
+            settled=settled,
+            wall_s=round(time.monotonic() - began, 1),
+            load_1m=load_1m,
+            cpu_s=cpu,
+            rss_mb=ground.rss_mb(),
+            rss_peak_mb=ground.rss_peak_mb(),
+        )
+
+    async def _start_once(self) -> tuple[float, float]:
+        """Seconds from the start to the first decision, and to the first binding."""
+        ground = self._bed
+        phase = ground.load.phase
+        self._stop()
+        await load.submit(ground.client, ground.load, self._pieces, bed.NAMESPACE, {})
+        seats = AuditTail(ground.cluster.audit_log, bed.NAMESPACE, *SEATING)
+        binds = AuditTail(ground.cluster.audit_log, bed.NAMESPACE)
+        seats.read(), binds.read()
+        started = dt.datetime.now(dt.UTC)
+        launching = asyncio.create_task(self._launch())
+        first_seat = None if phase is not Phase.KGWE else await self._first(seats, _is_seat)
+        first_bind = await self._first(binds, lambda entry: entry.is_binding)
+        await launching
+        await self._all_bound()
+        await ground.clear(bed.NAMESPACE)
+        seconds = [(entry.answered - started).total_seconds() for entry in (first_seat or first_bind, first_bind)]
+        return seconds[0], seconds[1]
+
+    def _stop(self) -> None:
+        if self._bed.load.phase is Phase.KGWE:
+            self._bed.stop_kgwe()
+        elif self._bed.load.phase is Phase.KUBE_SCHEDULER:
+            self._bed.cluster.kill(components.SCHEDULER)
+
+    async def _launch(self) -> None:
+        ground = self._bed
+        if ground.load.phase is Phase.KGWE:
+            await asyncio.to_thread(ground.launch_kgwe)
+        elif ground.load.phase is Phase.KUBE_SCHEDULER:
+            await asyncio.to_thread(ground.cluster.restart, components.SCHEDULER)
+        else:
+            await bind_after_reading(ground, self._pieces)
+
+    async def _first(self, tail: AuditTail, wanted: Callable[[Entry], bool]) -> Entry:
+        found: list[Entry] = []
+
+        async def seen() -> bool:
+            found.extend(entry for entry in tail.read() if entry.succeeded and wanted(entry))
+            return bool(found)
+
+        await self._bed.until("the first decision", seen, poll_s=_POLL_S)
+        return found[0]
+
+    async def _all_bound(self) -> None:
+        async def bound() -> bool:
+            pods = await self._bed.client.list(resources.POD, bed.NAMESPACE)
+            return all(pod.spec.nodeName for pod in pods)
+
+        await self._bed.until("the gang to be bound", bound)
+
+
+def _is_seat(entry: Entry) -> bool:
+    return entry.object.resource == "pods" and not entry.object.subresource and entry.user.username == scheduler.USER
+
+
+async def bind_after_reading(ground: Bed, pieces: Sequence[Piece]) -> None:
+    """The least anybody does: connect, read all nodes and pods, bind."""
+    async with KubeClient.connect(ground.cluster.kubeconfig, field_manager="kgwe-bench") as client:
+        nodes = await client.list(resources.NODE)
+        await client.list(resources.POD)
+        for piece, node in zip(pieces, nodes, strict=False):
+            await load.bind(client, piece.name, bed.NAMESPACE, node.metadata.name)

@@ -1,0 +1,86 @@
+"""The scheduler under test: a process of its own, with the rights of its own service account and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgwe import errors
+from kgwe.kube.client import manifests
+from kgwe.kube.crd import definitions
+from kgwe.local.cluster import cluster_record, extender
+from kgwe.local.cluster.cluster import LocalCluster, service_account_kubeconfig
+from kgwe.local.host import assets, paths, ports
+
+if TYPE_CHECKING:
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.local.host.processes import ProcessRecord
+
+NAME = "kgwe-scheduler"
+_NAMESPACE = "kgwe-system"
+USER = f"system:serviceaccount:{_NAMESPACE}:{NAME}"
+# As where it is installed: compiled once, not at every start.
+_COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
+
+
+def free_port(cluster: str) -> int:
+    """For the extender of that cluster: kube-scheduler is told of it before anybody listens there."""
+    return ports.allocate(["extender"], avoid=cluster_record.ports_of_others(cluster, None))["extender"]
+
+
+def configuration(cluster: str, port: int) -> str:
+    """Of the kube-scheduler of a cluster that may not run yet: it asks KGWE on that port."""
+    return extender.configuration(LocalCluster(cluster), port)
+
+
+async def install(client: KubeClient) -> None:
+    """The kinds and the rights."""
+    await definitions.install(client)
+    await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
+
+
+def start(
+    cluster: LocalCluster,
+    port: int,
+    *,
+    profile: Path | None = None,
+    name: str = NAME,
+    probe_port: int = 0,
+    tls: bool = True,
+) -> ProcessRecord:
+    """Start it beside the cluster, whose end will be its own; the extender listens on `port` once it acts. `tls`:
+    whether kube-scheduler shows a certificate there."""
+    kubeconfig = service_account_kubeconfig(cluster, _NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
+    addresses = {"--metrics-bind-address": probe_port, "--extender-bind-address": port}
+    flags = [word for flag, each in addresses.items() for word in (flag, f"{ports.LOOPBACK}:{each}")]
+    profiler = () if profile is None else ("-m", "cProfile", "-o", str(profile.resolve()))
+    argv = [sys.executable, *profiler, "-m", "kgwe.cli", "scheduler", *flags]
+    certificates = extender.environment(cluster) if tls else {}
+    return cluster.start_sidecar(name, argv, env={"KUBECONFIG": str(kubeconfig), **certificates, **_COMPILED})
+
+
+async def listens(port: int) -> bool:
+    """Whether it leads: only the one that acts listens."""
+    try:
+        _, writer = await asyncio.open_connection(ports.LOOPBACK, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def memory_mb(pid: int, field: str) -> float:
+    """`VmRSS` (now) or `VmHWM` (the most so far) of a process."""
+    try:
+        text = Path("/proc", str(pid), "status").read_text()
+    except OSError as exc:
+        raise errors.NotFound(f"process {pid} is gone") from exc
+    for line in text.splitlines():
+        if line.startswith(f"{field}:"):
+            return round(int(line.split()[1]) * 1024 / 1e6, 1)
+    raise errors.NotFound(f"process {pid} is ending")

@@ -1,0 +1,79 @@
+"""When somebody says that work does not fit: the first Warning written as an Event about anything in a namespace.
+
+Events are what people see (`kubectl describe`, `kubectl events`), and the audit log leaves them out: they are watched.
+The API server and this process read the same clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from kgwe.kube.api import resources
+
+if TYPE_CHECKING:
+    from kgwe.kube.client.client import KubeClient
+
+# The watch is silent until there is something to say.
+_SILENCE_S = 3600.0
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str = ""
+    note: str = ""
+    reportingController: str = ""  # noqa: N815 -- the API's name
+
+
+class _Change(msgspec.Struct, frozen=True):
+    type: str = ""
+    object: _Event = _Event()
+
+
+class Verdict:
+    """Watches while the context is open."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._client = client
+        self._path = resources.EVENT.path(namespace=namespace)
+        self._task: asyncio.Task[None] | None = None
+        self.at: dt.datetime | None = None
+        self.words = ""
+
+    async def __aenter__(self) -> Self:
+        connected = asyncio.Event()
+        self._task = asyncio.create_task(self._watch(connected))
+        await asyncio.wait_for(connected.wait(), 30.0)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self, connected: asyncio.Event) -> None:
+        decoder = msgspec.json.Decoder(_Change)
+        rest = b""
+        async with self._client.stream(self._path, params={"watch": "1"}, read_timeout_s=_SILENCE_S) as response:
+            connected.set()
+            async for piece in response.aiter_bytes():
+                now = dt.datetime.now(dt.UTC)
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    self._hear(decoder.decode(line), now)
+
+    def _hear(self, change: _Change, now: dt.datetime) -> None:
+        if self.at is None and change.object.type == "Warning":
+            self.at = now
+            self.words = f"{change.object.reportingController}: {change.object.note}"
+
+    async def spoken(self) -> bool:
+        if self._task is not None and self._task.done():
+            self._task.result()  # the watch broke: say so instead of waiting on
+        return self.at is not None
+
+    def seconds_after(self, moment: dt.datetime) -> float:
+        """0 when it was said before: whoever does not know of the gang need not wait for its last pod."""
+        return max(0.0, (self.at - moment).total_seconds()) if self.at else 0.0

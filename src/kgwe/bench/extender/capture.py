@@ -1,0 +1,73 @@
+"""What kube-scheduler really sends to an extender: a server that takes every call down and lets nothing be bound.
+
+It offers every node back, so that kube-scheduler goes on to ask for scores, and refuses to bind, so that the pods stay
+as they are for whoever is measured with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import yaml
+
+from kgwe.kube.translate import extender_wire, scheduler_config
+from kgwe.telemetry.http import JSON, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgwe.telemetry.http import Request
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+class _Call(msgspec.Struct, frozen=True):
+    Pod: _Pod
+    NodeNames: msgspec.Raw
+
+
+class Payload(msgspec.Struct, frozen=True):
+    """Both calls about one pod, as they came."""
+
+    filter: bytes
+    prioritize: bytes
+
+
+class Recorder:
+    """The application."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, dict[str, bytes]] = {"/filter": {}, "/prioritize": {}}
+        self._decoder = msgspec.json.Decoder(_Call)
+
+    def __call__(self, request: Request) -> Reply:
+        return Reply(200, self._answer(request.path, request.body), JSON)
+
+    def _answer(self, path: str, body: bytes) -> bytes:
+        calls = self._calls.get(path)
+        if calls is None:
+            return extender_wire.bound("nothing is bound while calls are captured")
+        call = self._decoder.decode(body)
+        calls[call.Pod.metadata.name] = body
+        return b"[]" if path == "/prioritize" else b'{"NodeNames":' + bytes(call.NodeNames) + b"}"
+
+    def payloads(self) -> Iterator[Payload]:
+        """Of every pod that was asked about twice over."""
+        for pod, filtering in sorted(self._calls["/filter"].items()):
+            if pod in self._calls["/prioritize"]:
+                yield Payload(filtering, self._calls["/prioritize"][pod])
+
+
+def configuration(url: str, percentage: int, tls: scheduler_config.ClientFiles | None = None) -> str:
+    """kube-scheduler asks at `url` about every GPU pod, with that share of all nodes (0: as many as it likes)."""
+    document = scheduler_config.document(url, binds=True, tls=tls)
+    if percentage:
+        document["percentageOfNodesToScore"] = percentage
+    return yaml.safe_dump(document, sort_keys=False)

@@ -1,0 +1,51 @@
+"""The extender's server without the extender: reads every call as the real one does, and decides nothing.
+
+python -m kgwe.bench.extender.echo PORT [CERTIFICATES]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from kgwe.apps.scheduler.extender.http import ExtenderApp
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.bench.loop import loop_factory
+from kgwe.kube.translate import extender_wire
+from kgwe.local.cluster import extender as local_extender
+from kgwe.local.cluster.certificates import Certificates
+from kgwe.local.host.ports import LOOPBACK
+from kgwe.telemetry import http, probes
+
+if TYPE_CHECKING:
+    from kgwe.kube.translate.extender_wire import Args
+
+
+class Echo:
+    """In the place of `Answers`: the first node, and no points for anybody."""
+
+    def filter(self, args: Args) -> tuple[bytes, str]:
+        return extender_wire.one(args.names()[0]), "placed"
+
+    def prioritize(self, args: Args) -> bytes:
+        return args.scores([0] * len(args.names()))
+
+
+async def serve(port: int, certificates: Path | None = None) -> None:
+    """Until SIGTERM; over TLS with the certificates of a local cluster, in that directory."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    metrics = Metrics()
+    answers = cast("Any", Echo())
+    app = probes.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
+    tls = http.Renewing(local_extender.server_files(Certificates(certificates))) if certificates else None
+    async with http.serving(app, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=extender_wire.LARGEST)):
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(int(sys.argv[1]), *map(Path, sys.argv[2:])))

@@ -1,0 +1,237 @@
+"""`kgwe bench agent`: what the agent costs a node that does nothing but be there.
+
+A real agent process reads simulated hardware through the C library, by the settings of the DaemonSet (instruments every
+5 s, the machine every 30 s), publishes to a real API server, and is scraped every 15 s as Prometheus does. CPU is that
+of the process and all its threads; the C library takes its own share of it, as a driver does. Two machines: eight whole
+cards, and eight cards cut into seven instances each.
+
+Bytes are those of the writes to the GPUNode. In an hour in which nothing happens these are heartbeats alone; how long
+one is is measured in a second, short run with frequent ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe import errors
+from kgwe.apps.agent.settings import Settings
+from kgwe.bench import report
+from kgwe.bench.cluster import clusters, scheduler
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import KubeClient
+from kgwe.local.fleet import agents, apply, models
+from kgwe.local.fleet.agents import AgentMachine
+from kgwe.local.toolchain import build
+from kgwe.model.gpu import mig
+from kgwe.model.simfleet import inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kgwe.local.cluster.cluster import LocalCluster
+    from kgwe.local.host.progress import Progress
+    from kgwe.model.simfleet.inventory import FleetNode
+
+_MODEL: Final = "mixed"
+_NODES: Final = 16
+_SCRAPE_S: Final = 15.0
+_START_S: Final = 60.0
+_HEARTBEAT_S: Final = 1.0
+_HOUR_S: Final = 3600.0
+_WRITTEN: Final = "kgwe_agent_api_written_bytes_total"
+_WRITES: Final = "kgwe_agent_api_writes_total"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    # Seconds that are measured, after those to warm up.
+    seconds: float = 60.0
+    warm_up: float = 15.0
+    standalone: bool = False
+
+    def check(self) -> None:
+        if self.seconds < 1 or self.warm_up < 0:
+            raise errors.Permanent("--seconds must be at least 1, and --warm-up not negative")
+
+
+def run(options: Options, progress: Progress) -> report.Report:
+    options.check()
+    if options.standalone:
+        machine = report.examine_machine()
+        return _report(options, _measure_all(options, None, progress), machine)
+    found = build.ensure(progress)
+    machine = report.examine_machine(kubernetes=clusters.version(found))
+    with clusters.private(clusters.name_of("agent"), found, progress) as cluster:
+        with progress.step("Bringing up nodes"):
+            asyncio.run(_prepare(cluster))
+        return _report(options, _measure_all(options, cluster, progress), machine)
+
+
+async def _prepare(cluster: LocalCluster) -> None:
+    async with KubeClient.connect(cluster.kubeconfig) as client:
+        await agents.install(client)
+        await apply.apply_fleet(client, models.load(_MODEL), _NODES)
+
+
+def _report(options: Options, machines: dict[str, dict[str, Any]], machine: report.Machine) -> report.Report:
+    """The worst of all machines by their own names, and everything by machine."""
+    metrics: dict[str, Any] = {
+        name: _worst(machines, name) for name in ("cpu_share", "rss_mb", "update_bytes_per_hour")
+    }
+    return report.Report("agent", dataclasses.asdict(options), {**metrics, "machines": machines}, machine)
+
+
+def _worst(machines: dict[str, dict[str, Any]], name: str) -> float | None:
+    return max((each[name] for each in machines.values() if each[name] is not None), default=None)
+
+
+def nodes() -> Iterator[tuple[str, FleetNode]]:
+    """Eight whole cards, and eight cards of seven instances."""
+    known = {each.name: each for each in inventory.expand(models.load(_MODEL), _NODES)}
+    yield "8 GPUs", known["h100-0000"]
+    cut = known["a100-mig-0000"]
+    geometry = cut.model.geometry
+    if geometry is None:
+        raise errors.InvariantBroken(f"a {cut.model.name} can be cut")
+    small = min(geometry.profiles.values(), key=lambda profile: (profile.units, profile.memory_mib, profile.name))
+    layout = tuple(mig.Placement(small, start) for start in small.starts)
+    pool = dataclasses.replace(cut.pool, layouts=(layout,) * len(cut.cards))
+    yield f"{len(layout) * len(cut.cards)} MIG instances", dataclasses.replace(cut, pool=pool)
+
+
+def _measure_all(options: Options, cluster: LocalCluster | None, progress: Progress) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, node in nodes():
+        with (
+            progress.step(f"Measuring {name}") as step,
+            tempfile.TemporaryDirectory() as folder,
+            AgentMachine(node, Path(folder)) as machine,
+        ):
+            found[name] = _measure(machine, options, cluster, step.update)
+    return found
+
+
+def _measure(
+    machine: AgentMachine, options: Options, cluster: LocalCluster | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    kubeconfig = agents.kubeconfig(cluster) if cluster else None
+    pid = machine.start(kubeconfig).pid
+    say("starting")
+    _await_ready(machine)
+    _wait(machine, options.warm_up, say, "warming up")
+    before, began = _cpu_s(pid), time.monotonic()
+    counted = _counters(machine)
+    _wait(machine, options.seconds, say, "measuring")
+    cpu_s, seconds = _cpu_s(pid) - before, time.monotonic() - began
+    written = _counters(machine) - counted
+    numbers: dict[str, Any] = {
+        "cpu_share": round(cpu_s / seconds, 5),
+        "rss_mb": scheduler.memory_mb(pid, "VmRSS"),
+        "rss_peak_mb": scheduler.memory_mb(pid, "VmHWM"),
+        "metrics_kb": round(len(_scrape(machine)) / 1000, 1),
+        "update_bytes_per_hour": None,
+    }
+    machine.kill()
+    if cluster is not None:
+        say("heartbeats")
+        numbers |= _bytes(machine, cluster, written, seconds)
+    return numbers
+
+
+def _bytes(machine: AgentMachine, cluster: LocalCluster, written: Written, seconds: float) -> dict[str, Any]:
+    machine.start(agents.kubeconfig(cluster), heartbeat_interval_seconds=str(_HEARTBEAT_S))
+    _await_ready(machine)
+    deadline = time.monotonic() + _START_S
+    while (beats := _counters(machine)).heartbeats < 2 and time.monotonic() < deadline:  # noqa: PLR2004 - one may be odd
+        time.sleep(_HEARTBEAT_S / 2)
+    machine.kill()
+    if not beats.heartbeats:
+        raise errors.Transient(f"the agent gave no sign of life in {_START_S:.0f} s; see {machine.log}")
+    each = beats.heartbeat_bytes / beats.heartbeats
+    hourly = each * _HOUR_S / Settings().heartbeat_interval_seconds + written.other_bytes * _HOUR_S / seconds
+    return {
+        "update_bytes_per_hour": round(hourly),
+        "changes_written": written.others,
+        "heartbeat_bytes": round(each),
+        "object_bytes": asyncio.run(_object_bytes(cluster, machine.node.name)),
+    }
+
+
+async def _object_bytes(cluster: LocalCluster, name: str) -> int:
+    """What every heartbeat sends to everyone who watches."""
+    async with KubeClient.connect(cluster.kubeconfig) as client:
+        return len(await client.request("GET", resources.GPU_NODE.path(name=name)))
+
+
+# --- the process ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an agent has written to its GPUNode."""
+
+    heartbeats: float = 0.0
+    heartbeat_bytes: float = 0.0
+    others: float = 0.0
+    other_bytes: float = 0.0
+
+    def __sub__(self, before: Written) -> Written:
+        mine, other = dataclasses.astuple(self), dataclasses.astuple(before)
+        return Written(*(a - b for a, b in zip(mine, other, strict=True)))
+
+
+def read_counters(text: str) -> Written:
+    found = {"heartbeat": [0.0, 0.0], "other": [0.0, 0.0]}
+    for line in text.splitlines():
+        for index, name in enumerate((_WRITES, _WRITTEN)):
+            if line.startswith(f"{name}{{"):
+                kind = "heartbeat" if 'kind="heartbeat"' in line else "other"
+                found[kind][index] += float(line.rpartition(" ")[2])
+    return Written(*found["heartbeat"], *found["other"])
+
+
+def _counters(machine: AgentMachine) -> Written:
+    return read_counters(_scrape(machine))
+
+
+def _scrape(machine: AgentMachine) -> str:
+    with urllib.request.urlopen(f"http://{machine.metrics_address}/metrics", timeout=10) as reply:
+        return str(reply.read(), "utf-8")
+
+
+def _await_ready(machine: AgentMachine) -> None:
+    """Until it has measured something; with a cluster it publishes in the same second."""
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if not machine.is_running():
+            raise errors.Permanent(f"the agent ended: {machine.log.read_text()[-1000:]}")
+        try:
+            with urllib.request.urlopen(f"http://{machine.metrics_address}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise errors.Transient(f"the agent was not ready in {_START_S:.0f} s: {machine.log.read_text()[-1000:]}")
+
+
+def _wait(machine: AgentMachine, seconds: float, say: Callable[[str], None], what: str) -> None:
+    """Let time pass, scraping now and then."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        say(f"{what}, {left:.0f} s left")
+        time.sleep(min(left, _SCRAPE_S))
+        _scrape(machine)
+
+
+def _cpu_s(pid: int) -> float:
+    """Of the process and its threads, so far."""
+    fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    # utime and stime of proc(5), counted after the command's closing bracket.
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,277 @@
+"""How fast and how well gangs are placed, and how fast an impossible one is told no and why.
+
+    tree        512 pods of 2 GPUs on 512 nodes in 4 zones x 8 blocks x 8 racks x 2, rack preferred
+    fill        50 gangs of 8 pods of 8 GPUs, one after the other, on 500 nodes in leaves of 10
+    impossible  a gang of 20 pods of 8 GPUs, 490 of 500 nodes taken: the verdict, with its certificate
+    large       1,000 pods of 8 GPUs on 5,000 nodes, half of them taken at random
+
+Nodes are DGX H100. Beside it, on the same states, what a scheduler does that looks at one pod and one node at a time
+(`naive_*`): for a gang it tries domain after domain, pod after pod, the tightest node that fits (no taints or labels,
+no ring, no ranks, no reasons, and the first domain that works); for the fill it knows of no gangs and takes the
+emptiest node, as kube-scheduler's default scoring does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.bench import report
+from kgwe.local.fleet import models
+from kgwe.model.gpu import bandwidth
+from kgwe.model.network import domains
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Gpus, Node, Request
+from kgwe.placement.fleet.snapshot import Grant, Snapshot
+from kgwe.placement.gpuset import gpu_tables
+from kgwe.placement.planning.gang_planner import Evictable, GangPlan, GangPlanner, GangRefusal, GangRequest
+from kgwe.placement.pod.fit import Fitter
+from kgwe.sim.fleet import fleets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.local.host.progress import Progress
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.fleet.node import Shape
+
+_Done = TypeVar("_Done")
+
+FLEET: Final = "dgx-h100"
+#: one pod that takes a whole node
+WHOLE: Final = Request(Gpus(count=8), 64_000, 2**38)
+_PAIR: Final = Request(Gpus(count=2), 8_000, 2**35)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    repeat: int = 7
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Site:
+    """Equal nodes in a regular tree."""
+
+    snapshot: Snapshot
+    tree: Tree
+    levels: tuple[str, ...]
+    paths: list[tuple[str, ...]]
+    """Node -> its domains, the nearest first."""
+
+
+def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
+    """`levels`: name and nodes per domain, the nearest first. Leaves are oversubscribed by two."""
+    names = tuple(name for name, _ in levels)
+    paths = [tuple(f"{name}-{number // size}" for name, size in levels) for number in range(nodes)]
+    speed = bandwidth.network_gb_per_s(shape.wiring, range(shape.cards))
+    places = [domains.Place(f"node-{i}", path, gb_per_s=speed) for i, path in enumerate(paths)]
+    tree = domains.build(places, names, speeds={names[0]: domains.Speed(oversubscription=2.0)})
+    snapshot = Snapshot.of(Node(place.node, shape, 224_000, 2 * 2**40) for place in places)
+    return Site(snapshot, tree, names, paths)
+
+
+def run(options: Options, progress: Progress) -> report.Report:
+    machine = report.examine_machine()
+    shape = fleets.shape_of(models.load(FLEET).pools[0].machine)
+    metrics: dict[str, Any] = {}
+    for title, scenario in _SCENARIOS.items():
+        with progress.step(title):
+            metrics |= scenario(shape, options)
+    return report.Report("gang", dataclasses.asdict(options), metrics, machine)
+
+
+def is_correct(metrics: dict[str, Any]) -> bool:
+    """Whether every gang that fits a leaf got one, and everything else was placed or refused as it has to be."""
+    return bool(metrics["one_leaf_share"] == metrics["ideal_one_leaf_share"] and metrics["unplaced"] == 0)
+
+
+# --- scenarios ------------------------------------------------------------------------------------------
+
+
+def _tree(shape: Shape, options: Options) -> dict[str, Any]:
+    where = site(shape, (("rack", 2), ("block", 16), ("zone", 128)), 512)
+    gang = GangRequest.of(_PAIR, 512, preferred="rack")
+    first_s, plan = _timed(lambda: planned(where, gang))
+    spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    naive = [_timed(lambda: naive_plan(where, _PAIR, 512))[0] for _ in range(max(1, options.repeat // 2))]
+    racks = {where.paths[where.snapshot.index[node]][0] for node in plan.nodes}
+    return {
+        "plan_s": _median(spent),
+        "plan_first_s": round(first_s, 4),
+        "naive_plan_s": _median(naive),
+        "plan_level": plan.level,
+        "plan_racks": len(racks),
+        "plan_gb_per_s": round(plan.ring.gb_per_s, 1),
+    }
+
+
+def _fill(shape: Shape, options: Options) -> dict[str, Any]:
+    gangs, pods, leaf = 50, 8, 10
+    where = site(shape, (("leaf", leaf), ("spine", 10 * leaf)), 500)
+    planner = GangPlanner(Fitter(where.snapshot), where.tree)
+    gang = GangRequest.of(WHOLE, pods, preferred="leaf")
+    spent, leaves, unplaced = [], [], 0
+    for _ in range(gangs):
+        seconds, plan = _timed(lambda: planner.plan(gang))
+        spent.append(seconds)
+        if isinstance(plan, GangRefusal):
+            unplaced += 1
+            continue
+        where.snapshot.commit_all(plan.grants)
+        leaves.append(len({where.paths[grant.node][0] for grant in plan.grants}))
+    scattered = naive_fill(where, gangs, pods, np.random.default_rng(options.seed))
+    room = len(where.paths) // leaf * (leaf // pods)
+    return {
+        "one_leaf_share": round(sum(n == 1 for n in leaves) / gangs, 4),
+        "ideal_one_leaf_share": min(1.0, room / gangs),
+        "mean_leaves": round(statistics.fmean(leaves), 3) if leaves else None,
+        "unplaced": unplaced,
+        "fill_plan_s": _median(spent),
+        "naive_one_leaf_share": round(sum(n == 1 for n in scattered) / gangs, 4),
+        "naive_mean_leaves": round(statistics.fmean(scattered), 3),
+    }
+
+
+def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
+    where = site(shape, (("leaf", 10), ("spine", 100)), 500)
+    rng = np.random.default_rng(options.seed)
+    taken = np.sort(rng.permutation(500)[:490]).tolist()
+    grants = [Grant(node, 64_000, 2**38, cards=shape.all_cards) for node in taken]
+    where.snapshot.commit_all(grants)
+    # Jobs of up to eight nodes that may be evicted, all of lower priority.
+    pods = [Member(f"pod-{i}", WHOLE, grant) for i, grant in enumerate(grants)]
+    jobs = Evictable([Running(f"job-{i // 8}", tuple(pods[i : i + 8])) for i in range(0, len(pods), 8)], now_s=3600.0)
+    gang = GangRequest.of(WHOLE, 20, required="spine", priority=1, name="hero")
+    refusal = _refused(where, gang, jobs)
+    spent = [_timed(lambda: _refused(where, gang, jobs))[0] for _ in range(options.repeat)]
+    verdict = [_timed(lambda: _refused(where, gang))[0] for _ in range(options.repeat)]
+    naive = [_timed(lambda: naive_plan(where, WHOLE, 20))[0] for _ in range(options.repeat)]
+    return {
+        "impossible_s": _median(spent),
+        "impossible_without_evictions_s": _median(verdict),
+        "naive_impossible_s": _median(naive),
+        "certificate": refusal.words(),
+        "changes": len(refusal.changes),
+    }
+
+
+def _large(shape: Shape, options: Options) -> dict[str, Any]:
+    where = half_taken(shape, 5_000, options.seed)
+    gang = GangRequest.of(WHOLE, 1_000, preferred="leaf")
+    plan = planned(where, gang)
+    spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
+    naive = _timed(lambda: naive_plan(where, WHOLE, 1_000))[0]
+    return {
+        "large_plan_s": _median(spent),
+        "naive_large_plan_s": round(naive, 4),
+        "large_level": plan.level,
+        "large_gb_per_s": round(plan.ring.gb_per_s, 1),
+    }
+
+
+_SCENARIOS: Final[dict[str, Callable[[Shape, Options], dict[str, Any]]]] = {
+    "512 pods on 512 nodes, rack preferred": _tree,
+    "50 gangs of 8 nodes on 500": _fill,
+    "an impossible gang": _impossible,
+    "1,000 pods on 5,000 nodes": _large,
+}
+
+
+def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
+    where = site(shape, (("leaf", 16), ("spine", 256), ("core", 2_048)), nodes)
+    taken = np.random.default_rng(seed).permutation(nodes)[: nodes // 2].tolist()
+    where.snapshot.commit_all([Grant(node, 64_000, 2**38, cards=shape.all_cards) for node in taken])
+    return where
+
+
+# --- measuring ------------------------------------------------------------------------------------------
+
+
+def planned(where: Site, gang: GangRequest) -> GangPlan:
+    plan = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang)
+    if isinstance(plan, GangRefusal):
+        raise errors.InvariantBroken(f"a gang that has room was refused: {plan.words()}")
+    return plan
+
+
+def _refused(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> GangRefusal:
+    refusal = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang, evictable=evictable)
+    if isinstance(refusal, GangPlan):
+        raise errors.InvariantBroken("a gang that has no room was placed")
+    return refusal
+
+
+def _timed(work: Callable[[], _Done]) -> tuple[float, _Done]:
+    begun = time.perf_counter()
+    done = work()
+    return time.perf_counter() - begun, done
+
+
+def _median(seconds: Sequence[float]) -> float:
+    return round(statistics.median(seconds), 5)
+
+
+# --- what it is compared with ---------------------------------------------------------------------------
+
+
+def naive_plan(where: Site, request: Request, pods: int) -> list[int] | None:
+    """Node of each pod: domain after domain from the lowest level, pod after pod, the tightest node it fits."""
+    snapshot = where.snapshot
+    best = [
+        gpu_tables.table(shape.wiring, request.preference).best(request.gpus.count).tolist()
+        for shape in snapshot.shapes
+    ]
+    for level in (*range(len(where.levels)), None):
+        members: dict[str, list[int]] = {}
+        for node, path in enumerate(where.paths):
+            members.setdefault("" if level is None else path[level], []).append(node)
+        for nodes in members.values():
+            placed = _one_by_one(where, nodes, request, pods, best)
+            if placed is not None:
+                return placed
+    return None
+
+
+def _one_by_one(
+    where: Site, nodes: Sequence[int], request: Request, pods: int, best: list[list[int]]
+) -> list[int] | None:
+    snapshot = where.snapshot
+    shape = [int(snapshot.shape[node]) for node in nodes]
+    free = [int(snapshot.free[node]) for node in nodes]
+    cpu = [int(snapshot.cpu_milli[node]) for node in nodes]
+    memory = [int(snapshot.memory_bytes[node]) for node in nodes]
+    slots = [int(snapshot.pods[node]) for node in nodes]
+    placed = []
+    for _ in range(pods):
+        tightest = None
+        for i, node in enumerate(nodes):
+            if (
+                snapshot.nodes[node].ready
+                and slots[i]
+                and cpu[i] >= request.cpu_milli
+                and memory[i] >= request.memory_bytes
+                and best[shape[i]][free[i]]
+                and (tightest is None or free[i].bit_count() < free[tightest].bit_count())
+            ):
+                tightest = i
+        if tightest is None:
+            return None
+        free[tightest] ^= best[shape[tightest]][free[tightest]]
+        cpu[tightest] -= request.cpu_milli
+        memory[tightest] -= request.memory_bytes
+        slots[tightest] -= 1
+        placed.append(nodes[tightest])
+    return placed
+
+
+def naive_fill(where: Site, gangs: int, pods: int, rng: np.random.Generator) -> list[int]:
+    """Leaves that each gang is spread over when every pod takes one of the emptiest nodes, at random among equals."""
+    order = rng.permutation(len(where.paths))[: gangs * pods].tolist()
+    return [len({where.paths[node][0] for node in order[i : i + pods]}) for i in range(0, gangs * pods, pods)]

@@ -1,0 +1,236 @@
+"""How long it takes to plan whom to stop, where to put what failed, and what to move.
+
+    full        DGX H100 nodes, a pod on every card (8 x nodes): two thirds alone, the others gangs of 2 and 4 on any
+                nodes, of three priorities. Preemption for pods and gangs of 8 GPUs a pod.
+    holes       the same with a third of the cards free, never a whole node. Recovery from dead nodes and a dead
+                spine, defragmentation for a pod and a gang.
+
+    small       fleets of 6 nodes in 2 leaves, with up to 10 pieces of work, small enough to search through: how
+                often what is proposed for large fleets is the cheapest set of victims there is, and how much
+                dearer it is on average
+
+Times are of this process's CPU, medians over the repeats, the first of which is not counted. `*_victims` and
+`*_evictions` count pods.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.bench import report
+from kgwe.local.fleet import models
+from kgwe.model.network import domains
+from kgwe.model.simfleet import inventory
+from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
+from kgwe.placement.disruption.gang_victims import Clearing
+from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
+from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.disruption.victims import Pool
+from kgwe.placement.fleet.node import Gpus, Node, Request
+from kgwe.placement.fleet.snapshot import Grant, Snapshot
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.gang.search import GangSearch
+from kgwe.placement.pod.fit import Fitter
+from kgwe.sim.fleet import fleets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.fleet.node import Shape
+
+_FLEET: Final = "dgx-h100"
+_CARDS: Final = 8
+_NOW_S: Final = 10_000.0
+_ONE: Final = Request(Gpus(count=1), 4_000, 2**33)
+_WHOLE: Final = Request(Gpus(count=_CARDS), 64_000, 2**38)
+_PRICE: Final = 3_000_000
+_PRIORITIES: Final = (0, 10, 100)
+_SMALL_ITEMS: Final = 14
+# Costs are integers of a few millions: what differs by less is the same.
+_EQUAL: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    nodes: int = 500
+    repeat: int = 5
+    seed: int = 1
+    #: fleets that are searched through
+    small: int = 300
+
+
+class Fleet:
+    """Nodes with a pod on every card, or on about as many as `used` says."""
+
+    def __init__(self, nodes: Sequence[Node], tree: Tree, used: float, seed: int) -> None:
+        self.tree = tree
+        self.snapshot = Snapshot.of(nodes)
+        self.fitter = Fitter(self.snapshot)
+        chance = random.Random(seed)  # noqa: S311 - the same fleet for the same seed
+        pods = []
+        for node in range(len(nodes)):
+            for card in range(_CARDS):
+                # The first card is always in use, so that no node is whole.
+                if card == 0 or chance.random() < used:
+                    grant = Grant(node, _ONE.cpu_milli, _ONE.memory_bytes, cards=1 << card)
+                    self.snapshot.commit(grant)
+                    pods.append(Member(f"pod-{node}-{card}", _ONE, grant))
+        chance.shuffle(pods)
+        self.running: list[Running] = []
+        while pods:
+            size = min(len(pods), chance.choice((1, 1, 1, 1, 1, 1, 2, 4)))
+            members = tuple(pods.pop() for _ in range(size))
+            work = Running(
+                f"work-{len(self.running)}",
+                members,
+                priority=chance.choice(_PRIORITIES),
+                started_at_s=chance.random() * _NOW_S,
+                gang=GangRequest.of(_ONE, size),
+            )
+            self.running.append(work)
+
+    @property
+    def pods(self) -> int:
+        return sum(len(work.members) for work in self.running)
+
+
+def run(options: Options) -> report.Report:
+    """Build the two fleets and time the plans on them."""
+    listed = inventory.expand(models.load(_FLEET), options.nodes)
+    nodes, tree = fleets.nodes(listed), fleets.network(listed)
+    machine = report.examine_machine()
+    metrics: dict[str, Any] = {}
+    full = Fleet(nodes, tree, 1.0, options.seed)
+    holes = Fleet(nodes, tree, 2 / 3, options.seed)
+    metrics["running_pods"] = full.pods
+    _preemption(full, options, metrics)
+    _recovery(holes, options, metrics)
+    _defrag(holes, options, metrics)
+    _proposals(nodes[0].shape, options, metrics)
+    params = {"fleet": _FLEET, "nodes": options.nodes, "repeat": options.repeat, "seed": options.seed}
+    return report.Report("plans", params, metrics, machine)
+
+
+def is_correct(metrics: dict[str, Any]) -> bool:
+    """Whether every plan that exists was found."""
+    return bool(metrics["unplanned"] == 0)
+
+
+def _preemption(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
+    wanted: dict[str, Request | GangRequest] = {
+        "pod": _WHOLE,
+        "gang_leaf": GangRequest.of(_WHOLE, 2, required="leaf"),
+        "gang_spine": GangRequest.of(_WHOLE, 8, required="spine"),
+        "gang_anywhere": GangRequest.of(_WHOLE, max(2, options.nodes // 10)),
+        "gang_impossible": GangRequest.of(_WHOLE, options.nodes + 1),
+    }
+    unplanned = 0
+    for name, work in wanted.items():
+
+        def plan(work: Request | GangRequest = work) -> object:
+            return plan_preemption(fleet.fitter, fleet.tree, work, fleet.running, _NOW_S, priority=1000)
+
+        metrics[f"preempt_{name}_s"], made = _timed(plan, options.repeat)
+        if isinstance(made, PreemptionPlan):
+            metrics[f"preempt_{name}_victims"] = sum(len(victim.members) for victim in made.victims)
+            metrics[f"preempt_{name}_proven"] = made.proven
+        elif name != "gang_impossible":
+            unplanned += 1
+    metrics["unplanned"] = unplanned
+
+
+def _recovery(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
+    names = [node.name for node in fleet.snapshot.nodes]
+    spine = fleet.tree.levels[fleet.tree.level("spine")].names[0]
+    failures = {
+        "node": Failure(frozenset(names[:1])),
+        "10_nodes": Failure(frozenset(names[: 10 * (options.nodes // 10) : max(1, options.nodes // 10)])),
+        "spine": Failure(domains=frozenset({("spine", spine)})),
+    }
+    for name, failure in failures.items():
+
+        def plan(failure: Failure = failure) -> object:
+            return plan_recovery(fleet.fitter, fleet.tree, fleet.running, failure)
+
+        metrics[f"recover_{name}_s"], _ = _timed(plan, options.repeat)
+        made = plan_recovery(fleet.fitter, fleet.tree, fleet.running, failure)
+        metrics[f"recover_{name}_moves"] = len(made.moves)
+        metrics["unplanned"] += sum(repaired.outcome is Outcome.WAITS for repaired in made.repairs)
+
+
+def _defrag(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
+    wanted: dict[str, Request | GangRequest] = {"pod": _WHOLE, "gang": GangRequest.of(_WHOLE, 2, required="leaf")}
+    for name, work in wanted.items():
+        waiting = [Waiting(name, work, 36_000.0)]
+
+        def plan(waiting: Sequence[Waiting] = waiting) -> object:
+            return plan_defrag(fleet.fitter, fleet.tree, waiting, fleet.running, rules=Rules(_PRICE), now_s=_NOW_S)
+
+        metrics[f"defrag_{name}_s"], made = _timed(plan, options.repeat)
+        if isinstance(made, DefragPlan):
+            metrics[f"defrag_{name}_evictions"] = made.evictions
+        else:
+            metrics["unplanned"] += 1
+
+
+def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
+    """Victims as proposed against the cheapest there are."""
+    excess = []
+    for number in range(options.small):
+        chance = random.Random(options.seed * options.small + number)  # noqa: S311 - see Fleet
+        search, running = _small_fleet(shape, chance)
+        request = Request(Gpus(count=chance.choice((2, 4, 8))))
+        gang = GangRequest.of(request, chance.randint(2, 5), required=chance.choice(("cluster", "leaf")))
+        pool = Pool(search.fitter.snapshot, running, _NOW_S)
+        best = Clearing(search, pool, gang).lightest(exact_items=_SMALL_ITEMS)
+        if not best.picked or not best.proven:
+            # Starts anyway, cannot start, or too many sets to be sure.
+            continue
+        proposed = Clearing(search, pool, gang).lightest(exact_items=-1)
+        metrics["unplanned"] += proposed.picked is None
+        excess.append(pool.weight(proposed.picked or best.picked) / pool.weight(best.picked) - 1)
+    metrics["small_fleets"] = len(excess)
+    metrics["proposed_is_cheapest_share"] = round(sum(each < _EQUAL for each in excess) / len(excess), 4)
+    metrics["proposed_mean_excess"] = round(statistics.mean(excess), 4)
+
+
+def _small_fleet(shape: Shape, chance: random.Random) -> tuple[GangSearch, list[Running]]:
+    nodes = [Node(f"node-{i}", shape, 64_000, 2**40) for i in range(6)]
+    tree = domains.build([domains.Place(node.name, (f"leaf-{i // 3}",)) for i, node in enumerate(nodes)], ("leaf",))
+    fitter = Fitter(Snapshot.of(nodes))
+    running = []
+    for number in range(10):
+        request = Request(Gpus(count=chance.choice((1, 2, 4, 8))))
+        members = []
+        for node in chance.sample(range(6), chance.choice((1, 1, 1, 2, 3))):
+            grant = fitter.grant(request, node)
+            if grant is not None:
+                fitter.snapshot.commit(grant)
+                members.append(Member(f"pod-{number}-{node}", request, grant))
+        if members:
+            work = Running(
+                f"work-{number}",
+                tuple(members),
+                priority=chance.choice((0, 1)),
+                started_at_s=_NOW_S - 100 * chance.randint(0, 50),
+                least=chance.choice((None, None, 0, 1)),
+            )
+            running.append(work)
+    return GangSearch(fitter, tree), running
+
+
+def _timed(plan: Callable[[], object], repeat: int) -> tuple[float, object]:
+    """Median seconds of CPU, and what came out."""
+    made = plan()
+    taken = []
+    for _ in range(repeat):
+        started = time.process_time()
+        plan()
+        taken.append(time.process_time() - started)
+    return round(statistics.median(taken), 4), made

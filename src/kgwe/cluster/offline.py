@@ -1,0 +1,394 @@
+"""The cluster at one moment: everything the scheduler would know, listed once.
+
+It is put together by the scheduler's own code from the same objects, so that what is found out here is what the
+scheduler would find out. The client refuses every write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe import errors
+from kgwe.apps.scheduler.deps import Means
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planning import cycle
+from kgwe.apps.scheduler.settings import Settings
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.workload import manifests
+from kgwe.cluster.workload import scheduler_policy as policy
+from kgwe.cluster.workload.pdb import Budgets
+from kgwe.kube import dialects
+from kgwe.kube.api import resources
+from kgwe.kube.client.client import Forbidden
+from kgwe.kube.client.events import EventRecorder
+from kgwe.kube.client.informer import Change
+from kgwe.kube.translate import podrequest, podspec
+from kgwe.placement.disruption.preemption import Evictable
+from kgwe.placement.disruption.running import milli_of
+from kgwe.placement.planning.planner import Ask
+from kgwe.placement.queue.queue import Queue
+from kgwe.telemetry import tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api import core
+    from kgwe.kube.api.resources import Resource
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.placement.disruption.running import Running
+    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.planning.planner import Refusal
+
+#: kinds of ours, and of dynamic resource allocation, which need not be there
+OWN: Final[tuple[Resource[Any], ...]] = (
+    resources.SCHEDULER_CONFIG,
+    resources.TOPOLOGY_DOMAIN,
+    resources.MIG_STRATEGY,
+    resources.GPU_NODE,
+    resources.WARP_GPU_WORKLOAD,
+    resources.GPU_WORKLOAD,
+    resources.RESOURCE_SLICE,
+    resources.RESOURCE_CLAIM,
+)
+_NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
+# Ended pods hold nothing.
+LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Unseen(errors.Permanent):
+    """The user may not read what has to be known of the whole cluster."""
+
+
+def read_only(client: KubeClient) -> KubeClient:
+    """The same client, but that it refuses to write."""
+    return client.guarded(_refuse)
+
+
+def _refuse() -> None:
+    raise errors.InvariantBroken("something tried to write; this command only reads")
+
+
+@dataclass
+class View:
+    """What is known of the cluster."""
+
+    state: ClusterState
+    gangs: Gangs
+    census: Census
+    now_s: float
+    settings: Settings
+    #: group objects, by kind and key
+    stores: Mapping[Resource[Any], Mapping[str, Any]] = field(default_factory=dict)
+    #: priority class -> its value
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    #: owner -> what it asks for: everything that waits and could be planned
+    asks: dict[str, Ask] = field(default_factory=dict)
+    #: owner -> why it cannot even be planned
+    problems: dict[str, str] = field(default_factory=dict)
+    #: what could not be read
+    warnings: tuple[str, ...] = ()
+    #: kinds that were listed, and kinds that the user may not list
+    listed: tuple[Resource[Any], ...] = ()
+    hidden: tuple[Resource[Any], ...] = ()
+    #: the one namespace that was read; empty: all of them, and the nodes
+    namespace: str = ""
+    _groups: tuple[int, dialects.Groups] | None = None
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.state.fleet
+
+    # --- what is asked for ------------------------------------------------------------------------------
+
+    def ask_of(self, workload: Workload) -> Ask:
+        """What a workload asks for, within the limits that hold for all; Permanent when it makes no sense."""
+        try:
+            ask = manifests.ask(workload, manifests.pod_template(workload, self.settings.default_image), frozenset())
+        except (KeyError, TypeError, AttributeError, ValueError) as exc:
+            raise errors.Permanent(f"podTemplate cannot be run: {exc}") from exc
+        return self.limited(ask)
+
+    def ask_of_pod(self, pod: core.Pod) -> Ask:
+        """What a pod that belongs to no gang asks for."""
+        found, meta = podrequest.read(pod, pieces=self.fleet.pieces(pod.spec.nodeName)), pod.metadata
+        return self.limited(
+            Ask(
+                meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,
+                since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
+            )
+        )  # fmt: skip
+
+    def limited(self, ask: Ask) -> Ask:
+        return policy.limited(ask, self.state.config)
+
+    def forbidden(self, ask: Ask) -> Refusal | None:
+        """Why the settings do not let it be planned."""
+        return policy.refused(ask, self.state.config)
+
+    def groups(self) -> dialects.Groups:
+        """What memberships of gangs are read from; worked out once for every state of the nodes."""
+        fleet = self.fleet
+        if self._groups is None or self._groups[0] != fleet.generation:
+            levels = tuple(level.name for level in fleet.tree.levels)
+            found = dialects.Groups(dialects.Levels(self.state.reader.labels(), levels), self.stores)
+            self._groups = fleet.generation, found
+        return self._groups[1]
+
+    def config_problems(self) -> tuple[str, ...]:
+        """What is wrong with the scheduler's settings, as far as they and the nodes can be read."""
+        config = self.state.config
+        if config is None:
+            return ()
+        if self.namespace:
+            said = [each for each in config.status.conditions if each.type == "Ready" and each.status == "False"]
+            return tuple(f"SchedulerConfig {config.metadata.name}: {each.message}" for each in said)
+        verdict = self.state.reader.check_config()
+        return () if verdict.ready else (f"SchedulerConfig {config.metadata.name}: {verdict.message}",)
+
+    def forget_groups(self) -> None:
+        """Objects that describe gangs have changed."""
+        self._groups = None
+
+    # --- what waits and what runs -----------------------------------------------------------------------
+
+    def waiting(self) -> None:
+        """Find out all that waits."""
+        self.asks, self.problems = {}, {}
+        for workload in self.state.workloads.values():
+            uid = workload.meta.uid
+            if uid not in self.state.runs and not workload.finished and workload.meta.deletionTimestamp is None:
+                if missing := policy.lacks_class(workload, self.state.priority_classes):
+                    self.problems[uid] = missing
+                    continue
+                try:
+                    self.asks[uid] = self.ask_of(workload)
+                except errors.Permanent as exc:
+                    self.problems[uid] = str(exc)
+        self.gangs.tell(want=self._want, forget=_ignore, seat=_ignore, free=_ignore, later=_ignore)
+        for owner in self.gangs.owners():
+            group = self.gangs.group(owner)
+            if group is not None and group.problem:
+                self.problems[owner] = group.problem
+        for uid, pod in self._lone_pods():
+            try:
+                self.asks[uid] = self.ask_of_pod(pod)
+            except errors.Permanent as exc:
+                self.problems[uid] = str(exc)
+
+    def _want(self, ask: Ask) -> None:
+        self.asks[ask.owner] = self.limited(ask)
+
+    def _lone_pods(self) -> Iterator[tuple[str, core.Pod]]:
+        """GPU pods of no gang and of no workload of ours that have no node yet."""
+        in_gangs = {uid for owner in self.gangs.owners() for uid in self._members(owner)}
+        for uid, pod in self.state.pods.items():
+            if uid not in in_gangs and not pod.spec.nodeName and self.state.is_foreign(pod) and is_gpu_pod(pod):
+                yield uid, pod
+
+    def _members(self, owner: str) -> Iterable[str]:
+        group = self.gangs.group(owner)
+        return group.members if group is not None else ()
+
+    def order(self) -> list[str]:
+        """Owners of what waits, whose turn it is first."""
+        queue = Queue()
+        for ask in self.asks.values():
+            queue.put(cycle.work_of(ask, self.fleet.fitter))
+        return [work.key for work in queue.order(self.held())]
+
+    def held(self) -> dict[str, int]:
+        """Namespace -> thousandths of cards that its pods hold."""
+        found: dict[str, int] = {}
+        for uid, pod in self.state.pods.items():
+            milli = sum(milli_of(grant, self.fleet.snapshot) for grant in self.fleet.grants(uid))
+            if milli:
+                found[pod.metadata.namespace] = found.get(pod.metadata.namespace, 0) + milli
+        return found
+
+    def evictable(self) -> Evictable:
+        """What may be stopped for more important work, under names for people."""
+        budgets = Budgets(self.state.budgets)
+        running = tuple(self._victims(budgets))
+        return Evictable(running, self.now_s, budgets.left)
+
+    def _victims(self, budgets: Budgets) -> Iterator[Running]:
+        if not policy.spec_of(self.state.config).enablePreemption:
+            return
+        for each in self.census.preemptible():
+            pods = self.pods_of(each.name)
+            budget = budgets.of_all(pods)
+            if budget is not None and not any(pod.metadata.deletionTimestamp for pod in pods):
+                yield replace(each, name=self.name_of(each.name), budget=budget)
+
+    def pods_of(self, owner: str) -> list[core.Pod]:
+        run = self.state.runs.get(owner)
+        if run is not None:
+            return list(self.state.pods_of(run).values())
+        group = self.gangs.group(owner)
+        if group is not None:
+            return [pod for pod, _ in group.members.values()]
+        pod = self.state.pods.get(owner)
+        return [pod] if pod is not None else []
+
+    def name_of(self, owner: str) -> str:
+        """An owner for people."""
+        if (workload := self.state.workload(owner)) is not None:
+            return f"workload {workload.meta.key}"
+        if (group := self.gangs.group(owner)) is not None:
+            return f"gang {group.key.title}"
+        pod = self.state.pods.get(owner)
+        return f"pod {pod.metadata.key}" if pod is not None else owner
+
+
+def is_gpu_pod(pod: core.Pod) -> bool:
+    try:
+        return podrequest.asks_for_gpus(podspec.requested(pod.spec))
+    except errors.Permanent:
+        return False
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def empty(client: KubeClient, settings: Settings | None = None) -> View:
+    """A view of a cluster of which nothing is known yet."""
+    state = ClusterState()
+    gangs = Gangs(state)
+    state.on_foreign = gangs.on_pod
+    state.foreign_seat = gangs.seat
+    used = settings or Settings()
+    means = Means(
+        client=read_only(client),
+        state=state,
+        gangs=gangs,
+        settings=used,
+        events=EventRecorder(read_only(client), controller="kgwe", instance="kgwe"),
+        metrics=Metrics(),
+        tracer=tracing.tracer("", 0.0, service="kgwe", instance="kgwe"),
+        rng=random.Random(0),  # noqa: S311 - what is asked twice should be answered alike
+        choosers={},
+    )
+    view = View(state, gangs, Census(means), time.time(), used)
+    gangs.lookup = view.groups
+    return view
+
+
+async def read(client: KubeClient, settings: Settings | None = None) -> View:
+    """List everything once, and find out what waits."""
+    client = read_only(client)
+    view = empty(client, settings)
+    gang_kinds = [kind for kind in await dialects.served(client) if kind is not resources.JOB]
+    own = set(await dialects.served(client, OWN))
+    lists = [_List(kind) for kind in OWN if kind in own] + [
+        _List(resources.NODE, needed=True),
+        _List(resources.POD_DISRUPTION_BUDGET),
+        _List(resources.JOB),
+        _List(resources.DEPLOYMENT, label_selector=manifests.SELECTOR),
+        _List(resources.POD, field_selector=LIVE_PODS, needed=True),
+        _List(resources.PRIORITY_CLASS),
+        *(_List(kind) for kind in gang_kinds),
+    ]
+    found = await _read(view, client, lists)
+    view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
+    view.priorities = {each.metadata.name: each.value for each in found[resources.PRIORITY_CLASS]}
+    view.state.priority_classes = dict(view.priorities)
+    feed(view, found)
+    view.waiting()
+    view.warnings += view.state.reader.problems
+    return view
+
+
+async def read_namespace(client: KubeClient, namespace: str) -> View:
+    """List one namespace, as far as the user may; of the rest of the cluster only the settings are tried.
+
+    The view knows no nodes: nothing can be planned on it.
+    """
+    client = read_only(client)
+    view = empty(client)
+    view.namespace = namespace
+    gang_kinds = [kind for kind in await dialects.served(client) if kind.namespaced and kind is not resources.JOB]
+    own = [kind for kind in await dialects.served(client, OWN) if kind in _NAMESPACED]
+    lists = [_List(kind, namespace=namespace) for kind in (*own, resources.JOB, *gang_kinds)]
+    lists.append(_List(resources.DEPLOYMENT, label_selector=manifests.SELECTOR, namespace=namespace))
+    lists.append(_List(resources.POD, field_selector=LIVE_PODS, namespace=namespace))
+    settings = _List(resources.SCHEDULER_CONFIG)
+    found = await _read(view, client, [*lists, settings])
+    view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
+    feed(view, found)
+    view.gangs.tell(want=_ignore, forget=_ignore, seat=_ignore, free=_ignore, later=_ignore)
+    return view
+
+
+async def _read(view: View, client: KubeClient, lists: Iterable[_List]) -> dict[Resource[Any], list[Any]]:
+    found = dict(await asyncio.gather(*(each.read(client) for each in lists)))
+    view.warnings = tuple(dict.fromkeys(each.problem for each in lists if each.problem))
+    view.listed = tuple(each.kind for each in lists if not each.problem)
+    view.hidden = tuple(dict.fromkeys(each.kind for each in lists if each.hidden))
+    return found
+
+
+def feed(view: View, found: Mapping[Resource[Any], Iterable[Any]]) -> None:
+    """Have the state hear of the objects, in the order in which each can be understood."""
+    state = view.state
+    listeners: list[tuple[Resource[Any], Callable[[Any], None]]] = [
+        (resources.SCHEDULER_CONFIG, state.on_config),
+        (resources.TOPOLOGY_DOMAIN, state.on_domain),
+        (resources.MIG_STRATEGY, state.on_strategy),
+        (resources.NODE, state.on_node),
+        (resources.GPU_NODE, state.on_gpunode),
+        (resources.RESOURCE_SLICE, state.claimed.on_slice),
+        (resources.POD_DISRUPTION_BUDGET, state.on_budget),
+        (resources.WARP_GPU_WORKLOAD, state.on_warp),
+        (resources.GPU_WORKLOAD, state.on_kgwe),
+        (resources.JOB, state.on_job),
+        (resources.DEPLOYMENT, state.on_deployment),
+        (resources.POD, state.on_pod),
+        (resources.RESOURCE_CLAIM, state.claimed.on_claim),
+    ]
+    for kind, listener in listeners:
+        for obj in found.get(kind, ()):
+            listener(Change(obj.metadata.key, None, obj))
+
+
+@dataclass
+class _List:
+    """One kind to be listed."""
+
+    kind: Resource[Any]
+    label_selector: str = ""
+    field_selector: str = ""
+    #: empty: all of them
+    namespace: str = ""
+    #: whether nothing can be said without it
+    needed: bool = False
+    problem: str = ""
+    #: whether the user may not list it
+    hidden: bool = False
+
+    async def read(self, client: KubeClient) -> tuple[Resource[Any], list[Any]]:
+        selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        params = {key: text for key, text in selectors.items() if text}
+        try:
+            return self.kind, await client.list(self.kind, self.namespace or None, **params)
+        except Forbidden as exc:
+            if self.needed:
+                raise Unseen(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
+            self.hidden = True
+            self.problem = f"{self.kind.full_name} may not be listed by you and are left out"
+            return self.kind, []
+        except errors.Permanent as exc:
+            if self.needed:
+                raise errors.Permanent(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
+            self.problem = f"{self.kind.plural} could not be read and are left out: {exc}"
+            return self.kind, []

@@ -1,0 +1,156 @@
+"""GPUs that ResourceClaims were given: whoever claims a card keeps it from everybody, planned by us or not.
+
+A claim holds its devices from its allocation until it is deallocated, whatever becomes of its pods; so it is counted
+itself, with the devices that are written in it. Only where a pod is counted for the same GPUs already (a pod of ours in
+its seat, or one that asked for `nvidia.com/gpu` and was given a claim for it) the claim says which ones the pod has.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Final
+
+from kgwe.kube.translate import podspec
+from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.gpu import mig
+from kgwe.model.units import amounts
+from kgwe.placement.live.fleet import Holding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.kube.api import core
+    from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
+    from kgwe.kube.client.informer import Change
+    from kgwe.model.units.amounts import Amounts
+
+_PREFIX: Final = "claim/"
+
+_Owner = tuple[str, str]
+"""(namespace, uid) of a pod."""
+
+
+class Claimed:
+    """The claims that were given GPUs, kept in step with the ledger."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._claims: dict[str, ResourceClaim] = {}  # uid -> claim that was given GPUs
+        self._in_pool: dict[str, dict[str, None]] = collections.defaultdict(dict)  # pool -> claims given of it
+        self._of_pod: dict[_Owner, dict[str, None]] = collections.defaultdict(dict)  # pod -> uids of its claims
+
+    def on_slice(self, change: Change[ResourceSlice]) -> None:
+        self._state.nodes_changed(self._state.reader.set_slice(change.key, change.new))
+        pools = {each.spec.pool.name for each in (change.old, change.new) if each is not None}
+        for uid in [uid for pool in pools for uid in self._in_pool.get(pool, ())]:
+            self._look_at(self._claims[uid])
+
+    def on_claim(self, change: Change[ResourceClaim]) -> None:
+        if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
+            self._forget(change.old)
+        claim = change.new
+        if claim is None:
+            return
+        if not claim.gpus:
+            self._forget(claim)
+            return
+        self._claims[claim.metadata.uid] = claim
+        for device in claim.gpus:
+            self._in_pool[device.pool][claim.metadata.uid] = None
+        if (owner := _pod_of(claim)) is not None:
+            self._of_pod[owner][claim.metadata.uid] = None
+        self._look_at(claim)
+
+    def requested(self, pod: core.Pod) -> Amounts:
+        """What a pod takes of its node; GPUs that it claims are in no spec but in the plan of its run."""
+        run = self._state.run_of(pod)
+        wanted = podspec.requested(pod.spec)
+        return wanted | amounts.gpus(run.wanted) if run is not None and run.claims else wanted
+
+    def settle(self, pod: core.Pod) -> Places:
+        """What a bound pod has by claims of its own, if it is counted for them; else these are counted themselves."""
+        found = NOWHERE
+        mine = self._of_pod.get((pod.metadata.namespace, pod.metadata.uid), ())
+        is_counted = bool(mine and amounts.gpus(self.requested(pod)))
+        for uid in mine:
+            if is_counted:
+                self._drop(uid)
+                found = _both(found, self._places(self._claims[uid]).get(pod.spec.nodeName, NOWHERE))
+            else:
+                self._hold(self._claims[uid])
+        return found
+
+    def _look_at(self, claim: ResourceClaim) -> None:
+        pod = self._pod(claim)
+        if pod is None or not amounts.gpus(self.requested(pod)):
+            self._hold(claim)
+        elif pod.spec.nodeName:
+            self._state.book(pod)
+        else:
+            self._drop(claim.metadata.uid)  # its seat holds them until it is bound
+
+    def _pod(self, claim: ResourceClaim) -> core.Pod | None:
+        owner = _pod_of(claim)
+        pod = self._state.pods.get(owner[1]) if owner is not None else None
+        return pod if pod is not None and pod.metadata.namespace == claim.metadata.namespace else None
+
+    def _hold(self, claim: ResourceClaim) -> None:
+        places = self._places(claim)
+        if len(places) != 1:
+            # Of no node that we know, or of several, which this driver never gives to one claim.
+            self._drop(claim.metadata.uid)
+            return
+        ((node, mine),) = places.items()
+        holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, certain=True)
+        self._state.ledger.fleet.hold(f"{_PREFIX}{claim.metadata.uid}", holding)
+
+    def _forget(self, claim: ResourceClaim) -> None:
+        uid = claim.metadata.uid
+        known = self._claims.pop(uid, None)
+        for device in known.gpus if known else ():
+            self._in_pool[device.pool].pop(uid, None)
+        owner = _pod_of(claim)
+        if owner is not None and owner in self._of_pod:
+            self._of_pod[owner].pop(uid, None)
+            if not self._of_pod[owner]:
+                del self._of_pod[owner]
+        self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        if self._state.ledger.fleet.drop(f"{_PREFIX}{uid}"):
+            self._state.on_room()
+
+    def _places(self, claim: ResourceClaim) -> dict[str, Places]:
+        """Node -> the cards and slices that the claim was given there."""
+        found: dict[str, Places] = {}
+        reader = self._state.reader
+        for device in claim.gpus:
+            named = reader.slices.find(device.pool, device.device)
+            if named is None:
+                continue
+            node, uuid = named
+            cards = reader.cards(node)
+            whole = next((1 << card for card, each in cards.uuids.items() if each == uuid), 0)
+            parts = tuple(place for place, each in cards.slices.items() if each[1] == uuid)
+            found[node] = _both(found.get(node, NOWHERE), Places(whole, parts))
+        return found
+
+    def _amounts(self, node: str, places: Places) -> Mapping[str, int]:
+        slices = self._state.reader.cards(node).slices
+        wanted = collections.Counter(mig.resource_of(slices[each][2]) for each in places.slices)
+        # A claim is no pod.
+        return {amounts.GPU: places.cards.bit_count(), **wanted, amounts.PODS: 0}
+
+
+def _pod_of(claim: ResourceClaim) -> _Owner | None:
+    """The pod that owns the claim; None when any pod may use it.
+
+    An owner reference is valid within the claim's namespace only: a claim elsewhere is not the pod's.
+    """
+    owner = claim.metadata.controller
+    return (claim.metadata.namespace, owner.uid) if owner is not None and owner.kind == "Pod" else None
+
+
+def _both(one: Places, other: Places) -> Places:
+    return Places(one.cards | other.cards, tuple(sorted({*one.slices, *other.slices})))

@@ -1,0 +1,198 @@
+"""A gang of others as far as its pods are there, and what is asked of the planner for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from kgwe.cluster.workload.unpinned import as_made
+from kgwe.kube import dialects
+from kgwe.kube.dialects import member_presence as presence
+from kgwe.model.units.counting import counted
+from kgwe.placement.disruption.partial_gang import Partial, Sitting, confined
+from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.planning.planner import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.kube.dialects import Gang, Key, Membership
+    from kgwe.kube.dialects.member_presence import Members, Presence
+    from kgwe.kube.dialects.membership import Size
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.disruption.running import Running
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.live.fleet import Fleet
+
+#: owners of this kind are gangs, not workloads
+OWNER_PREFIX: Final = "gang:"
+
+
+def owner_of(key: Key) -> str:
+    return f"{OWNER_PREFIX}{key.namespace}/{key.kind}/{key.name}"
+
+
+@dataclass
+class Group:
+    """One gang, as far as its pods are there."""
+
+    key: Key
+    members: dict[str, tuple[core.Pod, Membership]] = field(default_factory=dict)  # by pod uid
+    seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
+    gang: Gang | None = None  # as it was asked for last
+    start: int = 0  # number of the first seat of the last plan
+    awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
+    kept: set[int] = field(default_factory=set)  # of those, seats of drained pods
+    lost: dict[int, Request] = field(default_factory=dict)  # seat that a pod had and left -> what that pod asked for
+    makes_way: bool = False  # it is stopped for more important work
+    overdue: str = ""  # why its seats were released and it is not planned for a while
+    last_since: str = ""  # when that happened last: it waits from then on
+    revoked: set[str] = field(default_factory=set)  # pods that may still say a seat which was released
+    asked_about: set[str] = field(default_factory=set)  # pods that kube-scheduler would bind by now
+    problem: str = ""
+    plain: Size | None = None  # what all of them say, where that and their number is all it takes to be complete
+    lacking: int = 0  # then: how many are still to come
+    rests_until: float = 0.0  # not looked at again before
+
+    def only_counts(self, pod: core.Pod, member: Membership) -> bool:
+        """Whether by coming or going the pod only changes their number: a large gang is not looked at for each."""
+        if self.plain is None or self.seats or self.awaited or not presence.counts(pod):
+            return False
+        return presence.says_size_only(member) and member.size == self.plain
+
+    def keep(self, number: int, member: Membership) -> None:
+        """Keep the seat of a drained pod for the pod that its owner makes next."""
+        self.awaited[number] = member
+        self.kept.add(number)
+
+    def take(self, uid: str, number: int) -> None:
+        """The pod has the seat now."""
+        self.seats[uid] = number
+        self.lost.pop(number, None)
+
+    def regains(self, partial: Partial) -> bool:
+        """Whether the gang is broken and asks for no more than the seats it had.
+
+        Only such a gang goes before other work. A pod that its user bound to a node is no evidence that the gang ever
+        had a place as a whole.
+        """
+        if not partial.is_broken or self.last_since:
+            return False
+        missing = [each.request for each in partial.members if not each.node]
+        had = sorted(self.lost.values(), key=_size, reverse=True)
+        for asked in sorted(missing, key=_size, reverse=True):
+            fit = next((i for i, each in enumerate(had) if _covers(each, asked)), None)
+            if fit is None:
+                return False
+            del had[fit]
+        return True
+
+    @property
+    def unbound(self) -> list[core.Pod]:
+        """Pods with a seat that have no node yet."""
+        seated = (pod for uid, (pod, _) in self.members.items() if uid in self.seats)
+        return [pod for pod in seated if not pod.spec.nodeName and pod.metadata.deletionTimestamp is None]
+
+    def count(self, members: Members, found: Presence) -> None:
+        """Take down how many there are, where that is all it takes."""
+        self.plain = presence.plain_size(members)
+        self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()
+
+    def say_lacking(self) -> None:
+        self.problem = f"{counted(self.lacking, 'more pod')} of {self.key.title} to come"
+
+    @property
+    def unseated(self) -> list[core.Pod]:
+        return [pod for uid, (pod, _) in self.members.items() if uid not in self.seats and not pod.spec.nodeName]
+
+    @property
+    def since(self) -> str:
+        """When the first of its pods was made, or its seats were released."""
+        return self.last_since or min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
+
+
+def _size(request: Request) -> tuple[int, ...]:
+    gpus = request.gpus
+    return (gpus.count, gpus.slices, gpus.milli, gpus.share_mib, request.cpu_milli, request.memory_bytes)
+
+
+def _covers(had: Request, asked: Request) -> bool:
+    """Whether a pod asks for no more than the pod before it."""
+    is_alike = asked.gpus.profile in ("", had.gpus.profile)
+    return is_alike and all(now <= before for now, before in zip(_size(asked), _size(had), strict=True))
+
+
+def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
+    """All of it: nobody has a place yet."""
+    return Ask(
+        owner=owner,
+        request=found.request.roles[0].request,
+        pods=found.request.replicas,
+        gang=found.request,
+        first=next(found.attempts(tree)) if found.preferred_domain else None,
+        priority=found.request.priority,
+        since=group.since,
+        namespace=group.key.namespace,
+        name=group.key.title,
+    )
+
+
+def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> Partial | None:
+    """The whole gang when some of it have their places (`nodes`: pod -> node) and others none; None: no such thing."""
+    alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
+    placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
+    if not any(placed) or all(placed):
+        return None
+    found = dialects.gang_request(alive, request_of)
+    if isinstance(found, dialects.Problem):
+        return None
+    members = tuple(
+        Sitting(pod.metadata.uid, request_of(pod), nodes[pod.metadata.uid]) for pod in found.order if pod is not None
+    )
+    least = sum(role.least for role in found.request.roles)
+    return Partial(members, found.request, least if least < len(members) else None)
+
+
+def ask_beside(owner: str, fleet: Fleet, partial: Partial, *, since: str, namespace: str, name: str) -> Ask:
+    """Those that have no place, beside those that have one."""
+    gang = confined(fleet.fitter, fleet.tree, partial)
+    return Ask(
+        owner=owner,
+        request=gang.roles[0].request,
+        pods=gang.replicas,
+        gang=gang,
+        partial=partial,
+        priority=gang.priority,
+        since=since,
+        namespace=namespace,
+        name=name,
+    )
+
+
+#: owners of this kind are what others have lost
+LOST_PREFIX: Final = "lost:"
+
+
+def lost_key(owner: str) -> str:
+    """Who asks for what the owner has lost."""
+    return f"{LOST_PREFIX}{owner}"
+
+
+def ask_for_lost(running: Running, fleet: Fleet, namespace: str, name: str) -> Ask | None:
+    """New places for the members that were hit, before all others of their priority; None: nobody is."""
+    nodes = fleet.snapshot.nodes
+    members = tuple(
+        Sitting(
+            member.name,
+            member.request,
+            "" if member.failed or member.grant is None else nodes[member.grant.node].name,
+        )
+        for member in running.members
+    )
+    gang = running.gang or GangRequest.of(members[0].request, len(members), priority=running.priority)
+    partial = Partial(members, gang, running.least)
+    if not partial.missing:
+        return None
+    found = ask_beside(lost_key(running.name), fleet, partial, since="", namespace=namespace, name=name)
+    return replace(found, first_claim=True, priority=running.priority)

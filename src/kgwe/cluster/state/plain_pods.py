@@ -1,0 +1,111 @@
+"""Plain pods in the queue: GPU pods of no gang that were created behind the gate wait their turn like any other work.
+
+deploy/admission.yaml adds the gate in namespaces with the label `kgwe.nvidia.io/fair-queue: enabled`. Such a pod is
+planned as a work of one pod, gets its seat and loses its gate. Once it is bound it is a plain pod again: what it holds
+counts against the share of its namespace, and nothing else is remembered of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.cluster.state.gang_group import owner_of
+from kgwe.cluster.workload import placement_annotations
+from kgwe.kube.dialects import Key, Membership, Size
+from kgwe.kube.translate import podrequest, podspec
+from kgwe.model.units import amounts as resources
+from kgwe.placement.fleet.node import CARD_MILLI, Gpus
+from kgwe.placement.planning.planner import Ask
+from kgwe.placement.queue.work import milli_of_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.cluster.state.gang_group import Group
+    from kgwe.kube.api import core
+    from kgwe.kube.translate.podrequest import PodAsk
+
+#: what a queued pod speaks instead of a dialect of gangs
+QUEUED: Final = "queued pod"
+
+
+def membership(pod: core.Pod) -> Membership | None:
+    """A queued pod as a work of its own; None: kube-scheduler places it, or it has its node."""
+    if pod.spec.nodeName:
+        return None
+    key = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
+    if not placement_annotations.is_gated(pod):
+        said = placement_annotations.seat_of(pod.metadata.annotations)
+        if said is None or said[0] != owner_of(key):
+            return None
+    return Membership(key, QUEUED, Size(1, 1)) if _asks_for_gpus(pod) else None
+
+
+def _asks_for_gpus(pod: core.Pod) -> bool:
+    try:
+        return podrequest.asks_for_gpus(podspec.requested(pod.spec))
+    except errors.Permanent:
+        return False
+
+
+def is_queued(member: Membership) -> bool:
+    return member.dialect == QUEUED
+
+
+def ask_for(owner: str, group: Group, pod: core.Pod, found: PodAsk) -> Ask:
+    return Ask(
+        owner=owner,
+        request=found.request,
+        amounts=found.amounts,
+        strategy=found.strategy or "",
+        priority=pod.spec.priority,
+        since=group.since,
+        namespace=group.key.namespace,
+        name=pod.metadata.name,
+    )
+
+
+class PlainPods:
+    """What bound pods of no gang and no workload hold, by namespace."""
+
+    def __init__(self) -> None:
+        #: namespace -> thousandths of a GPU
+        self.held: dict[str, int] = {}
+        self._counted: dict[str, tuple[str, int]] = {}  # pod uid -> namespace, milli
+
+    def set(self, uid: str, pod: core.Pod | None) -> None:
+        """Count the pod; None: it is gone, is not bound, or counts elsewhere."""
+        if pod is None:
+            self._remove(uid)
+        elif uid not in self._counted:
+            held = milli_of(_requested(pod))
+            if held:
+                namespace = pod.metadata.namespace
+                self._counted[uid] = namespace, held
+                self.held[namespace] = self.held.get(namespace, 0) + held
+
+    def _remove(self, uid: str) -> None:
+        namespace, held = self._counted.pop(uid, ("", 0))
+        left = self.held.get(namespace, 0) - held
+        if left:
+            self.held[namespace] = left
+        else:
+            self.held.pop(namespace, None)
+
+
+def _requested(pod: core.Pod) -> Mapping[str, int]:
+    try:
+        return podspec.requested(pod.spec)
+    except errors.Permanent:
+        return {}
+
+
+def milli_of(wanted: Mapping[str, int]) -> int:
+    """GPUs among these amounts, in thousandths of one; a share of unknown size counts as a whole GPU."""
+    slices = sum(
+        milli_of_gpus(Gpus(profile=name.removeprefix(resources.MIG_PREFIX), slices=count))
+        for name, count in wanted.items()
+        if name.startswith(resources.MIG_PREFIX) and count
+    )
+    return (wanted.get(resources.GPU, 0) + wanted.get(resources.SHARED, 0)) * CARD_MILLI + slices

@@ -1,0 +1,127 @@
+"""How a run stands: whether it runs, and if not, what keeps which of its pods from their places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe.cluster.workload import placement_annotations, scheduler_policy
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.model.units.counting import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api import core
+
+#: kube-scheduler said no to the planned node
+NODE_REFUSED: Final = "NodeRefused"
+#: the planned node, or cards of it, are not there any more
+PLACE_LOST: Final = "PlaceLost"
+#: the kubelet of the planned node rejects its pods
+POD_REJECTED: Final = "PodRejected"
+#: a user scaled the Job or Deployment to fewer pods than it has seats
+SCALED_DOWN: Final = "ScaledDown"
+#: a user scaled it up again, and others have the room that it gave up
+NO_ROOM_TO_SCALE: Final = "NoRoomToScale"
+NOT_SCHEDULED: Final = "NotScheduled"
+PODS_NOT_CREATED: Final = "PodsNotCreated"
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """Not all pods of a run have found their places."""
+
+    reason: str
+    message: str
+    #: nodes that the next plan should leave out
+    avoid: frozenset[str] = frozenset()
+    #: time does not mend it: the status says it at once
+    is_certain: bool = False
+
+    @property
+    def is_nodes_fault(self) -> bool:
+        """Whether another node may do at once; otherwise somebody else has to mend something."""
+        return self.reason in (NODE_REFUSED, PLACE_LOST, POD_REJECTED)
+
+
+def has_started(workload: Workload, run: Run) -> bool:
+    """Whether all of it has been running: from then on a lost pod is for recovery, and others go on."""
+    status = workload.status
+    return bool(status.start_time) and status.job_name == run.meta.name and status.phase != Phase.PENDING
+
+
+def is_running(workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> bool:
+    """Inference runs with its first pod; other work when all its pods do, and then as long as one does."""
+    running = sum(pod.status.phase == "Running" for pod in pods.values())
+    if not running:
+        return False
+    return run.serves or running + len(run.done) >= run.pods or has_started(workload, run)
+
+
+def is_bound(pods: Mapping[str, core.Pod]) -> bool:
+    return any(pod.spec.nodeName for pod in pods.values())
+
+
+def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> Unplaced | None:
+    """What keeps pods of the run from their places; None when nothing does, or when it is not for us to say."""
+    if is_bound(pods) and (run.serves or has_started(workload, run)):
+        return None
+    live = [pod for pod in pods.values() if pod.metadata.deletionTimestamp is None]
+    waiting = [pod for pod in live if not pod.spec.nodeName]
+    if not run.seats:
+        return Unplaced(PLACE_LOST, "its plan is gone or cannot be read; somebody edited an annotation")
+    if lost := _lost(state, workload, run):
+        # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
+        return Unplaced(PLACE_LOST, f"{', '.join(sorted(lost))}: gone, taking no work, or with too few free GPUs")
+    for pod in waiting:
+        if (said := refusal(pod)) is not None:
+            number = run.seat_of(pod)
+            node = run.seats[number].node if 0 <= number < len(run.seats) else ""
+            return Unplaced(NODE_REFUSED, f"{node}: {said.message}", frozenset({node} if node else ()))
+    if waiting:
+        gated = any(placement_annotations.is_gated(pod) for pod in waiting)
+        text = (
+            "its pods wait for their seats" if gated else "no scheduler has taken its pod; is spec.schedulerName right?"
+        )
+        return Unplaced(NOT_SCHEDULED, text)
+    if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
+        return None  # its pods are there, or were; our watch of them is a little behind
+    if missing := scheduler_policy.lacks_class(workload, state.priority_classes):
+        return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
+    kind, name = run.resource.kind, run.meta.name
+    advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` says why (a quota, a policy)"
+    return Unplaced(PODS_NOT_CREATED, f"its {kind} could not make all its pods; {advice}")
+
+
+def scaled(run: Run, lacking: int) -> tuple[str, str] | None:
+    """Reason and message when a run has fewer pods than were planned because a user scaled it."""
+    if run.is_scaled_down:
+        return SCALED_DOWN, f"its {run.resource.kind} is scaled to {run.at_once} of {counted(len(run.seats), 'pod')}"
+    if lacking:
+        return NO_ROOM_TO_SCALE, f"no room yet for {lacking} of {counted(len(run.seats), 'pod')} that it is scaled to"
+    return None
+
+
+def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
+    """Nodes of seats that no pod has, and that can no longer take one."""
+    uid = workload.meta.uid
+    fleet, ledger = state.fleet, state.ledger
+    seats = {number: seat.node for number, seat in state.wanted_seats(run).items()}
+    empty = {number: node for number, node in seats.items() if not ledger.pod_in(uid, number)}
+    lost = {empty[number] for number in ledger.lacking(uid) if number in empty}
+    # Seats that did not fit when they were restored are not reserved.
+    lost |= {node for number, node in empty.items() if ledger.seat(uid, number) is None}
+    for name in empty.values():
+        node = fleet.node(name)
+        if node is None or not node.ready:
+            lost.add(name)
+    return frozenset(lost)
+
+
+def refusal(pod: core.Pod) -> core.Condition | None:
+    """kube-scheduler's word that the pod fits nowhere it may go."""
+    return next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.reason == "Unschedulable"), None)

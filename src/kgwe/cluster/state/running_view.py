@@ -1,0 +1,306 @@
+"""Everything that has seats, as the plans that would disturb it see it (`kgwe.placement.disruption.running`).
+
+What a workload of ours needs is read from its spec, how its GPUs were divided from what runs it. A gang of others is
+read from its pods as they were before they got their places. Members are named by the number of their seat, or by
+the uid of the pod where there is no seat, and stand in the order of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.apps.scheduler.planning import cycle
+from kgwe.cluster.state import effective_seats
+from kgwe.cluster.workload import manifests
+from kgwe.cluster.workload.unpinned import as_made
+from kgwe.kube import dialects
+from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
+from kgwe.kube.translate import podrequest
+from kgwe.model.units import amounts as resources
+from kgwe.placement.disruption.running import Member, Repair, Running
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.ledger import seat_key
+from kgwe.placement.planning import planner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kgwe.apps.scheduler.deps import Means
+    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.api import core
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.gang.request import GangRequest
+    from kgwe.placement.planning.planner import Ask
+
+log = structlog.get_logger(__name__)
+
+#: on pods of others: what is done when one of their gang is lost (ReplaceFailed, RestartGang, None)
+RECOVERY_ANNOTATION: Final = "kgwe.nvidia.io/recovery"
+#: on pods of others: "true" lets work of higher priority stop them
+PREEMPTIBLE_ANNOTATION: Final = podrequest.PREEMPTIBLE
+
+_REPAIRS: Final = {
+    RecoveryPolicy.REPLACE_FAILED: Repair.REPLACE_FAILED,
+    RecoveryPolicy.RESTART_GANG: Repair.RESTART_GANG,
+    RecoveryPolicy.NONE: Repair.NONE,
+}
+
+
+def _nowhere(_: Holding) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """The pods of a gang of others that are there, and what each asked for."""
+
+    order: tuple[core.Pod, ...]
+    request: GangRequest
+    least: int
+
+
+class Census:
+    """One term's view; asks are worked out once per spec."""
+
+    def __init__(self, means: Means) -> None:
+        self._state = means.state
+        self._gangs = means.gangs
+        self._image = means.settings.default_image
+        self._asks: dict[str, tuple[tuple[int, str], Ask | None]] = {}
+
+    def forget(self, owner: str) -> None:
+        self._asks.pop(owner, None)
+
+    def of(self, owner: str, is_lost: Callable[[Holding], bool] = _nowhere) -> Running | None:
+        """The owner with its members; those for whose place `is_lost` says so must leave it. None: it is not known."""
+        if self._gangs.group(owner) is not None:
+            return self._of_gang(owner, is_lost)
+        return self._of_workload(owner, is_lost)
+
+    def all(self) -> Iterator[Running]:
+        """Everybody who has seats."""
+        for owner in list(self._state.ledger.owners()):
+            found = self.of(owner)
+            if found is not None:
+                yield found
+
+    def preemptible(self, on_error: Callable[[str, str, Exception], None] | None = None) -> Iterator[Running]:
+        """All preemptible work; a gang that loses a member stops as a whole.
+
+        `on_error` hears of an owner that cannot be read because of an error; without it the error is raised.
+        """
+        for read, keys in (
+            (self._preemptible_workload, list(self._state.runs)),
+            (self._preemptible_gang, list(self._gangs.owners())),
+            (self._preemptible_pod, list(self._state.pods)),
+        ):
+            for key in keys:
+                try:
+                    found = read(key)
+                except Exception as exc:
+                    if on_error is None:
+                        raise
+                    on_error("census", key, exc)
+                    continue
+                if found is not None and found.held:
+                    yield found
+
+    def _preemptible_workload(self, owner: str) -> Running | None:
+        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        if run is None or workload is None or not workload.preemptible or run.meta.deletionTimestamp is not None:
+            return None
+        found = self._of_workload(owner, _nowhere)
+        return None if found is None else replace(found, least=None)
+
+    def _preemptible_gang(self, owner: str) -> Running | None:
+        found = self._of_gang(owner, _nowhere) if self._is_preemptible(owner) else None
+        return None if found is None else replace(found, least=None)
+
+    def _preemptible_pod(self, uid: str) -> Running | None:
+        pod = self._state.pods.get(uid)
+        if pod is None or pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) != "true" or not self._stands_alone(pod):
+            return None
+        grant, request = self.grant(uid), self._readable(pod)
+        if grant is None or request is None:
+            return None
+        started = _seconds(pod.status.startTime)
+        return Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
+
+    def preemptible_priorities(self) -> Iterator[int]:
+        """Of all that says it may be stopped, whether or not it holds anything: quick to say."""
+        for owner in self._state.runs:
+            workload = self._state.workload(owner)
+            if workload is not None and workload.preemptible:
+                yield workload.priority
+        for pod in self._state.pods.values():
+            if pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true":
+                yield pod.spec.priority
+
+    def _is_preemptible(self, owner: str) -> bool:
+        group = self._gangs.group(owner)
+        pods = [pod for pod, _ in group.members.values()] if group is not None else []
+        return all(pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true" for pod in pods)
+
+    def _stands_alone(self, pod: core.Pod) -> bool:
+        return bool(pod.spec.nodeName) and self._state.is_foreign(pod) and self._gangs.seat(pod.metadata.uid) is None
+
+    def grant(self, key: str) -> Grant | None:
+        """What the holder has, as one; None when its node is not there, or it has several kinds."""
+        grants = self._state.fleet.grants(key)
+        if len(grants) <= 1:
+            return grants[0] if grants else None
+        first, *others = grants
+        if any(each.whole_or_shared for each in grants):
+            return None
+        return replace(first, slices=tuple(each for other in others for each in other.slices))
+
+    # --- workloads of ours ------------------------------------------------------------------------------
+
+    def _of_workload(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
+        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        if run is None or workload is None or run.ended is not None or run.suspended:
+            return None
+        ask = self._ask(workload, run)
+        if ask is None:
+            return None
+        ledger = self._state.ledger
+        places = effective_seats.seats(self._state, owner)
+        members = tuple(
+            Member(
+                str(number),
+                ask.request,
+                self.grant(ledger.pod_in(owner, number) or seat_key(owner, number)),
+                failed=is_lost(places[number]),
+            )
+            for number in sorted(places)
+        )
+        return Running(
+            owner,
+            members,
+            priority=workload.priority,
+            preemptible=workload.preemptible,
+            started_at_s=_seconds(run.start_time or run.meta.creationTimestamp),
+            least=1 if workload.serves else None,
+            gang=self._gang(replace(ask, pods=len(members))),
+            repair=_REPAIRS.get(RecoveryPolicy(workload.recovery), Repair.NONE),
+        )
+
+    def _ask(self, workload: Workload, run: Run) -> Ask | None:
+        """What each pod of the run asks for; worked out from the spec as it is now, and divided as the run is."""
+        key = (workload.meta.generation, run.meta.uid)
+        known = self._asks.get(workload.meta.uid)
+        if known is None or known[0] != key:
+            known = self._asks[workload.meta.uid] = (key, self._read(workload, run))
+        return known[1]
+
+    def _read(self, workload: Workload, run: Run) -> Ask | None:
+        try:
+            template = manifests.pod_template(workload, self._image)
+            ask = manifests.ask(replace(workload, claims=run.claims), template, frozenset())
+        except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
+            # Edited since into something that could not start.
+            log.info("not_in_census", workload=workload.meta.key, error=str(exc))
+            return None
+        request = ask.request
+        if request.gpus.count:
+            request = replace(request, gpus=replace(request.gpus, count=run.wanted.get(resources.GPU, 0)))
+        return replace(ask, request=request, amounts=run.wanted, pods=len(run.seats), divisible=False)
+
+    @staticmethod
+    def _gang(ask: Ask) -> GangRequest | None:
+        if ask.pods == 1:
+            return None
+        try:
+            return planner.gang_request(ask)
+        except errors.Permanent:
+            # Some ranks are done: its segments are no longer whole. What binds all of it still does.
+            return planner.gang_request(replace(ask, nearness=replace(ask.nearness, segments=())))
+
+    # --- gangs of others --------------------------------------------------------------------------------
+
+    def _of_gang(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
+        group = self._gangs.group(owner)
+        pods = self._pods(group) if group is not None else None
+        if group is None or pods is None:
+            return None
+        members = tuple(self._member(owner, group, pod, is_lost) for pod in pods.order)
+        return Running(
+            owner,
+            members,
+            priority=pods.request.priority,
+            preemptible=self._is_preemptible(owner),
+            started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
+            least=pods.least if pods.least < len(members) else None,
+            gang=pods.request if len(members) > 1 else None,
+            repair=repair_of(pods.order),
+        )
+
+    def _member(self, owner: str, group: Group, pod: core.Pod, is_lost: Callable[[Holding], bool]) -> Member:
+        uid = pod.metadata.uid
+        real = group.members[uid][0]
+        number = group.seats.get(uid)
+        place = self._state.ledger.seat(owner, number) if number is not None else None
+        if place is not None and number is not None:
+            place = effective_seats.of(self._state, owner, number, place)
+        if place is None and real.spec.nodeName:
+            place = Holding(real.spec.nodeName)
+        grant = None
+        if place is not None:
+            key = uid if uid in self._state.fleet else seat_key(owner, number if number is not None else -1)
+            grant = self.grant(key)
+        name = str(number) if number is not None else uid
+        return Member(name, self._request(pod), grant, failed=place is not None and is_lost(place))
+
+    def _pods(self, group: Group) -> _Pods | None:
+        """All pods of the gang as one request, as if none had a place yet."""
+        members = [
+            (as_made(pod), member) for pod, member in group.members.values() if pod.metadata.deletionTimestamp is None
+        ]
+        if not members:
+            return None
+        found = dialects.gang_request(members, self._request)
+        if isinstance(found, dialects.Problem):
+            return None
+        order = tuple(pod for pod in found.order if pod is not None)
+        least = sum(role.least for role in found.request.roles)
+        return _Pods(order, found.request, least) if order else None
+
+    def _request(self, pod: core.Pod) -> Request:
+        return podrequest.read(pod, pieces=self._state.fleet.pieces(pod.spec.nodeName)).request
+
+    def _readable(self, pod: core.Pod) -> Request | None:
+        """None when nobody can read what it asks for: others may have bound it all the same."""
+        try:
+            return self._request(pod)
+        except errors.Permanent:
+            return None
+
+
+def repair_of(pods: Sequence[core.Pod]) -> Repair:
+    """What the pods say; without a word ReplaceFailed, where somebody makes them anew.
+
+    A StatefulSet promises that no two pods of one name ever run, which nobody can hold on a node that does not answer:
+    there it has to be asked for. Pods that nobody makes anew are left alone: taking them away would be their end. And
+    what nobody knows means that nothing is done.
+    """
+    said = {pod.metadata.annotations.get(RECOVERY_ANNOTATION, "") for pod in pods} - {""}
+    makers = {pod.metadata.controller.kind if pod.metadata.controller else "" for pod in pods}
+    if "" in makers or len(said) > 1:
+        return Repair.NONE
+    if not said:
+        return Repair.NONE if "StatefulSet" in makers else Repair.REPLACE_FAILED
+    text = said.pop()
+    return Repair(text) if text in set(Repair) else Repair.NONE
+
+
+def _seconds(text: str | None) -> float:
+    """When it started; what has not started yet loses nothing."""
+    return cycle.seconds(text) if text else time.time()

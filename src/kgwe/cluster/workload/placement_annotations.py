@@ -1,0 +1,90 @@
+"""From a plan to its pods: which pod has which seat, and how a pod is held to it.
+
+A plan is stored as one line of text (`plantext`). A pod knows its seat by its completion index, or by the annotation it
+gets with its place.
+
+Anyone who may edit the object may edit its annotations: a text that we would not write is not believed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.cluster.workload import plan_text
+from kgwe.kube.dialects.membership import PLAN_GATE
+from kgwe.model.devices import assignment
+from kgwe.model.devices.assignment import Places
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.planning.planner import Seat
+
+#: gate of pods that wait for their seat
+GATE: Final = PLAN_GATE
+PLAN_ANNOTATION: Final = "kgwe.nvidia.io/plan"
+#: what the Job controller numbers the pods of an Indexed Job with
+INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
+#: owner/number of a pod's seat
+SEAT_ANNOTATION: Final = "kgwe.nvidia.io/seat"
+#: on pods that had no gate when they got their seat
+SEATED_LABEL: Final = "kgwe.nvidia.io/seated"
+CARDS_ANNOTATION: Final = assignment.CARDS_ANNOTATION
+SLICES_ANNOTATION: Final = assignment.SLICES_ANNOTATION
+#: proves that KGWE wrote the decision beside it (`signing`)
+SIGNATURE_ANNOTATION: Final = "kgwe.nvidia.io/signature"
+# Of any number that we write.
+_DIGITS: Final = 9
+
+encode = plan_text.encode
+decode = plan_text.decode
+
+
+def given(place: Holding | Seat) -> dict[str, str]:
+    """The annotations that tell a pod's node which cards and slices were planned for it."""
+    return assignment.as_annotations(Places(place.cards, place.slices))
+
+
+def pin(spec: dict[str, Any], node: str) -> None:
+    """Require `node` besides whatever affinity the pod has: terms are alternatives, so each gets it."""
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+    required = dict(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), here]} for term in terms
+    ]
+    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = required
+
+
+def pinned_to(spec: core.PodSpec) -> str:
+    """The only node its affinity allows; empty when there is none or more."""
+    required = spec.affinity.nodeAffinity.required
+    if required is None:
+        return ""
+    names = {
+        line.values[0]
+        for term in required.nodeSelectorTerms
+        for line in term.matchFields
+        if line.operator == "In" and len(line.values) == 1
+    }
+    return names.pop() if len(names) == 1 else ""
+
+
+def is_gated(pod: core.Pod) -> bool:
+    return any(gate.name == GATE for gate in pod.spec.schedulingGates)
+
+
+def seat_of(annotations: Mapping[str, str]) -> tuple[str, int] | None:
+    """(owner, number) of the annotation a pod was given with its place."""
+    name, _, text = annotations.get(SEAT_ANNOTATION, "").rpartition("/")
+    number = count_in(text)
+    return (name, number) if name and number >= 0 else None
+
+
+def count_in(text: str) -> int:
+    """A number somebody wrote into an annotation or label; -1 when it is none that we would write."""
+    return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else -1

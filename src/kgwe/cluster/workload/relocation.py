@@ -1,0 +1,94 @@
+"""A gang's plan is changed: stored anew, after which pods that are not where it wants them have to go.
+
+Who has to go is read off the run and its pods alone. A pod is a stray when it is bound, or held by its affinity, to
+another node than its seat's; when it was started in an earlier round of a gang that is started again as a whole; and
+when it was given a card that has failed since, while its seat has other cards now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe import errors
+from kgwe.cluster.workload import placement_annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.signatures import Signer
+    from kgwe.kube.api import core
+    from kgwe.kube.api.meta import ObjectMeta
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.placement.planning.planner import Seat
+
+#: on a run: why its plan is not the one it was made with
+NOTE_ANNOTATION: Final = "kgwe.nvidia.io/recovery-note"
+#: on a run: how often all of it was started again; on its pods: in which round they were given their seats
+ROUND_ANNOTATION: Final = "kgwe.nvidia.io/round"
+_TRIES: Final = 5
+
+
+def round_of(annotations: Mapping[str, str]) -> int:
+    return max(placement_annotations.count_in(annotations.get(ROUND_ANNOTATION, "")), 0)
+
+
+def mark(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
+    """The patch that gives a pod its seat, with the round of its run."""
+    if run is not None and (number := round_of(run.meta.annotations)):
+        patch["metadata"]["annotations"][ROUND_ANNOTATION] = str(number)
+    return patch
+
+
+async def store(
+    client: KubeClient,
+    run: Run,
+    before: tuple[Seat, ...],
+    annotations: Mapping[str, str],
+    signer: Signer | None = None,
+) -> bool:
+    """Store a new plan where it replaces that one and no other; returns whether it did."""
+    name, namespace, meta = run.meta.name, run.meta.namespace, run.meta
+    for _ in range(_TRIES):
+        if meta.uid != run.meta.uid or not _has_plan(meta, before, signer):
+            return False  # another run, or another plan: what was decided does not fit it
+        new = dict(annotations) if signer is None else signer.sign_new_plan(meta, annotations)
+        body = {"metadata": {"resourceVersion": meta.resourceVersion, "annotations": new}}
+        try:
+            await client.patch(run.resource, name, body, namespace)
+        except errors.Conflict:
+            meta = (await client.get(run.resource, name, namespace)).metadata
+        else:
+            return True
+    return False
+
+
+def _has_plan(meta: ObjectMeta, before: tuple[Seat, ...], signer: Signer | None) -> bool:
+    """Whether the stored plan is that one; a plan that KGWE did not write may be replaced by any."""
+    if signer is not None and not signer.has_signed(meta):
+        return True
+    return placement_annotations.decode(meta.annotations.get(placement_annotations.PLAN_ANNOTATION, "")) == before
+
+
+def of(
+    run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int], cards: Callable[[core.Pod], int]
+) -> Iterator[core.Pod]:
+    """`sick`: node -> mask of its sick cards; `cards`: those a pod has. A single pod is held by its Job and cannot
+    stray."""
+    if len(run.seats) <= 1:
+        return
+    for pod in pods:
+        number = run.seat_of(pod)
+        if 0 <= number < len(run.seats) and _is_stray(run, number, pod, sick, cards(pod)):
+            yield pod
+
+
+def _is_stray(run: Run, number: int, pod: core.Pod, sick: Callable[[str], int], cards: int) -> bool:
+    node = pod.spec.nodeName or placement_annotations.pinned_to(pod.spec)
+    if placement_annotations.is_gated(pod) or not node:
+        return False  # it has not been given its place yet
+    seat = run.seats[number]
+    if node != seat.node or round_of(pod.metadata.annotations) < round_of(run.meta.annotations):
+        return True
+    failed = cards & sick(node)
+    return bool(failed and not failed & seat.cards)

@@ -1,0 +1,299 @@
+"""What runs a workload, as it stands: the Job or Deployment read into one noun.
+
+A user who may edit a Job may edit its annotations, or create the Job himself. The plan in them is believed if KGWE has
+signed it (`signing`), and if it reserves no more than the workload asks for. The template may be edited too: a seat
+reserves no more of its node than was planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kgwe.cluster.workload import dra_claims, manifests, placement_annotations
+from kgwe.kube.api import resources
+from kgwe.kube.translate import podspec
+from kgwe.model.units import amounts
+from kgwe.model.units.limits import MOST_PODS
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.planning.planner import Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from kgwe.cluster.workload.signatures import Signer
+    from kgwe.cluster.workload.workload import Details, Workload
+    from kgwe.kube.api import apps, core
+    from kgwe.kube.api.meta import ObjectMeta
+    from kgwe.kube.api.resources import Resource
+    from kgwe.model.units.amounts import Amounts
+
+
+@dataclass(frozen=True)
+class Run:
+    """One Job or Deployment of ours."""
+
+    resource: Resource[Any]
+    meta: ObjectMeta
+    #: pods it is to have
+    pods: int
+    #: where they go; empty when the plan is lost
+    seats: tuple[Seat, ...]
+    #: what each pod takes of its node
+    wanted: Amounts
+    #: what each pod was planned to take; None: the plan does not say, or KGWE did not write it
+    planned: Amounts | None = None
+    #: why they go there, as it was decided
+    details: Details | None = None
+    #: seats whose pods have succeeded
+    done: frozenset[int] = frozenset()
+    #: the condition that ended it
+    ended: core.Condition | None = None
+    #: it has failed, and waits for its last pods to go
+    failing: bool = False
+    suspended: bool = False
+    #: its pods get their GPUs by ResourceClaims
+    claims: bool = False
+    #: pods it has made that have not failed
+    made: int = 0
+    #: pods that it is to have at a time: fewer than seats when a user scaled it down
+    at_once: int = MOST_PODS
+    start_time: str | None = None
+    completion_time: str | None = None
+    #: KGWE wrote the annotations that tell the plan
+    is_signed: bool = True
+
+    @property
+    def generation(self) -> int:
+        """The generation of the workload it was made from; 0 when it is not known."""
+        if not self.is_signed:
+            return 0
+        return max(placement_annotations.count_in(self.meta.annotations.get(manifests.GENERATION_ANNOTATION, "")), 0)
+
+    @property
+    def node(self) -> str:
+        return self.seats[0].node if self.seats else ""
+
+    @property
+    def serves(self) -> bool:
+        return self.resource is resources.DEPLOYMENT
+
+    @property
+    def is_scaled_down(self) -> bool:
+        """Whether it is to have fewer pods at a time than seats whose pods have not succeeded."""
+        if self.at_once >= len(self.seats):
+            return False
+        return self.at_once < sum(number not in self.done for number in range(len(self.seats)))
+
+    def reserved(
+        self, occupied: AbstractSet[int] = frozenset(), expected: AbstractSet[int] = frozenset()
+    ) -> dict[int, Holding]:
+        """What it may still take: a seat for each pod that has not succeeded.
+
+        Scaled down, it has the seats of its bound pods (`occupied`), and of the others as many as it may still bind
+        pods: first those for which there are pods (`expected`).
+        """
+        if self.ended is not None or self.suspended:
+            return {}
+        numbers = [number for number in range(len(self.seats)) if number not in self.done]
+        if self.at_once < len(numbers):
+            empty = sorted(set(numbers) - occupied, key=lambda number: (number not in expected, number))
+            spare = set(empty[max(self.at_once - (len(numbers) - len(empty)), 0) :])
+            numbers = [number for number in numbers if number not in spare]
+        seats = ((number, self.seats[number]) for number in numbers)
+        return {number: Holding(seat.node, self.wanted, seat.cards, seat.slices) for number, seat in seats}
+
+    def seat_of(self, pod: core.Pod) -> int:
+        """The number of the pod's seat; -1 when it cannot be told."""
+        if len(self.seats) == 1:
+            return 0
+        if not self.serves:
+            return placement_annotations.count_in(
+                pod.metadata.annotations.get(placement_annotations.INDEX_ANNOTATION, "")
+            )
+        owner, number = placement_annotations.seat_of(pod.metadata.annotations) or ("", -1)
+        return number if owner == self.meta.labels.get(manifests.UID_LABEL) else -1
+
+
+def of_job(job: core.Job) -> Run:
+    status, spec = job.status, job.spec
+    ended = next((c for c in status.conditions if c.type in ("Complete", "Failed") and c.status == "True"), None)
+    pods = 1 if spec.completions is None else spec.completions
+    return Run(
+        resource=resources.JOB,
+        meta=job.metadata,
+        pods=pods,
+        seats=_seats(job.metadata, spec.template.spec, pods),
+        wanted=podspec.requested(spec.template.spec),
+        planned=manifests.planned_amounts(job.metadata.annotations),
+        details=manifests.details(job.metadata.annotations),
+        done=parse_indexes(status.completedIndexes, pods),
+        ended=ended,
+        failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
+        suspended=spec.suspend or spec.parallelism == 0,
+        claims=dra_claims.is_used(spec.template.spec),
+        made=status.active + status.succeeded,
+        at_once=spec.parallelism,
+        start_time=status.startTime,
+        completion_time=status.completionTime,
+    )
+
+
+def of_deployment(deployment: apps.Deployment) -> Run:
+    spec = deployment.spec
+    return Run(
+        resource=resources.DEPLOYMENT,
+        meta=deployment.metadata,
+        pods=spec.replicas,
+        seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
+        wanted=podspec.requested(spec.template.spec),
+        planned=manifests.planned_amounts(deployment.metadata.annotations),
+        details=manifests.details(deployment.metadata.annotations),
+        suspended=spec.replicas == 0,
+        claims=dra_claims.is_used(spec.template.spec),
+        made=deployment.status.replicas,
+        at_once=spec.replicas,
+    )
+
+
+def _seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, ...]:
+    seats = placement_annotations.decode(meta.annotations.get(placement_annotations.PLAN_ANNOTATION, ""))
+    pinned = placement_annotations.pinned_to(template)
+    if pinned and pods <= 1:
+        return seats if [seat.node for seat in seats] == [pinned] else (Seat(pinned),)
+    return seats
+
+
+def verified(run: Run, signer: Signer | None) -> Run:
+    """The run without its plan, unless KGWE has signed that plan and the run keeps to it.
+
+    Without a signer (a tool that only shows the cluster) every plan is taken as it is.
+    """
+    if signer is None:
+        return run
+    if not signer.has_signed(run.meta):
+        signer.report_forged(run.resource.kind, run.meta.uid)
+        return replace(run, seats=(), planned=None, is_signed=False)
+    # A single pod is where its template pins it; the plan has to say the same.
+    is_kept = len(run.seats) != 1 or run.seats == placement_annotations.decode(
+        run.meta.annotations.get(placement_annotations.PLAN_ANNOTATION, "")
+    )
+    return run if is_kept and _is_within(run.wanted, run.seats) else replace(run, seats=())
+
+
+def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
+    """Whether a pod of the template as it is now wants no more GPUs than each seat has."""
+    gpus = wanted.get(amounts.GPU, 0)
+    slices = sum(count for name, count in wanted.items() if name.startswith(amounts.MIG_PREFIX))
+    return all(
+        (not seat.cards or gpus <= seat.cards.bit_count()) and (not seat.slices or slices <= len(seat.slices))
+        for seat in seats
+    )
+
+
+def believed(run: Run, workload: Workload) -> Run:
+    """The run with the plan that may be believed of it; a lost one is put together from the workload's status."""
+    placed = workload.status.placed
+    if not run.seats and placed is not None:
+        seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))
+        run = replace(run, seats=seats if len(seats) == run.pods else ())
+    if run.claims:
+        # Its template does not say how many; every seat has as many as any other.
+        each = max((len(seat.slices) or seat.cards.bit_count() for seat in run.seats), default=0)
+        run = replace(run, wanted=run.wanted | {workload.resource: each})
+    most = workload.per_pod * workload.pods
+    is_older = 0 < run.generation < workload.meta.generation
+    if not is_older and len(run.seats) * run.wanted.get(workload.resource, 0) > most:
+        return replace(run, seats=())
+    return replace(run, wanted=_within_plan(run, workload))
+
+
+def _within_plan(run: Run, workload: Workload) -> Amounts:
+    """What a pod takes, cut to what was planned.
+
+    Where the plan does not say, the spec does, if it is the one that was planned. Otherwise a seat reserves its GPUs
+    and nothing else.
+    """
+    if (planned := run.planned) is None:
+        is_same = run.is_signed and run.generation == workload.meta.generation
+        told = manifests.specified_amounts(workload) if is_same else None
+        planned = (told or {amounts.PODS: 1}) | amounts.gpus(run.wanted)
+    return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
+
+
+def is_unread(old: Any, new: Any) -> bool:
+    """Whether nothing changed in a Job or Deployment that anybody here reads."""
+    if old is None or new is None:
+        return False
+    return bool(old.spec == new.spec and old.status == new.status and old.metadata.is_like(new.metadata))
+
+
+def is_news(was: Run | None, now: Run | None) -> bool:
+    """Whether the workload has to be looked at again. Pods that were made, and when the first was, is not news: the
+    pods themselves are."""
+    if was is None or now is None or was.made > now.made or not was.meta.is_like(now.meta):
+        return True
+    return replace(now, meta=was.meta, made=was.made, start_time=was.start_time) != was
+
+
+def belongs_to(run: Run, workload: Workload) -> bool:
+    """Whether the run is the one made for the workload. Labels alone anybody can set."""
+    owner = run.meta.controller
+    return (
+        owner is not None
+        and owner.uid == workload.meta.uid
+        and run.meta.namespace == workload.meta.namespace
+        and run.meta.name == manifests.job_name(workload)
+    )
+
+
+def chosen(runs: Iterable[Run], workload: Workload) -> Run | None:
+    """Of all that claim to run the workload the one that does: the first that was made and is not on its way out."""
+    mine = [run for run in runs if belongs_to(run, workload)]
+    return min(mine, key=_seniority, default=None)
+
+
+def _seniority(run: Run) -> tuple[bool, str, str]:
+    return (run.meta.deletionTimestamp is not None, run.meta.creationTimestamp or "", run.meta.uid)
+
+
+def maker_of(pod: core.Pod) -> str:
+    """The key of the run that created the pod: its Job's uid, or its Deployment's name and run label.
+
+    Owner references are not checked by the API server. They are valid within a namespace only, so a pod never belongs
+    to a run of another namespace, whatever uid it names.
+    """
+    controller = pod.metadata.controller
+    if controller is None:
+        return ""
+    if controller.kind == "Job":
+        return f"{pod.metadata.namespace}/{controller.uid}"
+    run = pod.metadata.labels.get(manifests.RUN_LABEL, "")
+    if controller.kind != "ReplicaSet" or not run:
+        return ""
+    deployment, _, _ = controller.name.rpartition("-")
+    return f"{pod.metadata.namespace}/{deployment}/{run}"
+
+
+def maker_key(run: Run) -> str:
+    """The key that `maker_of` returns for its pods."""
+    if not run.serves:
+        return f"{run.meta.namespace}/{run.meta.uid}"
+    return f"{run.meta.namespace}/{run.meta.name}/{run.meta.labels.get(manifests.RUN_LABEL, '')}"
+
+
+def parse_indexes(text: str, pods: int) -> frozenset[int]:
+    """`0-3,7` as the Job controller writes completed indexes, in ascending order; those of the first `pods` pods."""
+    found: set[int] = set()
+    following, most = 0, min(pods, MOST_PODS)
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        start, end = (
+            placement_annotations.count_in(first),
+            min(placement_annotations.count_in(last if dash else first), most - 1),
+        )
+        if following <= start <= end:
+            found.update(range(start, end + 1))
+            following = end + 1
+    return frozenset(found)

@@ -1,0 +1,208 @@
+"""Signatures of decisions: KGWE believes what KGWE wrote, and nothing else.
+
+A user who may create a pod or a Job may write any annotation on it. So each decision that is stored on an object of a
+user is signed with a key that only the scheduler has (`keys`), over the facts of the decision and the namespace it was
+made for. Decisions without a valid signature are removed from an object when it is read: a pod with a forged seat is a
+pod like any other.
+
+    seat of a pod   namespace, owner (workload uid or gang), creation time of the pod, seat number, node, GPUs
+    pod template    namespace, workload uid, node, GPUs; for runs of one pod, whose pods are copies of the template
+    binding         namespace, pod uid, node, GPUs
+    plan of a run   namespace, workload uid, generation of the workload, round, the plan as it is encoded, what each
+                    pod takes of its node (plans of earlier versions do not say)
+
+No signature holds in another namespace. The API server sets the creation time: a signature that is copied from an
+earlier pod does not fit a later one, so a seat of an old plan cannot be claimed again under the name of the same gang.
+Copies within the same second are left to the ledger: a seat belongs to the first pod, and needs room on its node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kgwe.cluster.workload import manifests, placement_annotations, relocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kgwe.kube.api import core
+    from kgwe.kube.api.meta import ObjectMeta
+    from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.planning.planner import Seat
+
+SIGNATURE_ANNOTATION: Final = placement_annotations.SIGNATURE_ANNOTATION
+#: on pods and pod templates: what is believed only with a signature
+POD_DECISIONS: Final = frozenset(
+    {
+        placement_annotations.SEAT_ANNOTATION,
+        placement_annotations.CARDS_ANNOTATION,
+        placement_annotations.SLICES_ANNOTATION,
+        relocation.ROUND_ANNOTATION,
+        SIGNATURE_ANNOTATION,
+    }
+)
+#: of a key, to tell it from the one before
+_ID_CHARS: Final = 8
+# Objects with a forged decision that are remembered: further ones must not fill the memory.
+_MOST_REPORTED: Final = 10_000
+# 128 bits.
+_MAC_CHARS: Final = 32
+
+Facts = tuple[str, ...]
+
+
+class Signer:
+    """Signs with the newest key; accepts the signatures of all keys it knows."""
+
+    def __init__(self, *keys: bytes) -> None:
+        """`keys`: newest first."""
+        self._keys: dict[str, bytes] = {}
+        self.set_keys(*keys)
+        #: called with the kind of each object whose decision has no valid signature, once per object
+        self.on_forged: Callable[[str], None] = lambda _kind: None
+        self._reported: dict[str, None] = {}  # uids of such objects, the oldest first
+
+    def set_keys(self, *keys: bytes) -> bool:
+        """Use these keys from now on, newest first; returns whether they differ from those before."""
+        new = {_id_of(key): key for key in keys}
+        changed, self._keys = list(new.items()) != list(self._keys.items()), new
+        return changed
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """All that are accepted, newest first."""
+        return tuple(self._keys.values())
+
+    @property
+    def newest(self) -> bytes:
+        """The key that signs; empty: none is known yet."""
+        return next(iter(self._keys.values()), b"")
+
+    # --- signing ----------------------------------------------------------------------------------------
+
+    def sign_seat(self, pod: core.Pod, owner: str, number: int, place: Holding | Seat) -> str:
+        return self._sign(
+            _seat_facts(pod.metadata, owner, number, place.node, placement_annotations.given(place)), place.node
+        )
+
+    def sign_binding(self, namespace: str, uid: str, place: Holding) -> str:
+        return self._sign(_binding_facts(namespace, uid, place.node, placement_annotations.given(place)), place.node)
+
+    def sign_new_plan(self, run: ObjectMeta, annotations: Mapping[str, str]) -> dict[str, str]:
+        """Annotations that replace the plan of a Job or Deployment, signed together with those that stay."""
+        unknown = {
+            manifests.GENERATION_ANNOTATION: "0",
+            relocation.ROUND_ANNOTATION: "0",
+            manifests.AMOUNTS_ANNOTATION: "",
+        }
+        new = dict(annotations) if self.has_signed(run) else unknown | dict(annotations)
+        facts = _plan_facts(run.namespace, run.labels.get(manifests.UID_LABEL, ""), run.annotations | new)
+        return new | {SIGNATURE_ANNOTATION: self._sign(facts)}
+
+    def sign_run(self, body: dict[str, Any], owner: str, seats: Sequence[Seat]) -> None:
+        """Sign the plan of a Job or Deployment before it is created, and what its template tells a single pod."""
+        meta, template = body["metadata"], body["spec"]["template"].setdefault("metadata", {})
+        namespace = meta["namespace"]
+        meta["annotations"][SIGNATURE_ANNOTATION] = self._sign(_plan_facts(namespace, owner, meta["annotations"]))
+        if len(seats) == 1:
+            facts = _template_facts(namespace, owner, seats[0].node, placement_annotations.given(seats[0]))
+            notes = template["annotations"] = dict(template.get("annotations") or {})
+            notes[SIGNATURE_ANNOTATION] = self._sign(facts, seats[0].node)
+
+    def _sign(self, facts: Facts, node: str = "") -> str:
+        name, key = next(iter(self._keys.items()))
+        return f"{name}.{_mac(key, facts)}.{node}"
+
+    # --- checking ---------------------------------------------------------------------------------------
+
+    def believed(self, pod: core.Pod) -> core.Pod:
+        """The pod with the decisions that KGWE wrote on it, and without those of anybody else."""
+        if POD_DECISIONS.isdisjoint(pod.metadata.annotations) or self._is_signed(pod):
+            return pod
+        self.report_forged("Pod", pod.metadata.uid)
+        return undecided(pod)
+
+    def report_forged(self, kind: str, uid: str) -> None:
+        """An object carries a decision that is not ours. It is read again with every change, and counted once."""
+        if uid not in self._reported:
+            self._reported[uid] = None
+            if len(self._reported) > _MOST_REPORTED:
+                del self._reported[next(iter(self._reported))]
+            self.on_forged(kind)
+
+    def _is_signed(self, pod: core.Pod) -> bool:
+        meta, notes = pod.metadata, pod.metadata.annotations
+        # The gate goes in the same write in which the seat comes.
+        if placement_annotations.is_gated(pod):
+            return False
+        text, node = notes.get(SIGNATURE_ANNOTATION, ""), signed_node(notes)
+        if not node or (pod.spec.nodeName or placement_annotations.pinned_to(pod.spec) or node) != node:
+            return False
+        if placement_annotations.SEAT_ANNOTATION in notes:
+            seat = placement_annotations.seat_of(notes)
+            return seat is not None and self._accepts(text, _seat_facts(meta, *seat, node, notes))
+        owner = meta.labels.get(manifests.UID_LABEL, "")
+        if owner and self._accepts(text, _template_facts(meta.namespace, owner, node, notes)):
+            return True
+        return self._accepts(text, _binding_facts(meta.namespace, meta.uid, node, notes))
+
+    def has_signed(self, run: ObjectMeta) -> bool:
+        """Whether the plan on a Job or Deployment is the one that KGWE stored for the workload it is labelled with."""
+        notes = run.annotations
+        owner = run.labels.get(manifests.UID_LABEL, "")
+        return self._accepts(notes.get(SIGNATURE_ANNOTATION, ""), _plan_facts(run.namespace, owner, notes))
+
+    def _accepts(self, text: str, facts: Facts) -> bool:
+        name, _, rest = text.partition(".")
+        key = self._keys.get(name)
+        return key is not None and hmac.compare_digest(rest.partition(".")[0].encode(), _mac(key, facts).encode())
+
+
+def signed_node(annotations: Mapping[str, str]) -> str:
+    """The node that a signature on a pod is for; empty when there is none."""
+    return "".join(annotations.get(SIGNATURE_ANNOTATION, "").split(".", 2)[2:])
+
+
+def undecided(pod: core.Pod) -> core.Pod:
+    """The pod as if no decision had been written on it."""
+    kept = {key: text for key, text in pod.metadata.annotations.items() if key not in POD_DECISIONS}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=kept))
+
+
+# --- facts: each kind begins with its own word, so that none can stand for another ----------------------
+
+
+def _seat_facts(meta: ObjectMeta, owner: str, number: int, node: str, given: Mapping[str, str]) -> Facts:
+    return ("seat", meta.namespace, owner, meta.creationTimestamp or "", str(number), node, *_gpus(given))
+
+
+def _template_facts(namespace: str, owner: str, node: str, given: Mapping[str, str]) -> Facts:
+    return ("template", namespace, owner, node, *_gpus(given))
+
+
+def _binding_facts(namespace: str, uid: str, node: str, given: Mapping[str, str]) -> Facts:
+    return ("binding", namespace, uid, node, *_gpus(given))
+
+
+def _plan_facts(namespace: str, owner: str, annotations: Mapping[str, str]) -> Facts:
+    names = (manifests.GENERATION_ANNOTATION, relocation.ROUND_ANNOTATION, placement_annotations.PLAN_ANNOTATION)
+    amounts = annotations.get(manifests.AMOUNTS_ANNOTATION, "")
+    told = (amounts,) if amounts else ()
+    return ("plan", namespace, owner, *(annotations.get(name, "") for name in names), *told)
+
+
+def _gpus(given: Mapping[str, str]) -> tuple[str, str]:
+    return given.get(placement_annotations.CARDS_ANNOTATION, ""), given.get(placement_annotations.SLICES_ANNOTATION, "")
+
+
+def _mac(key: bytes, facts: Facts) -> str:
+    # As JSON: no two lists of texts have the same.
+    return hmac.digest(key, msgspec.json.encode(facts), "sha256").hex()[:_MAC_CHARS]
+
+
+def _id_of(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()[:_ID_CHARS]

@@ -1,0 +1,377 @@
+"""Both GPUWorkload kinds as one noun, and back.
+
+The two kinds differ in how a user writes them. From here on there is one Workload: what it asks for, what
+to run, how errors are retried, and the status it has. Only this file knows which status field of which
+kind holds the node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload, Phase, RecoveryPolicy, WorkloadType
+from kgwe.kube.api.kgwe.warp import Priority, WarpGPUWorkload
+from kgwe.model.gpu import mig
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Preference
+from kgwe.placement.gang.request import NVLINK, Hardware, Segment
+from kgwe.placement.planning.planner import Nearness
+
+if TYPE_CHECKING:
+    from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadSpec
+    from kgwe.kube.api.meta import Condition, ObjectMeta
+    from kgwe.kube.api.resources import Resource
+
+#: Where the small kind's words sit on the large kind's scale of 0 to 1,000,000.
+WARP_PRIORITY: dict[str, int] = {Priority.LOW: 0, Priority.NORMAL: 1_000, Priority.HIGH: 10_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between the kinds as far as the API is concerned."""
+
+    resource: Resource[Any]
+    #: put on objects by earlier releases and removed on sight: owner references delete what runs the work
+    finalizer: str
+    node_field: str
+
+
+WARP = Kind(resources.WARP_GPU_WORKLOAD, "gpu.warp.dev/finalizer", "assignedNode")
+KGWE = Kind(resources.GPU_WORKLOAD, "kgwe.nvidia.io/finalizer", "scheduledNode")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The part of a status that the controller reads and writes, under one name for both kinds."""
+
+    phase: str = ""
+    message: str = ""
+    node: str = ""
+    job_name: str = ""
+    retry_count: int = 0
+    last_schedule_time: str | None = None
+    start_time: str | None = None
+    completion_time: str | None = None
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+    placed: Placed | None = None
+    #: (p50, p90) of when it is thought to start
+    estimate: tuple[str, str] | None = None
+    #: what would start it now, in words
+    certificate: str = ""
+    #: what it asked for and where it is, as `kubectl get` shows them
+    gpus: str = ""
+    nodes: str = ""
+
+
+class Details(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a plan is as it is; stored with the plan, so that a restart can tell too. No looser than the CRD."""
+
+    score: Annotated[int, Meta(ge=0, le=100)] | None = None
+    parts: Annotated[tuple[tuple[str, Annotated[float, Meta(ge=0)]], ...], Meta(max_length=8)] = ()
+    gb_per_s: Annotated[float, Meta(ge=0)] | None = None
+    domain: Annotated[str, Meta(max_length=256)] = ""
+    reasons: Annotated[str, Meta(max_length=1024)] = ""
+
+
+NO_DETAILS: Final = Details()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What a status says of a plan; the small kind has no room for it."""
+
+    placements: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
+    """(node, pods, UUIDs of their GPUs) for runs of consecutive ranks on one node; the first of a large plan."""
+    details: Details = NO_DETAILS
+    slices: tuple[tuple[str, str, str], ...] = ()
+    """(UUID of the card, UUID of the slice, profile) of MIG slices."""
+    node_count: int = 0
+    """All nodes of the plan."""
+    gpu_count: int = 0
+    """All whole GPUs of the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the GPUs must be like."""
+
+    preference: Preference = Preference.NONE
+    min_bandwidth_gbps: float = 0.0
+    min_memory_gb: int = 0
+    gpu_model: str = ""
+    architecture: str = ""
+    #: what it says of spot nodes; empty: nothing
+    spot_policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One GPUWorkload of either kind."""
+
+    kind: Kind
+    meta: ObjectMeta
+    #: GPU resource one pod asks for, and how many of it
+    resource: str
+    per_pod: int
+    pods: int
+    #: whether the GPUs of its one pod may be divided among several
+    divisible: bool
+    #: how its pods get their GPUs; empty: as the cluster has it
+    device_mode: str
+    needs: Needs
+    nearness: Nearness
+    strategy: str
+    #: what counts, see `policy.with_priority`
+    priority: int
+    max_retries: int
+    backoff_s: int
+    workload_type: str
+    preemptible: bool
+    recovery: str
+    expected_s: float | None
+    #: ranks it counts itself; 0: one for each GPU
+    world_size: int
+    framework: str
+    model_name: str
+    template: dict[str, Any]
+    status: Status
+    #: whether its pods get their GPUs by ResourceClaims
+    claims: bool = False
+    #: the part of one card that its pod asks for; 0: whole cards or slices
+    share: float = 0.0
+    #: what the spec asks for; more than `priority` where it may not have that much
+    asked_priority: int = 0
+    #: PriorityClass of its pods
+    priority_class: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(group, namespace/name): unique over both kinds."""
+        return (self.kind.resource.group, self.meta.key)
+
+    @property
+    def gpus(self) -> str:
+        """The GPUs it asks for, for people: 8, 2×1g.10gb or 0.5."""
+        if self.share:
+            return f"{self.share:.2g}"
+        profile = mig.profile_of(self.resource)
+        return f"{self.per_pod}×{profile}" if profile else str(self.per_pod * self.pods)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it runs until it is deleted: a Deployment, which never succeeds."""
+        return self.workload_type == WorkloadType.INFERENCE
+
+    @property
+    def finished(self) -> bool:
+        """It ended, and was not edited since: an edit of failed work asks for another try."""
+        if self.status.phase == Phase.SUCCEEDED:
+            return True
+        return self.status.phase == Phase.FAILED and self.status.observed_generation == self.meta.generation
+
+
+def from_warp(obj: WarpGPUWorkload) -> Workload:
+    spec, status = obj.spec, obj.status
+    return Workload(
+        kind=WARP,
+        meta=obj.metadata,
+        resource=amounts.GPU,
+        per_pod=spec.gpuCount,
+        pods=1,
+        divisible=False,
+        device_mode="DevicePlugin",
+        needs=Needs(spot_policy=spec.spotPolicy),
+        nearness=Nearness(),
+        strategy=spec.schedulingStrategy,
+        priority=WARP_PRIORITY.get(spec.priority, 0),
+        max_retries=spec.retryPolicy.maxRetries,
+        backoff_s=spec.retryPolicy.backoffSeconds,
+        workload_type=WorkloadType.TRAINING,
+        preemptible=False,
+        recovery=RecoveryPolicy.REPLACE_FAILED,
+        expected_s=None,
+        world_size=0,
+        framework="",
+        model_name=spec.modelName,
+        template={},
+        status=_status(status, status.assignedNode),
+        asked_priority=WARP_PRIORITY.get(spec.priority, 0),
+    )
+
+
+def from_kgwe(obj: GPUWorkload) -> Workload:
+    spec, status = obj.spec, obj.status
+    wants = spec.gpuRequirements
+    if wants.mig is not None:
+        resource, per_pod = mig.resource_of(wants.mig.profile), wants.mig.count
+    elif wants.share is not None:
+        resource, per_pod = amounts.SHARED, 1
+    else:
+        resource, per_pod = amounts.GPU, spec.gpusPerPod or wants.count or 1
+    near = wants.topology
+    distributed = spec.distributedConfig
+    return Workload(
+        kind=KGWE,
+        meta=obj.metadata,
+        resource=resource,
+        per_pod=per_pod,
+        pods=spec.pods,
+        divisible=resource == amounts.GPU and spec.gpusPerPod is None,
+        device_mode=spec.deviceMode,
+        needs=Needs(
+            preference=_preference(spec),
+            min_bandwidth_gbps=wants.required_bandwidth_gb_per_s or 0.0,
+            min_memory_gb=wants.minMemoryGB or 0,
+            gpu_model=wants.gpuModel,
+            architecture=wants.architecture,
+            spot_policy=spec.spotPolicy,
+        ),
+        nearness=Nearness(
+            required=near.requiredLevel,
+            preferred=near.preferredLevel,
+            segments=(Segment(near.segmentSize, near.segmentLevel or NVLINK),) if near.segmentSize else (),
+            hardware=Hardware(wants.hardware),
+        ),
+        strategy=_strategy(spec),
+        priority=spec.priority,
+        max_retries=spec.retryPolicy.maxRetries,
+        backoff_s=spec.retryPolicy.backoffSeconds,
+        workload_type=spec.workloadType,
+        preemptible=spec.preemptible,
+        recovery=spec.recoveryPolicy,
+        expected_s=spec.expectedDurationSeconds,
+        world_size=(distributed.worldSize or 0) if distributed else 0,
+        framework=spec.framework,
+        model_name="",
+        template=spec.podTemplate,
+        status=_status(status, status.scheduledNode),
+        share=wants.share or 0.0,
+        asked_priority=spec.priority,
+        priority_class=_priority_class(spec.podTemplate),
+    )
+
+
+def _priority_class(template: dict[str, Any]) -> str:
+    spec = template.get("spec")
+    name = spec.get("priorityClassName") if isinstance(spec, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+# Ways to train in which every rank talks to every other all the time.
+_TALKATIVE: Final = frozenset({"ModelParallel", "Hybrid", "FSDP", "DeepSpeed"})
+
+
+def _preference(spec: GPUWorkloadSpec) -> Preference:
+    """What was asked for; work that says how much its ranks talk, and nothing of wiring, goes where wiring is best."""
+    preference = Preference(spec.gpuRequirements.topology.preference)
+    distributed = spec.distributedConfig
+    if preference is Preference.NONE and distributed is not None and distributed.strategy in _TALKATIVE:
+        return Preference.NVLINK_OPTIMAL
+    return preference
+
+
+def _strategy(spec: GPUWorkloadSpec) -> str:
+    if spec.schedulingStrategy == "score" and spec.workloadType == WorkloadType.INFERENCE and spec.pods > 1:
+        return "distributed"
+    return spec.schedulingStrategy
+
+
+def _status(status: Any, node: str) -> Status:
+    return Status(
+        phase=status.phase,
+        message=status.message,
+        node=node,
+        job_name=status.jobName,
+        retry_count=status.retryCount,
+        last_schedule_time=status.lastScheduleTime,
+        start_time=status.startTime,
+        completion_time=status.completionTime,
+        observed_generation=status.observedGeneration,
+        conditions=status.conditions,
+        placed=_placed(status),
+        estimate=_estimate(status),
+        certificate=getattr(status, "reasons", "") if not node else "",
+        gpus=getattr(status, "requestedGPUs", ""),
+        nodes=getattr(status, "nodeSummary", ""),
+    )
+
+
+def _placed(status: Any) -> Placed | None:
+    if not getattr(status, "placements", ()):
+        return None
+    return Placed(
+        tuple((each.node, each.pods, each.gpus) for each in status.placements),
+        Details(
+            status.schedulingScore,
+            tuple((part.name, part.points) for part in status.scoreParts),
+            status.estimatedBandwidth,
+            status.domain,
+            status.reasons,
+        ),
+        tuple((each.parentGPU, each.instanceUUID, each.profile) for each in status.migInstances),
+        status.nodeCount,
+        status.allocatedGPUCount,
+    )
+
+
+def _estimate(status: Any) -> tuple[str, str] | None:
+    estimate = getattr(status, "estimatedStart", None)
+    return (estimate.p50, estimate.p90) if estimate is not None else None
+
+
+def status_patch(workload: Workload, new: Status) -> dict[str, Any] | None:
+    """The merge patch that turns the stored status into `new`; None when they are equal."""
+    old_body, new_body = _body(workload.kind, workload.status), _body(workload.kind, new)
+    changed = {field: value for field, value in new_body.items() if old_body[field] != value}
+    return {"status": changed} if changed else None
+
+
+def _body(kind: Kind, status: Status) -> dict[str, Any]:
+    # Absent and empty mean the same to a reader; null in a merge patch takes the field away.
+    body = {
+        "phase": status.phase or None,
+        "message": status.message or None,
+        kind.node_field: status.node or None,
+        "jobName": status.job_name or None,
+        "retryCount": status.retry_count or None,
+        "lastScheduleTime": status.last_schedule_time,
+        "startTime": status.start_time,
+        "completionTime": status.completion_time,
+        "observedGeneration": status.observed_generation,
+        "conditions": msgspec.to_builtins(status.conditions),
+    }
+    return body if kind is WARP else body | _plan_body(status)
+
+
+def _plan_body(status: Status) -> dict[str, Any]:
+    placed = status.placed or Placed()
+    why = placed.details
+    estimate = status.estimate
+    return {
+        "requestedGPUs": status.gpus or None,
+        "nodeSummary": status.nodes or None,
+        "placements": [
+            {"node": node, "pods": pods} | ({"gpus": list(gpus)} if gpus else {})
+            for node, pods, gpus in placed.placements
+        ]
+        or None,
+        "nodeCount": placed.node_count or None,
+        "allocatedGPUs": [uuid for _, _, gpus in placed.placements for uuid in gpus] or None,
+        "allocatedGPUCount": placed.gpu_count or None,
+        "migInstances": [
+            {"parentGPU": card, "instanceUUID": uuid, "profile": profile} for card, uuid, profile in placed.slices
+        ]
+        or None,
+        "schedulingScore": why.score,
+        "scoreParts": [{"name": name, "points": points} for name, points in why.parts] or None,
+        "estimatedBandwidth": why.gb_per_s,
+        "domain": why.domain or None,
+        "reasons": why.reasons or status.certificate or None,
+        "estimatedStart": {"p50": estimate[0], "p90": estimate[1]} if estimate else None,
+    }

@@ -1,0 +1,112 @@
+"""Where PCI devices sit, as Linux tells it below /sys.
+
+A device's folder lies in the folder of the bridge it hangs on:
+
+    /sys/devices/pci0000:17 / 0000:17:01.0 / 0000:18:00.0 / 0000:19:00.0 / 0000:1a:00.0
+           host bridge        root port      upstream port  downstream port  the device
+                                             └─────── a switch ──────┘
+
+so a path of `wiring.PciePath` is the host bridge and every second bridge after the root port. What is not there is not
+known; nothing here raises.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kgwe.model.gpu.topology import Nic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kgwe.model.gpu.topology import PciePath
+
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HOST: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_RATE: Final = re.compile(r"(\d+)")
+
+
+def path_of(sysfs: Path, bus: str) -> PciePath:
+    """The place of a device in the PCIe tree; `bus` in NVML's spelling or in that of sysfs."""
+    return _path(sysfs / "bus/pci/devices" / _address(bus))
+
+
+def numa_of(sysfs: Path, bus: str) -> int | None:
+    """The NUMA node a device is on."""
+    return _numa(sysfs / "bus/pci/devices" / _address(bus))
+
+
+def cpus_of(sysfs: Path, bus: str) -> str:
+    """The CPUs near a device, `0-55,112-167`."""
+    return _read(sysfs / "bus/pci/devices" / _address(bus) / "local_cpulist")
+
+
+def class_of(sysfs: Path, bus: str) -> int | None:
+    """Class and subclass of a device, 0x0302 for a 3D controller."""
+    try:
+        return int(_read(sysfs / "bus/pci/devices" / _address(bus) / "class"), 16) >> 8
+    except ValueError:
+        return None
+
+
+def nics(sysfs: Path) -> tuple[Nic, ...]:
+    """The network cards that speak RDMA, in the order of their names; virtual ones are left out."""
+    try:
+        found = sorted((sysfs / "class/infiniband").iterdir(), key=lambda entry: _natural(entry.name))
+    except OSError:
+        return ()
+    return tuple(
+        Nic(entry.name, _rate(entry), _numa(entry / "device"), _path(entry / "device"))
+        for entry in found
+        if not (entry / "device/physfn").exists()
+    )
+
+
+def _address(bus: str) -> str:
+    """`0000:1b:00.0` of `00000000:1B:00.0`."""
+    domain, colon, rest = bus.lower().partition(":")
+    try:
+        return f"{int(domain, 16):04x}{colon}{rest}"
+    except ValueError:
+        return bus
+
+
+def _path(device: Path) -> PciePath:
+    try:
+        parts = device.resolve(strict=True).parts
+    except OSError:
+        return ()
+    hosts = [i for i, part in enumerate(parts) if _HOST.fullmatch(part)]
+    if not hosts:
+        return ()
+    below = [part for part in parts[hosts[-1] + 1 :] if _ADDRESS.fullmatch(part)]
+    bridges = below[:-1]
+    return (parts[hosts[-1]], *bridges[1::2])
+
+
+def _numa(device: Path) -> int | None:
+    text = _read(device / "numa_node")
+    # -1: the firmware did not say.
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _rate(nic: Path) -> int:
+    """Gbit/s of all its ports; `rate` reads `400 Gb/sec (4X NDR)`."""
+    try:
+        ports = sorted((nic / "ports").iterdir())
+    except OSError:
+        return 0
+    return sum(int(match[1]) for port in ports if (match := _RATE.match(_read(port / "rate"))))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """mlx5_9 before mlx5_10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

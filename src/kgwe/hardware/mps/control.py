@@ -1,0 +1,262 @@
+"""One MPS control daemon: started, asked and ended through NVIDIA's `nvidia-cuda-mps-control`.
+
+    nvidia-cuda-mps-control -d            starts a daemon in the background and returns when it listens
+    echo COMMAND | nvidia-cuda-mps-control    asks the daemon of CUDA_MPS_PIPE_DIRECTORY
+
+The daemon leaves its pid, its socket and its pipes in the pipe directory, also when it is killed; a new one is started
+on a clean directory. It starts a server when the first client comes; limits count for the next server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.hardware.linux import marked_processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kgwe.hardware.linux.marked_processes import Marked
+
+BINARY: Final = "nvidia-cuda-mps-control"
+#: In the environment of every daemon of ours and of its servers: which unit it serves, under which root.
+MARK: Final = "KGWE_MPS_DAEMON"
+_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
+_KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "NVIDIA_DRIVER_ROOT")
+_MAX_ANSWER: Final = 64 * 1024
+# Nobody tells us when a daemon that is not our child listens or ends: it is looked for so often.
+_POLL_S: Final = 0.02
+# The longest path a unix socket can have; the daemon's longest name there is `control_privileged`.
+_MAX_SOCKET_PATH: Final = 107
+_LONGEST_SOCKET: Final = "control_privileged"
+_UNIT: Final = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]+(?:/\d+/\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a unit's daemon lives."""
+
+    root: Path
+    uuid: str
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.uuid.replace("/", "_")  # old drivers: MIG-GPU-…/1/0
+
+    @property
+    def pipe(self) -> Path:
+        return self.directory / "pipe"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def exclusive(self) -> Path:
+        """There while the card is in compute mode exclusive-process because of us."""
+        return self.directory / "exclusive"
+
+    @property
+    def mark(self) -> str:
+        return mark_of(self.root, self.uuid)
+
+
+def unit_of(directory: str) -> str:
+    """The unit a directory under the root belongs to."""
+    return directory.replace("_", "/")
+
+
+def mark_of(root: Path, uuid: str = "") -> str:
+    return f"{root}#{uuid}"
+
+
+def check_unit(root: Path, uuid: str) -> None:
+    """Permanent unless a daemon for it can live under the root."""
+    if not _UNIT.fullmatch(uuid):
+        raise errors.Permanent(f"{uuid[:80]!r} is not the uuid of a GPU or a MIG instance")
+    longest = Places(root, uuid).pipe / _LONGEST_SOCKET
+    if len(os.fsencode(longest)) > _MAX_SOCKET_PATH:
+        raise errors.Permanent(f"{longest} is too long for a socket: choose a shorter directory for MPS")
+
+
+class Control:
+    """The daemon of one unit. Every call ends within the deadline."""
+
+    def __init__(self, places: Places, binary: str = BINARY, *, deadline_s: float = 10.0) -> None:
+        self.places = places
+        self._binary = binary
+        self._deadline_s = deadline_s
+
+    # --- life -------------------------------------------------------------------------------------------
+
+    async def start(self) -> Marked:
+        """Start a daemon on a clean directory; Transient with the end of its log when it does not come up.
+
+        Nothing of ours may run there. A daemon that comes up only after the deadline is ended.
+        """
+        self._clean()
+        with (self.places.log / "start.log").open("wb") as log:
+            # Files and not pipes: the daemon inherits them, and a pipe would not end before it does.
+            process = await self._spawn("-d", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, ours=True)
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    code = await process.wait()
+                    daemon = await self._await_daemon() if code == 0 else None
+            except TimeoutError as exc:
+                await self.end()
+                raise errors.Transient(f"the MPS daemon did not start in {self._deadline_s:g} s") from exc
+            finally:
+                if process.returncode is None:
+                    await _reap(process)
+        if daemon is None:
+            raise errors.Transient(f"the MPS daemon did not start (exit code {code}): {self._last_words()}")
+        return daemon
+
+    async def _await_daemon(self) -> Marked:
+        while (found := self.daemon()) is None or not await self.answers():  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(_POLL_S)
+        return found
+
+    async def adopt(self) -> Marked | None:
+        """The daemon that runs already, once it answers; None: there is none, or it does not in time."""
+        if not self.processes():
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._deadline_s):
+                return await self._await_daemon()
+        return None
+
+    def daemon(self) -> Marked | None:
+        """The daemon by its pid file, if that pid is really ours."""
+        try:
+            pid = int((self.places.pipe / _PID_FILE).read_text().strip())
+        except (OSError, ValueError):
+            return None
+        found = marked_processes.read(pid, MARK)
+        return found if found is not None and found.mark == self.places.mark else None
+
+    def processes(self) -> list[Marked]:
+        """Everything of ours that runs for this unit: daemon, servers, one that is just starting."""
+        return [each for each in marked_processes.find(MARK, self.places.mark) if each.mark == self.places.mark]
+
+    async def quit(self) -> bool:
+        """Ask the daemon to end; True once nothing of the unit runs any more."""
+        known = self.processes()
+        with contextlib.suppress(errors.Transient):
+            await self.ask("quit")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._deadline_s):
+                while any(marked_processes.is_alive(each, MARK) for each in known):  # noqa: ASYNC110 - nobody tells us
+                    await asyncio.sleep(_POLL_S)
+        return not self.processes()
+
+    async def end(self) -> None:
+        """End everything of the unit, whether it answers or not."""
+        await asyncio.to_thread(marked_processes.end, self.processes(), MARK, grace_s=self._deadline_s / 2)
+
+    def remove(self) -> None:
+        """Forget the unit's directory."""
+        shutil.rmtree(self.places.directory, ignore_errors=True)
+
+    def _clean(self) -> None:
+        """What a killed daemon left would keep the next one from starting."""
+        shutil.rmtree(self.places.pipe, ignore_errors=True)
+        for directory in (self.places.pipe, self.places.log):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+
+    def _last_words(self) -> str:
+        """The end of what the daemon said."""
+        for name in ("start.log", "control.log"):
+            with contextlib.suppress(OSError):
+                text = (self.places.log / name).read_bytes()[-400:].decode(errors="replace").strip()
+                if text:
+                    return text.splitlines()[-1]
+        return "it said nothing"
+
+    # --- questions --------------------------------------------------------------------------------------
+
+    async def answers(self) -> bool:
+        try:
+            await self.thread_percentage()
+        except errors.Transient:
+            return False
+        return True
+
+    async def thread_percentage(self) -> float:
+        """The default of the next server."""
+        return _percentage(await self.ask("get_default_active_thread_percentage"))
+
+    async def set_limits(self, thread_percentage: int, memory_mib: int | None) -> None:
+        """Limits of the next server. Device 0 is the one the daemon sees."""
+        commands = [f"set_default_active_thread_percentage {thread_percentage}"]
+        if memory_mib is not None:
+            commands.append(f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
+        # One process for all of them; the last line of the answer is that to the last question.
+        told = (await self.ask(*commands, "get_default_active_thread_percentage")).split()
+        if not told or _percentage(told[-1]) != thread_percentage:
+            raise errors.Transient("the MPS daemon did not take the thread percentage")
+
+    async def clients(self) -> dict[int, tuple[int, ...]]:
+        """pid of a server -> pids of its clients, in the pid namespace of the daemon."""
+        servers = _numbers(await self.ask("get_server_list"))
+        return {server: _numbers(await self.ask(f"get_client_list {server}")) for server in servers}
+
+    async def ask(self, *commands: str) -> str:
+        """What the daemon answers; Transient when there is none or it does not answer."""
+        command = "\n".join(commands)
+        process = await self._spawn(
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                out, _ = await process.communicate(f"{command}\n".encode())
+        except TimeoutError as exc:
+            raise errors.Transient(f"the MPS daemon does not answer {command!r} in {self._deadline_s:g} s") from exc
+        finally:
+            if process.returncode is None:
+                await _reap(process)
+        if process.returncode != 0:
+            raise errors.Transient(f"the MPS daemon cannot be asked {command!r} (exit code {process.returncode})")
+        return out[:_MAX_ANSWER].decode(errors="replace")
+
+    async def _spawn(self, *arguments: str, ours: bool = False, **streams: object) -> asyncio.subprocess.Process:
+        places = self.places
+        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+        environment |= {"CUDA_MPS_PIPE_DIRECTORY": str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}
+        if ours:
+            # By uuid: then the server's device 0 is this one, whatever else the machine has.
+            environment |= {"CUDA_VISIBLE_DEVICES": places.uuid, MARK: places.mark}
+        try:
+            return await asyncio.create_subprocess_exec(
+                self._binary,
+                *arguments,
+                env=environment,
+                start_new_session=True,
+                **streams,  # type: ignore[arg-type] # the three streams, as above
+            )
+        except OSError as exc:
+            raise errors.Transient(f"{self._binary} cannot be run: {exc.strerror}") from exc
+
+
+def _percentage(text: str) -> float:
+    try:
+        return float(text.strip())
+    except ValueError as exc:
+        raise errors.Transient(f"the MPS daemon answers {text.strip()[:80]!r} for a percentage") from exc
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(line) for line in text.split() if line.isdecimal())
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

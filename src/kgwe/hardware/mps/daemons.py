@@ -1,0 +1,353 @@
+"""The MPS daemons of a machine: one control daemon per GPU or MIG instance that is shared by MPS.
+
+What is wanted is written to a file before anything is done about it, and daemons carry a mark by which they are
+recognised: an agent that is killed at any moment finds its daemons again, starts none twice and leaves none behind.
+
+    wanted, none runs         started, with back-off after failures
+    wanted, one runs          adopted; its limits are set again (they count for the next server)
+    wanted, silent            asked three rounds long, then ended and started again
+    not wanted, no clients    ended, its directory removed
+    not wanted, clients       left alone until they are gone (draining), unless forced
+
+MPS itself has no limit on the number of clients: `max_clients` is held by whoever hands out the unit; here it is only
+watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import math
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from kgwe import errors
+from kgwe.hardware.linux import marked_processes
+from kgwe.hardware.mps import control as mps_control
+from kgwe.hardware.mps.control import MARK, Control, Places
+from kgwe.hardware.mps.desired import Wish, Wishes
+from kgwe.model.units import backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from kgwe.hardware.linux.marked_processes import Marked
+
+log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_S: Final = 1.0
+# A daemon that ran so long has worked: failures before it no longer count.
+_WELL_AFTER_S: Final = 60.0
+_SILENT_ROUNDS: Final = 3
+# Asking a daemon means to start a process; whether it lives is seen for nothing.
+_ASK_EVERY_S: Final = 30.0
+
+
+class State(enum.StrEnum):
+    RUNNING = "Running"
+    FAILED = "Failed"
+    DRAINING = "Draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One daemon as it is."""
+
+    uuid: str
+    state: State
+    pipe_directory: str
+    log_directory: str
+    pid: int | None = None
+    servers: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    """Pids as the daemon sees them."""
+    is_crowded: bool = False
+    """More clients than there should be."""
+    restarts: int = 0
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Unit:
+    control: Control
+    daemon: Marked | None = None
+    since_s: float = 0.0
+    failures: int = 0
+    restarts: int = 0
+    not_before_s: float = 0.0
+    silent: int = 0
+    asked_s: float = -math.inf
+    problem: str = ""
+    limits: tuple[int, int | None] | None = None
+    servers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class MpsDaemons:
+    """All daemons under one root directory. One process at a time has it open; every call leaves a consistent state."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        binary: str = mps_control.BINARY,
+        deadline_s: float = 10.0,
+        ask_every_s: float = _ASK_EVERY_S,
+        set_exclusive: Callable[[str, bool], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`set_exclusive(uuid, on)` puts a card into compute mode exclusive-process and back."""
+        self._root = root
+        self._binary = binary
+        self._deadline_s = deadline_s
+        self._ask_every_s = ask_every_s
+        self._set_exclusive = set_exclusive
+        self._clock = clock
+        self._wanted: dict[str, Wish] = {}
+        self._units: dict[str, _Unit] = {}
+        self._busy = asyncio.Lock()
+        self._wishes = Wishes(root)
+
+    # --- opening ----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take the root, and see to what an agent before us left; Conflict when another agent has it."""
+        async with self._busy:
+            self._wanted = self._wishes.open()
+            await self._see_to_all()
+
+    async def close(self) -> None:
+        """Let go of the root. Daemons and their clients go on."""
+        async with self._busy:
+            self._wishes.close()
+
+    # --- orders -----------------------------------------------------------------------------------------
+
+    async def apply(self, wanted: Sequence[Wish]) -> None:
+        """Have exactly these daemons. Idempotent; what does not work yet is tried again by `tend`."""
+        async with self._busy:
+            await self._apply({wish.uuid: wish for wish in wanted})
+
+    async def put(self, wish: Wish) -> Status:
+        """Have this one too, or with other limits."""
+        async with self._busy:
+            await self._apply({**self._wanted, wish.uuid: wish})
+            return await self._status(wish.uuid)
+
+    async def drop(self, uuid: str, *, force: bool = False) -> Status | None:
+        """Have this one no more; None once it is gone. With `force` its clients are not waited for."""
+        async with self._busy:
+            await self._apply({name: wish for name, wish in self._wanted.items() if name != uuid})
+            if force and uuid in self._units:
+                await self._stop(uuid, self._units[uuid], force=True)
+            return await self._status(uuid) if uuid in self._units else None
+
+    async def _apply(self, wanted: dict[str, Wish]) -> None:
+        self._check_open()
+        for uuid in wanted:
+            mps_control.check_unit(self._root, uuid)
+        self._wishes.write(wanted)
+        self._wanted = wanted
+        await self._see_to_all()
+
+    async def tend(self) -> None:
+        """One round of looking after everything; to be called every few seconds."""
+        async with self._busy:
+            self._check_open()
+            await self._tend()
+
+    def _check_open(self) -> None:
+        if not self._wishes.is_open:
+            raise errors.Permanent("the MPS daemons are not open")
+
+    # --- looking after them -----------------------------------------------------------------------------
+
+    async def _see_to_all(self) -> None:
+        """Also to what runs without anybody knowing."""
+        for uuid in self._strays():
+            self._unit(uuid)
+        await self._tend()
+
+    async def _tend(self) -> None:
+        for uuid, unit in list(self._units.items()):
+            if uuid not in self._wanted:
+                await self._guarded(unit, self._stop(uuid, unit))
+        for uuid, wish in self._wanted.items():
+            unit = self._unit(uuid)
+            await self._guarded(unit, self._ensure(wish, unit))
+
+    async def _guarded(self, unit: _Unit, step: Awaitable[None]) -> None:
+        """One daemon that does not do what it should is no reason not to see to the others."""
+        try:
+            await step
+        except errors.Transient as exc:
+            unit.problem = str(exc)
+
+    def _unit(self, uuid: str) -> _Unit:
+        if uuid not in self._units:
+            control = Control(Places(self._root, uuid), self._binary, deadline_s=self._deadline_s)
+            self._units[uuid] = _Unit(control)
+        return self._units[uuid]
+
+    def _strays(self) -> Iterable[str]:
+        """Units under our root that something runs for, or that left something, and nobody wants."""
+        prefix = mps_control.mark_of(self._root)
+        found = {each.mark.removeprefix(prefix) for each in marked_processes.find(MARK, prefix)}
+        found |= {mps_control.unit_of(entry.name) for entry in self._root.iterdir() if entry.is_dir()}
+        return sorted(uuid for uuid in found if uuid not in self._wanted)
+
+    async def _ensure(self, wish: Wish, unit: _Unit) -> None:
+        if unit.daemon is not None and not marked_processes.is_alive(unit.daemon, MARK):
+            self._failed(unit, "the MPS daemon ended by itself")
+        if unit.daemon is None and not await self._have(wish, unit):
+            return
+        if not await self._answers(unit):
+            return
+        limits = (wish.thread_percentage, wish.memory_mib)
+        if unit.limits != limits:
+            await unit.control.set_limits(*limits)
+            unit.limits = limits
+        unit.problem = ""
+        if self._clock() - unit.since_s > _WELL_AFTER_S:
+            unit.failures = 0
+
+    async def _have(self, wish: Wish, unit: _Unit) -> bool:
+        """Adopt the daemon there is, or start one; False: not now."""
+        if self._clock() < unit.not_before_s:
+            return False
+        daemon = await unit.control.adopt()
+        if daemon is None:
+            await unit.control.end()
+            if wish.is_exclusive:
+                await self._exclusive(unit.control.places, on=True)
+            try:
+                daemon = await unit.control.start()
+            except errors.Transient as exc:
+                self._failed(unit, str(exc))
+                return False
+            log.info("mps_started", uuid=wish.uuid, pid=daemon.pid)
+            unit.asked_s = self._clock()  # nobody can be its client yet
+        else:
+            log.info("mps_adopted", uuid=wish.uuid, pid=daemon.pid)
+            unit.asked_s = -math.inf
+        unit.daemon, unit.since_s, unit.silent, unit.limits = daemon, self._clock(), 0, None
+        return True
+
+    async def _answers(self, unit: _Unit) -> bool:
+        """Whether the daemon answers; one that stays silent is ended, and started again by a later round."""
+        if not unit.silent and self._clock() < unit.asked_s + self._ask_every_s:
+            return True
+        unit.asked_s = self._clock()
+        with contextlib.suppress(errors.Transient):
+            unit.servers = await unit.control.clients()
+            unit.silent = 0
+            return True
+        unit.silent += 1
+        unit.problem = f"the MPS daemon does not answer (round {unit.silent})"
+        if unit.silent >= _SILENT_ROUNDS:
+            await unit.control.end()
+            self._failed(unit, "the MPS daemon no longer answered and was ended")
+        return False
+
+    def _failed(self, unit: _Unit, problem: str) -> None:
+        if unit.daemon is not None:
+            unit.restarts += 1
+            if self._clock() - unit.since_s > _WELL_AFTER_S:
+                unit.failures = 0
+        pause_s = backoff.delay_s(_FIRST_PAUSE_S, unit.failures, random.random())  # noqa: S311 - spreads retries
+        unit.daemon, unit.limits, unit.servers = None, None, {}
+        unit.failures += 1
+        unit.not_before_s = self._clock() + pause_s
+        unit.problem = problem
+        log.warning("mps_failed", uuid=unit.control.places.uuid, problem=problem, retry_s=round(pause_s, 1))
+
+    async def _stop(self, uuid: str, unit: _Unit, *, force: bool = False) -> None:
+        if unit.control.processes():
+            if not force and (waits_for := await self._in_use(unit)):
+                unit.problem = waits_for
+                return
+            if not await unit.control.quit():
+                await unit.control.end()
+            log.info("mps_ended", uuid=uuid, forced=force)
+        if unit.control.places.exclusive.exists():
+            await self._exclusive(unit.control.places, on=False)
+        unit.control.remove()
+        del self._units[uuid]
+
+    async def _in_use(self, unit: _Unit) -> str:
+        """Why it must not be ended yet; empty: it may."""
+        try:
+            unit.servers = await unit.control.clients()
+        except errors.Transient as exc:
+            # One that stays silent serves nobody.
+            unit.silent += 1
+            return str(exc) if unit.silent < _SILENT_ROUNDS else ""
+        return "waiting for its clients to end" if any(unit.servers.values()) else ""
+
+    async def _exclusive(self, places: Places, *, on: bool) -> None:
+        # The compute mode is a card's; a MIG instance has none.
+        if self._set_exclusive is None or not places.uuid.startswith("GPU-"):
+            return
+        if on:
+            # Written down first: then it is taken back even if we are killed in between.
+            places.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+            places.exclusive.touch()
+        await self._set_exclusive(places.uuid, on)
+
+    # --- telling ----------------------------------------------------------------------------------------
+
+    async def status(self) -> tuple[Status, ...]:
+        """Every daemon there is or should be, its clients as the daemons tell them now."""
+        async with self._busy:
+            return tuple([await self._status(uuid) for uuid in sorted(self._units)])
+
+    async def status_of(self, uuid: str) -> Status:
+        """One of them; NotFound when there is none and none is wanted."""
+        async with self._busy:
+            if uuid not in self._units:
+                raise errors.NotFound(f"no MPS daemon for {uuid}")
+            return await self._status(uuid)
+
+    async def _status(self, uuid: str) -> Status:
+        unit = self._units[uuid]
+        problem = ""
+        if unit.daemon is not None or uuid not in self._wanted:
+            try:
+                unit.servers = await unit.control.clients()
+            except errors.Transient as exc:
+                unit.servers, problem = {}, str(exc)
+        return self._told(uuid, problem)
+
+    def last_status(self) -> tuple[Status, ...]:
+        """As `status`, with clients as last told: costs nothing."""
+        return tuple(self._told(uuid) for uuid in sorted(self._units))
+
+    def _told(self, uuid: str, problem: str = "") -> Status:
+        unit, wish = self._units[uuid], self._wanted.get(uuid)
+        clients = tuple(pid for pids in unit.servers.values() for pid in pids)
+        running = State.RUNNING if unit.daemon is not None else State.FAILED
+        return Status(
+            uuid=uuid,
+            state=State.DRAINING if wish is None else running,
+            pipe_directory=str(unit.control.places.pipe),
+            log_directory=str(unit.control.places.log),
+            pid=unit.daemon.pid if unit.daemon else None,
+            servers=tuple(unit.servers),
+            clients=clients,
+            is_crowded=wish is not None and len(clients) > wish.max_clients,
+            restarts=unit.restarts,
+            problem=unit.problem or problem,
+        )
+
+    def servers(self) -> dict[int, tuple[int, ...]]:
+        """pid of a server -> pids of its clients, of all units, as last told; costs nothing."""
+        return {server: pids for unit in self._units.values() for server, pids in unit.servers.items()}
+
+    @property
+    def wanted(self) -> tuple[Wish, ...]:
+        return tuple(self._wanted.values())

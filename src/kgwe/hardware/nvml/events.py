@@ -1,0 +1,87 @@
+"""XID errors, as NVML hands them out: an event set gathers them in the driver, and we take them from it.
+
+What was taken waits here until somebody asks, so that a caller who is cancelled loses nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe.hardware.nvml.library import Code
+from kgwe.model.gpu.driver_data import Event
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from kgwe.hardware.nvml.library import Library
+
+_XID: Final = 0x8
+_NO_INSTANCE: Final = 0xFFFFFFFF
+_AT_ONCE: Final = 1000
+"""Events taken in one go at most, so that a storm cannot hold us."""
+
+
+class Tap:
+    """The event set of one library."""
+
+    def __init__(self, library: Library, taken: deque[Event]) -> None:
+        self._library = library
+        self._taken = taken
+        self._set: Any = None
+        self._cards: dict[int, str] = {}
+        """Handle -> card, because a lost card cannot be asked for its name."""
+
+    def open(self) -> None:
+        """Register every card that can report; a driver without events has none to lose."""
+        self._set = self._library.known("nvmlEventSetCreate")
+        if self._set is None:
+            return
+        for index in range(self._library.ask("nvmlDeviceGetCount")):
+            handle, code = self._library.attempt("nvmlDeviceGetHandleByIndex", index)
+            if code != Code.SUCCESS:
+                continue
+            self._cards[_address(handle)] = self._library.attempt("nvmlDeviceGetUUID", handle)[0] or ""
+            self._library.attempt("nvmlDeviceRegisterEvents", handle, _XID, self._set)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Take what there is, waiting for the first. It may return at once where the driver has no events."""
+        if self._set is not None and self._drain(self._set, timeout_ms) == Code.GPU_IS_LOST:
+            self._renew()
+
+    def close(self) -> None:
+        """Take what is left and give the set back."""
+        if self._set is not None:
+            old, self._set = self._set, None
+            self._drain(old, 0)
+            self._library.attempt("nvmlEventSetFree", old)
+
+    def _renew(self) -> None:
+        """A card fell off the bus: a set with the others, opened before the old one is given up."""
+        old = self._set
+        self.open()
+        self._drain(old, 0)
+        self._library.attempt("nvmlEventSetFree", old)
+
+    def _drain(self, event_set: Any, timeout_ms: int) -> int:
+        """Take all there is, waiting for the first; why it ended."""
+        code = int(Code.SUCCESS)
+        for _ in range(_AT_ONCE):
+            data, code = self._library.attempt("nvmlEventSetWait_v2", event_set, timeout_ms)
+            if code != Code.SUCCESS:
+                break
+            if data.eventType & _XID:
+                self._taken.append(self._event(data))
+            timeout_ms = 0
+        return code
+
+    def _event(self, data: Any) -> Event:
+        card = self._cards.get(_address(data.device))
+        if card is None:
+            card = self._library.attempt("nvmlDeviceGetUUID", data.device)[0] or ""
+        instance = None if data.gpuInstanceId == _NO_INSTANCE else int(data.gpuInstanceId)
+        return Event(card, int(data.eventData), instance)
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,346 @@
+"""The API server, as a small async client.
+
+`connection.py` gets us to the server; everything above it is here: paths from a `Resource`, bodies as plain
+JSON values, replies decoded straight into slim structs, and HTTP errors turned into the exceptions of
+`kgwe.errors`.
+
+Assumptions callers may rely on: a call either returns the object as stored or raises one of those errors,
+whatever went wrong on the way; `delete` raises NotFound when the object is gone; nothing is retried here
+except by `retry_conflict`. A write that raised Transient may have been carried out all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import email.utils
+import math
+import random
+import ssl
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import httpx2
+import msgspec
+from lightkube.core.exceptions import ConfigError
+
+from kgwe import errors
+from kgwe.kube.transport import connection, nesting
+from kgwe.kube.transport.codec import JSON, PROTOBUF, ListPage, Status, Unreadable, read_status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from kgwe.kube.api.resources import Resource
+    from kgwe.kube.transport.http1 import Reply
+    from kgwe.kube.transport.pool import Stream
+
+T = TypeVar("T")
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+ANYTHING = connection.ANYTHING
+
+# JSON is YAML, so server-side apply takes the same bytes.
+_encode = msgspec.json.encode
+
+# Whatever the network, TLS or a credential plugin may raise under a call.
+_UNREACHABLE = (httpx2.RequestError, ssl.SSLError, ConfigError)
+
+_CONFLICT_PAUSE_S = 0.02
+
+_SUCCESS = range(200, 300)
+# The API server sheds load with 429 and asks for patience with 408; 401 is a token about to be rotated.
+_RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
+
+
+class Forbidden(errors.Permanent):
+    """Whoever we are may not do that."""
+
+
+class NotAcceptable(errors.Permanent):
+    """The server does not have the encoding that was asked for."""
+
+
+class KubeClient:
+    """One authenticated connection pool to one API server; close it or use it as a context manager."""
+
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        *,
+        wire: connection.Wire | None = None,
+        field_manager: str = "kgwe",
+        namespace: str = "default",
+        guard: Callable[[], None] | None = None,
+    ) -> None:
+        #: the way round: taken where there is no wire, and when somebody listens to its event hooks
+        self.http = http
+        self._wire = wire
+        self.field_manager = field_manager
+        self.namespace = namespace
+        self._guard = guard
+
+    def guarded(self, guard: Callable[[], None]) -> KubeClient:
+        """The same connections, but `guard` is asked before every write and may refuse it by raising."""
+        return KubeClient(
+            self.http, wire=self._wire, field_manager=self.field_manager, namespace=self.namespace, guard=guard
+        )
+
+    @classmethod
+    def connect(
+        cls, kubeconfig: Path | str | None = None, *, context: str | None = None, field_manager: str = "kgwe"
+    ) -> KubeClient:
+        """Connect as `kubeconfig` says, else as $KUBECONFIG, ~/.kube/config or the pod's service account say."""
+        http, wire, namespace = connection.connect(kubeconfig, context=context, user_agent=field_manager)
+        return cls(http, wire=wire, field_manager=field_manager, namespace=namespace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            await self._wire.close()
+        await self.http.aclose()
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
+        path = resource.path(namespace=self._ns(resource, namespace), name=name)
+        return _decode(await self.request("GET", path), resource.type, path)
+
+    async def list(self, resource: Resource[T], namespace: str | None = None, **params: str) -> list[T]:
+        """Every object, page by page; across all namespaces unless one is given."""
+        items: list[T] = []
+        page_type: type[ListPage[T]] = ListPage[resource.type]  # type: ignore[name-defined] # a run-time type
+        path = resource.path(namespace=namespace)
+        query = {"limit": "500", **params}
+        while True:
+            try:
+                body = await self.request("GET", path, params=query)
+            except errors.Expired:
+                if "continue" not in query:
+                    raise
+                # The list outlived the version it was reading: take it whole, as client-go does.
+                items = []
+                query = {name: value for name, value in params.items() if name not in ("limit", "continue")}
+                continue
+            page = _decode(body, page_type, path)
+            items.extend(page.items)
+            if not page.metadata.continue_:
+                return items
+            query["continue"] = page.metadata.continue_
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, params: Mapping[str, str], read_timeout_s: float, accept: str = ANYTHING
+    ) -> AsyncIterator[Stream | httpx2.Response]:
+        """A streaming GET (a watch or a log); `read_timeout_s` is the longest silence tolerated."""
+        streaming: contextlib.AbstractAsyncContextManager[Stream | httpx2.Response]
+        if (wire := self._direct) is not None:
+            streaming = wire.stream(path, params=params, silence_s=read_timeout_s, accept=accept)
+        else:
+            timeout = httpx2.Timeout(connection.TIMEOUTS.connect, read=read_timeout_s)
+            headers = {"Accept": accept}
+            streaming = self.http.stream("GET", path, params=dict(params), timeout=timeout, headers=headers)
+        try:
+            async with streaming as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise_for_status(response.status_code, await response.aread(), response.headers, f"GET {path}")
+                yield response
+        except _UNREACHABLE as exc:
+            raise errors.Transient(f"streaming {path}: {exc!r}") from exc
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        resource: Resource[T],
+        body: Any,
+        namespace: str | None = None,
+        *,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> T:
+        """POST; `name` and `subresource` for what is created at an object (binding, eviction)."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        reply = await self.request("POST", path, body=body, params={"fieldManager": self.field_manager})
+        return _decode(reply, resource.type, path)
+
+    async def replace(
+        self,
+        resource: Resource[T],
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> T:
+        """PUT; Conflict when the body's resourceVersion is no longer the stored one."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        reply = await self.request("PUT", path, body=body, params={"fieldManager": self.field_manager})
+        return _decode(reply, resource.type, path)
+
+    async def replace_message(self, resource: Resource[Any], name: str, body: bytes, namespace: str | None) -> None:
+        """PUT of an object in protobuf, envelope and all; Conflict as above. The answer is not read."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name)
+        params = {"fieldManager": self.field_manager}
+        await self.request("PUT", path, body=body, params=params, content_type=PROTOBUF, accept=PROTOBUF)
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        kind: str = MERGE_PATCH,
+    ) -> T:
+        """A merge patch (or JSON patch); put `metadata.resourceVersion` in it to be refused when stale."""
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        reply = await self.request(
+            "PATCH", path, body=body, content_type=kind, params={"fieldManager": self.field_manager}
+        )
+        return _decode(reply, resource.type, path)
+
+    async def apply(
+        self,
+        resource: Resource[T],
+        body: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        force: bool = True,
+    ) -> T:
+        """Server-side apply: create or bring to `body`, owning just the fields it names."""
+        name = body["metadata"]["name"]
+        named = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        path = resource.path(namespace=self._ns(resource, namespace), name=name, subresource=subresource)
+        params = {"fieldManager": self.field_manager, "force": "true" if force else "false"}
+        reply = await self.request("PATCH", path, body=named, content_type=APPLY_PATCH, params=params)
+        return _decode(reply, resource.type, path)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation: str = "Background",
+        grace_s: int | None = None,
+    ) -> None:
+        """Ask for deletion; with `uid`, only of that very object (a namesake created since is left alone)."""
+        options: dict[str, Any] = {"propagationPolicy": propagation}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        await self.request("DELETE", resource.path(namespace=self._ns(resource, namespace), name=name), body=options)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        accept: str = ANYTHING,
+    ) -> bytes:
+        """Any request; a body of bytes is sent as it is, any other as JSON."""
+        if self._guard is not None and method != "GET":
+            self._guard()
+        content = body if body is None or isinstance(body, bytes) else _encode(body)
+        reply: Reply | httpx2.Response
+        try:
+            if (wire := self._direct) is not None:
+                reply = await wire.request(
+                    method, path, params=params, content=content, content_type=content_type, accept=accept
+                )
+            else:
+                headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
+                reply = await self.http.request(method, path, content=content, params=params, headers=headers)
+        except _UNREACHABLE as exc:
+            raise errors.Transient(f"{method} {path}: {exc!r}") from exc
+        if reply.status_code not in _SUCCESS:
+            raise_for_status(reply.status_code, reply.content, reply.headers, f"{method} {path}")
+        return reply.content
+
+    @property
+    def _direct(self) -> connection.Wire | None:
+        return None if any(self.http.event_hooks.values()) else self._wire
+
+    def _ns(self, resource: Resource[Any], namespace: str | None) -> str | None:
+        return (namespace or self.namespace) if resource.namespaced else None
+
+
+def _decode(body: bytes, as_type: type[T], path: str) -> T:
+    try:
+        return nesting.decode(msgspec.json.Decoder(as_type).decode, body)
+    except msgspec.ValidationError as exc:
+        raise errors.Permanent(f"reading the reply of {path}: {exc}") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        # Not JSON at all: something between us and the API server answered in its place.
+        raise errors.Transient(f"reading the reply of {path}: {exc}") from exc
+
+
+def raise_for_status(code: int, body: bytes, headers: Mapping[str, str], doing: str) -> None:
+    """Translate a failed reply; the API server's own message is kept, it says what to change."""
+    try:
+        status = read_status(body)
+    except Unreadable:
+        status = Status(message=body[:300].decode(errors="replace"))
+    raise error_for(code, status.reason, f"{doing}: {status.message or f'HTTP {code}'}", headers.get("Retry-After"))
+
+
+def error_for(code: int, reason: str, message: str, retry_after: str | None = None) -> errors.KgweError:
+    """The exception for an API error code, from a reply or from a watch's ERROR event."""
+    if code == httpx2.codes.NOT_FOUND:
+        return errors.NotFound(message)
+    if code == httpx2.codes.CONFLICT:
+        return (errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict)(message)
+    if code == httpx2.codes.FORBIDDEN:
+        return Forbidden(message)
+    if code == httpx2.codes.NOT_ACCEPTABLE:
+        return NotAcceptable(message)
+    if code == httpx2.codes.GONE:
+        return errors.Expired(message)
+    if code in _RETRYABLE or code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+        return errors.Transient(message, retry_after_s=_seconds(retry_after) if retry_after else None)
+    return errors.Permanent(message)
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Retry-After in seconds: a number (the API server) or a date (proxies); None when it is neither."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            until = email.utils.parsedate_to_datetime(retry_after)
+        except ValueError:
+            return None
+        now = dt.datetime.now(dt.UTC)
+        seconds = (until.replace(tzinfo=until.tzinfo or dt.UTC) - now).total_seconds()
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+async def retry_conflict(attempt: Callable[[], Awaitable[T]], *, attempts: int = 5) -> T:
+    """Run a read-modify-write again while it loses to other writers; `attempt` must read afresh each time."""
+    for lost in range(attempts - 1):
+        try:
+            return await attempt()
+        except errors.AlreadyExists:
+            raise
+        except errors.Conflict:
+            # Writers that meet once would meet again if they all came back at once.
+            await asyncio.sleep(_CONFLICT_PAUSE_S * 2**lost * random.random())  # noqa: S311 - spreads load, guards nothing
+    return await attempt()

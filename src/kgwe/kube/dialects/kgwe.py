@@ -1,0 +1,105 @@
+"""Our own dialect: `kgwe.nvidia.io/gang` and what stands beside it, for pods of any origin."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from kgwe.kube.dialects import lws, owners, requests, values
+from kgwe.kube.dialects.dialect import Dialect
+from kgwe.kube.dialects.membership import Key, Membership, Size, Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgwe.kube.api import core
+    from kgwe.kube.dialects.groups import Groups
+    from kgwe.kube.dialects.requests import Said
+
+#: gangs by who made the pods
+BY_OWNER: Final = (owners.TRAINING, owners.JOB_SET, lws.LEADER_WORKER_SET, owners.JOB)
+
+_GANG: Final = requests.GANG
+_SIZE: Final = requests.OWN + "gang-size"
+_LEAST: Final = requests.OWN + "gang-min-size"
+_ROLE: Final = requests.OWN + "gang-role"
+_RANK: Final = requests.OWN + "rank"
+# Instead of a name: the pods of one owner are a gang.
+_OF_OWNER: Final = "true"
+
+
+def _key(pod: core.Pod, groups: Groups) -> Key | None:
+    name = requests.inherited(pod, groups)(_GANG)
+    return Key(pod.metadata.namespace, "kgwe.nvidia.io", name) if name not in ("", "false", _OF_OWNER) else None
+
+
+def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+    text = requests.inherited(pod, groups)
+    size = _size(text)
+    made = next(_by_owner(pod, groups), None) if size is None else None
+    if size is None and (made is None or made.size is None):
+        raise Unreadable(f"gang {key.title} does not say how many pods it has: add {_SIZE}")
+    rank = text(_RANK)
+    own = made or Membership(key, OWN.name, size, index=values.index(pod))
+    return dataclasses.replace(
+        own,
+        key=key,
+        dialect=OWN.name,
+        role=text(_ROLE) or own.role,
+        index=values.number(rank, _RANK, least=0) if rank else own.index,
+    )
+
+
+def _size(text: Said) -> Size | None:
+    most, least = text(_SIZE), text(_LEAST)
+    if not (most or least):
+        return None
+    if not most:
+        return Size(values.number(least, _LEAST))
+    pods = values.number(most, _SIZE)
+    needed = values.number(least, _LEAST) if least else pods
+    if needed > pods:
+        raise Unreadable(f"{_LEAST} is {needed} and {_SIZE} only {pods}: swap them")
+    return Size(needed, pods)
+
+
+def _by_owner(pod: core.Pod, groups: Groups) -> Iterator[Membership | None]:
+    for dialect in BY_OWNER:
+        key = dialect.key(pod, groups)
+        if key is not None:
+            yield dialect.member(pod, key, groups)
+
+
+OWN: Final = Dialect("kgwe", _key, _member)
+
+
+# --- what is left ---------------------------------------------------------------------------------------
+
+
+def _nameless_key(pod: core.Pod, groups: Groups) -> Key | None:
+    """A pod that wants to be one of a gang, and nobody says which."""
+    if requests.inherited(pod, groups)(_GANG) != _OF_OWNER:
+        return None
+    return Key(pod.metadata.namespace, "Pod", pod.metadata.name)
+
+
+def _nameless(pod: core.Pod, _: Key, __: Groups) -> Membership:
+    raise Unreadable(
+        f'{_GANG} is "true", and pod {pod.metadata.name} has no owner whose pods KGWE could count: write the '
+        f"name of the gang, and {_SIZE}"
+    )
+
+
+NAMELESS: Final = Dialect("kgwe", _nameless_key, _nameless)
+
+
+def _single_key(pod: core.Pod, groups: Groups) -> Key | None:
+    """A pod alone that wishes something."""
+    return Key(pod.metadata.namespace, "Pod", pod.metadata.name) if requests.present(pod, groups) else None
+
+
+def _single(_: core.Pod, key: Key, __: Groups) -> Membership:
+    return Membership(key, SINGLE.name, Size(1, 1))
+
+
+SINGLE: Final = Dialect("pod", _single_key, _single)

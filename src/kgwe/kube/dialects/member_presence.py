@@ -1,0 +1,123 @@
+"""Which pods of a gang are there, which have their nodes, which are done, and how many must still come."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kgwe.kube.dialects.membership import PLAN_GATE
+from kgwe.kube.translate import podspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.kube.api import core
+    from kgwe.kube.dialects.membership import Membership, Size
+
+    Members = Sequence[tuple[core.Pod, Membership]]
+
+
+@dataclass(frozen=True)
+class Presence:
+    """The pods of a gang that count. Failed ones, those being deleted and those held back by others do not."""
+
+    waiting: list[tuple[core.Pod, Membership]]
+    placed: list[tuple[core.Pod, Membership]]
+    done: collections.Counter[str]
+    """Role -> pods that have succeeded."""
+
+    @property
+    def speaking(self) -> list[tuple[core.Pod, Membership]]:
+        """Whose word counts: what was read from pods that have their nodes may be of long ago."""
+        return self.waiting or self.placed
+
+    @property
+    def started(self) -> collections.Counter[str]:
+        """Role -> pods that need no place any more."""
+        return collections.Counter(member.role for _, member in self.placed) + self.done
+
+    @property
+    def all(self) -> collections.Counter[str]:
+        """Role -> pods, those included that cannot come before others have their nodes."""
+        counts = self.started
+        for _, member in self.waiting:
+            counts[member.role] += 1
+            if member.followers is not None:
+                counts[member.followers.role or member.role] += member.followers.count
+        return counts
+
+
+def look(members: Members) -> Presence:
+    waiting: list[tuple[core.Pod, Membership]] = []
+    placed: list[tuple[core.Pod, Membership]] = []
+    ended: list[tuple[core.Pod, Membership]] = []
+    for each in members:
+        pod = each[0]
+        if counts(pod):
+            (ended if podspec.is_terminal(pod) else placed if pod.spec.nodeName else waiting).append(each)
+    return Presence(waiting, placed, _done([*placed, *waiting], ended))
+
+
+def missing(members: Members, found: Presence | None = None) -> int:
+    """How many pods must still come before the gang may be placed; before that it holds nothing."""
+    found = look(members) if found is None else found
+    counts, speaking = found.all, found.speaking or members
+    least = max((member.size.least for _, member in speaking if member.size is not None), default=0)
+    of_roles = sum(max(fewest - counts[role], 0) for role, fewest in roles(speaking).items())
+    lacking = max(least - counts.total(), of_roles, 0)
+    unknown = not counts or any(member.size is None for _, member in speaking)
+    return max(lacking, 1) if unknown else lacking
+
+
+def plain_size(members: Members) -> Size | None:
+    """What all say, where every further pod that says the same is one fewer that is missing; None: it is not so."""
+    size = members[0][1].size
+    plain = all(says_size_only(member) and member.size == size for _, member in members)
+    return size if plain else None
+
+
+def says_size_only(member: Membership) -> bool:
+    """Whether its gang is complete by the number of its pods alone."""
+    unsaid = member.problem is None and member.followers is None and member.done is None
+    return unsaid and not member.roles and member.size is not None
+
+
+def roles(members: Members) -> dict[str, int]:
+    """Every role that anybody speaks of -> the fewest pods of it, in the order of ranks."""
+    found: dict[str, int] = {}
+    for _, member in members:
+        for role, least in member.roles:
+            found[role] = max(least, found.get(role, 0))
+    return found
+
+
+def counts(pod: core.Pod) -> bool:
+    """Whether it is there. Failed ones, those being deleted and those held back by others are not."""
+    if pod.metadata.deletionTimestamp is not None or pod.status.phase == "Failed":
+        return False
+    # Our own gate holds a pod back until its gang has a plan.
+    return all(gate.name == PLAN_GATE for gate in pod.spec.schedulingGates)
+
+
+def _done(alive: Members, succeeded: Members) -> collections.Counter[str]:
+    """What owners and pods tell.
+
+    Pods of a Job that are done may be out of sight; the Job counts them. Those of an owner that has no other pods are
+    of an earlier run.
+    """
+    told = {_owner(pod): member for pod, member in alive}
+    done: collections.Counter[str] = collections.Counter()
+    for member in told.values():
+        done[member.role] += member.done or 0
+    for pod, member in succeeded:
+        if (other := told.get(_owner(pod))) is not None and other.done is None:
+            done[member.role] += 1
+    return +done
+
+
+def _owner(pod: core.Pod) -> str:
+    if not pod.metadata.ownerReferences:
+        return ""
+    controller = pod.metadata.controller
+    return controller.uid if controller is not None else ""

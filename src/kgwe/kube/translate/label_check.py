@@ -1,0 +1,84 @@
+"""Whether the labels that a SchedulerConfig names are on the nodes.
+
+A level whose labels are on no node makes every node a domain of its own there: placement then knows no network, and
+nothing else would say so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kgwe.kube.translate import topology
+from kgwe.model.network import domain_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kgwe.kube.api.kgwe.schedulerconfig import TopologyLabels
+    from kgwe.model.network.domain_labels import LabelLevel
+
+IN_USE: Final = "InUse"
+NOT_FOUND: Final = "LabelNotFound"
+PARTLY: Final = "NodesWithoutLabel"
+
+
+class Verdict(NamedTuple):
+    """What the condition Ready says."""
+
+    ready: bool
+    reason: str
+    message: str
+
+
+class _Use(NamedTuple):
+    """On how many of the nodes a level's labels are."""
+
+    level: LabelLevel
+    nodes: int
+    of: int
+
+    def words(self) -> str:
+        keys = self.level.keys
+        labels = f"label {keys[0]} is" if len(keys) == 1 else f"labels {', '.join(keys)} are"
+        return f"{labels} on {self.nodes} of {self.of} nodes (level {self.level.name})"
+
+
+def check(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, declared: int = 0) -> Verdict:
+    """`nodes`: the labels of every node with GPUs; `declared`: how many TopologyDomain objects describe the network."""
+    if not nodes:
+        return Verdict(ready=True, reason=IN_USE, message="in use; no node offers GPUs yet")
+    if declared:
+        return Verdict(ready=True, reason=IN_USE, message=f"in use; {declared} TopologyDomains describe the network")
+    if not (config.preset or config.levels):
+        found = domain_labels.detect(nodes)
+        return Verdict(
+            ready=True, reason=IN_USE, message=f"in use; labels as preset {found}, found by looking at nodes"
+        )
+    uses = [_use(level, nodes) for level in topology.labels(config).levels]
+    absent = [use for use in uses if not use.nodes]
+    # A preset lists levels that not every network has; levels written out are all meant.
+    if absent and (config.levels or len(_network(uses)) == len(_network(absent))):
+        return Verdict(ready=False, reason=NOT_FOUND, message=_missing(config, absent, nodes))
+    first = uses[0]
+    if first.nodes < first.of:
+        words = f"in use; {first.words()}: each of the others counts as a domain of its own"
+        return Verdict(ready=True, reason=PARTLY, message=words)
+    return Verdict(ready=True, reason=IN_USE, message=f"in use; {first.words()}")
+
+
+def _use(level: LabelLevel, nodes: Sequence[Mapping[str, str]]) -> _Use:
+    return _Use(level, sum(any(labels.get(key) for key in level.keys) for labels in nodes), len(nodes))
+
+
+def _network(uses: Sequence[_Use]) -> list[_Use]:
+    """Without the zone, which clouds label everywhere and which says nothing about switches."""
+    return [use for use in uses if use.level.name != "zone"]
+
+
+def _missing(config: TopologyLabels, absent: Sequence[_Use], nodes: Sequence[Mapping[str, str]]) -> str:
+    found = domain_labels.detect(nodes)
+    there = any(use.nodes for use in _network([_use(level, nodes) for level in domain_labels.preset(found).levels]))
+    advice = f"; the labels of preset {found} are there" if there and found != config.preset else ""
+    shown = absent if config.levels else absent[:1]
+    effect = "every node counts as a domain of its own, and no work is kept together"
+    return f"{'; '.join(use.words() for use in shown)}: {effect}{advice}"

@@ -1,0 +1,42 @@
+"""What is wrong with a node or its cards, as the API shows it. A node that is merely cordoned is well."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from kgwe.kube.api.kgwe.gpunode import HealthState
+
+if TYPE_CHECKING:
+    from kgwe.kube.api import core
+    from kgwe.kube.api.kgwe.gpunode import GPUNode
+
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+#: an administrator's word that the machine is off
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+
+
+class Fault(enum.Enum):
+    """What is wrong with a node."""
+
+    LOST = "lost"
+    """It is gone, or nobody can reach it."""
+    NOT_READY = "not ready"
+    """Its kubelet is there and says so."""
+
+
+def fault(node: core.Node | None) -> Fault | None:
+    """None: nothing is."""
+    if node is None or any(taint.key in (UNREACHABLE, OUT_OF_SERVICE) for taint in node.spec.taints):
+        return Fault.LOST
+    ready = next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
+    if ready == "True":
+        return None
+    return Fault.LOST if ready == "Unknown" else Fault.NOT_READY
+
+
+def sick_cards(gpu_node: GPUNode | None) -> int:
+    """Mask of the cards that are known to be unhealthy; not known is not unhealthy."""
+    if gpu_node is None:
+        return 0
+    return sum(1 << gpu.index for gpu in gpu_node.status.gpus if gpu.health.state == HealthState.UNHEALTHY)

@@ -1,0 +1,141 @@
+"""From API objects to the nouns of placement: decoded once, here, and no further."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kgwe.model.units import amounts, quantity
+from kgwe.placement.fleet.constraints import Operator, Requirement
+from kgwe.placement.fleet.taints import Toleration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.kube.api import core
+    from kgwe.model.units.amounts import Amounts
+
+# Labels that NVIDIA GPU feature discovery sets.
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
+GPU_PRODUCT_LABEL = "nvidia.com/gpu.product"
+GPU_FAMILY_LABEL = "nvidia.com/gpu.family"
+GPU_REPLICAS_LABEL = "nvidia.com/gpu.replicas"
+
+_TERMINAL = ("Succeeded", "Failed")
+
+_MOST = 2**63 - 1
+_NUMBER = re.compile(r"(?P<number>\+?\d+\.?\d*(?:[eE]\+?\d+)?)(?P<suffix>[KMGTPE]i|[numkMGTPE])?", re.ASCII)
+_SCALE = {
+    "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    **{suffix: 1000.0 ** (power + 1) for power, suffix in enumerate("kMGTPE")},
+    **{f"{suffix}i": 1024.0 ** (power + 1) for power, suffix in enumerate("KMGTPE")},
+}
+
+
+def requested(spec: core.PodSpec) -> Amounts:
+    """What a pod takes of its node, as kube-scheduler counts it, pod slot included; cut to `amounts.most_of`.
+
+    Containers run together, init containers one after another before them; an init container that restarts
+    (a sidecar) keeps running beside all that come later.
+    """
+    result: Amounts = {}
+    peak: Amounts = {}
+    for container in spec.initContainers:
+        request = _request(container)
+        if container.restartPolicy == "Always":
+            amounts.add(result, request)
+            peak = amounts.largest((peak, result))
+        else:
+            peak = amounts.largest((peak, amounts.total((result, request))))
+    for container in spec.containers:
+        amounts.add(result, _request(container))
+    if peak:
+        result = amounts.largest((peak, result))
+    result |= _request_of(spec.resources)
+    amounts.add(result, _parse(spec.overhead))
+    result[amounts.PODS] = 1
+    return amounts.cap_request(result)
+
+
+def _request(container: core.Container) -> Amounts:
+    return _request_of(container.resources)
+
+
+def _request_of(resources: core.ResourceRequirements) -> Amounts:
+    # The API server copies limits to missing requests; templates not yet created need the same rule.
+    return _parse(resources.limits | resources.requests)
+
+
+def _parse(quantities: Mapping[str, str]) -> Amounts:
+    """As `amounts.parse`; the API server stores numbers beyond what it can count with, and they mean "the most"."""
+    try:
+        return amounts.parse(quantities)
+    except quantity.BadQuantity:
+        return {name: _parse_one(name, text) for name, text in quantities.items()}
+
+
+def _parse_one(name: str, text: str) -> int:
+    try:
+        return amounts.parse_one(name, text)
+    except quantity.BadQuantity:
+        match = _NUMBER.fullmatch(text)
+        if match is None or float(match["number"]) * _SCALE[match["suffix"] or ""] <= _MOST:
+            raise
+        return _MOST
+
+
+def is_terminal(pod: core.Pod) -> bool:
+    return pod.status.phase in _TERMINAL
+
+
+def tolerations(spec: core.PodSpec) -> tuple[Toleration, ...]:
+    return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in spec.tolerations)
+
+
+def required_affinity(affinity: core.Affinity) -> tuple[tuple[Requirement, ...], ...] | None:
+    """The required part of node affinity; None when there is none. An operator nobody knows is an error."""
+    required = affinity.nodeAffinity.required
+    if required is None:
+        return None
+    return tuple(
+        tuple(
+            Requirement(line.key, Operator(line.operator), line.values)
+            for line in (*term.matchExpressions, *term.matchFields)
+        )
+        for term in required.nodeSelectorTerms
+    )
+
+
+def offered(node: core.Node) -> Amounts:
+    """Allocatable, and capacity for GPUs that allocatable does not mention.
+
+    A GPU that only a label promises is not offered: until the device plugin reports it no pod can get it.
+    """
+    result = _parse(node.status.allocatable)
+    for resource, text in node.status.capacity.items():
+        if amounts.is_gpu(resource) and resource not in result:
+            result[resource] = _parse_one(resource, text)
+    return amounts.cap_offer(result)
+
+
+def capacity(node: core.Node, resource: str) -> int:
+    """How many of it the node has, in service or not."""
+    text = node.status.capacity.get(resource) or node.status.allocatable.get(resource)
+    return min(_parse_one(resource, text), amounts.most_of(resource)) if text else 0
+
+
+def is_ready(node: core.Node) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+
+
+def architecture(family: str | None) -> str | None:
+    """GPU feature discovery says `ada-lovelace` where users say Ada."""
+    return None if family is None else family.partition("-")[0]
+
+
+def int_label(labels: Mapping[str, str], key: str) -> int | None:
+    text = labels.get(key, "")
+    return min(int(text), amounts.MOST_PIECES) if text.isascii() and text.isdecimal() else None

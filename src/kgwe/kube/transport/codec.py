@@ -1,0 +1,233 @@
+"""How the API server's lists and watches are read: as JSON, or as protobuf.
+
+A codec makes the same of both; an object that cannot be read hides no other, and neither does one that is nested too
+deep to be decoded whole (`nesting.py`). Protobuf costs the API server less: it
+encodes a change once for all who watch in the same encoding, and Kubernetes' own components watch in that one. Which of
+the two came is told by the answer itself, so a server that lacks the one preferred may give the other.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from kgwe.kube.transport import nesting
+from kgwe.kube.transport.http1 import Lines
+
+if TYPE_CHECKING:
+    from kgwe.kube.api.resources import Resource
+
+T = TypeVar("T")
+
+JSON: Final = "application/json"
+PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
+#: how every whole answer in protobuf begins
+MAGIC: Final = b"k8s\x00"
+#: what a reader who would rather have protobuf asks for
+PROTOBUF_OR_JSON: Final = f"{PROTOBUF}, {JSON};q=0.9"
+
+
+class Unreadable(Exception):
+    """Bytes that are not what they should be."""
+
+
+class Garbled(Unreadable):
+    """Not even of the encoding they claim: somebody else wrote them, or they were cut off."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What can be read of any object, also of one whose own struct does not fit."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the name of the manifest
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Why the server gives no answer, or ends a watch."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class Page(NamedTuple, Generic[T]):
+    """One page of a list."""
+
+    #: each object with its bytes (`Codec.bare`)
+    items: list[tuple[T, bytes]]
+    #: those that could not be read, and why
+    unreadable: list[tuple[Identity | None, str]]
+    version: str
+    more: str
+
+
+class Event(NamedTuple):
+    type: str
+    object: bytes
+
+
+class Frames(Protocol):
+    """Puts the events of a watch together from the pieces they arrive in."""
+
+    def feed(self, piece: bytes) -> list[bytes]: ...
+
+
+class Codec(Protocol[T]):
+    """Reads one kind; every method but `frames` raises Unreadable."""
+
+    def frames(self) -> Frames: ...
+    def page(self, body: bytes) -> Page[T]: ...
+    def event(self, frame: bytes) -> Event: ...
+    def object(self, raw: bytes) -> T: ...
+    def identity(self, raw: bytes) -> Identity: ...
+    def status(self, raw: bytes) -> Status: ...
+    def bare(self, raw: bytes) -> bytes:
+        """The object of an event in protobuf, to be changed and written back; nothing of one in JSON."""
+        ...
+
+
+class Codecs(Generic[T]):
+    """Of one kind: what to ask for, and who reads what came."""
+
+    def __init__(self, resource: Resource[T]) -> None:
+        self._json: Codec[T] = JsonCodec(resource.type)
+        self._protobuf: Codec[T] | None = _protobuf(resource)
+        self.accept = PROTOBUF_OR_JSON if self._protobuf else JSON
+
+    def of_list(self, body: bytes) -> Codec[T]:
+        return self._protobuf if self._protobuf and body.startswith(MAGIC) else self._json
+
+    def of_watch(self, content_type: str) -> Codec[T]:
+        return self._protobuf if self._protobuf and content_type.startswith(PROTOBUF) else self._json
+
+    def without_protobuf(self) -> bool:
+        """Ask for JSON from now on; False when that was asked for already."""
+        asked, self._protobuf, self.accept = self._protobuf, None, JSON
+        return asked is not None
+
+
+def _protobuf(resource: Resource[T]) -> Codec[T] | None:
+    if not resource.message:
+        return None
+    try:
+        # Only here: several megabytes, for processes that watch one of these kinds.
+        from kgwe.kube.transport.protobuf_codec import ProtobufCodec  # noqa: PLC0415
+    except ImportError:
+        return None  # not installed
+    return ProtobufCodec(resource.type, resource.message)
+
+
+def identify(codec: Codec[Any], raw: bytes) -> Identity | None:
+    try:
+        return codec.identity(raw)
+    except Unreadable:
+        return None
+
+
+def read_status(body: bytes) -> Status:
+    """What a refusal says, in either encoding."""
+    if not body.startswith(MAGIC):
+        return _decode(_STATUS, body)
+    from kgwe.kube.transport import protobuf_codec  # noqa: PLC0415 - there where somebody asked for this encoding
+
+    return protobuf_codec.status(body.removeprefix(MAGIC))
+
+
+# --- JSON -----------------------------------------------------------------------------------------------
+
+# Not JSON, or not even text. A RecursionError is left only if the caller itself is almost at the limit.
+# ValidationError, which is also a DecodeError: of another shape.
+_GARBLED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class ListMeta(msgspec.Struct):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class ListPage(msgspec.Struct, Generic[T]):
+    """One page of a list reply."""
+
+    items: list[T]
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Anything(msgspec.Struct):
+    metadata: Identity
+
+
+_STATUS = msgspec.json.Decoder(Status)
+
+
+class JsonCodec(Generic[T]):
+    def __init__(self, struct: type[T]) -> None:
+        self._page = msgspec.json.Decoder(ListPage[struct])  # type: ignore[valid-type] # a run-time type
+        self._raw_page = msgspec.json.Decoder(ListPage[msgspec.Raw])
+        self._object = msgspec.json.Decoder(struct)
+        self._event = msgspec.json.Decoder(_Event)
+        self._anything = msgspec.json.Decoder(_Anything)
+
+    def frames(self) -> Lines:
+        return Lines()
+
+    def page(self, body: bytes) -> Page[T]:
+        try:
+            page: ListPage[T] = nesting.decode(self._page.decode, body)
+        except msgspec.ValidationError:
+            pass  # one object we cannot read must not hide the others
+        except _GARBLED as exc:
+            raise Garbled(str(exc)) from exc
+        else:
+            return Page([(obj, b"") for obj in page.items], [], *_meta(page.metadata))
+        raws = _decode(self._raw_page, body)
+        items: list[tuple[T, bytes]] = []
+        unreadable = []
+        for raw in typing.cast("list[bytes]", raws.items):  # Raw is read like bytes
+            try:
+                items.append((self.object(raw), b""))
+            except Unreadable as exc:
+                unreadable.append((identify(self, raw), str(exc)))
+        return Page(items, unreadable, *_meta(raws.metadata))
+
+    def event(self, frame: bytes) -> Event:
+        event = _decode(self._event, frame)
+        return Event(event.type, typing.cast("bytes", event.object))
+
+    def object(self, raw: bytes) -> T:
+        return _decode(self._object, raw)
+
+    def identity(self, raw: bytes) -> Identity:
+        return _decode(self._anything, raw).metadata
+
+    def status(self, raw: bytes) -> Status:
+        return _decode(_STATUS, raw)
+
+    def bare(self, raw: bytes) -> bytes:
+        del raw
+        return b""
+
+
+def _meta(meta: ListMeta) -> tuple[str, str]:
+    return meta.resource_version, meta.continue_
+
+
+def _decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    try:
+        return nesting.decode(decoder.decode, data)
+    except msgspec.ValidationError as exc:
+        raise Unreadable(str(exc)) from exc
+    except _GARBLED as exc:
+        raise Garbled(str(exc)) from exc

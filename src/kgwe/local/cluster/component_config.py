@@ -1,0 +1,115 @@
+"""The configuration files the components read: audit policy, scheduler configuration, kwok's stages."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kgwe.errors import Permanent
+from kgwe.local.cluster import certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Far above what two cores can do: the API server, not a client-side limiter, sets the pace.
+CLIENT_QPS = 5000
+CLIENT_BURST = 10000
+
+MANAGED_NODES = "kwok.x-k8s.io/node=fake"
+_SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
+
+
+def audit_policy() -> str:
+    """What the audit log keeps: every binding with its node, and who else wrote what.
+
+    Reads are the bulk of all requests and tell nothing; leases, events and access reviews are chatter of the control
+    plane, and kwok's status patches are the simulation, not its subject.
+    """
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "omitManagedFields": True,
+        "rules": [
+            {
+                "level": "Request",
+                "verbs": ["create"],
+                "resources": [{"group": "", "resources": ["pods/binding", "bindings"]}],
+            },
+            {"level": "None", "verbs": ["get", "list", "watch"]},
+            {"level": "None", "nonResourceURLs": ["*"]},
+            {"level": "None", "users": [certificates.KWOK.user]},
+            {
+                "level": "None",
+                "resources": [
+                    {"group": "", "resources": ["events"]},
+                    {"group": "events.k8s.io"},
+                    {"group": "coordination.k8s.io"},
+                    {"group": "authentication.k8s.io"},
+                    {"group": "authorization.k8s.io"},
+                ],
+            },
+            {"level": "Metadata"},
+        ],
+    }
+    return yaml.safe_dump(policy, sort_keys=False)
+
+
+def scheduler_configuration(text: str | None, *, kubeconfig: Path) -> str:
+    """A KubeSchedulerConfiguration: the caller's, completed with what only the cluster knows."""
+    document: Any = {} if text is None else _parse(text)
+    if document.get("kind", "KubeSchedulerConfiguration") != "KubeSchedulerConfiguration":
+        raise Permanent(f"the scheduler configuration is a {document['kind']}, not a KubeSchedulerConfiguration")
+    document = {"apiVersion": _SCHEDULER_API, "kind": "KubeSchedulerConfiguration", **document}
+    document["clientConnection"] = {
+        "qps": CLIENT_QPS,
+        "burst": CLIENT_BURST,
+        **document.get("clientConnection", {}),
+        "kubeconfig": str(kubeconfig),
+    }
+    # There is one scheduler: electing it costs a write every two seconds and a delay at each start.
+    document["leaderElection"] = {"leaderElect": False, **document.get("leaderElection", {})}
+    document.setdefault("enableProfiling", False)
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def kwok_configuration() -> str:
+    """kwok's options and every stage file, as one stream of documents."""
+    options = {
+        "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+        "kind": "KwokConfiguration",
+        "options": {
+            "manageAllNodes": False,
+            "manageNodesWithAnnotationSelector": MANAGED_NODES,
+            # Pods get addresses from one range wide enough for any fleet that fits a laptop.
+            "cidr": "10.64.0.1/10",
+            "enableDebuggingHandlers": False,
+            # Few: a pod that kwok meets again while its own patch is on the way is patched again.
+            "podPlayStageParallelism": 4,
+            "nodePlayStageParallelism": 16,
+            "nodeLeaseDurationSeconds": 0,
+        },
+    }
+    return yaml.safe_dump(options, sort_keys=False) + "".join(f"---\n{text}" for text in stage_files().values())
+
+
+def stage_files() -> dict[str, str]:
+    """The kwok stages of simulated nodes and pods, by file name."""
+    directory = resources.files("kgwe.local") / "stages"
+    return {
+        entry.name: entry.read_text(encoding="utf-8")
+        for entry in sorted(directory.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".yaml")
+    }
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise Permanent(f"the scheduler configuration is not YAML: {exc}") from exc
+    if not isinstance(document, dict):
+        raise Permanent("the scheduler configuration is empty or not a mapping")
+    return document

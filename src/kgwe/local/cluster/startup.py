@@ -1,0 +1,115 @@
+"""Bringing a cluster up, and waiting for it.
+
+    etcd → API server → role of kwok → controllers, scheduler, kwok side by side → default service account
+
+Waiting ends early, with the last lines of its log, when the process waited for has died.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgwe.errors import Permanent, Transient
+from kgwe.local.cluster import certificates, component_config, components, kubeconfig
+from kgwe.local.host import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.local.cluster.admin_api import Api
+    from kgwe.local.cluster.components import Component, Features, Layout
+    from kgwe.local.host.processes import ProcessRecord
+    from kgwe.local.toolchain.binaries import Binaries
+
+_POLL_S = 0.05
+_TAIL_LINES = 8
+
+
+def write_files(layout: Layout, *, context: str, server: str, scheduler_config: str | None) -> None:
+    """Kubeconfigs and settings; certificates must exist."""
+    files = layout.certificates
+    users = {
+        layout.admin_kubeconfig: certificates.ADMIN,
+        layout.kubeconfig(components.CONTROLLER_MANAGER): certificates.CONTROLLER_MANAGER,
+        layout.kubeconfig(components.SCHEDULER): certificates.SCHEDULER,
+        layout.kubeconfig(components.KWOK): certificates.KWOK,
+    }
+    for path, identity in users.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kubeconfig.write(
+            path,
+            context=context,
+            server=server,
+            authority=files.authority,
+            user_name=identity.user,
+            user=kubeconfig.certificate_user(files.pair(identity)),
+        )
+    contents = {
+        "audit-policy.yaml": component_config.audit_policy(),
+        "scheduler.yaml": component_config.scheduler_configuration(
+            scheduler_config, kubeconfig=layout.kubeconfig(components.SCHEDULER)
+        ),
+        "kwok.yaml": component_config.kwok_configuration(),
+    }
+    for file, text in contents.items():
+        path = layout.setting(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    layout.audit_log.parent.mkdir(parents=True, exist_ok=True)
+
+
+def start_components(
+    api: Api,
+    layout: Layout,
+    ports: Mapping[str, int],
+    binaries: Binaries,
+    *,
+    features: Features,
+    launch: Callable[[Component], ProcessRecord],
+    timeout_s: float,
+) -> None:
+    """Start everything in order; `launch` starts one process and writes it down."""
+    deadline = time.monotonic() + timeout_s
+
+    def start(name: str) -> ProcessRecord:
+        return launch(components.component(name, layout, ports, binaries, features))
+
+    for name in (components.ETCD, components.APISERVER):
+        await_healthy(api, start(name), components.health_url(name, ports), deadline)
+    api.apply_kwok_role()
+    rest = (components.CONTROLLER_MANAGER, components.SCHEDULER, components.KWOK)
+    for record in [start(name) for name in rest]:
+        await_healthy(api, record, components.health_url(record.name, ports), deadline)
+    await_service_account(api, deadline)
+
+
+def await_healthy(api: Api, record: ProcessRecord, url: str, deadline: float) -> None:
+    """Wait until the component answers on its health endpoint."""
+    while not api.is_healthy(url):
+        if not processes.is_alive(record):
+            raise Permanent(
+                f"{record.name} died while starting. Its last words ({record.log}):\n{tail(Path(record.log))}"
+            )
+        if time.monotonic() > deadline:
+            raise Transient(
+                f"{record.name} is not ready yet, giving up. Its last words ({record.log}):\n{tail(Path(record.log))}"
+            )
+        time.sleep(_POLL_S)
+
+
+def await_service_account(api: Api, deadline: float) -> None:
+    """Wait until pods can be created: admission refuses them before the default service account exists."""
+    while not api.exists("/api/v1/namespaces/default/serviceaccounts/default"):
+        if time.monotonic() > deadline:
+            raise Transient("the controller manager does not create service accounts; see `kgwe local logs`")
+        time.sleep(_POLL_S)
+
+
+def tail(log: Path, lines: int = _TAIL_LINES) -> str:
+    try:
+        text = log.read_text(errors="replace")
+    except FileNotFoundError:
+        return "    (no log)"
+    return "\n".join(f"    {line[:400]}" for line in text.splitlines()[-lines:]) or "    (empty log)"

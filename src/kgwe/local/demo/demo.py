@@ -1,0 +1,202 @@
+"""`make run`: everything at once, on one machine, to look at.
+
+A local cluster, a simulated fleet of GPU nodes, the scheduler as its own service account and asked by kube-scheduler,
+and sample workloads of both kinds. What was started here is stopped at the end; a cluster that ran before stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgwe import errors
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.client import manifests
+from kgwe.kube.client.informer import Informer
+from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
+from kgwe.local.demo import install
+from kgwe.local.fleet import apply, exporter, models
+from kgwe.local.host import assets
+from kgwe.model.units.counting import counted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.kube.client.informer import Change
+    from kgwe.local.host.progress import Progress
+
+NAMESPACE = "ml-team"
+# Long enough for a slow machine: the samples themselves run ten seconds.
+_EXPECT_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An example manifest and where its workload gets to when all is well."""
+
+    file: str
+    expects: Phase
+    tells: str
+
+
+SAMPLES = (
+    Sample("training.yaml", Phase.SUCCEEDED, "8 GPUs joined by NVSwitch"),
+    Sample("distributed.yaml", Phase.SUCCEEDED, "32 GPUs on four nodes of one leaf"),
+    Sample("warp-inference.yaml", Phase.SUCCEEDED, "the small kind, 2 GPUs"),
+    Sample("inference.yaml", Phase.RUNNING, "1 GPU on a cheap node, runs on"),
+    Sample("too-large.yaml", Phase.PENDING, "waits, and says why"),
+)
+
+
+@dataclass
+class Seen:
+    """A workload as the demo last saw it, either kind."""
+
+    name: str
+    kind: str
+    gpus: str
+    phase: str
+    node: str
+    message: str
+    since: float
+
+
+@dataclass
+class View:
+    """What there is to look at; `on_phase` hears of every change of phase."""
+
+    nodes: Informer[Any]
+    pods: Informer[Any]
+    seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
+    on_phase: Callable[[Seen], None] = lambda _: None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_workload(self, kind: str, change: Change[Any]) -> None:
+        key = (kind, change.key)
+        self.changed.set()
+        if change.new is None:
+            self.seen.pop(key, None)
+            return
+        old = self.seen.get(key)
+        spec, status = change.new.spec, change.new.status
+        phase = status.phase or "New"
+        new = self.seen[key] = Seen(
+            name=change.new.metadata.name,
+            kind=kind,
+            gpus=_gpus(spec),
+            phase=phase,
+            node=getattr(status, "scheduledNode", "") or getattr(status, "assignedNode", ""),
+            message=status.message,
+            since=old.since if old and old.phase == phase else time.monotonic(),
+        )
+        if old is None or old.phase != phase:
+            self.on_phase(new)
+
+    def phase_of(self, name: str) -> str:
+        return next((seen.phase for seen in self.seen.values() if seen.name == name), "")
+
+
+def _gpus(spec: Any) -> str:
+    if hasattr(spec, "gpuCount"):
+        return str(spec.gpuCount)
+    wants = spec.gpuRequirements
+    return f"{wants.mig.count}x{wants.mig.profile}" if wants.mig else str(wants.count)
+
+
+@contextlib.contextmanager
+def running_cluster(name: str, progress: Progress) -> Any:
+    """The cluster of that name; one that was not there before is removed afterwards."""
+    ours = not LocalCluster(name).is_running()
+    cluster = LocalCluster.start(ClusterOptions(name), progress=progress)
+    try:
+        yield cluster
+    finally:
+        if ours:
+            with progress.step(f"Stopping local cluster {name!r}"):
+                cluster.stop()
+
+
+async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> str:
+    """Install the kinds and rights, bring the fleet, start KGWE; returns where the GPU metrics are."""
+    with progress.step("Installing KGWE's kinds and rights"):
+        await install.install(client)
+        await manifests.apply(client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
+    with progress.step(f"Bringing up {counted(nodes, 'node')} of the {model} fleet") as step:
+        await apply.apply_fleet(
+            client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
+        )
+    with progress.step("Starting the scheduler, the MIG controller and the GPU metrics"):
+        await asyncio.to_thread(install.start_scheduler, cluster)
+        await asyncio.to_thread(install.start_mig, cluster)
+        return await asyncio.to_thread(exporter.start, cluster)
+
+
+async def submit_samples(client: KubeClient) -> None:
+    for sample in SAMPLES:
+        await manifests.apply(client, _documents(sample), namespace=NAMESPACE)
+
+
+def _documents(sample: Sample) -> list[manifests.Document]:
+    """A sample without its status: that is the controller's to write."""
+    documents = manifests.load(assets.path("examples") / sample.file)
+    return [{key: value for key, value in document.items() if key != "status"} for document in documents]
+
+
+@contextlib.asynccontextmanager
+async def watching(client: KubeClient) -> AsyncIterator[View]:
+    """Workloads, nodes and pods, kept up to date while the context is open."""
+    view = View(nodes=Informer(client, resources.NODE), pods=Informer(client, resources.POD))
+    informers: list[Informer[Any]] = [view.nodes, view.pods]
+    for resource in (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD):
+        informer: Informer[Any] = Informer(client, resource)
+        kind = resource.group
+        informer.on_change(lambda change, kind=kind: view.on_workload(kind, change))  # type: ignore[misc] # bound early
+        informers.append(informer)
+    tasks = [asyncio.create_task(informer.run()) for informer in informers]
+    try:
+        yield view
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def unmet(view: View) -> dict[str, str]:
+    """Samples that have not got where they should: name -> what is wrong."""
+    wrong = {}
+    for sample in SAMPLES:
+        for document in _documents(sample):
+            name = document["metadata"]["name"]
+            phase = view.phase_of(name)
+            if phase != sample.expects:
+                wrong[name] = f"{phase or 'not seen'}, not {sample.expects}"
+    return wrong
+
+
+async def until_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> None:
+    """Return when every sample is where it should be; Permanent, saying which is not, when time is up."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while unmet(view):
+                view.changed.clear()
+                await view.changed.wait()
+    except TimeoutError as exc:
+        states = "; ".join(f"{name} is {state}" for name, state in unmet(view).items())
+        more = f"`kgwe local logs {install.SCHEDULER}` tells more"
+        raise errors.Permanent(f"after {timeout_s:.0f} s {states}. {more}") from exc
+
+
+async def watch_processes(cluster: LocalCluster) -> None:
+    """Raise when a process of the cluster dies."""
+    while True:
+        dead = await asyncio.to_thread(cluster.find_dead)
+        if dead is not None:
+            log = Path(cluster.directory) / "logs"
+            raise errors.Permanent(f"{dead.name} died; its log is in {log}")
+        await asyncio.sleep(1)

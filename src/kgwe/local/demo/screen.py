@@ -1,0 +1,92 @@
+"""The live table of `make run`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from kgwe.kube.translate import podspec
+from kgwe.model.units import amounts
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kgwe.local.demo.demo import View
+
+_PHASE_STYLE = {
+    "New": "dim",
+    "Pending": "yellow",
+    "Scheduling": "yellow",
+    "Scheduled": "cyan",
+    "Running": "bold green",
+    "Succeeded": "green",
+    "Failed": "bold red",
+}
+_BAR = 24
+
+
+def render(view: View, *, name: str, metrics: str, started: float) -> RenderableType:
+    """Workloads above, the fleet below, what to try next at the bottom."""
+    title = f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s"
+    return Group(
+        Panel(_workloads(view), title=title, border_style="green"),
+        Panel(_fleet(view), title="Fleet"),
+        _hints(name, metrics),
+    )
+
+
+def _workloads(view: View) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False)
+    for column in ("Workload", "Kind", "GPUs", "Phase", "For", "Node"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("Message", ratio=1)
+    for (_, _), seen in sorted(view.seen.items()):
+        phase = Text(seen.phase, style=_PHASE_STYLE.get(seen.phase, ""))
+        since = f"{time.monotonic() - seen.since:.0f} s"
+        table.add_row(seen.name, seen.kind, seen.gpus, phase, since, seen.node or "-", seen.message)
+    return table
+
+
+def _fleet(view: View) -> Table:
+    total: Counter[str] = Counter()
+    nodes: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    model_of: dict[str, str] = {}
+    for node in view.nodes.store.values():
+        model = node.metadata.labels.get(podspec.GPU_PRODUCT_LABEL, "other")
+        model_of[node.metadata.name] = model
+        nodes[model] += 1
+        total[model] += sum(a for r, a in podspec.offered(node).items() if amounts.is_gpu(r))
+    for pod in view.pods.store.values():
+        if pod.spec.nodeName in model_of and not podspec.is_terminal(pod):
+            used[model_of[pod.spec.nodeName]] += sum(
+                amount for resource, amount in podspec.requested(pod.spec).items() if amounts.is_gpu(resource)
+            )
+    table = Table(box=None, expand=True, pad_edge=False)
+    for column in ("GPU model", "Nodes", "GPUs and slices", "In use", ""):
+        table.add_column(column, no_wrap=True)
+    for model in sorted(total):
+        share = used[model] / total[model] if total[model] else 0.0
+        # Something in use is never drawn as nothing.
+        filled = max(round(_BAR * share), 1) if used[model] else 0
+        bar = Text("█" * filled, style="green") + Text("░" * (_BAR - filled), style="dim")
+        table.add_row(model, str(nodes[model]), str(total[model]), str(used[model]), bar)
+    return table
+
+
+def _hints(name: str, metrics: str) -> Text:
+    flag = "" if name == "kgwe" else f" --name {name}"
+    hints = (
+        (f"kgwe local kubectl{flag} -- get gw -A", "what kubectl says"),
+        (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own"),
+        (f"curl {metrics}/metrics", "GPU metrics of every card"),
+        ("Ctrl-C", "stop everything"),
+    )
+    width = max(len(command) for command, _ in hints)
+    return Text("\n".join(f"  {command:<{width}}   {what}" for command, what in hints), style="dim")

@@ -1,0 +1,116 @@
+"""Real agents for simulated nodes: the agent's own process, on the C library that plays the hardware.
+
+    machine = AgentMachine(node, folder)          # a node of a fleet model
+    machine.start(kubeconfig)                     # its agent, with the rights of deploy/agent.yaml
+    machine.hardware.set_link(0, 3, up=0)         # something happens to its cards
+
+The machine is a folder and outlives its agent, as hardware does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final, Self
+
+from kgwe.kube.client import manifests
+from kgwe.kube.crd import definitions
+from kgwe.local.cluster.cluster import service_account_kubeconfig
+from kgwe.local.host import assets, paths, ports
+from kgwe.local.nvml.hardware import Hardware
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.local.cluster.cluster import LocalCluster
+    from kgwe.model.simfleet.inventory import FleetNode
+
+NAME: Final = "kgwe-agent"
+NAMESPACE: Final = "kgwe-system"
+_STOP_S: Final = 15.0
+# As where it is installed: compiled once, not at every start.
+_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(paths.cache_root() / "bytecode")}
+
+
+async def install(client: KubeClient) -> None:
+    """Kinds and rights of agents. Not the DaemonSet: here agents run beside the cluster."""
+    await definitions.install(client)
+    documents = manifests.load(assets.path("deploy/agent.yaml"))
+    await manifests.apply(client, [each for each in documents if each["kind"] != "DaemonSet"])
+
+
+def kubeconfig(cluster: LocalCluster) -> Path:
+    """For an agent with its own rights and no more."""
+    return service_account_kubeconfig(cluster, NAMESPACE, NAME, cluster.directory / f"{NAME}.kubeconfig")
+
+
+class AgentMachine:
+    """One simulated machine and, while it runs, the agent on it."""
+
+    def __init__(self, node: FleetNode, folder: Path) -> None:
+        self.node = node
+        self.hardware = Hardware.create(folder, node)
+        self.log = folder / "agent.log"
+        free = ports.allocate(("grpc", "metrics"))
+        self.address = f"{ports.LOOPBACK}:{free['grpc']}"
+        self.metrics_address = f"{ports.LOOPBACK}:{free['metrics']}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.hardware.close()
+
+    def environment(self, kubeconfig: Path | None, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What makes an agent the agent of this machine; without a kubeconfig it stands alone."""
+        given = {
+            "node_name": self.node.name,
+            "standalone": "false" if kubeconfig else "true",
+            "grpc_bind_address": self.address,
+            "exporter_bind_address": self.metrics_address,
+            # There is no kubelet whose sockets could be asked.
+            "enable_pod_resources": "false",
+            **(settings or {}),
+        }
+        env = {f"KGWE_AGENT_{key.upper()}": value for key, value in given.items()}
+        if kubeconfig is not None:
+            env["KUBECONFIG"] = str(kubeconfig)
+        return {**_COMPILED, **self.hardware.environment, **env}
+
+    def start(self, kubeconfig: Path | None = None, **settings: str) -> subprocess.Popen[bytes]:
+        """Its agent, as a process of its own; `settings` by the names of `apps.agent.settings`."""
+        env = {**os.environ, **self.environment(kubeconfig, settings)}
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kgwe.apps.agent"], env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            )
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> int:
+        """Ask the agent to end; its exit code."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(_STOP_S)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+            self._process = None

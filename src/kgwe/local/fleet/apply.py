@@ -1,0 +1,342 @@
+"""Bring a simulated fleet onto a cluster: make it so, whatever is there now.
+
+The nodes of a fleet carry the label `kgwe.nvidia.io/fleet`; only those are ever touched. `apply` compares what
+the model says with what is there and writes the difference: three writes for a new node (Node, GPUNode,
+its status), none for one that is right already. A smaller count, or another model, takes nodes away.
+Faults on nodes that stay are kept. With `dra` every node also has a ResourceSlice, one write more for a new node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kgwe import errors
+from kgwe.kube.api import resources, timestamp
+from kgwe.kube.api.kgwe import gpunode
+from kgwe.kube.client import client as kube_client
+from kgwe.kube.client import informer
+from kgwe.kube.crd import definitions
+from kgwe.local.fleet import gpunodes, resource_slices
+from kgwe.model.simfleet import inventory
+from kgwe.model.units.counting import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from kgwe.kube.api import core, resource
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.model.simfleet.model_file import Fleet
+
+T = TypeVar("T")
+
+# Enough to keep the API server busy, few enough not to starve others of its request slots.
+_PARALLEL: Final = 24
+_READY_TIMEOUT_S: Final = 120.0
+_HEARTBEAT_S: Final = 5.0
+_ATTEMPTS: Final = 5
+_RETRY_S: Final = 0.5
+MAX_NODES: Final = 20_000
+STRATEGIC_MERGE_PATCH: Final = kube_client.STRATEGIC_MERGE_PATCH
+
+# Label keys that belong to the fleet: on a node that changes its model, those no longer said are removed.
+_OWNED_LABELS: Final = (
+    "nvidia.com/",
+    "fabric.topograph.run/",
+    "accelerator.topograph.run/",
+    "network.topology.nvidia.com/",
+    "gpu-autoscaler.io/",
+    "gpu-orchestrator/",
+)
+
+
+class Verdict(enum.StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+
+
+@dataclass
+class Outcome:
+    """What an apply did: how many nodes each way."""
+
+    fleet: str
+    counts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(Verdict, 0))
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.counts.values()) - self.counts[Verdict.DELETED]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        return f"fleet {self.fleet}: {counted(self.nodes, 'node')} ({parts or 'none'})"
+
+
+async def apply_fleet(
+    client: KubeClient,
+    fleet: Fleet,
+    nodes: int,
+    *,
+    wait: bool = True,
+    dra: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Make the cluster have exactly the first `nodes` nodes of `fleet`, and (with `wait`) see them become Ready.
+
+    `dra`: its cards can be had by ResourceClaims too. `progress(done, total)` is told about every node.
+    """
+    if not 0 <= nodes <= MAX_NODES:
+        raise errors.Permanent(f"a fleet has 0 to {MAX_NODES} nodes, not {nodes}")
+    wanted = inventory.expand(fleet, nodes)
+    there = await _read(client)
+    if dra:
+        await resource_slices.bring_classes(client)
+    outcome = Outcome(fleet.name)
+    names = {node.name for node in wanted}
+    surplus = sorted((there.nodes.keys() | there.gpu_nodes.keys()) - names)
+    jobs: list[Callable[[], Awaitable[Verdict]]] = [partial(_delete, client, name) for name in surplus]
+    jobs += [partial(_bring, client, node, there, dra=dra) for node in wanted]
+
+    done = 0
+
+    async def run(job: Callable[[], Awaitable[Verdict]]) -> None:
+        nonlocal done
+        outcome.counts[await _persist(job)] += 1
+        done += 1
+        if progress is not None:
+            progress(done, len(jobs))
+
+    await _in_parallel(run, jobs)
+    if wait:
+        await await_ready(client, names)
+    return outcome
+
+
+async def await_ready(client: KubeClient, names: Iterable[str], timeout_s: float = _READY_TIMEOUT_S) -> None:
+    """Return when every named node is Ready and open for pods; a node with a simulated fault may stay down."""
+    waiting = set(names)
+    watch = informer.Informer(client, resources.NODE, label_selector=inventory.FLEET_LABEL)
+    none_left = asyncio.Event()
+
+    def look(change: informer.Change[core.Node]) -> None:
+        if change.new is not None and (is_open(change.new) or NODE_FAULT_ANNOTATION in change.new.metadata.annotations):
+            waiting.discard(change.key)
+        if not waiting:
+            none_left.set()
+
+    watch.on_change(look)
+    task = asyncio.create_task(watch.run())
+    try:
+        for _ in range(max(round(timeout_s / _HEARTBEAT_S), 1)):
+            before = len(waiting)
+            if not waiting or await _set_within(none_left, _HEARTBEAT_S):
+                return
+            # kube-controller-manager takes the taint of the beginning off a new node. Where that failed it tries
+            # again when the node reports next, which a kubelet does every few seconds and kwok hardly ever.
+            if len(waiting) == before:
+                stuck = [name for name in waiting if (node := watch.store.get(name)) is not None and is_ready(node)]
+                await asyncio.gather(*(_report(client, name) for name in stuck))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    some = ", ".join(sorted(waiting)[:3])
+    raise errors.Transient(
+        f"{len(waiting)} nodes are not Ready after {timeout_s:.0f} s, among them {some}; "
+        "see `kgwe local logs kwok` and `kgwe local logs kube-controller-manager`"
+    )
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
+async def _report(client: KubeClient, name: str) -> None:
+    """The node reports that it is still Ready."""
+    condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp.seconds()}
+    body = {"status": {"conditions": [condition]}}
+    with contextlib.suppress(errors.NotFound):
+        await client.patch(resources.NODE, name, body, subresource="status", kind=STRATEGIC_MERGE_PATCH)
+
+
+#: On a Node: the fault of the whole node; the stages of kwok look at it.
+NODE_FAULT_ANNOTATION: Final = "kgwe.nvidia.io/simulated-fault"
+
+
+def is_ready(node: core.Node) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+
+
+def is_open(node: core.Node) -> bool:
+    """Ready, and the taint of the time before that is gone."""
+    return is_ready(node) and not any(taint.key == "node.kubernetes.io/not-ready" for taint in node.spec.taints)
+
+
+# --- one node -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _There:
+    """The fleet objects the cluster has."""
+
+    nodes: Mapping[str, core.Node]
+    gpu_nodes: Mapping[str, gpunode.GPUNode]
+    slices: Mapping[str, resource.ResourceSlice]
+
+
+async def _read(client: KubeClient) -> _There:
+    selector = {"labelSelector": inventory.FLEET_LABEL}
+    nodes = await _persist(partial(client.list, resources.NODE, **selector))
+    try:
+        gpu_nodes = await _persist(partial(client.list, resources.GPU_NODE, **selector))
+    except errors.NotFound:  # a cluster without our kinds yet
+        await definitions.install(client)
+        gpu_nodes = await _persist(partial(client.list, resources.GPU_NODE, **selector))
+    slices: list[resource.ResourceSlice] = []
+    with contextlib.suppress(errors.NotFound):  # a cluster without dynamic resource allocation
+        slices = await _persist(partial(client.list, resources.RESOURCE_SLICE, **selector))
+    return _There(
+        {node.metadata.name: node for node in nodes},
+        {obj.metadata.name: obj for obj in gpu_nodes},
+        {obj.spec.nodeName: obj for obj in slices},
+    )
+
+
+async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There, *, dra: bool) -> Verdict:
+    """One node as the model says it, with the faults it has; one whose cards were cut since stays as it is."""
+    old = there.gpu_nodes.get(node.name)
+    before = there.nodes.get(node.name)
+    slice_ = there.slices.get(node.name)
+    if before is not None and old is not None and _has_own_mind(before, old, node):
+        wrote = await resource_slices.bring(client, old if dra else None, slice_)
+        return Verdict.UPDATED if wrote else Verdict.UNCHANGED
+    faults = gpunodes.read_faults(old) if old is not None else []
+    uid, verdict = await _bring_node(client, node, before, gpunodes.unhealthy_cards(faults))
+    gpu_node = gpunodes.gpu_node(node, uid, faults)
+    wrote = await _bring_gpu_node(client, gpu_node, old)
+    wrote |= await resource_slices.bring(client, gpu_node if dra else None, slice_)
+    return Verdict.UPDATED if wrote and verdict is Verdict.UNCHANGED else verdict
+
+
+def _has_own_mind(before: core.Node, old: gpunode.GPUNode, node: inventory.FleetNode) -> bool:
+    """Whether somebody cuts or describes this node, and the model still says what it said."""
+    is_told = bool(old.spec.cards) or old.spec.source == gpunode.Source.AGENT
+    return is_told and before.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) == gpunodes.digest(node)
+
+
+async def _bring_node(
+    client: KubeClient, node: inventory.FleetNode, old: core.Node | None, unhealthy: frozenset[int]
+) -> tuple[str, Verdict]:
+    body = gpunodes.node_manifest(node, unhealthy, now=timestamp.seconds())
+    if old is None:
+        try:
+            created = await client.create(resources.NODE, body)
+        except errors.AlreadyExists:
+            old = await client.get(resources.NODE, node.name)
+            if inventory.FLEET_LABEL not in old.metadata.labels:
+                raise errors.Permanent(
+                    f"there is a node {node.name} that belongs to no simulated fleet; remove it or rename the pool"
+                ) from None
+        else:
+            return created.metadata.uid, Verdict.CREATED
+    uid = old.metadata.uid
+    if old.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) != gpunodes.digest(node):
+        await client.patch(resources.NODE, node.name, {"metadata": _metadata_patch(body["metadata"], old)})
+        await patch_devices(client, node.name, old, body["status"]["capacity"], body["status"]["allocatable"])
+        return uid, Verdict.UPDATED
+    if old.status.allocatable != body["status"]["allocatable"]:
+        await patch_devices(client, node.name, old, old.status.capacity, body["status"]["allocatable"])
+        return uid, Verdict.UPDATED
+    return uid, Verdict.UNCHANGED
+
+
+async def patch_devices(
+    client: KubeClient, name: str, old: core.Node, capacity: Mapping[str, str], allocatable: Mapping[str, str]
+) -> None:
+    """Set what a node offers; resources it offers no longer are removed."""
+    gone = (old.status.capacity.keys() | old.status.allocatable.keys()) - capacity.keys()
+    removed = dict.fromkeys(gone)
+    status = {"capacity": {**removed, **capacity}, "allocatable": {**removed, **allocatable}}
+    await client.patch(resources.NODE, name, {"status": status}, subresource="status")
+
+
+def _metadata_patch(wanted: Mapping[str, Any], old: core.Node) -> dict[str, Any]:
+    stale = {key: None for key in old.metadata.labels if key.startswith(_OWNED_LABELS) and key not in wanted["labels"]}
+    return {"labels": {**stale, **wanted["labels"]}, "annotations": wanted["annotations"]}
+
+
+async def _bring_gpu_node(client: KubeClient, wanted: gpunode.GPUNode, old: gpunode.GPUNode | None) -> bool:
+    """Whether anything had to be written."""
+    name = wanted.metadata.name
+    manifest = wanted.manifest()
+    status = manifest.pop("status")
+    wrote = False
+    if old is None:
+        try:
+            await client.create(resources.GPU_NODE, manifest)
+        except errors.AlreadyExists:
+            old = await client.get(resources.GPU_NODE, name)
+        wrote = True
+    if old is not None and (
+        old.metadata.ownerReferences != wanted.metadata.ownerReferences
+        or old.metadata.labels != wanted.metadata.labels
+        or old.spec.source != wanted.spec.source
+    ):
+        await client.patch(resources.GPU_NODE, name, {"metadata": manifest["metadata"], "spec": manifest["spec"]})
+        wrote = True
+    if old is None or old.status != wanted.status:
+        await put_status(client, name, status)
+        wrote = True
+    return wrote
+
+
+async def put_status(client: KubeClient, name: str, status: Mapping[str, Any]) -> None:
+    """Set the whole status of a GPUNode: a merge would keep what is no longer said."""
+    whole = [{"op": "add", "path": "/status", "value": status}]
+    await client.patch(resources.GPU_NODE, name, whole, subresource="status", kind=kube_client.JSON_PATCH)
+
+
+async def _delete(client: KubeClient, name: str) -> Verdict:
+    for kind in (resources.NODE, resources.GPU_NODE):
+        try:
+            await client.delete(kind, name)
+        except errors.NotFound:
+            continue
+    return Verdict.DELETED
+
+
+# --- running many ---------------------------------------------------------------------------------------
+
+
+async def _persist(job: Callable[[], Awaitable[T]]) -> T:
+    """A busy API server asks to come again; every job is idempotent."""
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            return await kube_client.retry_conflict(job)
+        except errors.Transient as exc:
+            await asyncio.sleep(exc.retry_after_s or _RETRY_S * 2**attempt)
+    return await job()
+
+
+async def _in_parallel(
+    run: Callable[[Callable[[], Awaitable[Verdict]]], Awaitable[None]], jobs: list[Callable[[], Awaitable[Verdict]]]
+) -> None:
+    """Run every job, _PARALLEL at a time; the first failure stops the rest and is raised."""
+    todo = iter(jobs)
+
+    async def work() -> None:
+        for job in todo:
+            await run(job)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_PARALLEL, len(jobs))):
+                group.create_task(work())
+    except* errors.KgweError as failed:
+        raise failed.exceptions[0] from None

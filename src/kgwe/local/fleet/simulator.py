@@ -1,0 +1,316 @@
+"""What simulated nodes do by themselves: use and cut their cards, run out of memory, be taken back.
+
+One process for the whole fleet. It watches nodes, GPUNodes and pods, deals the cards of each node to its pods,
+and acts when a time comes: a pod whose use profile says so fails for lack of memory, a spot node whose notice has
+run out disappears. Everything it must not forget lies in API objects, except who got which card: that it keeps
+in a small file, if given one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import datetime as dt
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from kgwe import errors
+from kgwe.kube.api import resources
+from kgwe.kube.api.kgwe import gpunode
+from kgwe.kube.client import informer
+from kgwe.local.fleet import apply, device_assignment, faults, gpupods, mig_layout, resource_slices
+from kgwe.local.fleet.meter import NodeMeter
+from kgwe.model.simfleet import inventory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from kgwe.hardware.dcgm import metrics
+    from kgwe.kube.api import core
+    from kgwe.kube.client.client import KubeClient
+
+log = structlog.get_logger(__name__)
+
+# A deadline that could not be met (the API server was away) is tried again after this long.
+_RETRY_S: Final = 2.0
+# Several changes at once are one round.
+_GATHER_S: Final = 0.05
+
+_Remembered = dict[str, list[tuple[str, int, int | None]]]
+
+
+class Simulator:
+    """The state of every simulated node. `clock` gives seconds since 1970."""
+
+    def __init__(
+        self, client: KubeClient, *, memory: Path | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._memory = memory
+        self._nodes = informer.Informer(client, resources.NODE, label_selector=inventory.FLEET_LABEL)
+        self._gpu_nodes = informer.Informer(client, resources.GPU_NODE, label_selector=inventory.FLEET_LABEL)
+        self._pods = informer.Informer(client, gpupods.GPU_PODS, field_selector="spec.nodeName!=")
+        self._pods_on: dict[str, dict[str, gpupods.GpuPod]] = collections.defaultdict(dict)
+        self._meters: dict[str, NodeMeter] = {}
+        self._held: dict[str, device_assignment.Grants] = {}
+        self._remembered = self._recall()
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+        self._due: dict[str, dict[str, float]] = {}  # node -> uid of a pod, or "" for the node itself -> time
+        self._unreported: set[str] = set()  # nodes whose cards may differ from what the API says of them
+        self._unwritten = False
+        self._warned: set[str] = set()
+        self._nodes.on_change(self._see_node)
+        self._gpu_nodes.on_change(self._see_gpu_node)
+        self._pods.on_change(self._see_pod)
+
+    # --- watching ---------------------------------------------------------------------------------------
+
+    def _see_node(self, change: informer.Change[core.Node]) -> None:
+        self._touch(change.key)
+
+    def _see_gpu_node(self, change: informer.Change[gpunode.GPUNode]) -> None:
+        if change.new is None:
+            self._meters.pop(change.key, None)
+        else:
+            self._measure(change.new)
+        self._touch(change.key)
+
+    def _measure(self, obj: gpunode.GPUNode) -> None:
+        name = obj.metadata.name
+        try:
+            if meter := self._meters.get(name):
+                meter.update(obj, self._clock())
+            else:
+                self._meters[name] = NodeMeter(obj, self._clock())
+        except errors.Permanent as exc:
+            log.warning("node_not_measured", node=name, error=str(exc))
+            self._meters.pop(name, None)
+
+    def _see_pod(self, change: informer.Change[gpupods.GpuPod]) -> None:
+        for pod in (change.old, change.new):
+            if pod is not None:
+                self._pods_on[pod.spec.node_name].pop(pod.metadata.uid, None)
+                self._touch(pod.spec.node_name)
+        pod = change.new
+        if pod is not None and pod.is_active and pod.wants():
+            self._pods_on[pod.spec.node_name][pod.metadata.uid] = pod
+
+    def _touch(self, node: str) -> None:
+        self._changed.add(node)
+        self._wake.set()
+
+    # --- deciding ---------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring cards and deadlines of every node that changed up to date."""
+        if not self._pods.has_synced or not self._nodes.has_synced or not self._gpu_nodes.has_synced:
+            return  # half a picture would deal cards that are taken
+        changed, self._changed = self._changed, set()
+        for name in changed:
+            self._settle_node(name)
+        if self._unwritten:
+            self._keep()
+            self._unwritten = False
+
+    def _settle_node(self, name: str) -> None:
+        node, obj = self._nodes.store.get(name), self._gpu_nodes.store.get(name)
+        pods = self._pods_on.get(name, {})
+        before = self._held.pop(name, {})
+        given: device_assignment.Grants = {}
+        if node is not None and obj is not None:
+            known = {uid: grants for uid in pods if (grants := before.get(uid) or self._remembered.pop(uid, ()))}
+            given = device_assignment.assign(
+                device_assignment.offers(obj, node.status.capacity, mig_layout.pieces_of(node)), pods.values(), known
+            )
+            self._held[name] = given
+            if meter := self._meters.get(name):
+                meter.hold(device_assignment.holders(pods, given))
+        self._unwritten = self._unwritten or given != before
+        if obj is not None and (obj.spec.cards or obj.spec.source == gpunode.Source.AGENT):
+            self._unreported.add(name)
+        self._due.pop(name, None)
+        if node is not None and (due := self._plan(node, pods)):
+            self._due[name] = due
+        if not pods:
+            self._pods_on.pop(name, None)
+
+    def _plan(self, node: core.Node, pods: dict[str, gpupods.GpuPod]) -> dict[str, float]:
+        """What will happen on this node, and when."""
+        due: dict[str, float] = {}
+        if deadline := faults.spot_deadline(node):
+            due[""] = deadline.timestamp()
+        for uid, pod in pods.items():
+            self._warn(pod)
+            # Pods of a node that is down are frozen.
+            if (fails_at_s := pod.fails_at_s()) is not None and not faults.is_down(node):
+                due[uid] = fails_at_s
+        return due
+
+    def _warn(self, pod: gpupods.GpuPod) -> None:
+        _, problem = pod.profile()
+        if problem and pod.metadata.uid not in self._warned:
+            self._warned.add(pod.metadata.uid)
+            log.warning("use_profile_ignored", pod=pod.metadata.key, error=problem)
+
+    # --- acting -----------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch without acting while the context is open; entered once everything there is has been seen."""
+        watches = (self._nodes, self._gpu_nodes, self._pods)
+        tasks = [asyncio.create_task(watch.run()) for watch in watches]
+        try:
+            await informer.wait_synced(*watches)
+            self.settle()
+            yield
+        finally:
+            await _cancel(*tasks)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch and act while the context is open."""
+        async with self.watching():
+            acting = asyncio.create_task(self._act())
+            try:
+                yield
+            finally:
+                await _cancel(acting)
+
+    async def _act(self) -> None:
+        while True:
+            self._wake.clear()
+            self.settle()
+            for name in sorted(self._unreported):
+                await self._report(name)
+            now = self._clock()
+            for name, uid in [(name, uid) for name, due in self._due.items() for uid, at in due.items() if at <= now]:
+                await self._do(name, uid)
+            soonest = min((at for due in self._due.values() for at in due.values()), default=None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if soonest is None else max(soonest - self._clock(), _GATHER_S)):
+                    await self._wake.wait()
+            await asyncio.sleep(_GATHER_S)
+
+    async def _do(self, name: str, uid: str) -> None:
+        """The time of a node or of one of its pods has come."""
+        due = self._due.get(name, {})
+        try:
+            if uid:
+                await self._fail(self._pods_on[name][uid])
+            else:
+                await self._take_back(self._nodes.store[name])
+        except errors.Transient as exc:
+            log.warning("simulated_event_postponed", node=name, pod_uid=uid, error=str(exc))
+            due[uid] = self._clock() + _RETRY_S
+            return
+        except (KeyError, errors.NotFound, errors.Conflict):
+            pass  # gone meanwhile
+        due.pop(uid, None)
+
+    async def _report(self, name: str) -> None:
+        """Cut what is to be cut, and let the Node offer what there is."""
+        self._unreported.discard(name)
+        node, obj = self._nodes.store.get(name), self._gpu_nodes.store.get(name)
+        if node is None or obj is None or faults.is_down(node):
+            return
+        try:
+            if obj.spec.source == gpunode.Source.SIMULATED:
+                taken, held = mig_layout.holds(obj, self._held.get(name, {}), self._pods_on.get(name, {}))
+                status = msgspec.structs.replace(await mig_layout.cut(obj, taken), held=held)
+                if status != obj.status:
+                    # With its version: a fault that was injected meanwhile is not written over.
+                    body = msgspec.structs.replace(obj, status=status).manifest()
+                    await self._client.replace(resources.GPU_NODE, name, body, subresource="status")
+                    return  # the Node follows when the watch shows it
+            if (devices := mig_layout.offer(node, obj)) is not None:
+                await apply.patch_devices(self._client, name, node, *devices)
+                await resource_slices.refresh(self._client, obj)
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, or changed: the watch tells
+        except errors.Transient as exc:
+            log.warning("cards_not_reported", node=name, error=str(exc))
+            self._touch(name)
+
+    async def _take_back(self, node: core.Node) -> None:
+        await faults.take_back(self._client, node)
+        log.info("spot_node_taken_back", node=node.metadata.name)
+
+    async def _fail(self, pod: gpupods.GpuPod) -> None:
+        now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
+        # The uid makes sure that a namesake created meanwhile is not hit.
+        body = {"metadata": {"uid": pod.metadata.uid}, **gpupods.oom_patch(pod, now)}
+        await self._client.patch(
+            gpupods.GPU_PODS,
+            pod.metadata.name,
+            body,
+            pod.metadata.namespace,
+            subresource="status",
+            kind=apply.STRATEGIC_MERGE_PATCH,
+        )
+        log.info("pod_out_of_memory", pod=pod.metadata.key, node=pod.spec.node_name)
+
+    # --- remembering ------------------------------------------------------------------------------------
+
+    def _recall(self) -> dict[str, tuple[device_assignment.Grant, ...]]:
+        if self._memory is None:
+            return {}
+        try:
+            stored = msgspec.json.decode(self._memory.read_bytes(), type=_Remembered)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as exc:
+            log.warning("card_memory_unreadable", path=str(self._memory), error=str(exc))
+            return {}
+        return {
+            uid: tuple(device_assignment.Grant(container, (card, instance)) for container, card, instance in grants)
+            for uid, grants in stored.items()
+        }
+
+    def _keep(self) -> None:
+        if self._memory is None:
+            return
+        stored: _Remembered = {
+            uid: [(grant.container, *grant.unit) for grant in grants]
+            for given in self._held.values()
+            for uid, grants in given.items()
+        }
+        fresh = self._memory.with_suffix(".new")
+        try:
+            fresh.write_bytes(msgspec.json.encode(stored))
+            os.replace(fresh, self._memory)  # noqa: PTH105 - atomic, and says so
+        except OSError as exc:
+            log.warning("card_memory_not_written", path=str(self._memory), error=str(exc))
+
+    # --- telling ----------------------------------------------------------------------------------------
+
+    def answers(self, name: str) -> bool:
+        """Whether the exporter on this node would answer: it exists and is not down."""
+        node = self._nodes.store.get(name)
+        return node is not None and name in self._meters and not faults.is_down(node)
+
+    def node_names(self) -> list[str]:
+        return sorted(name for name in self._nodes.store if name in self._meters)
+
+    def node_labels(self, name: str) -> dict[str, str]:
+        node = self._nodes.store.get(name)
+        return {} if node is None else node.metadata.labels
+
+    def rows(self, names: list[str]) -> list[metrics.Row]:
+        """The metrics of these nodes now; nodes that do not answer are left out."""
+        self.settle()
+        now = self._clock()
+        return [row for name in names if self.answers(name) for row in self._meters[name].rows(now)]
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,227 @@
+"""Which pods hold which devices of a node, as its kubelet tells, beside what was planned for them.
+
+A device is known to the kubelet by an id: the UUID of a card or of a MIG slice, or, where the device plugin offers a
+card several times, the UUID and the number of the replica (`GPU-…::3`). Devices of a ResourceClaim have the names
+their driver gave them.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kgwe.model.devices.assignment import NOWHERE, Places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.model.gpu.driver_data import Machine
+
+#: between the UUID of a card and the number of one of its pieces
+REPLICA: Final = "::"
+_SHARED: Final = ".shared"
+_DRIVER: Final = "gpu.nvidia.com"
+_DRIVER_NAME: Final = re.compile(r"gpu-(\d{1,3})(?:-mig-\d+-(\d{1,2})-\d{1,2})?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """A device that a container has through a ResourceClaim."""
+
+    claim: str
+    """namespace/name."""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    cdi: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevices:
+    name: str
+    devices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(resource, ids)."""
+    claims: tuple[ClaimDevice, ...] = ()
+
+    def ids(self, resource: str) -> tuple[str, ...]:
+        return tuple(each for name, ids in self.devices if name == resource for each in ids)
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    """One pod the kubelet knows, with or without devices."""
+
+    namespace: str
+    name: str
+    containers: tuple[ContainerDevices, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def ids(self, resource: str) -> tuple[str, ...]:
+        return tuple(each for container in self.containers for each in container.ids(resource))
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the cards and slices of a node are called."""
+
+    cards: Mapping[str, int] = field(default_factory=dict)
+    """UUID -> number of the card."""
+    slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """UUID -> (card, start)."""
+    minors: Mapping[int, int] = field(default_factory=dict)
+    """Minor number -> number of the card."""
+
+    @classmethod
+    def of(cls, machine: Machine) -> Names:
+        return cls(
+            {device.uuid: device.index for device in machine.devices},
+            {
+                each.uuid: (device.index, each.start)
+                for device in machine.devices
+                for each in device.mig.instances
+                if each.uuid
+            },
+            {device.minor: device.index for device in machine.devices if device.minor is not None},
+        )
+
+    def of_driver(self, device: str) -> str:
+        """UUID of what NVIDIA's DRA driver calls `gpu-<minor>` or `gpu-<minor>-mig-<profile>-<start>-<size>`."""
+        match = _DRIVER_NAME.fullmatch(device)
+        card = self.minors.get(int(match[1])) if match else None
+        if match is None or card is None:
+            return ""
+        if match[2] is None:
+            return next((uuid for uuid, number in self.cards.items() if number == card), "")
+        return next((uuid for uuid, place in self.slices.items() if place == (card, int(match[2]))), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one pod holds."""
+
+    places: Places = NOWHERE
+    replicas: int = 0
+    """How many of its devices are shares of a card that others may have too."""
+    is_named: bool = True
+    """Whether shares go by a name of their own; else a plan speaks of other cards than the driver."""
+    strangers: tuple[str, ...] = ()
+    """Ids that are nothing on this node."""
+
+    def __bool__(self) -> bool:
+        return bool(self.places or self.strangers)
+
+
+def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = None) -> Taken:
+    """What the pod holds, in numbers; `claimed` tells which UUID a device of a ResourceClaim has."""
+    cards, replicas = 0, 0
+    slices: set[tuple[int, int]] = set()
+    strangers = []
+    for each in _ids(pod, names, claimed or {}):
+        uuid, shared, _ = each.partition(REPLICA)
+        if uuid in names.cards:
+            cards |= 1 << names.cards[uuid]
+        elif uuid in names.slices:
+            slices.add(names.slices[uuid])
+        else:
+            strangers.append(each)
+            continue
+        replicas += bool(shared)
+    named = all(
+        name.endswith(_SHARED) for each in pod.containers for name, ids in each.devices if any(map(is_piece, ids))
+    )
+    return Taken(Places(cards, tuple(sorted(slices))), replicas, named, tuple(strangers))
+
+
+def is_piece(device: str) -> bool:
+    return REPLICA in device
+
+
+def uuid_of(device: str) -> str:
+    """What the driver calls it: all pieces of a card are that card."""
+    return device.partition(REPLICA)[0]
+
+
+def clash(one: str, other: str) -> bool:
+    """Whether two pods cannot have these at once: the same id, or a card whole and a piece of it. The kubelet, to which
+    ids are just text, knows of the first only."""
+    return one == other or (uuid_of(one) == uuid_of(other) and not (is_piece(one) and is_piece(other)))
+
+
+def _ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iterable[str]:
+    for container in pod.containers:
+        for _, ids in container.devices:
+            yield from ids
+        for each in container.claims:
+            # A driver names a device as it likes; its CDI name often ends in the UUID.
+            ends = [name.rpartition("=")[2] for name in each.cdi]
+            known = claimed.get(each.device) or next((end for end in ends if end.startswith(("GPU-", "MIG-"))), "")
+            if not known and each.driver == _DRIVER:
+                known = names.of_driver(each.device)
+            if known:
+                yield known
+
+
+def of_resources(pods: Iterable[PodDevices], prefixes: Sequence[str]) -> tuple[PodDevices, ...]:
+    """The pods with those devices only that are GPUs: a node has other device plugins too."""
+    found = []
+    for pod in pods:
+        containers = tuple(
+            ContainerDevices(
+                each.name,
+                tuple((name, ids) for name, ids in each.devices if name.startswith(tuple(prefixes))),
+                each.claims,
+            )
+            for each in pod.containers
+        )
+        found.append(PodDevices(pod.namespace, pod.name, containers))
+    return tuple(found)
+
+
+# --- beside the plan ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A pod that holds other than was planned, or what another holds too."""
+
+    pod: str
+    reason: str
+    """One CamelCase word."""
+    message: str
+
+
+def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tuple[Difference, ...]:
+    """Where plan and truth part, by pod (namespace/name). A pod without a plan cannot differ from it, and one that has
+    not got all of its devices yet does not. Of a shared card the plan names the card, and any piece of it will do."""
+    found = [
+        Difference(pod, "OtherDevices", f"planned {plan}, holds {mine.places}")
+        for pod, mine in held.items()
+        if (plan := planned.get(pod)) and (mine.is_named or not mine.replicas) and not mine.places.within(plan)
+    ]
+    found += [
+        Difference(pod, "UnknownDevices", f"holds {', '.join(mine.strangers)}, which the driver does not know")
+        for pod, mine in held.items()
+        if mine.strangers
+    ]
+    return tuple(sorted([*found, *_twice(held)], key=lambda each: (each.pod, each.reason)))
+
+
+def _twice(held: Mapping[str, Taken]) -> Iterable[Difference]:
+    """Devices that several pods have whole; pieces of a card are there to be held by several."""
+    holders: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
+    for pod, mine in held.items():
+        if not mine.replicas:
+            for card in mine.places.numbers:
+                holders[card, -1].append(pod)
+            for place in mine.places.slices:
+                holders[place].append(pod)
+    for place, pods in holders.items():
+        what = Places(1 << place[0]) if place[1] < 0 else Places(slices=(place,))
+        for pod in pods if len(pods) > 1 else ():
+            others = ", ".join(other for other in pods if other != pod)
+            yield Difference(pod, "HeldTwice", f"{what} is held by {others} too")

@@ -1,0 +1,371 @@
+"""How a card's health follows from what is seen of it: one pure step per event, reading, look at the links, or reset.
+
+    watch = on_xid(watch, 79, now_s)            at once
+    watch = on_reading(watch, reading, now_s)   every few seconds; nothing else heals
+    watch = on_links(watch, links, now_s)       whenever the machine is read
+    watch = on_silence(watch, now_s)            when the driver did not answer
+    watch = on_reset(watch, now_s)              the card was reset, or its driver reloaded
+
+What is promised, whatever the clock does:
+
+    into trouble at once (heat: after a while), out of it only after having been listened to for a quiet time
+    a fatal error stays until a reset, which an energy counter that starts anew also shows
+    silence never heals: a card that said nothing is Unknown until it speaks
+    a step of the clock counts `longest_step_s` at most, and a step back nothing
+    events of one moment give the same state and reason in any order
+    all that is kept is bounded
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kgwe.model.gpu.driver_data import Throttle
+from kgwe.model.health.health import (
+    DEFAULTS,
+    LINK_DOWN,
+    REPEATED_CONTAINED,
+    STATES,
+    HealthState,
+    Incident,
+    LinkWatch,
+    Policy,
+    Trouble,
+    Watch,
+    state_of,
+)
+from kgwe.model.health.reliability import CLEAN, Weight
+from kgwe.model.health.xids import Action, XidClass, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kgwe.model.gpu.driver_data import Faults, Link, LinkErrors, Reading
+    from kgwe.model.health.xids import Xid
+
+#: demerits by class
+WEIGHTS: Final = {
+    XidClass.FATAL: Weight.FATAL,
+    XidClass.CONTAINED: Weight.CONTAINED,
+    XidClass.APPLICATION: Weight.APPLICATION,
+    XidClass.INFORMATIONAL: Weight.NONE,
+}
+_CLASSES: Final = tuple(XidClass)
+# Readings of a counter that only rises are compared with this slack, in joules.
+_SLACK_J: Final = 1.0
+
+
+# --- what happens ----------------------------------------------------------------------------------------
+
+
+def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -> Watch:
+    """The driver reported an XID error on the card."""
+    xid = look_up(number)
+    watch = _last_xid(_advanced(watch, now_s, policy), xid)
+    weight = WEIGHTS[xid.xid_class]
+    message = f"XID {number}: {xid.words}"
+    state = STATES[xid.xid_class]
+    if state is HealthState.UNHEALTHY:
+        trouble = Trouble(xid.reason, message, state, xid.action, number, until_reset=True)
+        watch = _seen(watch, trouble, weight, policy)
+    elif state is HealthState.DEGRADED:
+        trouble = Trouble(xid.reason, message, state, xid.action, number, quiet_s=policy.contained_quiet_s)
+        watch = _contained(_seen(watch, trouble, weight, policy), policy)
+    else:
+        watch = _told(watch, Incident(watch.wall_s, xid.reason, number), weight, policy)
+    return _settled(watch, policy)
+
+
+def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DEFAULTS) -> Watch:
+    """The instruments of the card. A reading in which nothing is known is no answer."""
+    watch = _advanced(watch, now_s, policy)
+    if reading.is_lost:
+        message = "the driver has lost the card"
+        trouble = Trouble(
+            "GPULost", message, HealthState.UNHEALTHY, Action.RESTART_NODE, quiet_s=policy.contained_quiet_s
+        )
+        return _settled(_seen(watch, trouble, Weight.FATAL, policy), policy)
+    if not _says_anything(reading):
+        return _settled(watch, policy)
+    watch = _listened(watch, policy)
+    watch = _energy(watch, reading.energy_j)
+    watch = _heat(watch, reading, policy)
+    watch = _memory(watch, reading.faults, policy)
+    for errors in reading.faults.links:
+        watch = _link_errors(watch, errors, policy)
+    watch = _links_down(watch, policy)
+    return _settled(_healed(watch), policy)
+
+
+def on_links(watch: Watch, links: Iterable[Link], now_s: float, policy: Policy = DEFAULTS) -> Watch:
+    """Which NVLinks are up. One that was never seen up may lead nowhere: nothing is wrong with it."""
+    watch = _advanced(watch, now_s, policy)
+    for link in links:
+        known = _link(watch, link.index)
+        if link.is_up is None or link.is_up == known.is_up or not (link.is_up or known.is_up):
+            continue
+        has_turned = known.is_up is not None
+        if has_turned:
+            flaps = (*_within(known.flaps_s, watch.clock_s - policy.window_s), watch.clock_s)[-policy.flaps_most :]
+            known = replace(known, flaps_s=flaps)
+        watch = _with_link(watch, link.index, replace(known, is_up=link.is_up))
+        if has_turned and len(known.flaps_s) >= policy.flaps_most:
+            trouble = _degraded("NVLinkFlapping", f"NVLink {link.index} comes and goes", policy, link.index)
+            watch = _seen(watch, trouble, Weight.CONTAINED, policy)
+    return _settled(_links_down(watch, policy), policy)
+
+
+def on_silence(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
+    """The driver did not answer, or nobody asked: time passes, and heals nothing."""
+    return _settled(_advanced(watch, now_s, policy), policy)
+
+
+def on_reset(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
+    """The card was reset: what was wrong is over unless it shows again, and it has to speak first."""
+    return _settled(_reborn(_advanced(watch, now_s, policy)), policy)
+
+
+# --- time ------------------------------------------------------------------------------------------------
+
+
+def _advanced(watch: Watch, now_s: float, policy: Policy) -> Watch:
+    step = min(max(now_s - watch.wall_s, 0.0), policy.longest_step_s)
+    return replace(watch, wall_s=now_s, clock_s=watch.clock_s + step)
+
+
+def _listened(watch: Watch, policy: Policy) -> Watch:
+    """It has answered: the time since the answer before counts, if that was not long ago."""
+    since = 0.0 if watch.heard_s is None else watch.clock_s - watch.heard_s
+    gained = since if since <= policy.silent_s else 0.0
+    return replace(watch, heard_s=watch.clock_s, listened_s=watch.listened_s + gained)
+
+
+def _settled(watch: Watch, policy: Policy) -> Watch:
+    state = state_of(watch, policy)
+    return watch if state == watch.state else replace(watch, state=state, since_s=watch.wall_s)
+
+
+def _within(times: Sequence[float], since_s: float) -> tuple[float, ...]:
+    return tuple(each for each in times if each > since_s)
+
+
+# --- troubles --------------------------------------------------------------------------------------------
+
+
+def _seen(watch: Watch, trouble: Trouble, weight: float, policy: Policy) -> Watch:
+    """The trouble is there now; a new one, or one that was not seen for a while, is an incident."""
+    before = next((each for each in watch.troubles if each.key == trouble.key), None)
+    is_new = before is None or (
+        trouble.xid is not None and not trouble.until_reset and watch.clock_s - before.again_s >= policy.same_s
+    )
+    again_s = watch.clock_s if before is None or is_new else before.again_s
+    now = replace(trouble, seen_s=watch.listened_s, again_s=again_s)
+    others = [each for each in watch.troubles if each.key != trouble.key]
+    kept = tuple(sorted((now, *others), key=lambda each: each.rank)[: policy.troubles_most])
+    if trouble.until_reset:
+        if any(each.until_reset for each in watch.troubles):
+            weight = Weight.NONE  # one failure shows in several ways, and is charged once
+        else:
+            watch = replace(watch, latched_j=watch.energy_j)
+    watch = replace(watch, troubles=kept)
+    if not is_new:
+        return watch
+    return _told(watch, Incident(watch.wall_s, trouble.reason, trouble.xid, trouble.link), weight, policy)
+
+
+def _degraded(reason: str, message: str, policy: Policy, link: int | None = None) -> Trouble:
+    return Trouble(reason, message, HealthState.DEGRADED, link=link, quiet_s=policy.quiet_s)
+
+
+def _healed(watch: Watch) -> Watch:
+    left = tuple(each for each in watch.troubles if each.until_reset or watch.listened_s - each.seen_s < each.quiet_s)
+    return watch if len(left) == len(watch.troubles) else replace(watch, troubles=left)
+
+
+def _contained(watch: Watch, policy: Policy) -> Watch:
+    """One more contained error; too many of them condemn the card."""
+    times = _within(watch.contained_s, watch.clock_s - policy.window_s)
+    # One failure of memory is told in several ways at once.
+    if not times or watch.clock_s - times[-1] >= policy.same_s:
+        times = (*times, watch.clock_s)[-policy.contained_most :]
+    watch = replace(watch, contained_s=times)
+    if len(times) < policy.contained_most:
+        return watch
+    message = f"{len(times)} contained errors within {policy.window_s / 3600:g} h"
+    trouble = Trouble(REPEATED_CONTAINED, message, HealthState.UNHEALTHY, Action.RESET, until_reset=True)
+    return _seen(watch, trouble, Weight.FATAL, policy)
+
+
+def _told(watch: Watch, incident: Incident, weight: float, policy: Policy) -> Watch:
+    """Write the incident down, and charge it to the card or to its link."""
+    past, link = watch.incidents, incident.link
+    last = next((each for each in reversed(past) if each.key == incident.key), None)
+    if last is not None and watch.clock_s - last.seen_s < policy.same_s:
+        again = replace(last, count=last.count + 1)
+        return replace(watch, incidents=tuple(again if each is last else each for each in past))
+    new = replace(incident, seen_s=watch.clock_s)
+    watch = replace(watch, incidents=(*past, new)[-policy.incidents_most :])
+    if link is None:
+        return replace(watch, record=watch.record.charged(weight, watch.clock_s))
+    known = _link(watch, link)
+    return _with_link(watch, link, replace(known, record=known.record.charged(weight, watch.clock_s)))
+
+
+def _last_xid(watch: Watch, xid: Xid) -> Watch:
+    """Of several at one moment the gravest, so that their order does not matter."""
+    if watch.last_xid is not None and watch.clock_s == watch.xid_s:
+        known = look_up(watch.last_xid)
+        xid = min(known, xid, key=lambda each: (_CLASSES.index(each.xid_class), each.number))
+    return replace(watch, last_xid=xid.number, xid_s=watch.clock_s)
+
+
+# --- resets ----------------------------------------------------------------------------------------------
+
+
+def _reborn(watch: Watch) -> Watch:
+    """As after a reset: no trouble, no counters; the past is kept."""
+    links = {
+        index: LinkWatch(is_up=each.is_up, record=each.record)
+        for index, each in (watch.links or {}).items()
+        if each.is_up is not None or each.record != CLEAN
+    }
+    return replace(
+        watch, troubles=(), heard_s=None, contained_s=(), hot_s=None, corrected=None, uncorrected=None, bucket=0.0,
+        energy_j=None, doubted_j=None, latched_j=None, links=links,
+    )  # fmt: skip
+
+
+def _energy(watch: Watch, energy_j: float | None) -> Watch:
+    """A counter that starts anew shows that the card was reset; one odd reading shows nothing."""
+    if energy_j is None:
+        return watch
+    known = [each for each in (watch.energy_j, watch.latched_j) if each is not None]
+    if not known or energy_j >= max(known) - _SLACK_J:
+        watch = replace(watch, energy_j=energy_j, doubted_j=None)
+        is_latched = any(each.until_reset for each in watch.troubles)
+        return replace(watch, latched_j=energy_j) if is_latched and watch.latched_j is None else watch
+    if watch.doubted_j is None or energy_j < watch.doubted_j - _SLACK_J:
+        return replace(watch, doubted_j=energy_j)
+    heard_s = watch.heard_s
+    return replace(_reborn(watch), energy_j=energy_j, heard_s=heard_s)
+
+
+# --- instruments -----------------------------------------------------------------------------------------
+
+
+def _says_anything(reading: Reading) -> bool:
+    known = (
+        reading.util, reading.memory_util, reading.memory_used_mib, reading.memory_total_mib, reading.power_w,
+        reading.energy_j, reading.gpu_c, reading.memory_c, reading.sm_mhz, reading.memory_mhz, reading.throttle,
+    )  # fmt: skip
+    return any(each is not None for each in known)
+
+
+def _heat(watch: Watch, reading: Reading, policy: Policy) -> Watch:
+    is_hot = reading.throttle is not None and Throttle.THERMAL_HARDWARE in reading.throttle
+    is_cool = not is_hot
+    if reading.gpu_c is not None and reading.slowdown_c is not None:
+        is_hot = is_hot or reading.gpu_c >= reading.slowdown_c
+        is_cool = not is_hot and reading.gpu_c <= reading.slowdown_c - policy.cool_by_c
+    is_known = any(each.reason == "Overheated" for each in watch.troubles)
+    since = (watch.listened_s if watch.hot_s is None else watch.hot_s) if is_hot else None
+    watch = replace(watch, hot_s=since)
+    has_lasted = since is not None and watch.listened_s - since >= policy.hot_s
+    if not has_lasted and (is_cool or not is_known):
+        return watch
+    at = "" if reading.slowdown_c is None else f" ({reading.slowdown_c} °C)"
+    return _seen(
+        watch, _degraded("Overheated", f"as hot as where it slows itself down{at}", policy), Weight.SLOW, policy
+    )
+
+
+def _memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
+    rising = _rise(watch.corrected, faults.ecc_corrected)
+    failing = _rise(watch.uncorrected, faults.ecc_uncorrected)
+    bucket = _drained(watch.bucket, watch.clock_s - watch.drained_s, policy.corrected_most, policy.window_s) + rising
+    watch = replace(
+        watch,
+        corrected=watch.corrected if faults.ecc_corrected is None else faults.ecc_corrected,
+        uncorrected=watch.uncorrected if faults.ecc_uncorrected is None else faults.ecc_uncorrected,
+        bucket=bucket,
+        drained_s=watch.clock_s,
+    )
+    if bucket >= policy.corrected_most:
+        message = "memory is corrected far more often than usual"
+        watch = _seen(watch, _degraded("CorrectedECCErrors", message, policy), Weight.SLOW, policy)
+    if failing:
+        message = "memory could not be corrected"
+        quiet_s = policy.contained_quiet_s
+        trouble = Trouble("UncorrectedECCErrors", message, HealthState.DEGRADED, Action.RESET, quiet_s=quiet_s)
+        watch = _contained(_seen(watch, trouble, Weight.CONTAINED, policy), policy)
+    for trouble, weight in _pending(faults, policy):
+        watch = _seen(watch, trouble, weight, policy)
+    return watch
+
+
+def _pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, float]]:
+    """What the card itself says of its memory."""
+    quiet_s = policy.quiet_s
+    if faults.has_remap_failed:
+        words = "a bad row of memory could not be replaced"
+        yield (
+            Trouble("RowRemapFailed", words, HealthState.UNHEALTHY, Action.REPLACE, quiet_s=quiet_s),
+            Weight.FATAL,
+        )
+    if faults.is_remap_pending:
+        words = "a bad row of memory will be replaced at the next reset"
+        yield (
+            Trouble("RowRemapPending", words, HealthState.DEGRADED, Action.RESET, quiet_s=quiet_s),
+            Weight.CONTAINED,
+        )
+    if faults.is_retirement_pending:
+        words = "a bad page of memory will be retired at the next reset"
+        yield (
+            Trouble("PageRetirementPending", words, HealthState.DEGRADED, Action.RESET, quiet_s=quiet_s),
+            Weight.CONTAINED,
+        )
+
+
+def _rise(before: int | None, now: int | None) -> int:
+    """How far a counter rose; one that was not known, or starts anew, did not."""
+    return 0 if before is None or now is None else max(now - before, 0)
+
+
+def _drained(level: float, passed_s: float, most: float, window_s: float) -> float:
+    return max(level - max(passed_s, 0.0) * most / window_s, 0.0)
+
+
+# --- links -----------------------------------------------------------------------------------------------
+
+
+def _link(watch: Watch, index: int) -> LinkWatch:
+    return (watch.links or {}).get(index, LinkWatch())
+
+
+def _with_link(watch: Watch, index: int, link: LinkWatch) -> Watch:
+    return replace(watch, links={**(watch.links or {}), index: link})
+
+
+def _links_down(watch: Watch, policy: Policy) -> Watch:
+    """Links are looked at more seldom than instruments: what was down when last looked at still is."""
+    down = [index for index, link in (watch.links or {}).items() if link.is_up is False]
+    for index in down:
+        trouble = _degraded(LINK_DOWN, f"NVLink {index} is down", policy, index)
+        watch = _seen(watch, trouble, Weight.CONTAINED, policy)
+    return watch
+
+
+def _link_errors(watch: Watch, errors: LinkErrors, policy: Policy) -> Watch:
+    counted = [each for each in (errors.replays, errors.recoveries, errors.crc) if each is not None]
+    if not counted:
+        return watch
+    known, now = _link(watch, errors.index), sum(counted)
+    bucket = _drained(
+        known.bucket, watch.clock_s - known.drained_s, policy.link_errors_most, policy.link_window_s
+    ) + _rise(known.errors, now)
+    watch = _with_link(watch, errors.index, replace(known, errors=now, bucket=bucket, drained_s=watch.clock_s))
+    if bucket < policy.link_errors_most:
+        return watch
+    message = f"NVLink {errors.index} repeats far more than usual"
+    return _seen(watch, _degraded("NVLinkErrors", message, policy, errors.index), Weight.SLOW, policy)

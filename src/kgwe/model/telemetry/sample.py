@@ -1,0 +1,95 @@
+"""Everything that was measured on a machine at one moment, put together. None is "not known", never zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.model.gpu.driver_data import Device, Instance, Reading
+    from kgwe.model.telemetry.attribution import Memory, Shares
+
+#: What work runs on: (uuid of the GPU, GPU instance id of the MIG instance or None for the whole card).
+Unit = tuple[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How much of a unit's hardware works, each a share of time or cycles, 0..1. Only DCGM measures this."""
+
+    engine: float | None = None
+    """Time any of the compute or graphics engine is active: the only measure of use on MIG."""
+    sm: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes per second."""
+
+    tx: float | None = None
+    rx: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSample:
+    """One MIG instance."""
+
+    instance: Instance
+    shares: Shares
+    """Of the instance."""
+    activity: Activity = Activity()
+    memory_used_mib: int | None = None
+    memory: Memory | None = None
+    in_use: bool | None = None
+    """Whether a pod holds it or a process runs on it."""
+
+    @property
+    def util(self) -> float | None:
+        """What there is: the driver does not measure utilisation of an instance."""
+        return self.activity.engine
+
+
+@dataclass(frozen=True, slots=True)
+class CardSample:
+    """One card."""
+
+    device: Device
+    reading: Reading
+    shares: Shares
+    """Of the whole card, also where it is cut."""
+    activity: Activity = Activity()
+    memory: Memory | None = None
+    nvlink: Traffic = Traffic()
+    peers: Mapping[str, Traffic] = field(default_factory=dict)
+    """uuid -> traffic over the links that lead to that card and nowhere else; behind a switch nobody can tell."""
+    instances: tuple[InstanceSample, ...] = ()
+
+    @property
+    def util(self) -> float | None:
+        """The driver's figure, else DCGM's; none where the card is cut: then its instances have theirs."""
+        if self.device.mig.is_enabled:
+            return None
+        return self.reading.util if self.reading.util is not None else self.activity.engine
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The machine."""
+
+    at_s: float
+    """Of the clock that measures intervals."""
+    cards: tuple[CardSample, ...] = ()
+
+
+class Series(NamedTuple):
+    """What a value in a window is about."""
+
+    uuid: str
+    """Of the card, or of the MIG instance."""
+    name: str
+    pod: str = ""
+    """Empty: the device as a whole."""

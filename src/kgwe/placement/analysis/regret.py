@@ -1,0 +1,214 @@
+"""How much better work that runs could have been placed: where it is, against where the planner would have put it.
+
+Both are measured in the same state, that without the work, and by the same means:
+
+    gb_per_s     the ring through all its cards, in tree order, one direction, as nccl-tests would measure it
+    leaves       leaves of the network that it spans
+    islands      groups of cards that belong together, were all free, and are taken in part
+    fragmented   idle GPU, in thousandths of a card, that a pod drawn from what the cluster is asked for cannot use
+
+Nothing is booked: the snapshot is afterwards what it was. Cards that nobody names are taken to be the best the node
+had, so the regret is never more than the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.disruption.running import cards_of
+from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.gang.search import GangSearch
+from kgwe.placement.gpuset import gpu_tables
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.explain import NO_CHANCE
+from kgwe.placement.planning.planner import Plan
+from kgwe.placement.pod.fit import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu.topology import Wiring
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant, Snapshot
+    from kgwe.placement.planning.planner import Ask, Place, Refusal
+    from kgwe.placement.pod.fit import Fitter
+
+Mix = Mapping["Request", int]
+"""What the cluster is asked for: pods of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a placement is worth."""
+
+    #: None: a single card, nothing to join; 0: not known
+    gb_per_s: float | None
+    nodes: int
+    #: 0: not known
+    leaves: int
+    islands: int
+    #: of the nodes that either placement touches
+    fragmented: float
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What it has, and what it could have had."""
+
+    actual: Measure
+    best: Measure
+    plan: Plan
+
+    @property
+    def gb_per_s(self) -> float:
+        """GB/s lost; 0 where either is not known."""
+        here, there = self.actual.gb_per_s, self.best.gb_per_s
+        return max(there - here, 0.0) if here and there else 0.0
+
+    @property
+    def leaves(self) -> int:
+        """Leaves spanned beyond those that would do."""
+        return max(self.actual.leaves - self.best.leaves, 0) if self.actual.leaves and self.best.leaves else 0
+
+    @property
+    def islands(self) -> int:
+        return max(self.actual.islands - self.best.islands, 0)
+
+    @property
+    def fragmented(self) -> float:
+        """Thousandths of cards made useless beyond those that had to be."""
+        return max(self.actual.fragmented - self.best.fragmented, 0.0)
+
+    @property
+    def is_none(self) -> bool:
+        return not (self.gb_per_s or self.leaves or self.islands or round(self.fragmented))
+
+
+class Hindsight:
+    """Looks back on placements in one fleet; made anew when its nodes change."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._tree = place.tree
+        self._search = GangSearch(place.fitter, place.tree)
+
+    def regret(self, ask: Ask, grants: Sequence[Grant], mix: Mix) -> Regret | Refusal:
+        """What the planner would have made of the ask, had its pods not been where `grants` say.
+
+        A refusal: it would not have placed the work at all.
+        """
+        place, snapshot = self._place, self._place.snapshot
+        with _released(snapshot, grants):
+            found = planner.plan(place, ask, rng=NO_CHANCE, explain=False)
+            if not isinstance(found, Plan):
+                return found
+            sides = (grants, found.grants)
+            nodes = np.array(sorted({grant.node for side in sides for grant in side}), np.intp)
+            broken = [islands_broken(snapshot, side) for side in sides]
+            lost = [_fragmented_with(place.fitter, side, nodes, mix) for side in sides]
+        actual, best = (
+            Measure(ring_gb_per_s(self._search, side), _count(side), leaves(snapshot, self._tree, side), cut, idle)
+            for side, cut, idle in zip(sides, broken, lost, strict=True)
+        )
+        return Regret(actual, best, found)
+
+
+def _count(grants: Iterable[Grant]) -> int:
+    return len({grant.node for grant in grants})
+
+
+@contextlib.contextmanager
+def _released(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
+    with _undone() as undos:
+        undos.extend(snapshot.release(grant) for grant in grants)
+        yield
+
+
+@contextlib.contextmanager
+def _undone() -> Iterator[list[Callable[[], None]]]:
+    undos: list[Callable[[], None]] = []
+    try:
+        yield undos
+    finally:
+        for undo in reversed(undos):
+            undo()
+
+
+# --- measures --------------------------------------------------------------------------------------------
+
+
+def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
+    """The ring through the cards; None for one card."""
+    ladder = search.ladders.of(())
+    place_of = {node: place for place, node in enumerate(ladder.node.tolist())}
+    cards: dict[int, int] = {}
+    for grant in grants:
+        place = place_of[grant.node]
+        cards[place] = cards.get(place, 0) | cards_of(grant)
+    rate = search.rings.predict(ladder, sorted(cards), cards).gb_per_s
+    return None if np.isinf(rate) else rate
+
+
+def leaves(snapshot: Snapshot, tree: Tree, grants: Iterable[Grant]) -> int:
+    """Leaves that the work spans; 0 when one of its nodes does not say where it hangs."""
+    places = [tree.position.get(snapshot.nodes[grant.node].name) for grant in grants]
+    if not tree.levels or None in places:
+        return 0
+    found = {int(tree.domain_of[0, place]) for place in places}
+    return len(found) if all(tree.levels[0].known[leaf] for leaf in found) else 0
+
+
+def islands_broken(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
+    """Islands that are whole and free, and of which the grants would take a part."""
+    taken: dict[int, int] = {}
+    for grant in grants:
+        taken[grant.node] = taken.get(grant.node, 0) | cards_of(grant)
+    return sum(
+        _broken(snapshot.nodes[node].shape.wiring, int(snapshot.free[node]), mask) for node, mask in taken.items()
+    )
+
+
+def _broken(wiring: Wiring, free: int, taken: int) -> int:
+    if gpu_tables.is_wide(wiring):
+        return 0
+    whole = (island for island in gpu_tables.islands(gpu_tables.links(wiring)) if free & island == island)
+    return sum(taken & island not in (0, island) for island in whole)
+
+
+def _fragmented_with(fitter: Fitter, grants: Iterable[Grant], nodes: NDArray[np.intp], mix: Mix) -> float:
+    with _undone() as undos:
+        undos.extend(_booked(fitter.snapshot, grant) for grant in grants)
+        return fragmented(fitter, nodes, mix)
+
+
+def _booked(snapshot: Snapshot, grant: Grant) -> Callable[[], None]:
+    """What is held is booked though CPU or memory be short."""
+    snapshot.book(grant)
+
+    def undo() -> None:
+        snapshot.release(grant)
+
+    return undo
+
+
+def fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
+    """Idle GPU of the nodes, in thousandths of a card, that a pod drawn from the mix could not use."""
+    free = fitter.snapshot.milli[nodes]
+    idle, total = int(free.sum()), sum(mix.values())
+    if not idle or not total:
+        return 0.0
+    lost = 0.0
+    for request, count in mix.items():
+        fits = fitter.verdicts(request, nodes) == Verdict.FITS
+        least = CARD_MILLI if request.gpus.count else max(request.gpus.milli, 1)
+        here = free[fits]
+        lost += count * (idle - int(here[here >= least].sum()))
+    return lost / total

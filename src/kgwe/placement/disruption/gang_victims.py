@@ -1,0 +1,270 @@
+"""Which running work to stop so that a gang has room inside one domain of the level it requires.
+
+    per node     what room for 1, 2, 3 … of its pods weighs there: items in order of weight per amount freed
+    per domain   how many pods to put where, so that the sum is least: exact over those figures, by dynamic programming
+    per cluster  the domains from the lightest on, each tried for real until no other can be lighter
+
+A gang on several nodes comes down as a whole, so once it has to go its other nodes are free of charge. The choice
+in a domain is therefore made again with that gang gone, and with each of the gangs that free most for their
+weight gone from the start; and once by whole items, those first that free most for their weight. The lightest result
+counts.
+
+All that is a proposal: the gang's own search on the snapshot without the set has the last word. Where it says no
+to a set whose sums were right (CPU, segments, networks), all of the domain is cleared and whoever is not needed let
+go again. Few items are searched through to the end instead, and then nothing lighter exists.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement.disruption import room_curves, victims
+from kgwe.placement.disruption.room_curves import Curves
+from kgwe.placement.gang.capacity import GangRoom
+from kgwe.placement.gang.request import CLUSTER
+from kgwe.placement.pod.fit import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kgwe.placement.disruption.victims import Found, Picked, Pool
+    from kgwe.placement.gang.request import GangRequest, Role
+    from kgwe.placement.gang.search import GangSearch
+
+# Searched to the end when no more items than this can matter: at most 2^12 sets, most of them cut off by the bound.
+_EXACT_ITEMS: Final = 12
+_EXACT_STEPS: Final = 4096
+# Domains tried for real, gangs tried as the first to go, and rounds around disruption budgets, per request.
+_DOMAINS: Final = 8
+_SEEDS: Final = 8
+_SEED_PODS: Final = 512
+_ROUNDS: Final = 12
+# Items of a choice that are weighed against doing without them.
+_WEIGHED: Final = 8
+
+
+class Clearing:
+    """The search for one gang on one snapshot. `also` is asked last, on the snapshot without the set."""
+
+    def __init__(
+        self, search: GangSearch, pool: Pool, gang: GangRequest, also: Callable[[Picked], bool] | None = None
+    ) -> None:
+        self._search = search
+        self._fitter = search.fitter
+        self._pool = pool
+        self._gang = gang
+        self._also = also
+        self._ladder = search.ladders.of(gang.named_levels)
+        self._top = self._ladder.index(gang.required or CLUSTER)
+        rung = self._ladder.rungs[self._top]
+        self._domains = [np.sort(self._ladder.node[rung.places(number)]) for number in range(len(rung))]
+        self._domain_of = np.zeros(len(self._fitter.snapshot), np.int64)
+        for number, nodes in enumerate(self._domains):
+            self._domain_of[nodes] = number
+        per_node = gang.max_pods_per_node
+        self._curves = {
+            role.name: Curves(self._fitter, pool, role.request, most_per_node=per_node) for role in gang.roles
+        }
+        self._room = {
+            role.name: np.minimum(self._fitter.room(role.request), per_node or math.inf) for role in gang.roles
+        }
+        self._possible = {role.name: self._fitter.when_empty(role.request) == Verdict.FITS for role in gang.roles}
+
+    def lightest(self, exact_items: int = _EXACT_ITEMS) -> Found:
+        """A set that lets the gang start, none of it dispensable; None when there is none or none was found.
+
+        Searched to the end when no more than `exact_items` items can matter.
+        """
+        picked = self._propose()
+        weight = None if picked is None else self._pool.weight(picked)
+        relevant = self._relevant(weight)
+        if len(relevant) <= exact_items:
+            found = victims.lightest(self._pool, relevant, _Exact(self), steps=_EXACT_STEPS, below=weight)
+            return found if found.picked is not None else victims.Found(picked, found.proven)
+        return victims.Found(picked, proven=False)
+
+    def suffices(self, picked: Picked) -> bool:
+        """Whether the gang starts without these."""
+        with self._pool.without(picked):
+            return self.holds(picked)
+
+    def holds(self, picked: Picked) -> bool:
+        """The same, the snapshot being without the set already."""
+        return self._search.holds(self._gang) and (self._also is None or self._also(picked))
+
+    def _relevant(self, weight: int | None) -> list[int]:
+        """Items that could be part of a lighter set: on nodes the gang can use, and not too heavy themselves."""
+        useful = np.logical_or.reduce(list(self._possible.values()))
+        return [
+            number
+            for number, item in enumerate(self._pool.items)
+            if (weight is None or item.weight < weight) and any(useful[grant.node] for grant in item.grants)
+        ]
+
+    # --- proposals --------------------------------------------------------------------------------------
+
+    def _propose(self) -> Picked | None:
+        best: Picked | None = None
+        weight: float = math.inf
+        ranked = sorted((self._estimate(domain), domain) for domain in self._hopeful())
+        for estimate, domain in ranked[:_DOMAINS]:
+            if best is not None and estimate >= weight:
+                break
+            picked = self._clear(domain)
+            if picked is not None and self._pool.weight(picked) < weight:
+                best, weight = picked, self._pool.weight(picked)
+        return best
+
+    def _hopeful(self) -> list[int]:
+        """Domains that would hold the gang with everything stopped."""
+        with self._pool.without(range(len(self._pool.items))):
+            room = GangRoom(self._fitter, self._ladder, self._gang)
+            holds = np.ones(len(self._domains), np.bool_)
+            # What the network allows differs from level to level; there no domain is ruled out.
+            for number, role in enumerate(self._gang.roles if not self._gang.min_network_gb_per_s else ()):
+                holds &= room.capacity(number, self._top)[self._top] >= role.least
+        found: list[int] = np.flatnonzero(holds).tolist()
+        return found
+
+    def _estimate(self, domain: int) -> float:
+        """What clearing the domain weighs when its choice is right the first time; infinite: nothing is proposed."""
+        chosen = self._choose(domain, frozenset(), frozenset())
+        return math.inf if chosen is None else self._pool.weight(tuple(sorted(chosen)))
+
+    def _clear(self, domain: int) -> Picked | None:
+        """The lightest of several ways to clear one domain, with whoever is not needed let go."""
+        proposals = {
+            self._within_budgets(domain, gone, weighed=weighed)
+            for gone in self._first_to_go(domain)
+            for weighed in ((False, True) if self._pool.budgets else (False,))
+        }
+        proposals.add(self._at_a_price(domain))
+        lightest_first = sorted((self._pool.weight(each), each) for each in proposals if each is not None)
+        for _, picked in lightest_first:
+            if self.suffices(picked):
+                return victims.reprieve(self._pool, picked, self.holds)
+        items = self._items_in(domain)
+        for everything in dict.fromkeys((self._pool.allowed(items), self._pool.allowed(items[::-1]))):
+            if self.suffices(everything):
+                return victims.reprieve(self._pool, everything, self.holds)
+        return None
+
+    def _items_in(self, domain: int) -> list[int]:
+        return sorted({number for node in self._domains[domain] for number in self._pool.on.get(int(node), ())})
+
+    def _first_to_go(self, domain: int) -> list[frozenset[int]]:
+        """Nobody; or one of the items on several nodes that free most for their weight."""
+        freed: dict[int, int] = {}
+        request = max(self._gang.roles, key=lambda role: (room_curves.amount(role.request), role.name)).request
+        for number in self._items_in(domain):
+            inside = [grant for grant in self._pool.items[number].grants if self._domain_of[grant.node] == domain]
+            if len({grant.node for grant in inside}) > 1:
+                freed[number] = sum(room_curves.freed(grant, request) for grant in inside)
+        useful = [number for number, amount in freed.items() if amount]
+        useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
+        # Among hundreds of pods one gang more or less decides little, and each try takes longer.
+        tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.least for role in self._gang.roles)))
+        return [frozenset(), *(frozenset({number}) for number in useful[:tries])]
+
+    def _within_budgets(self, domain: int, gone: frozenset[int], *, weighed: bool) -> Picked | None:
+        """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again.
+
+        Of those who share a budget the lightest go or, `weighed`, those that would be missed most.
+        """
+        spared: frozenset[int] = frozenset()
+        for _ in range(_ROUNDS):
+            chosen = self._choose(domain, gone, spared)
+            if chosen is None:
+                return None
+            again = self._choose(domain, chosen, spared)
+            if again is not None and self._pool.weight(tuple(sorted(again))) < self._pool.weight(tuple(sorted(chosen))):
+                chosen = again
+            kept = self._pool.allowed(sorted(chosen))
+            if len(kept) == len(chosen):
+                return kept
+            if weighed:
+                kept = self._pool.allowed(self._most_missed_first(domain, gone, spared, chosen))
+            spared |= chosen - set(kept)
+        return None
+
+    def _at_a_price(self, domain: int) -> Picked | None:
+        """A choice that overdraws no budget because drawing on one has a price, raised until it is low enough."""
+        prices: dict[str, int] = {}
+        try:
+            for _ in range(_ROUNDS if self._pool.budgets else 0):
+                chosen = self._choose(domain, frozenset(), frozenset())
+                if chosen is None:
+                    return None
+                picked = tuple(sorted(chosen))
+                overdrawn = self._pool.overdrawn(picked)
+                if not overdrawn:
+                    return picked
+                for budget in overdrawn:
+                    prices[budget] = 2 * prices.get(budget, 0) or 1 + self._pool.weight(picked) // len(picked)
+                self._charge(prices)
+        finally:
+            self._charge({})
+        return None
+
+    def _charge(self, prices: Mapping[str, int]) -> None:
+        surcharge = {}
+        for number, item in enumerate(self._pool.items if prices else ()):
+            price = prices.get(self._pool.workloads[item.workload].budget, 0)
+            if price:
+                surcharge[number] = price * len(item.members)
+        for curves in self._curves.values():
+            curves.charge(surcharge)
+
+    def _most_missed_first(
+        self, domain: int, gone: frozenset[int], spared: frozenset[int], chosen: frozenset[int]
+    ) -> list[int]:
+        """A choice, with those first without whom it would weigh most."""
+        items, workloads = self._pool.items, self._pool.workloads
+        limited = [number for number in sorted(chosen) if workloads[items[number].workload].budget]
+        missed: dict[int, float] = {}
+        for number in limited[:_WEIGHED]:
+            other = self._choose(domain, gone, spared | {number})
+            missed[number] = math.inf if other is None else self._pool.weight(tuple(sorted(other)))
+        return sorted(chosen, key=lambda number: (-missed.get(number, 0.0), -number))
+
+    def _choose(self, domain: int, gone: frozenset[int], spared: frozenset[int]) -> frozenset[int] | None:
+        """Items to stop in a domain so that its sums hold the gang, `gone` being stopped anyway."""
+        chosen: frozenset[int] = frozenset()
+        for role in sorted(self._gang.roles, key=lambda each: (-room_curves.amount(each.request), each.name)):
+            picked = self._choose_for(role, domain, gone | chosen, spared)
+            if picked is None:
+                return None
+            chosen |= picked
+        return chosen
+
+    def _choose_for(
+        self, role: Role, domain: int, gone: frozenset[int], spared: frozenset[int]
+    ) -> frozenset[int] | None:
+        nodes = self._domains[domain]
+        nodes = nodes[self._possible[role.name][nodes]]
+        missing = role.least - int(self._room[role.name][nodes].sum())
+        if missing <= 0:
+            return frozenset()
+        curves = self._curves[role.name]
+        mix = room_curves.lightest_mix(curves.of(nodes.tolist(), gone, spared), missing)
+        if gone or mix is None:
+            return mix
+        # Each node of a gang counts all of it there; counted once, gangs may be lighter than the mix.
+        run = curves.whole_items(nodes.tolist(), spared, missing)
+        return min((each for each in (mix, run) if each is not None), key=self._weight)
+
+    def _weight(self, chosen: frozenset[int]) -> tuple[int, list[int]]:
+        return self._pool.weight(tuple(sorted(chosen))), sorted(chosen)
+
+
+class _Exact(victims.Problem):
+    """The whole question; no bound is needed where sets are few."""
+
+    def __init__(self, clearing: Clearing) -> None:
+        self._clearing = clearing
+
+    def suffices(self, picked: Picked) -> bool:
+        return self._clearing.suffices(picked)

@@ -1,0 +1,342 @@
+"""What to do when nodes, cards or whole domains fail: who is hit, who has to move, and where to.
+
+    failed ──► members that lost their place ──► near places, rung by rung ──► all of them, or nothing is moved
+
+The rules:
+
+- Healthy members stay where they are. Only when the lost ones cannot be seated beside them (the required domain
+  is full, a segment does not fit) are healthy ones moved too: as few as will do, at last the whole gang.
+- A lost member is replaced in its own leaf, else its own spine, and so on up; never outside what the gang requires.
+- A gang gets all the places it lacks or none; an elastic one all, or enough to go on.
+- Among workloads of one priority those that have waited since an earlier failure come first: what comes back goes
+  to those it was taken from, before anything fresh (volcano#5805).
+
+Several failures are one question: all failed places are out of bounds from the start. One node at a time, as in
+kueue PR#5621, would move work onto nodes that are counted out next.
+
+The snapshot is as it was booked before the failure. Planning leaves nothing behind in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement.disruption import gang_constraints
+from kgwe.placement.disruption.gang_constraints import Bonds
+from kgwe.placement.disruption.relocate import Reseating, Seated
+from kgwe.placement.disruption.running import Repair, cards_of
+from kgwe.placement.fleet.snapshot import Grant, bits
+from kgwe.placement.gang.plan import GangPlan
+from kgwe.placement.gang.search import GangSearch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.disruption.running import Running
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.request import GangRequest
+    from kgwe.placement.pod.fit import Fitter
+
+# Sets of healthy members tried beside the lost ones: all sets of seven.
+_TRIES: Final = 128
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is gone, by name."""
+
+    nodes: frozenset[str] = frozenset()
+    cards: Mapping[str, int] = field(default_factory=dict)
+    """Node -> mask of its cards."""
+    domains: frozenset[tuple[str, str]] = frozenset()
+    """(level, domain)"""
+
+
+class Outcome(enum.StrEnum):
+    """What becomes of a workload that was hit."""
+
+    REPLACED = "Replaced"
+    """Its lost members get new places."""
+    MOVED = "GangMoved"
+    """Healthy members have to move too."""
+    SHRUNK = "Shrunk"
+    """It goes on with fewer members."""
+    WAITS = "WaitsForRoom"
+    """No place that keeps what it requires; nothing of it is moved."""
+    LEFT_ALONE = "LeftAlone"
+    """Its policy is to do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A member's new place."""
+
+    member: str
+    source: str
+    """Node it was on; empty when it had none."""
+    node: str
+    grant: Grant
+    level: str
+    """Lowest level that holds the old and the new node."""
+    was_healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What is planned for one workload."""
+
+    workload: str
+    outcome: Outcome
+    lost: tuple[str, ...]
+    moves: tuple[Move, ...] = ()
+    restarts: tuple[str, ...] = ()
+    """Members that stay where they are and are started again."""
+    missing: int = 0
+    """Members still without a place."""
+
+    def __str__(self) -> str:
+        moved = ", ".join(f"{move.member} {move.source or '-'} -> {move.node} ({move.level})" for move in self.moves)
+        lacking = f"{self.missing} of {len(self.lost)} lost members have no place" if self.missing else ""
+        return f"{self.workload}: {self.outcome}" + "".join(f"; {part}" for part in (moved, lacking) if part)
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """One entry per workload that was hit, in the order in which they were served."""
+
+    repairs: tuple[Repaired, ...]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return tuple(move for repaired in self.repairs for move in repaired.moves)
+
+    @property
+    def waiting(self) -> tuple[Repaired, ...]:
+        """Those still short of members: they have the first claim on what comes free."""
+        return tuple(repaired for repaired in self.repairs if repaired.missing)
+
+
+def plan_recovery(fitter: Fitter, tree: Tree | None, running: Iterable[Running], failure: Failure) -> RecoveryPlan:
+    """New places for all that the failure took, and for members that had none before."""
+    site = _Site(fitter, tree or gang_constraints.flat(fitter.snapshot), failure)
+    hit = [(workload, lost) for workload in running if (lost := site.lost(workload))]
+    hit.sort(key=lambda pair: _turn(pair[0]))
+    try:
+        site.take_out([workload for workload, _ in hit if workload.repair is not Repair.NONE])
+        return RecoveryPlan(tuple(site.repair(workload, lost) for workload, lost in hit))
+    finally:
+        site.undo()
+
+
+def _turn(workload: Running) -> tuple[int, bool, float, str]:
+    is_fresh = len(workload.held) == len(workload.members)
+    return -workload.priority, is_fresh, workload.started_at_s, workload.name
+
+
+class _Site:
+    """The snapshot with the failed places out of bounds; `undo` puts all back."""
+
+    def __init__(self, fitter: Fitter, tree: Tree, failure: Failure) -> None:
+        self._fitter = fitter
+        self._snapshot = fitter.snapshot
+        self._search = GangSearch(fitter, tree)
+        self._dead_names = failure.nodes.union(*(_nodes_in(tree, level, name) for level, name in failure.domains))
+        index = self._snapshot.index
+        self._dead = frozenset(index[name] for name in self._dead_names if name in index)
+        self._cards = {index[name]: mask for name, mask in failure.cards.items() if name in index}
+        self._usable = np.ones(len(self._snapshot), np.bool_)
+        self._usable[list(self._dead)] = False
+        self._undos: list[Callable[[], None]] = []
+
+    def undo(self) -> None:
+        while self._undos:
+            self._undos.pop()()
+
+    def lost(self, workload: Running) -> tuple[int, ...]:
+        """Members without a place, or whose place has failed."""
+        return tuple(i for i, member in enumerate(workload.members) if member.failed or self._hits(member.grant))
+
+    def _hits(self, grant: Grant | None) -> bool:
+        return grant is None or grant.node in self._dead or bool(cards_of(grant) & self._cards.get(grant.node, 0))
+
+    def take_out(self, workloads: Sequence[Running]) -> None:
+        """Give back what the lost held, and book the failed cards so that nobody gets them."""
+        for workload in workloads:
+            grants = [workload.members[i].grant for i in self.lost(workload)]
+            self._undos += [self._snapshot.release(grant) for grant in grants if grant is not None]
+        for node, mask in sorted(self._cards.items()):
+            if node not in self._dead:
+                self._undos += [self._snapshot.commit(block) for block in self._blocks(node, mask)]
+
+    def _blocks(self, node: int, mask: int) -> Iterator[Grant]:
+        free = int(self._snapshot.free[node]) & mask
+        if free and self._snapshot.pods[node] > 0:
+            yield Grant(node, cards=free)
+        for card in bits(mask & ~free):
+            # What is left of a card that others share is no better.
+            if card < self._snapshot.milli.shape[1] and (left := int(self._snapshot.milli[node, card])):
+                yield Grant(node, share=(card, left, int(self._snapshot.share_mib[node, card])), pods=0)
+        slices = [
+            (card, placed)
+            for (at, card), held in sorted(self._snapshot.free_slices.items())
+            if at == node and mask >> card & 1
+            for placed in held
+        ]
+        if slices and self._snapshot.pods[node] > bool(free):
+            yield Grant(node, slices=tuple(slices))
+
+    # --- one workload -----------------------------------------------------------------------------------
+
+    def repair(self, workload: Running, lost: tuple[int, ...]) -> Repaired:
+        if workload.repair is Repair.NONE:
+            names = tuple(workload.members[i].name for i in lost)
+            return Repaired(workload.name, Outcome.LEFT_ALONE, names, missing=len(lost))
+        bound = Bonds(self._search.ladders, workload.gang, len(workload.members))
+        requests = [member.request for member in workload.members]
+        reseating = Reseating(self._fitter, bound, requests, _homes(workload), self._usable)
+        self._undos.append(reseating.undo)
+        seated = reseating.seat(lost, _nodes(workload, lost))
+        if seated is None and workload.least is not None:
+            seated = self._some(workload, lost, reseating)
+        if seated is None:
+            seated = self._with_others(workload, lost, bound, reseating)
+        return self._told(workload, lost, seated or {}, bound)
+
+    @staticmethod
+    def _some(workload: Running, lost: Sequence[int], reseating: Reseating) -> dict[int, Seated] | None:
+        """As many as find a place, when that is enough to go on."""
+        seated = reseating.seat_some(lost, _nodes(workload, lost))
+        left = len(workload.members) - len(lost) + len(seated)
+        if _goes_on(workload, left):
+            return seated
+        reseating.undo()
+        return None
+
+    def _with_others(
+        self, workload: Running, lost: tuple[int, ...], bound: Bonds, reseating: Reseating
+    ) -> dict[int, Seated] | None:
+        """Healthy members move too: as few as will do."""
+        healthy = [i for i in workload.held if i not in lost]
+        for others in _movers(workload, healthy, bound):
+            moving = [*lost, *others]
+            grants = [grant for i in others if (grant := workload.members[i].grant) is not None]
+            self._undos += [self._snapshot.release(grant) for grant in grants]
+            seated = reseating.seat(moving, _nodes(workload, moving))
+            if seated is not None:
+                # What was booked after the release is taken back before it.
+                self._undos.append(reseating.undo)
+                return seated
+            if len(others) == len(healthy) and (seated := self._anew(workload, bound)) is not None:
+                return seated
+            for _ in grants:
+                self._undos.pop()()
+        return None
+
+    def _anew(self, workload: Running, bound: Bonds) -> dict[int, Seated] | None:
+        """The whole gang as if it had just come, away from what has failed."""
+        gang = workload.gang
+        if gang is None or _requests(gang) != [member.request for member in workload.members]:
+            return None
+        plan = self._search.find(_avoiding(gang, self._dead_names))
+        if not isinstance(plan, GangPlan) or len(plan.seats) != len(workload.members):
+            return None
+        self._undos.append(self._snapshot.commit_all(plan.grants))
+        return {seat.rank: Seated(seat.grant, len(bound.rungs.names) - 1) for seat in plan.seats}
+
+    def _told(self, workload: Running, lost: tuple[int, ...], seated: Mapping[int, Seated], bound: Bonds) -> Repaired:
+        moves = []
+        for i, seat in sorted(seated.items()):
+            member = workload.members[i]
+            if i in lost or member.grant != seat.grant:
+                moves.append(
+                    Move(
+                        member=member.name,
+                        source=self._snapshot.nodes[member.grant.node].name if member.grant is not None else "",
+                        node=self._snapshot.nodes[seat.grant.node].name,
+                        grant=seat.grant,
+                        level=bound.rungs.names[seat.rung],
+                        was_healthy=i not in lost,
+                    )
+                )
+        moved = {move.member for move in moves}
+        stay = [workload.members[i].name for i in workload.held if i not in lost]
+        restarts = [name for name in stay if name not in moved] if workload.repair is Repair.RESTART_GANG else []
+        missing = sum(i not in seated for i in lost)
+        return Repaired(
+            workload.name,
+            _outcome(workload, moves, missing),
+            tuple(workload.members[i].name for i in lost),
+            tuple(moves),
+            tuple(restarts) if moves else (),
+            missing,
+        )
+
+
+def _outcome(workload: Running, moves: Sequence[Move], missing: int) -> Outcome:
+    if missing:
+        return Outcome.SHRUNK if _goes_on(workload, len(workload.members) - missing) else Outcome.WAITS
+    return Outcome.MOVED if any(move.was_healthy for move in moves) else Outcome.REPLACED
+
+
+def _goes_on(workload: Running, members: int) -> bool:
+    """Whether so many members are enough."""
+    return workload.least is not None and members >= max(1, workload.least)
+
+
+def _movers(workload: Running, healthy: Sequence[int], bound: Bonds) -> Iterator[tuple[int, ...]]:
+    """Sets of healthy members that could move too, the smallest first, all of them last.
+
+    Equal members that are bound only as a whole gain nothing by changing seats inside their domain.
+    """
+    if not bound.is_simple or len({member.request for member in workload.members}) > 1:
+        sizes = (itertools.combinations(healthy, count) for count in range(1, len(healthy)))
+        yield from itertools.islice(itertools.chain.from_iterable(sizes), _TRIES)
+    if healthy:
+        yield tuple(healthy)
+
+
+def _homes(workload: Running) -> list[int | None]:
+    """Where each member belongs: its own node or, when it has none, that of the nearest rank which has one."""
+    held = _nodes(workload, ())
+    homes: list[int | None] = []
+    for i in range(len(workload.members)):
+        nearest = min((abs(j - i), j) for j in held)[1] if held else None
+        homes.append(None if nearest is None else held[nearest])
+    return homes
+
+
+def _nodes(workload: Running, without: Collection[int]) -> dict[int, int]:
+    """Member -> node of those that stay."""
+    return {
+        i: grant.node for i in workload.held if i not in without and (grant := workload.members[i].grant) is not None
+    }
+
+
+def _nodes_in(tree: Tree, level: str, name: str) -> frozenset[str]:
+    """Nodes of all domains of that name."""
+    found = tree.levels[tree.level(level)]
+    return frozenset(
+        node for number, known in enumerate(found.names) if known == name for node in tree.nodes[found.nodes(number)]
+    )
+
+
+def _requests(gang: GangRequest) -> list[Request]:
+    """By rank, when it has all the members it can have."""
+    return [role.request for role in gang.roles for _ in range(role.replicas)]
+
+
+def _avoiding(gang: GangRequest, names: Collection[str]) -> GangRequest:
+    """The gang kept away from these nodes."""
+    roles = []
+    for role in gang.roles:
+        avoid = role.request.constraints.avoid | frozenset(names)
+        constraints = dataclasses.replace(role.request.constraints, avoid=avoid)
+        roles.append(dataclasses.replace(role, request=dataclasses.replace(role.request, constraints=constraints)))
+    return dataclasses.replace(gang, roles=tuple(roles))

@@ -1,0 +1,129 @@
+"""Nodes by hardware: one kind is one CPU architecture and one GPU model.
+
+An image is most often built for one CPU architecture, and pods that work together are as fast as their slowest GPU. So
+the pods of one workload run on nodes of one kind, unless it says otherwise (`Hardware`):
+
+    Same         one kind, or the work waits
+    PreferSame   one kind if any holds it; else several models of GPU, still of one CPU architecture. Pods that do not
+                 talk (Pack, Distributed) use several models at once
+    Any          whatever there is
+
+A role that names its CPU architecture itself, by node selector or required affinity, is left alone in that. So is a
+role that names a GPU model, and one without GPUs, in the model. Roles that no single architecture could ever hold
+together are on several.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement.fleet.node import Gpus
+from kgwe.placement.gang.request import Hardware, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.constraints import Constraints
+    from kgwe.placement.fleet.node import Node, Request
+    from kgwe.placement.gang.request import GangRequest
+
+    Mask = NDArray[np.bool_]
+    Fits = Callable[[Request], Mask]
+    """Nodes that a pod would fit if nothing ran there."""
+
+ARCH_LABEL: Final = "kubernetes.io/arch"
+_ARCH_LABELS: Final = frozenset({ARCH_LABEL, "beta.kubernetes.io/arch"})
+_NO_GPUS: Final = Gpus()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """What the nodes of a gang have in common."""
+
+    arch: str
+    #: empty: any
+    model: str = ""
+
+
+@functools.lru_cache(4096)
+def names_arch(constraints: Constraints) -> bool:
+    """Whether a pod says itself which CPU architectures it runs on."""
+    terms = constraints.affinity or ()
+    return any(key in _ARCH_LABELS for key, _ in constraints.selector) or any(
+        line.key in _ARCH_LABELS for term in terms for line in term
+    )
+
+
+def names_model(request: Request) -> bool:
+    """Whether the models of its nodes are none of the gang's business: it names one, or has no GPUs."""
+    return bool(request.model) or request.gpus == _NO_GPUS
+
+
+class Kinds:
+    """The kinds of a list of nodes."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        found = [Kind(node.labels.get(ARCH_LABEL, ""), node.shape.model) for node in nodes]
+        self.all = tuple(sorted(set(found)))
+        codes = {kind: code for code, kind in enumerate(self.all)}
+        #: node -> number of its kind
+        self.of_node: NDArray[np.int64] = np.array([codes[kind] for kind in found], np.int64)
+        self.archs = tuple(sorted({kind.arch for kind in self.all}))
+        archs = np.array([self.archs.index(kind.arch) for kind in self.all], np.int64)
+        #: node -> number of its CPU architecture
+        self.arch_of_node: NDArray[np.int64] = archs[self.of_node]
+
+    def mask(self, kind: Kind) -> Mask:
+        """Nodes of the kind."""
+        wanted = [each.arch == kind.arch and kind.model in ("", each.model) for each in self.all]
+        found: Mask = np.array(wanted, np.bool_)[self.of_node]
+        return found
+
+    def allowed(self, kind: Kind, request: Request) -> Mask | None:
+        """Nodes that a role of a gang on this kind may use; None: all."""
+        by_model = kind.model if not names_model(request) else ""
+        if names_arch(request.constraints):
+            if not by_model:
+                return None
+            models: Mask = np.array([each.model == by_model for each in self.all], np.bool_)
+            return models[self.of_node]
+        return self.mask(Kind(kind.arch, by_model))
+
+    def stages(self, gang: GangRequest, fits: Fits) -> list[list[Kind | None]]:
+        """Kinds to try, those of one stage before those of the next; None: all nodes."""
+        if len(self.all) <= 1 or gang.hardware is Hardware.ANY:
+            return [[None]]
+        archs = self._archs(gang, fits)
+        if not archs:
+            # No architecture could hold all roles, or there is no place at all: then the refusal speaks of all nodes.
+            return [[None]]
+        mixed: list[Kind | None] = [Kind(arch) for arch in archs] if len(self.archs) > 1 else [None]
+        same: list[Kind | None] = [kind for kind in self._kinds(gang, fits) if kind.arch in archs]
+        talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
+        if not same or (gang.hardware is Hardware.PREFER_SAME and not talks):
+            return [mixed]
+        if gang.hardware is Hardware.SAME or len(same) == len(mixed):
+            return [same]
+        return [same, mixed]
+
+    def _kinds(self, gang: GangRequest, fits: Fits) -> list[Kind]:
+        """Kinds of the nodes that a role with GPUs could use; none when every such role names its model."""
+        could = [fits(role.request) for role in gang.roles if not names_model(role.request)]
+        if not could:
+            return []
+        return [self.all[code] for code in np.unique(self.of_node[np.logical_or.reduce(could)]).tolist()]
+
+    def _archs(self, gang: GangRequest, fits: Fits) -> list[str]:
+        """Architectures that have a node for each role that does not name its own."""
+        found = set(self.archs)
+        for role in gang.roles:
+            if not names_arch(role.request.constraints):
+                codes = np.unique(self.of_node[fits(role.request)])
+                found &= {self.all[code].arch for code in codes.tolist()}
+        return sorted(found)

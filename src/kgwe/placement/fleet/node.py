@@ -1,0 +1,139 @@
+"""Nodes and requests as the placement engine sees them: frozen, in whole units, unknown kept apart from zero."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kgwe.model.units.limits import MOST_CARDS
+from kgwe.placement.fleet.constraints import ANYWHERE, Constraints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.model.gpu.mig import Geometry, Placement
+    from kgwe.model.gpu.topology import Wiring
+    from kgwe.placement.fleet.taints import Taint
+
+#: a whole card in the unit of shares
+CARD_MILLI = 1000
+
+
+class Preference(enum.StrEnum):
+    """How the cards of one pod should be wired, in the words of `topology.preference`."""
+
+    NONE = "None"
+    NVLINK_OPTIMAL = "NVLinkOptimal"
+    NVLINK_REQUIRED = "NVLinkRequired"
+    SAME_NUMA = "SameNUMA"
+    SAME_PCIE_SWITCH = "SamePCIeSwitch"
+
+
+class SpotPolicy(enum.StrEnum):
+    """Whether a pod runs on spot nodes, which their provider may take back at any time."""
+
+    AVOID = "Avoid"
+    """Only where no other node will do."""
+    ALLOW = "Allow"
+    """As on any other node."""
+    REQUIRE = "Require"
+    """Nowhere else."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What equal nodes share: their cards and the wiring between them."""
+
+    wiring: Wiring
+    model: str
+    memory_mib: int | None = None
+    architecture: str | None = None
+    #: how MIG can cut the cards; None: not at all
+    geometry: Geometry | None = field(default=None, hash=False)
+
+    @property
+    def cards(self) -> int:
+        return len(self.wiring.slots)
+
+    @property
+    def all_cards(self) -> int:
+        """The mask of every card."""
+        return (1 << self.cards) - 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node when nothing runs on it."""
+
+    name: str
+    shape: Shape
+    cpu_milli: int
+    memory_bytes: int
+    pods: int = 110
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    #: mask of cards that may be given work
+    healthy: int = -1
+    #: card -> the slices it is cut into; a card that is cut is never given whole or shared
+    cut: Mapping[int, tuple[Placement, ...]] = field(default_factory=dict)
+    price_micro_per_hour: int | None = None
+    #: its provider may take it back at any time
+    spot: bool = False
+    #: its operator declared it cheap
+    cheap: bool = False
+    #: 0..1; 1: no trouble is known (`kgwe.model.health.reliability`)
+    reliability: float = 1.0
+    #: 0..1: how well workloads ended in its network domain; 1: no loss is known (`kgwe.model.network.outcomes`)
+    history: float = 1.0
+    #: equal shares that each of its cards is offered as; 0: whole cards only; None: whole, or any share
+    pieces: int | None = None
+
+    @property
+    def usable(self) -> int:
+        """Mask of healthy cards that are not cut; of more than MOST_CARDS, only the first so many."""
+        mask = self.shape.all_cards & self.healthy & (1 << MOST_CARDS) - 1
+        for card in self.cut:
+            mask &= ~(1 << card)
+        return mask
+
+
+def piece_milli(pieces: int) -> int:
+    """One of so many equal shares of a card."""
+    return CARD_MILLI // pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """What one pod wants of GPUs: whole cards, a share of one card, or MIG slices. Exactly one of the three."""
+
+    count: int = 0
+    milli: int = 0
+    share_mib: int = 0
+    profile: str = ""
+    slices: int = 0
+
+    def __post_init__(self) -> None:
+        kinds = (self.count > 0) + (self.milli > 0) + (self.slices > 0)
+        if kinds > 1 or not 0 <= self.milli < CARD_MILLI or min(self.count, self.slices, self.share_mib) < 0:
+            raise ValueError(f"ask for whole cards, a share below {CARD_MILLI} milli, or slices: {self}")
+        if bool(self.profile) != bool(self.slices):
+            raise ValueError(f"slices and their profile go together: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One pod. Pods of one template are equal requests: whatever is worked out for one holds for all."""
+
+    gpus: Gpus
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    preference: Preference = Preference.NONE
+    #: GB/s between the cards, both directions, as data sheets count
+    min_bandwidth_gbps: float = 0.0
+    min_memory_gb: int = 0
+    model: str = ""
+    architecture: str = ""
+    constraints: Constraints = ANYWHERE
+    spot: SpotPolicy = SpotPolicy.ALLOW

@@ -1,0 +1,313 @@
+"""The fleet at one moment, as flat arrays that a what-if can change and put back.
+
+Per node: free whole cards as a bit mask, free milli and memory per card, free CPU, memory and pod slots; slices
+per cut card. Everything a pod holds is one Grant; `commit` books it and returns the function that takes it back.
+Undone in reverse order the snapshot is bit for bit what it was, so a simulation costs no copy.
+
+`version` rises with every change and is stamped on the node changed: whoever caches per-node results asks
+which nodes are newer than what it has seen.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.model.gpu import catalog
+from kgwe.placement.fleet.constraints import LabelIndex
+from kgwe.placement.fleet.hardware_kinds import Kinds
+from kgwe.placement.fleet.node import CARD_MILLI
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu.mig import Placement
+    from kgwe.placement.fleet.node import Node, Request, Shape
+
+_GB_IN_MIB = 1e9 / 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """Cards, shares and slices (by profile) that a pod on an overcommitted node has beyond what could be booked."""
+
+    cards: int = 0
+    shares: int = 0
+    slices: tuple[tuple[str, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.cards or self.shares or self.slices)
+
+
+NO_DEBT: Final = Debt()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one pod holds of one node: whole cards, a share of one, or slices, never a mixture."""
+
+    node: int
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    #: mask of whole cards
+    cards: int = 0
+    #: (card, milli, MiB) of a shared card
+    share: tuple[int, int, int] | None = None
+    #: (card, slice) pairs
+    slices: tuple[tuple[int, Placement], ...] = ()
+    #: pod slots; 0 for all but the first grant of a pod that holds several kinds
+    pods: int = 1
+    #: what its pod has beyond what its node could give: it gets that before others when something comes free there
+    owed: Debt = NO_DEBT
+
+    def __post_init__(self) -> None:
+        kinds = bool(self.cards) + (self.share is not None) + bool(self.slices)
+        if kinds > 1 or len({(card, placed.start) for card, placed in self.slices}) != len(self.slices):
+            raise errors.InvariantBroken(f"a grant is of one kind and names a slice once: {self}")
+
+    @property
+    def whole_or_shared(self) -> int:
+        """Mask of the cards it has whole, or a share of."""
+        return self.cards if self.share is None else 1 << self.share[0]
+
+
+@dataclass
+class Snapshot:
+    """Build with `Snapshot.of(nodes)`; read the arrays freely, change them only by `commit`."""
+
+    nodes: tuple[Node, ...]
+    shapes: tuple[Shape, ...]
+    index: dict[str, int]
+    labels: LabelIndex
+    #: node -> index into `shapes`
+    shape: NDArray[np.int32]
+    ready: NDArray[np.bool_]
+    #: node -> mask of cards that are whole, healthy and free
+    free: NDArray[np.int64]
+    cpu_milli: NDArray[np.int64]
+    memory_bytes: NDArray[np.int64]
+    pods: NDArray[np.int32]
+    #: node, card -> free milli and MiB; 0 for cards that are sick, cut or not there
+    milli: NDArray[np.int32]
+    share_mib: NDArray[np.int32]
+    #: profile -> node -> free slices
+    slices: dict[str, NDArray[np.int32]]
+    #: (node, card) -> its free slices
+    free_slices: dict[tuple[int, int], list[Placement]]
+    #: node -> how far it can be relied on, 0..1
+    reliability: NDArray[np.float64]
+    #: node -> how well work has fared there, 0..1: its reliability and what became of workloads in its domain
+    history: NDArray[np.float64]
+    #: node -> whether its provider may take it back at any time
+    spot: NDArray[np.bool_]
+    #: node -> cards and shares that overcommitted pods have coming; profile -> node -> slices
+    owed: NDArray[np.int32]
+    owed_shares: NDArray[np.int32]
+    owed_slices: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    version: int = 0
+    changed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Snapshot:
+        listed = tuple(nodes)
+        index = {node.name: number for number, node in enumerate(listed)}
+        if len(index) != len(listed):
+            raise errors.Permanent("two nodes of one name in a snapshot")
+        shapes = tuple(dict.fromkeys(node.shape for node in listed))
+        numbers = {shape: number for number, shape in enumerate(shapes)}
+        widest = max((shape.cards for shape in shapes), default=0)
+        milli = np.zeros((len(listed), widest), dtype=np.int32)
+        share_mib = np.zeros((len(listed), widest), dtype=np.int32)
+        free_slices: dict[tuple[int, int], list[Placement]] = {}
+        slices: dict[str, NDArray[np.int32]] = {}
+        for number, node in enumerate(listed):
+            for card in range(node.shape.cards):
+                if node.usable >> card & 1:
+                    milli[number, card] = CARD_MILLI
+                    share_mib[number, card] = node.shape.memory_mib or 0
+            for card, cut in node.cut.items():
+                if node.healthy >> card & 1:
+                    free_slices[number, card] = list(cut)
+                    for each in cut:
+                        counts = slices.setdefault(each.profile.name, np.zeros(len(listed), dtype=np.int32))
+                        counts[number] += 1
+        return cls(
+            nodes=listed,
+            shapes=shapes,
+            index=index,
+            labels=LabelIndex([n.name for n in listed], [n.labels for n in listed], [n.taints for n in listed]),
+            shape=np.array([numbers[node.shape] for node in listed], dtype=np.int32),
+            ready=np.array([node.ready for node in listed], dtype=np.bool_),
+            free=np.array([node.usable for node in listed], dtype=np.int64),
+            cpu_milli=np.array([node.cpu_milli for node in listed], dtype=np.int64),
+            memory_bytes=np.array([node.memory_bytes for node in listed], dtype=np.int64),
+            pods=np.array([node.pods for node in listed], dtype=np.int32),
+            milli=milli,
+            share_mib=share_mib,
+            slices=slices,
+            free_slices=free_slices,
+            reliability=np.array([node.reliability for node in listed], dtype=np.float64),
+            history=np.array([node.reliability * node.history for node in listed], dtype=np.float64),
+            spot=np.array([node.spot for node in listed], dtype=np.bool_),
+            owed=np.zeros(len(listed), dtype=np.int32),
+            owed_shares=np.zeros(len(listed), dtype=np.int32),
+            changed=np.zeros(len(listed), dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @functools.cached_property
+    def kinds(self) -> Kinds:
+        """Nodes by CPU architecture and GPU model."""
+        return Kinds(self.nodes)
+
+    def newer_than(self, version: int) -> NDArray[np.intp]:
+        """Nodes changed since `version`."""
+        return np.flatnonzero(self.changed > version)
+
+    # --- booking ----------------------------------------------------------------------------------------
+
+    def commit(self, grant: Grant) -> Callable[[], None]:
+        """Book `grant`; returns its undo. InvariantBroken, with nothing changed, when it does not fit."""
+        self._check(grant)
+        self._book(grant, 1)
+        return lambda: self._book(grant, -1)
+
+    def book(self, grant: Grant) -> None:
+        """Book what somebody holds already, whether or not there was CPU, memory or a slot for it: free may go below 0.
+
+        Cards, shares and slices still have to be free: two holders of one are never recorded.
+        """
+        self._check_gpus(grant)
+        self._book(grant, 1)
+
+    def commit_all(self, grants: Sequence[Grant]) -> Callable[[], None]:
+        """Book all or none."""
+        undos: list[Callable[[], None]] = []
+
+        def undo() -> None:
+            for each in reversed(undos):
+                each()
+
+        try:
+            for grant in grants:
+                undos.append(self.commit(grant))  # noqa: PERF401 - what was booked must be known when one fails
+        except errors.InvariantBroken:
+            undo()
+            raise
+        return undo
+
+    def release(self, grant: Grant) -> Callable[[], None]:
+        """Give back what is booked, as an eviction would; returns the function that books it again."""
+        if not self.holds(grant):
+            raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: it is not booked")
+        self._book(grant, -1)
+        return lambda: self._book(grant, 1)
+
+    def holds(self, grant: Grant) -> bool:
+        """Whether cards, share and slices are taken, by whomever."""
+        node, cut = grant.node, self.nodes[grant.node].cut
+        # A cut card is neither free nor held: only its slices are.
+        if grant.cards & int(self.free[node]) or any(grant.cards >> card & 1 for card in cut):
+            return False
+        if grant.share is not None:
+            card, milli, _ = grant.share
+            return card not in cut and bool(self.milli[node, card] + milli <= CARD_MILLI)
+        return not any(placed in self.free_slices.get((node, card), (placed,)) for card, placed in grant.slices)
+
+    def _check(self, grant: Grant) -> None:
+        self._check_gpus(grant)
+        node = grant.node
+        if 0 < grant.cpu_milli > self.cpu_milli[node] or 0 < grant.memory_bytes > self.memory_bytes[node]:
+            raise self._broken(node, "too little CPU or memory")
+        if self.pods[node] < grant.pods:
+            raise self._broken(node, "no pod slot")
+
+    def _check_gpus(self, grant: Grant) -> None:
+        node = grant.node
+        if grant.cards & ~int(self.free[node]):
+            raise self._broken(node, f"cards {grant.cards & ~int(self.free[node]):#x} are not free")
+        if grant.share is not None and self._share_missing(node, *grant.share):
+            raise self._broken(node, f"card {grant.share[0]} has too little left")
+        if any(placed not in self.free_slices.get((node, card), ()) for card, placed in grant.slices):
+            raise self._broken(node, "a slice is not free")
+
+    def _broken(self, node: int, problem: str) -> errors.InvariantBroken:
+        return errors.InvariantBroken(f"booking on {self.nodes[node].name}: {problem}")
+
+    def _share_missing(self, node: int, card: int, milli: int, mib: int) -> bool:
+        return bool(self.milli[node, card] < milli or self.share_mib[node, card] < mib)
+
+    def _book(self, grant: Grant, sign: int) -> None:
+        node = grant.node
+        self.cpu_milli[node] -= sign * grant.cpu_milli
+        self.memory_bytes[node] -= sign * grant.memory_bytes
+        self.pods[node] -= sign * grant.pods
+        if grant.cards:
+            self._book_cards(node, grant.cards, sign)
+        if grant.share is not None:
+            card, milli, mib = grant.share
+            self.milli[node, card] -= sign * milli
+            self.share_mib[node, card] -= sign * mib
+            self._refresh_card(node, card)
+        for card, placed in grant.slices:
+            held = self.free_slices[node, card]
+            if sign > 0:
+                held.remove(placed)
+            else:
+                held.append(placed)
+                held.sort(key=lambda each: each.start)
+            self.slices[placed.profile.name][node] -= sign
+        if grant.owed:
+            self._book_debt(node, grant.owed, sign)
+        self.version += 1
+        self.changed[node] = self.version
+
+    def _book_debt(self, node: int, owed: Debt, sign: int) -> None:
+        self.owed[node] += sign * owed.cards
+        self.owed_shares[node] += sign * owed.shares
+        for profile, count in owed.slices:
+            if profile not in self.owed_slices:
+                self.owed_slices[profile] = np.zeros(len(self), dtype=np.int32)
+            self.owed_slices[profile][node] += sign * count
+
+    def _book_cards(self, node: int, cards: int, sign: int) -> None:
+        full = self.nodes[node].shape.memory_mib or 0
+        self.free[node] ^= np.int64(cards)
+        for card in bits(cards):
+            self.milli[node, card] = 0 if sign > 0 else CARD_MILLI
+            self.share_mib[node, card] = 0 if sign > 0 else full
+
+    def _refresh_card(self, node: int, card: int) -> None:
+        """A card is free as a whole exactly while nobody shares it."""
+        bit = np.int64(1 << card)
+        if self.milli[node, card] == CARD_MILLI:
+            self.free[node] |= bit
+        else:
+            self.free[node] &= ~bit
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def shape_meets(self, request: Request) -> NDArray[np.bool_]:
+        """Per shape whether its cards have the required properties; what is not known is not met."""
+        return np.array([_meets(shape, request) for shape in self.shapes], dtype=np.bool_)
+
+
+def _meets(shape: Shape, request: Request) -> bool:
+    if request.min_memory_gb and (shape.memory_mib or 0) < request.min_memory_gb * _GB_IN_MIB:
+        return False
+    if request.model and not catalog.name_matches(request.model, shape.model):
+        return False
+    return not request.architecture or request.architecture.lower() == (shape.architecture or "").lower()
+
+
+def bits(mask: int) -> list[int]:
+    """The cards of a mask, lowest first."""
+    return [card for card in range(mask.bit_length()) if mask >> card & 1]

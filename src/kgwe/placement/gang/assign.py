@@ -1,0 +1,88 @@
+"""From numbers of pods per node to cards for every pod, and from those to ranks.
+
+Ranks follow the tree: the pods of a role are numbered in tree order, so that consecutive ranks share a node, then a
+leaf, then a spine, and the ring through them leaves every domain once. A second role begins where the last pod of
+the one before sits and goes round from there: the leader's neighbour is a worker beside it. Going round in whole
+segments keeps every group together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.disruption.running import cards_of
+from kgwe.placement.gang.plan import Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.request import Role
+    from kgwe.placement.pod.fit import Fitter
+
+#: per role, its pods in tree order: (place, what it gets there)
+Seating = list[list[tuple[int, "Grant"]]]
+
+
+class Trial:
+    """Bookings made to see what comes next; `undo` puts the snapshot back as it was."""
+
+    def __init__(self, fitter: Fitter, ladder: Ladder) -> None:
+        self._fitter = fitter
+        self._ladder = ladder
+        self._undos: list[Callable[[], None]] = []
+
+    def take(self, request: Request, loads: NDArray[np.int64]) -> list[tuple[int, Grant]] | None:
+        """Book as many such pods at each place; None as soon as one does not fit."""
+        taken: list[tuple[int, Grant]] = []
+        for place in np.flatnonzero(loads).tolist():
+            node = int(self._ladder.node[place])
+            for _ in range(int(loads[place])):
+                grant = self._fitter.grant(request, node)
+                if grant is None:
+                    return None
+                self._undos.append(self._fitter.snapshot.commit(grant))
+                taken.append((place, grant))
+        return taken
+
+    def undo(self) -> None:
+        while self._undos:
+            self._undos.pop()()
+
+
+def rank(roles: Sequence[Role], seating: Seating) -> list[list[tuple[int, Grant]]]:
+    """Each role's pods in the order of their ranks."""
+    ordered: list[list[tuple[int, Grant]]] = []
+    last: int | None = None
+    for role, pods in zip(roles, seating, strict=True):
+        turned = pods
+        if last is not None:
+            begin = bisect_left(pods, last, key=lambda pod: pod[0]) // role.step * role.step
+            turned = pods[begin:] + pods[:begin]
+        ordered.append(turned)
+        last = turned[-1][0]
+    return ordered
+
+
+def seats(roles: Sequence[Role], ordered: Seating, names: Sequence[str]) -> Iterator[Seat]:
+    number = 0
+    for role, pods in zip(roles, ordered, strict=True):
+        for index, (place, grant) in enumerate(pods):
+            yield Seat(number, role.name, index, names[place], grant)
+            number += 1
+
+
+def cards_in_use(ordered: Seating) -> dict[int, int]:
+    """Place -> mask of the cards the gang touches there."""
+    used: dict[int, int] = {}
+    for pods in ordered:
+        for place, grant in pods:
+            used[place] = used.get(place, 0) | cards_of(grant)
+    return used

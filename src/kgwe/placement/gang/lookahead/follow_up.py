@@ -1,0 +1,163 @@
+"""One gang's search and the gangs that follow it, brought into the terms of `kgwe.placement.gang.lookahead.choice`.
+
+Looked ahead for are gangs of equal pods of whole cards that are Consolidated and limit neither segments nor leaves.
+Counted as those that follow are all Consolidated gangs of whole cards, each by its largest role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kgwe.placement.gang import split
+from kgwe.placement.gang.lookahead import choice, free_capacity
+from kgwe.placement.gang.lookahead.choice import Allowed, Way
+from kgwe.placement.gang.lookahead.free_capacity import Board, Stock
+from kgwe.placement.gang.lookahead.quick_fit import Want
+from kgwe.placement.gang.request import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.capacity import GangRoom
+    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.lookahead.choice import Choice
+    from kgwe.placement.gang.lookahead.quick_fit import Scopes
+    from kgwe.placement.gang.request import Following, GangRequest, Role
+    from kgwe.placement.pod.fit import Fitter
+
+    Ints = NDArray[np.int64]
+
+# Kinds of pods that are told apart.
+_KINDS: Final = 6
+# States of leaves that are remembered; beyond, all are forgotten.
+_REMEMBERED: Final = 50_000
+
+
+class Question(NamedTuple):
+    """A gang that has a place, and where it could be instead."""
+
+    ladder: Ladder
+    room: GangRoom
+    request: Request
+    """Of each pod."""
+    loads: Ints
+    """Pods per place, if none followed."""
+    rungs: Sequence[int]
+    """The one that place is on, and others that will do, upwards."""
+    history: NDArray[np.float64] | None
+    """As of `GangSearch`."""
+
+
+class Ahead:
+    """Looks ahead on one fitter; what it remembers saves time and changes no answer."""
+
+    def __init__(self, fitter: Fitter) -> None:
+        self._fitter = fitter
+        self._stocks: dict[tuple[int, ...], Stock] = {}
+
+    def choose(self, asked: Question, following: Following) -> Choice | None:
+        """A better way to place the gang than the usual one; None: there is none."""
+        ladder, room = asked.ladder, asked.room
+        own = room.capacity(0, asked.rungs[-1])[0]
+        requests, wants, waiting = self._wants(ladder, asked.request, following)
+        if not wants:
+            return None
+        rooms = [own, *(self._fitter.room(each)[ladder.node].astype(np.int64) for each in requests[1:])]
+        cards = tuple(each.gpus.count for each in requests)
+        free = np.bitwise_count(self._fitter.snapshot.free[ladder.node]).astype(np.int64)
+        leaves = ladder.rungs[ladder.leaf_rung]
+        board = Board.of(self._stock(cards), free_capacity.count_alike(leaves, free, rooms))
+        pods = int(asked.loads.sum())
+        loads = leaves.sums(asked.loads)
+        usual = Way(tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.rungs[0])
+        levels = [(rung, list(_holding(ladder, room, rung, pods))) for rung in asked.rungs]
+        allowed = Allowed(levels, _fine_leaves(asked))
+        return choice.choose(board, Want(0, pods, ()), usual, allowed, following=wants, waiting=waiting)
+
+    def _stock(self, cards: tuple[int, ...]) -> Stock:
+        stock = self._stocks.get(cards)
+        if stock is None or len(stock) > _REMEMBERED:
+            stock = self._stocks[cards] = Stock(cards)
+        return stock
+
+    @staticmethod
+    def _wants(ladder: Ladder, own: Request, following: Following) -> tuple[list[Request], list[Want], int]:
+        """Kinds of pods, the gang's own first, those that follow in their order, and how many of these wait already."""
+        kinds: dict[Request, int] = {own: 0}
+        wants: list[Want | None] = []
+        for gang in following.kinds:
+            role = _largest(gang)
+            is_counted = gang.strategy is Strategy.CONSOLIDATED and role.request.gpus.count > 0
+            if is_counted and (role.request in kinds or len(kinds) < _KINDS):
+                kind = kinds.setdefault(role.request, len(kinds))
+                wants.append(Want(kind, role.least, *_limits(ladder, gang)))
+            else:
+                wants.append(None)
+        ordered = [wants[number] for number in following.order]
+        waiting = len(ordered) - following.expected
+        counted = [want for want in ordered if want is not None]
+        return list(kinds), counted, sum(want is not None for want in ordered[:waiting])
+
+
+def is_eligible(gang: GangRequest) -> bool:
+    """Whether the gang itself is looked ahead for."""
+    limits = (gang.max_nodes_per_leaf, gang.max_gpus_per_leaf, gang.min_network_gb_per_s)
+    return (
+        len(gang.roles) == 1
+        and gang.strategy is Strategy.CONSOLIDATED
+        and gang.roles[0].request.gpus.count > 0
+        and not gang.roles[0].segments
+        and not any(limits)
+    )
+
+
+def place(ladder: Ladder, room: GangRoom, way: Way) -> Ints:
+    """Pods per place, leaf by leaf as the way says."""
+    capacity, leaf_rung = room.capacity(0, way.rung), ladder.leaf_rung
+    loads = np.zeros(len(ladder.node), np.int64)
+    for leaf, pods in way.parts:
+        if way.tight:
+            inside = ladder.rungs[leaf_rung].places(leaf)
+            loads[inside] = split.smallest_first(capacity[0][inside], pods)
+        else:
+            loads += split.spread(ladder, capacity, room.units[0], (leaf_rung, leaf), pods)
+    return loads
+
+
+def _fine_leaves(asked: Question) -> list[bool]:
+    """Leaf -> whether it is known, and as fast and as reliable as the worst of those in use."""
+    ladder = asked.ladder
+    leaves = ladder.rungs[ladder.leaf_rung]
+    used = leaves.sums(asked.loads) > 0
+    reach = leaves.largest(ladder.reach_gb_per_s(asked.rungs[0]))
+    fine = leaves.known & (reach >= reach[used].min())
+    if asked.history is not None:
+        doubt = leaves.largest(-np.nan_to_num(asked.history[ladder.node], nan=0.0))
+        fine &= doubt <= doubt[used].max()
+    found: list[bool] = fine.tolist()
+    return found
+
+
+def _largest(gang: GangRequest) -> Role:
+    return max(gang.roles, key=lambda role: role.request.gpus.count * role.least)
+
+
+def _limits(ladder: Ladder, gang: GangRequest) -> tuple[Scopes, bool]:
+    """Levels to look at when no leaf holds the gang, and whether there are none."""
+    leaf = ladder.leaf_rung
+    names = [rung.name for rung in ladder.rungs]
+    top = names.index(gang.required) if gang.required in names else ladder.top
+    preferred = names.index(gang.preferred) if gang.preferred in names else leaf + 1
+    lowest = top if preferred <= leaf else min(preferred, top)
+    return tuple(ladder.leaves_of(rung) for rung in range(max(lowest, leaf), top + 1)), top <= leaf
+
+
+def _holding(ladder: Ladder, room: GangRoom, rung: int, pods: int) -> Iterator[range]:
+    """The leaves of each domain of a rung that holds so many pods."""
+    holds = room.capacity(0, rung)[rung] >= pods
+    return (leaves for leaves, each in zip(ladder.leaves_of(rung), holds.tolist(), strict=True) if each)

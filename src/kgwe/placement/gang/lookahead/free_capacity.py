@@ -1,0 +1,275 @@
+"""What is free, leaf by leaf, in so few numbers that many gangs can be placed on it in a millisecond.
+
+Nodes of a leaf with the same free cards and the same room for every kind of pod are alike. So the state of a leaf is
+a short tuple, equal leaves share one number, and what is left of a state after so many pods of a kind is worked out
+once (`Stock`). A board is one such number per leaf; placing pods on it changes numbers in a list.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.gang.levels import Rung
+
+    Ints = NDArray[np.int64]
+
+#: free cards of a node, and its room for each kind of pod
+Alike = tuple[int, ...]
+#: nodes of a leaf that are alike, and how many there are
+State = tuple[tuple[Alike, int], ...]
+#: leaf -> pods
+Parts = tuple[tuple[int, int], ...]
+# A leaf has room for fewer pods than the step.
+STEP: Final = 1 << 20
+NEVER: Final = 1 << 60
+
+
+class Stock:
+    """States of leaves by number, and what each becomes when pods are placed there."""
+
+    def __init__(self, cards: Sequence[int]) -> None:
+        """`cards`: of a pod of each kind."""
+        self.cards = tuple(cards)
+        #: kind -> state -> pods that fit
+        self.room: list[list[int]] = [[] for _ in cards]
+        self._states: list[State] = []
+        self._numbers: dict[State, int] = {}
+        #: (state, kind, pods, tight) -> state, as far as worked out
+        self.known: dict[tuple[int, int, int, bool], int] = {}
+        self._costs: dict[tuple[int, int, int], Costs] = {}
+        self._rests: dict[tuple[int, int], Rests] = {}
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def costs(self, kind: int, pods: int, wide: int) -> Costs:
+        found = self._costs.get((kind, pods, wide))
+        if found is None:
+            found = self._costs[kind, pods, wide] = Costs(self, kind, pods, wide)
+        return found
+
+    def rests(self, kind: int, wide: int) -> Rests:
+        found = self._rests.get((kind, wide))
+        if found is None:
+            found = self._rests[kind, wide] = Rests(self, kind, wide)
+        return found
+
+    def cost(self, state: int, kind: int, pods: int, wide: int) -> int:
+        """Pods of the wide kind that fit no more once so many of this kind are in the smallest holes."""
+        room = self.room[wide]
+        return room[state] - room[self.after(state, kind, pods, tight=True)]
+
+    def rest(self, state: int, kind: int, wide: int) -> int:
+        """Room on the nodes that hold no pod of the wide kind."""
+        return sum(alike[1 + kind] * count for alike, count in self._states[state] if not alike[1 + wide])
+
+    def number(self, state: State) -> int:
+        found = self._numbers.get(state)
+        if found is None:
+            found = self._numbers[state] = len(self._states)
+            self._states.append(state)
+            for kind, room in enumerate(self.room, 1):
+                room.append(sum(alike[kind] * count for alike, count in state))
+        return found
+
+    def after(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
+        """The state with so many pods placed: on the fewest nodes, or `tight`, in the smallest holes."""
+        key = (state, kind, pods, tight)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._place(state, kind, pods, tight=tight)
+        return found
+
+    def _place(self, state: int, kind: int, pods: int, *, tight: bool) -> int:
+        left = dict(self._states[state])
+        own = 1 + kind
+        while pods:
+            most = 1 if tight else min(pods, max(alike[own] for alike in left))
+            node = min((alike for alike in left if alike[own] >= most), key=lambda alike: (alike[own], alike))
+            taken = min(pods, node[own])
+            pods -= taken
+            left[node] -= 1
+            if not left[node]:
+                del left[node]
+            free = node[0] - taken * self.cards[kind]
+            rooms = [room - taken * (number == kind) for number, room in enumerate(node[1:])]
+            rest = (free, *(min(room, free // cards) for room, cards in zip(rooms, self.cards, strict=True)))
+            if any(rest[1:]):
+                left[rest] = left.get(rest, 0) + 1
+        return self.number(tuple(sorted(left.items())))
+
+
+class Costs(dict[int, int]):
+    """State -> what so many pods cost a wider kind, times `STEP`, plus the room there; `NEVER` where they do not fit.
+
+    Worked out when first asked for, as the pods of `Stock.known` are.
+    """
+
+    def __init__(self, stock: Stock, kind: int, pods: int, wide: int) -> None:
+        self._stock, self._kind, self._pods, self._wide = stock, kind, pods, wide
+
+    def __missing__(self, state: int) -> int:
+        room = self._stock.room[self._kind][state]
+        fits = room >= self._pods
+        self[state] = self._stock.cost(state, self._kind, self._pods, self._wide) * STEP + room if fits else NEVER
+        return self[state]
+
+
+class Rests(dict[int, int]):
+    """State -> room on the nodes that hold no pod of a wider kind."""
+
+    def __init__(self, stock: Stock, kind: int, wide: int) -> None:
+        self._stock, self._kind, self._wide = stock, kind, wide
+
+    def __missing__(self, state: int) -> int:
+        self[state] = self._stock.rest(state, self._kind, self._wide)
+        return self[state]
+
+
+class Board:
+    """One state per leaf, and the room of every leaf for every kind of pod."""
+
+    __slots__ = ("room", "states", "stock")
+
+    def __init__(self, stock: Stock, states: list[int], room: list[list[int]]) -> None:
+        self.stock = stock
+        self.states = states
+        self.room = room
+
+    @classmethod
+    def of(cls, stock: Stock, leaves: Iterable[State]) -> Board:
+        states = [stock.number(leaf) for leaf in leaves]
+        return cls(stock, states, [[room[state] for state in states] for room in stock.room])
+
+    def after(self, kind: int, parts: Parts, *, tight: bool) -> Board:
+        """Another board, with these pods placed."""
+        board = Board(self.stock, self.states[:], [room[:] for room in self.room])
+        board.place(kind, parts, tight=tight)
+        return board
+
+    def only(self, wanted: Sequence[bool]) -> Board:
+        """The board as if the other leaves were full."""
+        if all(wanted):
+            return self
+        full = self.stock.number(())
+        states = [state if fine else full for state, fine in zip(self.states, wanted, strict=True)]
+        return Board(self.stock, states, [[room[state] for state in states] for room in self.stock.room])
+
+    def place(self, kind: int, parts: Parts, *, tight: bool) -> None:
+        stock, states = self.stock, self.states
+        known = stock.known
+        for leaf, pods in parts:
+            # Called a hundred thousand times a second: what is known is looked up without a call.
+            state = known.get((states[leaf], kind, pods, tight))
+            if state is None:
+                state = stock.after(states[leaf], kind, pods, tight=tight)
+            states[leaf] = state
+            for room, of_state in zip(self.room, stock.room):  # noqa: B905 -- likewise
+                room[leaf] = of_state[state]
+
+
+def count_alike(leaves: Rung, free: Ints, rooms: Sequence[Ints]) -> list[State]:
+    """The state of every leaf; `free` and `rooms` are per place."""
+    leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.starts))
+    useful = np.logical_or.reduce([room > 0 for room in rooms])
+    columns = [column[useful] for column in (leaf, free, *rooms)]
+    # One number for every combination: much faster to sort than columns.
+    sizes = [int(column.max(initial=0)) + 1 for column in columns]
+    found, counts = np.unique(np.ravel_multi_index(columns, sizes), return_counts=True)
+    states: list[list[tuple[Alike, int]]] = [[] for _ in range(len(leaves))]
+    rows = zip(*(column.tolist() for column in np.unravel_index(found, sizes)), strict=True)
+    for (at, *alike), count in zip(rows, counts.tolist(), strict=True):
+        states[at].append((tuple(alike), count))
+    return [tuple(state) for state in states]
+
+
+# --- splits ---------------------------------------------------------------------------------------------
+
+
+def count_fewest(room: Sequence[int], leaves: Iterable[int], pods: int) -> int | None:
+    """The fewest of the leaves that hold the pods; None: all of them do not."""
+    held = 0
+    for number, each in enumerate(sorted((room[leaf] for leaf in leaves), reverse=True), 1):
+        held += each
+        if held >= pods:
+            return number
+    return None
+
+
+def split_fast(room: Sequence[int], leaves: Iterable[int], pods: int) -> Parts | None:
+    """The fewest of the leaves, the largest first, the last two with the least left over; None: no room."""
+    order = sorted([leaf for leaf in leaves if room[leaf]], key=room.__getitem__, reverse=True)
+    parts: list[tuple[int, int]] = []
+    first, last = 0, len(order) - 1
+    while first < last and room[order[first]] + room[order[first + 1]] < pods:
+        parts.append((order[first], room[order[first]]))
+        pods -= room[order[first]]
+        first += 1
+    if first > last or (first == last and room[order[first]] < pods):
+        return None
+    if room[order[first]] >= pods:
+        while room[order[last]] < pods:
+            last -= 1
+        return (*parts, (order[last], pods))
+    one, other = _closest_pair(room, order, first, pods)
+    return (*parts, (one, room[one]), (other, pods - room[one]))
+
+
+def _closest_pair(room: Sequence[int], order: Sequence[int], first: int, pods: int) -> tuple[int, int]:
+    """Two leaves that hold the pods with the least left over, one of them as large as can be."""
+    last = len(order) - 1
+    best, found = -1, (order[first], order[first + 1])
+    while first < last:
+        over = room[order[first]] + room[order[last]] - pods
+        if over < 0:
+            last -= 1
+            continue
+        if best < 0 or over < best:
+            best, found = over, (order[first], order[last])
+            if not over:
+                break
+        first += 1
+    return found
+
+
+def find_sets(room: Sequence[int], leaves: Iterable[int], pods: int, number: int, most: int) -> list[list[int]]:
+    """Sets of so many leaves that hold the pods, no two of equal rooms; at most so many, the largest leaves first."""
+    order = sorted((leaf for leaf in leaves if room[leaf]), key=room.__getitem__, reverse=True)
+    sums = [0]
+    for leaf in order:
+        sums.append(sums[-1] + room[leaf])
+    found: list[list[int]] = []
+
+    def extend(start: int, chosen: list[int], held: int) -> None:
+        missing = number - len(chosen)
+        if not missing:
+            found.append(chosen)
+            return
+        last = -1
+        for at in range(start, len(order) - missing + 1):
+            if len(found) >= most or held + sums[at + missing] - sums[at] < pods:
+                return
+            each = room[order[at]]
+            if each != last:
+                last = each
+                extend(at + 1, [*chosen, order[at]], held + each)
+
+    extend(0, [], 0)
+    return found
+
+
+def share_out(room: Sequence[int], leaves: Sequence[int], pods: int) -> list[Parts]:
+    """The ways to leave what these leaves have too much in one of them."""
+    over = sum(room[leaf] for leaf in leaves) - pods
+    ways: dict[int, Parts] = {}
+    for kept in leaves:
+        if room[kept] > over and room[kept] not in ways:
+            ways[room[kept]] = tuple((leaf, room[leaf] - over * (leaf == kept)) for leaf in leaves)
+    return list(ways.values())[:1] if not over else list(ways.values())

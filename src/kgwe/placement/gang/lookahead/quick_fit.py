@@ -1,0 +1,201 @@
+"""What gangs that follow will get, worked out by a quick rule that places them one after the other.
+
+The rule: the tightest leaf that holds the gang, else the fewest leaves of a domain with the least left over; in a leaf
+the smallest holes. The forecast is made twice, plainly and with a `Keep`: gangs of small pods then use nodes that hold
+no large pod any more, as long as gangs of large pods wait that could use the others. They take more leaves for it if
+they must.
+
+    whole nodes  200    gangs of 12 x 8 GPUs: 16 of them, 192 nodes; 8 nodes are spare
+    half nodes   150    gangs of 6 x 4: on half nodes, and on the 8 that are spare
+
+The count is in leaves. A gang that finds no room is priced in leaves too: an additional gang is worth several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kgwe.placement.gang.lookahead import free_capacity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.placement.gang.lookahead.free_capacity import Board, Parts
+
+# What a gang counts that waits and finds no room, in leaves: so many for each it would need at least now, and no fewer
+# than this. The last gangs that fit often span twice as many as they should, which is worth it.
+_WAITS: Final = 12
+_WAITS_PER_LEAF: Final = 6
+# The same for a gang that does not wait yet: it may never come.
+_EXPECTED: Final = 4
+_EXPECTED_PER_LEAF: Final = 2
+
+#: leaves of each domain of one level, of levels from the lowest to try
+Scopes = tuple[tuple[range, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """A gang as it is counted here; gangs that are alike share one."""
+
+    kind: int
+    pods: int
+    scopes: Scopes
+    """Where to look when no leaf holds it: the first level that has a domain with room."""
+    one_leaf: bool = False
+    """It does not start unless one leaf holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the gangs that follow get, as placed by the quick rule."""
+
+    leaves: int
+    """Of the gang itself and of those that find room."""
+    refused: int
+    """Gangs that wait and find none."""
+    price: int
+    """Of all that find none, in leaves."""
+
+    @property
+    def total(self) -> int:
+        return self.leaves + self.price
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Room that is kept for the gangs of the largest pods."""
+
+    kind: int
+    """Of the largest pods."""
+    spare: int
+    """How many of them fit beyond those that wait: this much, smaller pods may use up."""
+
+    def is_wider(self, board: Board, kind: int) -> bool:
+        return board.stock.cards[self.kind] > board.stock.cards[kind]
+
+    def after(self, before: Board, after: Board, kind: int) -> Keep:
+        """What may still be used up once a gang of this kind is placed; for one of the largest pods, room is kept."""
+        if not self.is_wider(before, kind):
+            return self
+        used = sum(before.room[self.kind]) - sum(after.room[self.kind])
+        return replace(self, spare=self.spare - used)
+
+    def place(self, board: Board, want: Want, spare: int) -> tuple[Parts, int] | None:
+        """Where a gang of smaller pods goes, and how much it uses up.
+
+        One leaf where that uses up no more than is spare; else several; else nodes that hold no large pod.
+        """
+        costs = board.stock.costs(want.kind, want.pods, self.kind)
+        ranks = [costs[state] for state in board.states]
+        best = min(ranks)
+        one = (((ranks.index(best), want.pods),), best // free_capacity.STEP) if best < free_capacity.NEVER else None
+        if want.one_leaf or (one and one[1] <= spare):
+            return one
+        parts = _split(board.room[want.kind], want)
+        if parts is None:
+            return one
+        several = parts, self._cost(board, want, parts)
+        if several[1] <= spare:
+            return several
+        rests = board.stock.rests(want.kind, self.kind)
+        parts = _split([rests[state] for state in board.states], want)
+        return (parts, 0) if parts else one or several
+
+    def _cost(self, board: Board, want: Want, parts: Parts) -> int:
+        """Large pods that fit no more when these pods are placed in the smallest holes."""
+        return sum(board.stock.cost(board.states[leaf], want.kind, pods, self.kind) for leaf, pods in parts)
+
+
+class Forecast:
+    """The gangs that follow, and what it costs when one of them finds no room."""
+
+    def __init__(self, board: Board, following: Sequence[Want], waiting: int) -> None:
+        """The first `waiting` wait already, the others usually come."""
+        self.following = following
+        self._least = _least_leaves(board, following)
+        self._waiting = waiting
+        self._prices = [_price(least, waits=number < waiting) for number, least in enumerate(self._least)]
+
+    def find_keep(self, board: Board, want: Want) -> Keep | None:
+        """What to keep for the largest pods of the gang and of those that follow; None: all pods are alike."""
+        cards, gangs = board.stock.cards, (want, *self.following)
+        total = [sum(room) for room in board.room]
+        kinds = {each.kind for each in gangs if total[each.kind] >= each.pods}
+        if not kinds:
+            return None
+        wide = max(kinds, key=lambda kind: (cards[kind], -kind))
+        if all(cards[each.kind] >= cards[wide] for each in gangs):
+            return None
+        spare = total[wide]
+        for each in gangs:
+            if each.kind == wide and each.pods <= spare:
+                spare -= each.pods
+        return Keep(wide, spare)
+
+    def count(self, board: Board, leaves: int, *, keep: Keep | None = None, limit: int | None = None) -> Outlook:
+        """What those that follow get; beyond `limit` it is not worked out.
+
+        `leaves`: of the gang itself. Leaves the board full.
+        """
+        count = price = 0
+        rest = sum(self._least)
+        refused: set[Want] = set()
+        cards = board.stock.cards
+        wide, spare = (cards[keep.kind], keep.spare) if keep else (0, 0)
+        for number, want in enumerate(self.following):
+            rest -= self._least[number]
+            parts = None
+            if want in refused:
+                pass
+            elif keep and cards[want.kind] < wide:
+                found = keep.place(board, want, spare)
+                if found:
+                    parts = found[0]
+                    spare -= found[1]
+            else:
+                parts = _place(board, want)
+            if parts is None:
+                refused.add(want)
+                count += number < self._waiting
+                price += self._prices[number]
+            else:
+                leaves += len(parts)
+                board.place(want.kind, parts, tight=True)
+            if limit is not None and leaves + price + rest > limit:
+                return Outlook(leaves + rest, count, price)
+        return Outlook(leaves, count, price)
+
+
+def _price(least: int, *, waits: bool) -> int:
+    """What a gang counts that finds no room, and needs at least so many leaves."""
+    return max(_WAITS, _WAITS_PER_LEAF * least) if waits else _EXPECTED + _EXPECTED_PER_LEAF * least
+
+
+def _least_leaves(board: Board, following: Sequence[Want]) -> list[int]:
+    """No less than what each of those that follow needs: room only shrinks."""
+    known: dict[Want, int] = {}
+    for want in following:
+        if want not in known:
+            room = board.room[want.kind]
+            known[want] = free_capacity.count_fewest(room, range(len(room)), want.pods) or 1
+    return [known[want] for want in following]
+
+
+def _place(board: Board, want: Want) -> Parts | None:
+    """The tightest leaf, else the fewest leaves of a domain with the least left over."""
+    room = board.room[want.kind]
+    if max(room) >= want.pods:
+        tightest = min([each for each in room if each >= want.pods])
+        return ((room.index(tightest), want.pods),)
+    return None if want.one_leaf else _split(room, want)
+
+
+def _split(room: Sequence[int], want: Want) -> Parts | None:
+    """The fewest leaves of the first level that has a domain with room."""
+    for domains in want.scopes:
+        found = [parts for leaves in domains if (parts := free_capacity.split_fast(room, leaves, want.pods))]
+        if found:
+            return min(found, key=len)
+    return None

@@ -1,0 +1,125 @@
+"""Unreliable nodes: work that a failure is likely to hit goes elsewhere, where that costs it nothing.
+
+Work is *exposed* when it is large or long: 16 GPU-hours or more, an hour where nobody said how long it runs.
+It is planned as ever first. Only when that uses a node whose reliability (`kgwe.model.health.reliability`) is below 0.9
+is it planned again without the nodes below 0.9, else without those below 0.6, else 0.3; and that plan is taken when it
+is as good: all pods, no higher level, the same models of GPU, a ring as fast. So nothing that was required is ever
+given up, work that fits nowhere else uses the node all the same and says so, and a fleet without trouble pays nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement.fleet.node import SpotPolicy
+from kgwe.placement.gang.plan import GangPlan
+from kgwe.placement.pod.engine import Decision
+from kgwe.placement.pod.ranking import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Snapshot
+    from kgwe.placement.gang.plan import Missing
+    from kgwe.placement.gang.request import GangRequest
+    from kgwe.placement.pod.engine import Engine, Refusal
+
+    Planned = GangPlan | Missing
+
+EXPOSED_GPU_HOURS: Final = 16.0
+_UNKNOWN_S: Final = 3600.0
+#: the strictest first
+CUTOFFS: Final = (0.9, 0.6, 0.3)
+# Rings this near to each other are equally fast.
+_AS_FAST: Final = 0.99
+# These mean what they say: the cheapest node, any node.
+_LEFT_ALONE: Final = (Strategy.COST_OPTIMIZED, Strategy.RANDOM)
+_NAMED: Final = 3
+
+
+def is_exposed(gpus: float, expected_s: float | None) -> bool:
+    return gpus * (_UNKNOWN_S if expected_s is None else expected_s) / 3600 >= EXPOSED_GPU_HOURS
+
+
+def doubt(snapshot: Snapshot, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Node -> how many of the cutoffs it is below: 0 where it can be relied on."""
+    below: NDArray[np.bool_] = snapshot.reliability[nodes] < np.array(CUTOFFS)[:, np.newaxis]
+    found: NDArray[np.int64] = below.sum(axis=0, dtype=np.int64)
+    return found
+
+
+def careful(gang: GangRequest, expected_s: float | None) -> GangRequest:
+    """The gang, marked when it is exposed."""
+    gpus = sum(role.replicas * role.request.gpus.count for role in gang.roles)
+    return dataclasses.replace(gang, exposed=True) if is_exposed(gpus, expected_s) else gang
+
+
+def gang(snapshot: Snapshot, found: GangPlan, again: Callable[[NDArray[np.bool_]], Planned]) -> GangPlan:
+    """The plan of an exposed gang; `again` plans it without the nodes of a mask."""
+    used = [snapshot.index[name] for name in found.nodes]
+    least = float(snapshot.reliability[used].min(initial=1.0))
+    for cutoff in CUTOFFS:
+        if least >= cutoff:
+            break
+        other = again(snapshot.reliability < cutoff)
+        if isinstance(other, GangPlan) and _is_as_good(snapshot, other, found):
+            return dataclasses.replace(other, caution=f"kept off {_named(snapshot, used, cutoff)}")
+    if least >= CUTOFFS[0]:
+        return found
+    words = f"on {_named(snapshot, used, CUTOFFS[0])}: without, no place is as good"
+    return dataclasses.replace(found, caution=words)
+
+
+def pod(engine: Engine, request: Request, strategy: Strategy, found: Decision | Refusal, expected_s: float | None
+        ) -> tuple[Decision | Refusal, str]:  # fmt: skip
+    """What was decided for one pod, or as good a node that can be relied on; and what to say about it."""
+    snapshot = engine.snapshot
+    if not isinstance(found, Decision) or strategy in _LEFT_ALONE:
+        return found, ""
+    least = float(snapshot.reliability[found.node])
+    if least >= CUTOFFS[0] or not is_exposed(request.gpus.count, expected_s):
+        return found, ""
+    for cutoff in (each for each in CUTOFFS if least < each):
+        reliable = snapshot.reliability >= cutoff
+        if request.spot is SpotPolicy.AVOID and not snapshot.spot[found.node]:
+            reliable &= ~snapshot.spot
+        among = np.flatnonzero(reliable)
+        other = engine.decide(request, strategy=strategy, among=among)
+        if isinstance(other, Decision) and _is_as_good_for_one(snapshot, other, found):
+            return other, f", kept off {_named(snapshot, [found.node], cutoff)}"
+    return found, f", {_named(snapshot, [found.node], CUTOFFS[0])}: without, no place is as good"
+
+
+def _is_as_good(snapshot: Snapshot, other: GangPlan, found: GangPlan) -> bool:
+    """A level that was passed by would be in the looks: as many of them is as low."""
+    return (
+        len(other.seats) == len(found.seats)
+        and len(other.looks) <= len(found.looks)
+        and other.leaves <= found.leaves
+        and other.prefers == found.prefers
+        and other.ring.gb_per_s >= found.ring.gb_per_s * _AS_FAST
+        and _models(snapshot, other.nodes) == _models(snapshot, found.nodes)
+    )
+
+
+def _is_as_good_for_one(snapshot: Snapshot, other: Decision, found: Decision) -> bool:
+    is_as_fast = (other.gb_per_s or 0.0) >= (found.gb_per_s or 0.0) * _AS_FAST
+    return is_as_fast and _models(snapshot, [other.name]) == _models(snapshot, [found.name])
+
+
+def _models(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
+    return {snapshot.nodes[snapshot.index[name]].shape.model for name in names}
+
+
+def _named(snapshot: Snapshot, nodes: list[int], cutoff: float) -> str:
+    """Those of the nodes that are below the cutoff, the worst first."""
+    bad = sorted((float(snapshot.reliability[node]), snapshot.nodes[node].name) for node in nodes)
+    bad = [each for each in bad if each[0] < cutoff]
+    listed = ", ".join(f"{name} (reliability {score:.2f})" for score, name in bad[:_NAMED])
+    return listed + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")

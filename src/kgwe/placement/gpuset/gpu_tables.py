@@ -1,0 +1,337 @@
+"""Which cards of a node to take: the best set for every mask of free cards and every count, as tables.
+
+Best is, in this order:
+
+1. the preference holds (SameNUMA, SamePCIeSwitch, NVLinkRequired),
+2. the ring through the cards is fastest (`kgwe.model.gpu.bandwidth`, data-sheet GB/s),
+3. what remains free is worth most to later work (`kgwe.placement.gpuset.leftover`),
+4. the cards have the lowest numbers.
+
+So minBandwidthGBps needs no table of its own: the best set has it, or none does. NVLinkRequired means NVLink
+between every two of the cards; SamePCIeSwitch that no path between them passes a host bridge (PIX or PXB);
+SameNUMA that all are on one NUMA node that is known. One card alone satisfies each of them.
+
+A table is an array over masks, so one look-up answers for every node of a shape:
+
+    table = subset.table(wiring, Preference.NVLINK_REQUIRED)
+    table.best(4)[free]         # mask of the cards to take; 0: there is no such set
+    table.gb_per_s(4)[free]     # of that set; NONE_GB_PER_S: there is none, UNKNOWN_GB_PER_S: not known
+
+Tables are built on first use, per count, and kept; nodes whose wiring differs in nothing but bus ids share them.
+
+A table over all sets of cards ends at 16 cards. Wider nodes are known by the number of their free cards alone
+(`is_wide`): they get the cards of the lowest numbers, and their wiring counts as not known, which meets no requirement
+and wins no comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.model.gpu import bandwidth
+from kgwe.model.gpu.topology import Relation
+from kgwe.placement.fleet.node import Preference
+from kgwe.placement.gpuset import bitmask, leftover
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu.topology import Wiring
+
+#: bandwidth of a set that does not exist: below every real one and below unknown
+NONE_GB_PER_S: Final = -1.0
+
+_MB_PER_GB: Final = 1000
+_BELOW_ONE_SWITCH: Final = frozenset({Relation.PIX, Relation.PXB})
+
+# Shapes in one cluster: each takes up to 7 MB per preference once all its counts are built.
+_KEPT: Final = 256
+
+
+@dataclass(frozen=True)
+class Links:
+    """All about a wiring that matters to the choice: equal links, equal choices."""
+
+    mb_per_s: tuple[tuple[int, ...], ...]
+    """Per pair, data-sheet figures; 0: not known."""
+    bus_mb_per_s: tuple[tuple[int, ...], ...]
+    nvlink: tuple[int, ...]
+    """Per card, the mask of cards it has NVLink to."""
+    numa: tuple[int, ...]
+    """Per card, the mask of other cards known to be on its NUMA node."""
+    switch: tuple[int, ...]
+    """Per card, the mask of other cards below its PCIe switch."""
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def links(wiring: Wiring) -> Links:
+    """What of the wiring counts here."""
+    n = len(wiring.slots)
+    if n > bandwidth.MAX_CARDS:
+        raise errors.Permanent(f"{n} cards in one node: sets are tabled for at most {bandwidth.MAX_CARDS}")
+    cards = range(n)
+    numas = [slot.numa for slot in wiring.slots]
+    return Links(
+        mb_per_s=_rounded(bandwidth.matrix(wiring)),
+        bus_mb_per_s=_rounded(bandwidth.matrix(wiring, bandwidth.pair_bus_gb_per_s)),
+        nvlink=tuple(bitmask.mask_of([b for b in cards if wiring.nvlinks(a, b)]) for a in cards),
+        numa=tuple(
+            bitmask.mask_of([b for b in cards if b != a and numas[a] is not None and numas[a] == numas[b]])
+            for a in cards
+        ),
+        switch=tuple(
+            bitmask.mask_of([b for b in cards if wiring.pcie_relation(a, b) in _BELOW_ONE_SWITCH]) for a in cards
+        ),
+    )
+
+
+def islands(known: Links) -> frozenset[int]:
+    """Masks of cards that belong together: by links of one class or better, by NUMA node, by PCIe switch."""
+    groups = {near | 1 << card for side in (known.numa, known.switch) for card, near in enumerate(side)}
+    return leftover.islands(known.mb_per_s, groups)
+
+
+def _rounded(matrix: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
+    n = len(matrix)
+    return tuple(tuple(0 if a == b else round(matrix[a, b] * _MB_PER_GB) for b in range(n)) for a in range(n))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The cards to take."""
+
+    mask: int
+    gb_per_s: float
+    """Of the ring through them, data-sheet figures; infinite for one card, UNKNOWN_GB_PER_S when not known."""
+    met: bool
+    """Whether the preference holds."""
+
+    @property
+    def cards(self) -> tuple[int, ...]:
+        return bitmask.members(self.mask)
+
+
+class Rings:
+    """What holds for every set of cards of one kind of node, whatever is asked for."""
+
+    def __init__(self, known: Links) -> None:
+        self.links = known
+        self.cards = len(known.mb_per_s)
+        self.mb_per_s = _ring_mb_per_s(known.mb_per_s)
+        self.sizes = np.bitwise_count(np.arange(1 << self.cards, dtype=np.int64))
+
+    @functools.cached_property
+    def bus_mb_per_s(self) -> NDArray[np.int64]:
+        return _ring_mb_per_s(self.links.bus_mb_per_s)
+
+    @functools.cached_property
+    def remainder_rank(self) -> NDArray[np.int64]:
+        """Rank of every set by what it is worth when left free."""
+        return _ranks(leftover.worth(np.where(self.sizes > 1, self.mb_per_s, 0), islands(self.links)))
+
+    def meets(self, preference: Preference) -> NDArray[np.bool_]:
+        """For every set, whether the preference holds for it."""
+        match preference:
+            case Preference.NVLINK_REQUIRED:
+                return bitmask.cliques(self.links.nvlink)
+            case Preference.SAME_NUMA:
+                return bitmask.cliques(self.links.numa)
+            case Preference.SAME_PCIE_SWITCH:
+                return bitmask.cliques(self.links.switch)
+            case Preference.NONE | Preference.NVLINK_OPTIMAL:
+                return np.ones(1 << self.cards, np.bool_)
+
+
+# Stands for "infinite" among integers, for sets of one card.
+_ONE_CARD: Final = np.iinfo(np.int64).max
+
+
+def _ring_mb_per_s(pairs: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    table = bandwidth.ring_table(np.array(pairs, np.float64).reshape(len(pairs), len(pairs)))
+    out = np.full(len(table), _ONE_CARD)
+    finite = np.isfinite(table)
+    out[finite] = table[finite].astype(np.int64)
+    return out
+
+
+def _ranks(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _gb_per_s(mb_per_s: NDArray[np.int64], sets: NDArray[np.uint16]) -> NDArray[np.float32]:
+    rates = mb_per_s[sets]
+    out = np.where(rates == _ONE_CARD, np.inf, rates / _MB_PER_GB).astype(np.float32)
+    out[sets == 0] = NONE_GB_PER_S
+    return out
+
+
+class Table:
+    """The best sets of one kind of node under one preference; see `table`."""
+
+    def __init__(self, rings: Rings, preference: Preference, *, required: bool) -> None:
+        self.cards = rings.cards
+        self._rings = rings
+        self._meets = rings.meets(preference)
+        self._required = required
+        self._best: dict[int, NDArray[np.uint16]] = {}
+        self._gb_per_s: dict[int, NDArray[np.float32]] = {}
+        self._bus_gb_per_s: dict[int, NDArray[np.float32]] = {}
+
+    def best(self, count: int) -> NDArray[np.uint16]:
+        """Free mask -> the set to take; 0 where there is none."""
+        if count not in self._best:
+            self._best[count] = _frozen(self._build(count))
+        return self._best[count]
+
+    def gb_per_s(self, count: int) -> NDArray[np.float32]:
+        """Free mask -> data-sheet GB/s of the set to take; NONE_GB_PER_S where there is none."""
+        if count not in self._gb_per_s:
+            self._gb_per_s[count] = _frozen(_gb_per_s(self._rings.mb_per_s, self.best(count)))
+        return self._gb_per_s[count]
+
+    def bus_gb_per_s(self, count: int) -> NDArray[np.float32]:
+        """Free mask -> GB/s of the set to take as nccl-tests would measure it, one direction."""
+        if count not in self._bus_gb_per_s:
+            self._bus_gb_per_s[count] = _frozen(_gb_per_s(self._rings.bus_mb_per_s, self.best(count)))
+        return self._bus_gb_per_s[count]
+
+    def met(self, count: int) -> NDArray[np.bool_]:
+        """Free mask -> whether there is a set and the preference holds for it."""
+        sets = self.best(count)
+        holds: NDArray[np.bool_] = self._meets[sets] & (sets != 0)
+        return holds
+
+    def choose(self, free: int, count: int, min_gb_per_s: float = 0.0) -> Choice | None:
+        """The cards to take of the free ones; None when no set will do."""
+        mask = int(self.best(count)[free])
+        rate = float(self.gb_per_s(count)[free])
+        if not mask or (min_gb_per_s and rate < min_gb_per_s):
+            return None
+        return Choice(mask, rate, bool(self._meets[mask]))
+
+    def _build(self, count: int) -> NDArray[np.uint16]:
+        """Meet every set with everything that can be free beside it, and keep for each sum the best set.
+
+        What is compared is packed into one integer: preference, rank of the ring, rank of the remainder, and the
+        set itself with its bits turned round, from which it is read back.
+        """
+        if count < 1:
+            raise errors.InvariantBroken(f"a set of {count} cards was asked for")
+        n = self.cards
+        rings = self._rings
+        mirrored = bitmask.mirrored(n)
+        ring_rank = _ranks(rings.mb_per_s)
+        merit = (((self._meets.astype(np.int64) << 16) + ring_rank << 17) << n) + mirrored
+        left_over = rings.remainder_rank << n
+        best = np.full(1 << n, -1, np.int64)
+        for chosen, left in bitmask.splits(range(n), count):
+            if self._required and not self._meets[chosen]:
+                continue
+            free = left | chosen
+            best[free] = np.maximum(best[free], left_over[left] + merit[chosen])
+        found = best >= 0
+        sets = np.zeros(1 << n, np.uint16)
+        sets[found] = mirrored[best[found] & (1 << n) - 1]
+        return sets
+
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    array.flags.writeable = False
+    return array
+
+
+# --- tables in use --------------------------------------------------------------------------------------
+
+
+def table(wiring: Wiring, preference: Preference = Preference.NONE, *, required: bool = True) -> Table:
+    """The table for nodes wired like this.
+
+    `required` says what happens where the preference cannot hold: True, there is no set; False, the best set that
+    does not meet it is given (`met` tells).
+    """
+    # Both mean the fastest ring, and neither refuses anything: one table serves both.
+    kind = Preference.NONE if preference is Preference.NVLINK_OPTIMAL else preference
+    return _table(links(wiring), kind, required=required)
+
+
+def rings(wiring: Wiring) -> Rings:
+    """What holds for every set of cards of nodes wired like this."""
+    return _rings(links(wiring))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _rings(known: Links) -> Rings:
+    return Rings(known)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _table(known: Links, preference: Preference, *, required: bool) -> Table:
+    return Table(_rings(known), preference, required=required)
+
+
+def is_wide(wiring: Wiring) -> bool:
+    """Whether a node has too many cards for tables of sets."""
+    return len(wiring.slots) > bandwidth.MAX_CARDS
+
+
+class ShapeTables:
+    """The tables of several shapes end to end, so that one look-up answers for a cluster of mixed nodes:
+
+    tables = ShapeTables([wiring, …])
+    row = tables.offset[shape_of_node] + free_mask_of_node    # of a wide shape: + number of free cards
+    tables.best(4, Preference.NONE)[row]
+    """
+
+    def __init__(self, wirings: Sequence[Wiring]) -> None:
+        self._wirings = tuple(wirings)
+        self.wide = np.array([is_wide(wiring) for wiring in wirings], np.bool_)
+        """shape -> whether its rows are numbers of free cards, not masks."""
+        cards = [len(wiring.slots) for wiring in wirings]
+        sizes = [n + 1 if wide else 1 << n for n, wide in zip(cards, self.wide.tolist(), strict=True)]
+        self.offset = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))[:-1]
+        self._best: dict[tuple[int, Preference, bool], NDArray[np.uint16]] = {}
+        self._gb_per_s: dict[tuple[int, Preference, bool], NDArray[np.float32]] = {}
+        self.parts = [slice(start, start + size) for start, size in zip(self.offset.tolist(), sizes, strict=True)]
+        """shape -> its rows."""
+
+    def best(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.uint16]:
+        """Row -> the set to take; 0 where there is none. Of wide shapes, only whether there is one."""
+        key = (count, preference, required)
+        if key not in self._best:
+            parts = [self._best_of(wiring, count, preference, required=required) for wiring in self._wirings]
+            self._best[key] = _frozen(np.concatenate(parts or [np.zeros(0, np.uint16)]))
+        return self._best[key]
+
+    def gb_per_s(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.float32]:
+        """Row -> data-sheet GB/s of that set; NONE_GB_PER_S where there is none."""
+        key = (count, preference, required)
+        if key not in self._gb_per_s:
+            parts = [self._gb_per_s_of(wiring, count, preference, required=required) for wiring in self._wirings]
+            self._gb_per_s[key] = _frozen(np.concatenate(parts or [np.zeros(0, np.float32)]))
+        return self._gb_per_s[key]
+
+    @staticmethod
+    def _best_of(wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.uint16]:
+        if not is_wide(wiring):
+            return table(wiring, preference, required=required).best(count)
+        refused = required and count > 1 and preference not in (Preference.NONE, Preference.NVLINK_OPTIMAL)
+        free = np.arange(len(wiring.slots) + 1)
+        return ((free >= count) & (not refused)).astype(np.uint16)
+
+    @classmethod
+    def _gb_per_s_of(cls, wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.float32]:
+        if not is_wide(wiring):
+            return table(wiring, preference, required=required).gb_per_s(count)
+        has_set = cls._best_of(wiring, count, preference, required=required) > 0
+        rate = np.inf if count == 1 else bandwidth.UNKNOWN_GB_PER_S
+        return np.where(has_set, rate, NONE_GB_PER_S).astype(np.float32)

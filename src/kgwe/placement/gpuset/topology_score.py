@@ -1,0 +1,145 @@
+"""What the cards a pod would get are worth to it, and what taking them costs others: 0..100, as one table.
+
+The bases and factors are the documented ones:
+
+    preference                    base       factors
+    None                          50         affinity
+    NVLinkOptimal, NVLinkRequired 50..100    bandwidth, latency, affinity
+    SameNUMA                      50..90     the same
+    SamePCIeSwitch                50..80     the same
+
+    bandwidth  0..50  the ring through the cards, in proportion to the fastest such ring the fleet's shapes have
+    latency    0..20  the longest path between two of the cards: NVLink 20, PIX 16, PXB 12, PHB 8, NODE 4, SYS 0
+    affinity   0..10  islands left whole: 10 when no free island is broken, 0 when as much is broken as ever can be
+
+The three add up to at most 80, and fill the range of the base in that proportion: 50 + (top - 50) * sum / 80. For None,
+who does not care about links, 50 + affinity. A set with a link that is not known gets no factor at all.
+
+One card has no links, so what counts is what it leaves behind: 50 + 50 * (1 - broken / most that can be broken).
+An island (`kgwe.placement.gpuset.leftover`) is broken when all of it was free and some of it, not all, is taken; it
+counts with its cards, so the loss of a large one costs more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from kgwe.model.gpu.bandwidth import UNKNOWN_GB_PER_S
+from kgwe.model.gpu.topology import Relation
+from kgwe.placement.fleet.node import Preference
+from kgwe.placement.gpuset import bitmask
+from kgwe.placement.gpuset import gpu_tables as subset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu.topology import Wiring
+
+_Number = TypeVar("_Number", np.int32, np.float64)
+
+BASE: Final = 50.0
+BANDWIDTH_POINTS: Final = 50.0
+AFFINITY_POINTS: Final = 10.0
+LATENCY_POINTS: Final[Mapping[Relation, float]] = {
+    Relation.NVLINK: 20.0,
+    Relation.PIX: 16.0,
+    Relation.PXB: 12.0,
+    Relation.PHB: 8.0,
+    Relation.NODE: 4.0,
+    Relation.SYS: 0.0,
+}
+#: what the best wiring scores under each preference
+TOP: Final[Mapping[Preference, float]] = {
+    Preference.NVLINK_OPTIMAL: 100.0,
+    Preference.NVLINK_REQUIRED: 100.0,
+    Preference.SAME_NUMA: 90.0,
+    Preference.SAME_PCIE_SWITCH: 80.0,
+}
+_ALL_POINTS: Final = BANDWIDTH_POINTS + max(LATENCY_POINTS.values()) + AFFINITY_POINTS
+
+
+@dataclass(frozen=True, slots=True)
+class Merit:
+    """Tables over the rows of `subset.ShapeTables`; rows where nothing fits mean nothing."""
+
+    points: NDArray[np.float64]
+    """0..100."""
+    broken: NDArray[np.int32]
+    """Cards in islands that were whole and would be no more."""
+
+
+def merit(tables: subset.ShapeTables, wirings: tuple[Wiring, ...], count: int, preference: Preference) -> Merit:
+    """The tables for pods that ask for so many cards of shapes wired like this."""
+    best = tables.best(count, preference)
+    broken = _per_shape(tables, wirings, best, _broken, np.int32)
+    worst = max(int(broken.max(initial=0)), 1)
+    kept = 1 - broken / worst
+    if count == 1:
+        return Merit(BASE + (100 - BASE) * kept, broken)
+    rate = tables.gb_per_s(count, preference).astype(np.float64)
+    known = rate > UNKNOWN_GB_PER_S
+    affinity = np.where(known, AFFINITY_POINTS * kept, 0.0)
+    if preference is Preference.NONE:
+        return Merit(BASE + affinity, broken)
+    fastest = max(float(rate.max(initial=0.0)), 1.0)
+    speed = np.where(known, BANDWIDTH_POINTS * rate / fastest, 0.0)
+    latency = np.where(known, _per_shape(tables, wirings, best, _latency, np.float64), 0.0)
+    return Merit(BASE + (TOP[preference] - BASE) * (speed + latency + affinity) / _ALL_POINTS, broken)
+
+
+def _per_shape(
+    tables: subset.ShapeTables,
+    wirings: tuple[Wiring, ...],
+    best: NDArray[np.uint16],
+    rule: Callable[[Wiring, NDArray[np.int64]], NDArray[_Number]],
+    kind: type[_Number],
+) -> NDArray[_Number]:
+    """A rule over (wiring, set for every free mask), the answers end to end; 0 where no wiring is known."""
+    out = np.zeros(len(best), kind)
+    for wiring, mine in zip(wirings, tables.parts, strict=True):
+        if not subset.is_wide(wiring):
+            out[mine] = rule(wiring, best[mine].astype(np.int64))
+    return out
+
+
+def _broken(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.int32]:
+    masks = np.arange(len(chosen), dtype=np.int64)
+    whole = np.zeros(len(chosen), np.int32)
+    for island in subset.islands(subset.links(wiring)):
+        whole[masks & island == island] += island.bit_count()
+    # Islands the pod takes as a whole are used, not broken.
+    lost: NDArray[np.int32] = whole - whole[masks ^ chosen] - whole[chosen]
+    return lost
+
+
+def _latency(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    cards = range(len(wiring.slots))
+    points = np.zeros(len(chosen))
+    near: list[int] = [0] * len(wiring.slots)
+    # From the best class down: each set gets the points of the first class that covers all its paths.
+    for relation, worth in LATENCY_POINTS.items():
+        for a in cards:
+            near[a] |= bitmask.mask_of([b for b in cards if b != a and wiring.relation(a, b) is relation])
+        np.maximum(points, np.where(bitmask.cliques(near), worth, 0.0), out=points)
+    return points[chosen]
+
+
+def nearness(wiring: Wiring, cards: int) -> float:
+    """How near the cards of a mask are to each other, 50..100: the latency points of their pairs, on average.
+
+    100 for one card, which has nothing to be wired to; 0 for none. Cheap, unlike the tables.
+    """
+    chosen = tuple(card for card in range(len(wiring.slots)) if cards >> card & 1)
+    if not chosen:
+        return 0.0
+    pairs = tuple(itertools.combinations(chosen, 2))
+    if not pairs:
+        return 100.0
+    points = sum(LATENCY_POINTS.get(wiring.relation(a, b), 0.0) for a, b in pairs)
+    return BASE + (100.0 - BASE) * points / (len(pairs) * max(LATENCY_POINTS.values()))

@@ -1,0 +1,197 @@
+"""Why work has no place now, as far as it can be told: what binds, how near it comes, and what would start it.
+
+Every suggestion is one change, planned anew on the snapshot as it is: `kgwe.placement.planning.diagnosis` has those of
+gangs, and two more are tried here for whole cards in one pod: fewer of them, and the same number divided among several
+pods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.placement.planning import planner
+from kgwe.placement.planning.diagnosis import GangRefusal
+from kgwe.placement.planning.planner import Plan
+from kgwe.placement.pod.fit import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kgwe.placement.disruption.preemption import Evictable
+    from kgwe.placement.disruption.running import Victim
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.plan import Look
+    from kgwe.placement.planning.planner import Ask, Place, Refusal
+    from kgwe.placement.pod.fit import Fitter
+
+#: nodes named for each verdict
+EXAMPLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Nodes that say the same."""
+
+    verdict: Verdict
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Where the work comes nearest to having room."""
+
+    level: str
+    domain: str
+    #: pods (or, on a node, cards or slices) that there is room for, and that are needed
+    room: int
+    needed: int
+
+    @property
+    def short(self) -> int:
+        return max(self.needed - self.room, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that starts it now."""
+
+    kind: str
+    text: str
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Why:
+    """None of it has a place now."""
+
+    refusal: Refusal
+    #: the constraint that binds, in words
+    binding: str
+    best: Best | None
+    looks: tuple[Look, ...]
+    #: by role; one that has no name when there is only one
+    nodes: dict[str, tuple[Nodes, ...]]
+    changes: tuple[Change, ...]
+
+
+class _NoChance:
+    """For work that asks for a place at random: any is as good."""
+
+    def randrange(self, _: int, /) -> int:
+        return 0
+
+
+NO_CHANCE: Final = _NoChance()
+
+
+def explain(place: Place, ask: Ask, *, evictable: Evictable | None = None) -> Plan | Why:
+    """Where all of it would go now, or why it goes nowhere. `evictable`: what could be stopped for it."""
+    found = planner.plan(place, ask, rng=NO_CHANCE, evictable=evictable)
+    if isinstance(found, Plan):
+        return found
+    whole = planner.divided(place.fitter, ask)
+    if found.certificate is not None:
+        proof = found.certificate
+        best = Best(proof.level, proof.domain, proof.room, proof.needed)
+        changes = tuple(_changes(proof))
+        return Why(found, proof.binding(), best, proof.looks, _nodes(place.fitter, whole), changes)
+    if found.single is None:
+        return Why(found, found.message, None, (), {}, ())
+    return Why(
+        found,
+        _binding(found),
+        _nearest(found),
+        (),
+        _nodes(place.fitter, whole),
+        (*_alone(place, whole, evictable), *_fewer(place, whole), *_divided(place, ask)),
+    )
+
+
+def saying(fitter: Fitter, request: Request, examples: int = EXAMPLES) -> tuple[Nodes, ...]:
+    """What the nodes say to a pod, the most frequent first."""
+    codes = fitter.verdicts(request)
+    names = fitter.snapshot.nodes
+    found = []
+    for code in np.unique(codes).tolist():
+        numbers = np.flatnonzero(codes == code).tolist()
+        found.append(Nodes(Verdict(code), len(numbers), tuple(names[n].name for n in numbers[:examples])))
+    return tuple(sorted(found, key=lambda each: -each.count))
+
+
+def _nodes(fitter: Fitter, ask: Ask) -> dict[str, tuple[Nodes, ...]]:
+    if ask.gang is None or len(ask.gang.roles) == 1:
+        request = ask.request if ask.gang is None else ask.gang.roles[0].request
+        return {"": saying(fitter, request)}
+    return {role.name: saying(fitter, role.request) for role in ask.gang.roles}
+
+
+def _changes(proof: GangRefusal) -> Iterator[Change]:
+    for change in proof.changes:
+        yield Change(str(change.kind), change.text, _stopped(change.evicts))
+
+
+def _stopped(victims: Sequence[Victim]) -> tuple[str, ...]:
+    return tuple(victim.workload for victim in victims)
+
+
+# --- one pod ---------------------------------------------------------------------------------------------
+
+
+def _binding(found: Refusal) -> str:
+    single = found.single
+    if single is None:
+        return found.message
+    if not single.possible:
+        return "no node could hold it, even with nothing running"
+    verdict, count = next(iter(single.reasons.items()))
+    return f"{count} of {sum(single.counts)} nodes say {verdict.reason}, and none of the others fits either"
+
+
+def _nearest(found: Refusal) -> Best | None:
+    single = found.single
+    if single is None or single.nearest is None:
+        return None
+    gpus, near = found.ask.request.gpus, single.nearest
+    needed = gpus.slices or gpus.count
+    return Best("node", near.name, max(needed - (near.slices or near.cards), 0), needed)
+
+
+def _alone(place: Place, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
+    """What is tried for gangs, for a gang of one."""
+    try:
+        found = place.gangs.plan(planner.gang_request(ask), evictable=evictable)
+    except errors.Permanent:
+        return
+    if isinstance(found, GangRefusal):
+        yield from _changes(found)
+
+
+def _fewer(place: Place, ask: Ask) -> Iterator[Change]:
+    gpus = ask.request.gpus
+    for count in range(gpus.count - 1, 0, -1):
+        fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
+        plan = planner.plan(place, fewer, rng=NO_CHANCE, explain=False)
+        if isinstance(plan, Plan):
+            yield Change("FewerGPUs", f"ask for {count} of the {gpus.count} GPUs ({plan.nodes[0]} has them)")
+            return
+
+
+def _divided(place: Place, ask: Ask) -> Iterator[Change]:
+    """Cards that one node does not have free, several may."""
+    count = ask.request.gpus.count
+    if not ask.divisible:
+        return
+    for pods in (each for each in range(2, count + 1) if count % each == 0 and ask.ranks % each == 0):
+        request = replace(ask.request, gpus=replace(ask.request.gpus, count=count // pods))
+        parts = replace(ask, request=request, pods=pods, divisible=False)
+        plan = planner.plan(place, parts, rng=NO_CHANCE, explain=False)
+        if isinstance(plan, Plan):
+            where = plan.level if plan.domain in ("", plan.level) else f"{plan.level} {plan.domain}"
+            rate = f", ring {plan.gb_per_s:.1f} GB/s" if plan.gb_per_s else ""
+            yield Change("MorePods", f"set gpusPerPod: {count // pods}, which makes {pods} pods ({where}{rate})")
+            return

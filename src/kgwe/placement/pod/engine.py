@@ -1,0 +1,282 @@
+"""One pod, one node: the best place now, or why there is none.
+
+    engine = Engine(snapshot)
+    answer = engine.decide(request)
+    if isinstance(answer, Decision):
+        undo = snapshot.commit(answer.grant)
+
+Pods of one template are equal requests, so the verdict and rank of every node are kept per request and only nodes
+that were booked on or freed since the last look are judged again; then the largest rank is the answer. What comes
+out is exactly what a fresh look at every node would give, ties included: to the first node.
+
+Nothing here books, waits or draws: bookings are the snapshot's, randomness is passed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.placement.pod import score as scoring
+from kgwe.placement.pod import shortage
+from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.ranking import Ranking, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant, Snapshot
+    from kgwe.placement.pod.fit import Codes
+    from kgwe.placement.pod.score import Floats
+
+# Requests whose ranks are kept, the oldest forgotten first: 0.5 MB each in a fleet of 10,000 nodes.
+_KEPT: Final = 128
+_NOWHERE: Final = -np.inf
+_VERDICTS: Final = len(Verdict)
+# Of nodes of which every other one is offered, one of the best eight is in 255 of 256 cases.
+_TRIED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """0..100 and what it is made of."""
+
+    total: float
+    topology: float
+    resource: float
+    balance: float
+    hint: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    #: per verdict, how many nodes gave it
+    counts: tuple[int, ...]
+
+    @property
+    def reasons(self) -> dict[Verdict, int]:
+        """Why the other nodes were not taken, most frequent first."""
+        found = {Verdict(code): count for code, count in enumerate(self.counts) if code and count}
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(_Answer):
+    """The pod goes there and gets that."""
+
+    node: int
+    name: str
+    grant: Grant
+    score: Score
+    #: ring through its cards, data-sheet figures; None for fewer than two, 0 when not known
+    gb_per_s: float | None
+
+    @property
+    def fitting(self) -> int:
+        """Nodes it could have gone to."""
+        return self.counts[Verdict.FITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(_Answer):
+    """The pod fits nowhere now."""
+
+    #: nodes that would hold it if nothing ran there; 0: waiting is in vain
+    possible: int
+    nearest: shortage.Shortage | None
+
+    @property
+    def detail(self) -> str:
+        """`0/3 nodes fit: 2 GPUsTaken, 1 NodeNotReady; n1 comes nearest, 2 GPUs short: GPUsTaken`."""
+        listed = ", ".join(f"{count} {verdict.reason}" for verdict, count in self.reasons.items())
+        near = f"; {self.nearest.detail}" if self.nearest else ""
+        return f"0/{sum(self.counts)} nodes fit" + (f": {listed}" if listed else "") + near
+
+
+@dataclass(slots=True)
+class _View:
+    """What was found out for one request under one strategy, and up to which version of the snapshot."""
+
+    request: Request
+    strategy: Strategy
+    codes: Codes
+    topology: Floats
+    resource: Floats
+    balance: Floats
+    score: Floats
+    #: -inf where the pod does not fit
+    rank: Floats
+    seen: int = -1
+    counts: NDArray[np.intp] = field(default_factory=lambda: np.zeros(_VERDICTS, np.intp))
+    refusal: Refusal | None = None
+
+
+class Engine:
+    """Decisions over one snapshot."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        weights: scoring.Weights = scoring.Weights(),  # noqa: B008 - frozen
+        strategy: Strategy = Strategy.SCORE,
+        *,
+        fitter: Fitter | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self.fitter = fitter or Fitter(snapshot)
+        self.scorer = scoring.Scorer(self.fitter, weights)
+        self.strategy = strategy
+        self._ranking = Ranking(snapshot.nodes, self.scorer)
+        self._views: dict[tuple[Request, Strategy], _View] = {}
+
+    def decide(
+        self,
+        request: Request,
+        *,
+        strategy: Strategy | None = None,
+        hint: Floats | None = None,
+        rng: np.random.Generator | None = None,
+        among: NDArray[np.intp] | None = None,
+    ) -> Decision | Refusal:
+        """The best node for the pod. `hint`: node -> points of a forecast; `rng` is for the strategy random alone;
+        `among`: the only nodes that may be taken."""
+        view = self._view(request, strategy or self.strategy)
+        if view.counts[0] == 0:
+            return self._refusal(view)
+        if among is not None:
+            return self._decide_among(view, among)
+        if view.strategy is Strategy.RANDOM:
+            node = self._draw(view, rng)
+        elif hint is None:
+            node = int(view.rank.argmax())
+        else:
+            node = int((view.rank - view.score + _hinted(view.score, hint)).argmax())
+        return self._decision(view, node, hint)
+
+    def _decide_among(self, view: _View, among: NDArray[np.intp]) -> Decision | Refusal:
+        ranks = view.rank[among]
+        if not len(ranks) or ranks.max() == _NOWHERE:
+            return self._refusal(view)
+        return self._decision(view, int(among[int(ranks.argmax())]), None)
+
+    def decide_offered(
+        self,
+        request: Request,
+        offered: Callable[[str], bool],
+        *,
+        strategy: Strategy | None = None,
+        barred: NDArray[np.bool_] | None = None,
+    ) -> Decision | Refusal | None:
+        """The best node that is `offered` and not `barred`; None: it is not among the best few, ask `decide(among=)`.
+
+        Where most nodes are offered this is found without looking at the list of them.
+        """
+        view = self._view(request, strategy or self.strategy)
+        if view.counts[0] == 0:
+            return self._refusal(view)
+        rank = view.rank if barred is None else np.where(barred, _NOWHERE, view.rank)
+        nodes = self.snapshot.nodes
+        for tried in range(_TRIED):
+            node = int(rank.argmax())
+            if rank[node] == _NOWHERE:
+                return self._refusal(view)
+            if offered(nodes[node].name):
+                return self._decision(view, node, None)
+            if not tried and barred is None:
+                rank = rank.copy()
+            rank[node] = _NOWHERE
+        return None
+
+    def shortlist(self, request: Request, most: int, *, strategy: Strategy | None = None) -> list[int]:
+        """The best nodes that fit, the best first; at most so many."""
+        rank = self._view(request, strategy or self.strategy).rank
+        fitting = np.flatnonzero(rank > _NOWHERE)
+        return [int(node) for node in fitting[np.argsort(-rank[fitting], kind="stable")[:most]]]
+
+    def scores(self, request: Request, *, hint: Floats | None = None) -> Floats:
+        """Node -> its score; 0 where the pod does not fit."""
+        view = self._view(request, self.strategy)
+        score = np.clip(view.score, 0.0, scoring.HIGHEST) if hint is None else _hinted(view.score, hint)
+        return np.where(view.codes, 0.0, score)
+
+    def verdicts(self, request: Request) -> Codes:
+        """Node -> its verdict; shared, do not write to it."""
+        return self._view(request, self.strategy).codes
+
+    # --- answers ----------------------------------------------------------------------------------------
+
+    def _decision(self, view: _View, node: int, hint: Floats | None) -> Decision:
+        points = 0.0 if hint is None else float(scoring.bounded_hint(hint[node : node + 1])[0])
+        total = min(max(float(view.score[node]) + points, 0.0), scoring.HIGHEST)
+        parts = (float(view.topology[node]), float(view.resource[node]), float(view.balance[node]))
+        return Decision(
+            counts=tuple(view.counts.tolist()),
+            node=node,
+            name=self.snapshot.nodes[node].name,
+            grant=self.fitter.allot(view.request, node),
+            score=Score(total, *parts, points),
+            gb_per_s=self.fitter.gb_per_s(view.request, node),
+        )
+
+    def _refusal(self, view: _View) -> Refusal:
+        if view.refusal is None:
+            view.refusal = Refusal(
+                counts=tuple(view.counts.tolist()),
+                possible=int((self.fitter.when_empty(view.request) == Verdict.FITS).sum()),
+                nearest=shortage.nearest(self.fitter, view.request, view.codes),
+            )
+        return view.refusal
+
+    @staticmethod
+    def _draw(view: _View, rng: np.random.Generator | None) -> int:
+        if rng is None:
+            raise errors.InvariantBroken("the strategy random was asked for without a source of randomness")
+        fitting = np.flatnonzero(view.rank == view.rank.max())
+        return int(fitting[rng.integers(len(fitting))])
+
+    # --- what is kept -----------------------------------------------------------------------------------
+
+    def _view(self, request: Request, strategy: Strategy) -> _View:
+        key = (request, strategy)
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= _KEPT:
+                del self._views[next(iter(self._views))]
+            view = self._views[key] = self._new_view(request, strategy)
+        elif view.seen != self.snapshot.version:
+            self._judge(view, self.snapshot.newer_than(view.seen))
+        return view
+
+    def _new_view(self, request: Request, strategy: Strategy) -> _View:
+        size = len(self.snapshot)
+        topology, resource, balance, score, rank = np.zeros((5, size))
+        view = _View(request, strategy, np.zeros(size, np.uint8), topology, resource, balance, score, rank)
+        view.counts[Verdict.FITS] = size
+        self._judge(view, np.arange(size))
+        return view
+
+    def _judge(self, view: _View, nodes: NDArray[np.intp]) -> None:
+        request = view.request
+        codes = self.fitter.verdicts(request, nodes)
+        parts = self.scorer.parts(request, nodes)
+        score = self.scorer.score(parts)
+        rank = self._ranking.rank(view.strategy, request, nodes, parts, score)
+        before = view.codes[nodes]
+        if (codes != before).any():
+            view.counts += np.bincount(codes, minlength=_VERDICTS) - np.bincount(before, minlength=_VERDICTS)
+            view.codes[nodes] = codes
+        view.topology[nodes], view.resource[nodes], view.balance[nodes] = parts.topology, parts.resource, parts.balance
+        view.score[nodes] = score
+        view.rank[nodes] = np.where(codes, _NOWHERE, rank)
+        view.seen = self.snapshot.version
+        view.refusal = None
+
+
+def _hinted(score: Floats, hint: Floats) -> Floats:
+    return np.clip(score + scoring.bounded_hint(hint), 0.0, scoring.HIGHEST)

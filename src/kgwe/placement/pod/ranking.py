@@ -1,0 +1,121 @@
+"""The order a strategy puts nodes in: one number per node that fits, the largest wins, ties go to the first node.
+
+    score          the score; work for one card first goes where it breaks no whole island
+    pack           the fullest node, by share of its GPUs in use
+    spread         the emptiest node, by share
+    leastLoaded    the node with most GPU left, in cards
+    costOptimized  the lowest price per card and hour; nodes without a known price after all others, of these spot nodes
+                   and those declared cheap first
+    random         any, each as likely as the other
+
+All but random fall back on the score where their own measure is equal. Whatever the strategy, spot nodes come after all
+others for work that avoids them (`SpotPolicy`).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.placement.fleet.node import SpotPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Node, Request
+    from kgwe.placement.pod.score import Floats, Parts, Scorer
+
+# One step of a strategy's own measure outweighs every score (0..100).
+_STEP: Final = 1000.0
+# More than any rank, which stays below 10^9; a power of two this large still tells ranks of spot nodes apart to 10^-5.
+_BEHIND: Final = 2.0**36
+# Shares are compared to a thousandth of a percent.
+_SHARE_STEPS: Final = 1000.0
+
+
+class Strategy(enum.StrEnum):
+    SCORE = "score"
+    PACK = "pack"
+    SPREAD = "spread"
+    LEAST_LOADED = "leastLoaded"
+    RANDOM = "random"
+    COST_OPTIMIZED = "costOptimized"
+
+
+#: what seed names mean for a single pod
+ALIASES: Final[Mapping[str, Strategy]] = {
+    "balanced": Strategy.SCORE,
+    "consolidated": Strategy.PACK,
+    "distributed": Strategy.SPREAD,
+}
+
+
+def parse_strategy(name: str) -> Strategy:
+    """The strategy of this name or alias."""
+    if name in ALIASES:
+        return ALIASES[name]
+    try:
+        return Strategy(name)
+    except ValueError:
+        known = ", ".join([*Strategy, *ALIASES])
+        raise errors.Permanent(f"no strategy {name!r}; the strategies are {known}") from None
+
+
+class Ranking:
+    """Ranks over the nodes of a scorer."""
+
+    def __init__(self, nodes: Sequence[Node], scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._cheapness = _cheapness(nodes)
+        self._spot = np.array([node.spot for node in nodes], np.bool_)
+        self._has_spot = bool(self._spot.any())
+
+    def rank(
+        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
+    ) -> Floats:
+        """For each of these nodes, assuming that the pod fits there."""
+        rank = self._plain(strategy, request, nodes, parts, score)
+        if self._has_spot and request.spot is SpotPolicy.AVOID:
+            return rank - np.where(self._spot[nodes], _BEHIND, 0.0)
+        return rank
+
+    def _plain(
+        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
+    ) -> Floats:
+        """By the strategy alone."""
+        match strategy:
+            case Strategy.SCORE:
+                single = request.gpus.count == 1 or request.gpus.milli > 0
+                return score + np.where(parts.broken == 0, _STEP, 0.0) if single else score
+            case Strategy.PACK:
+                return np.rint(parts.resource * _SHARE_STEPS) * _STEP + score
+            case Strategy.SPREAD:
+                return score - np.rint(parts.resource * _SHARE_STEPS) * _STEP
+            case Strategy.LEAST_LOADED:
+                return np.rint(self._scorer.gpu_left()[nodes]) * _STEP + score
+            case Strategy.COST_OPTIMIZED:
+                return self._cheapness[nodes] * _STEP + score
+            case Strategy.RANDOM:
+                return np.zeros(len(nodes))
+
+
+def _cheapness(nodes: Sequence[Node]) -> Floats:
+    """Higher is cheaper, equal where the price per card is; not known is dearer than anything known."""
+    prices = np.array(
+        [
+            np.inf
+            if node.price_micro_per_hour is None
+            else node.price_micro_per_hour / max((node.shape.all_cards & node.healthy).bit_count(), 1)
+            for node in nodes
+        ],
+        np.float64,
+    )
+    is_cheap = np.array([node.spot or node.cheap for node in nodes], np.float64)
+    unique, place = np.unique(prices, return_inverse=True)
+    rank = (len(unique) - place).astype(np.float64)
+    return np.where(np.isinf(prices), is_cheap - 1, rank)

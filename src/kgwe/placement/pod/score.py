@@ -1,0 +1,181 @@
+"""How good a node is for a pod that fits there: 0..100 from three parts, each 0..100 and each "more is better".
+
+    topology  40 %  the wiring of the cards it would get and the islands it would leave whole (`wiring_score`);
+                    50 for slices and for work without GPUs, which no wiring touches
+    resource  35 %  how full the node's GPUs are once the pod is there: full nodes are filled first, empty ones stay
+                    empty for work that needs a whole one. Counted in milli-cards, so that eight cards count eight times
+                    as much as one; for work without GPUs the mean of CPU and memory
+    balance   25 %  how evenly CPU and memory remain beside the GPUs: 100 minus the percentage points by which the share
+                    of CPU or memory left falls behind the share of GPU left. A node whose CPU goes before its
+                    cards strands the cards. The other way round costs nothing: spare CPU beside full cards is no
+                    loss, and to punish it would keep nodes from being filled
+
+    score = (40 * topology + 35 * resource + 25 * balance) / 100 + hint, kept within 0..100
+
+The weights may be any that add up to 100. A hint is a forecast's opinion of a node, -10..+10 points and never more,
+whatever it says; not a number says nothing.
+
+All arithmetic is element by element in 64-bit floats and in one order, so a score is the same number whether it
+was worked out for one node or for all, and equal nodes tie exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.gpuset import topology_score
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Gpus, Preference, Request
+    from kgwe.placement.gpuset.topology_score import Merit
+    from kgwe.placement.pod.fit import Fitter
+
+    Floats = NDArray[np.float64]
+
+HIGHEST: Final = 100.0
+HINT_LIMIT: Final = 10.0
+EXTENDER_HIGHEST: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Percent of each part."""
+
+    topology: float = 40.0
+    resource: float = 35.0
+    balance: float = 25.0
+
+    def __post_init__(self) -> None:
+        parts = (self.topology, self.resource, self.balance)
+        if not all(0 <= part <= HIGHEST for part in parts) or abs(sum(parts) - HIGHEST) > _ROUNDING:
+            raise errors.Permanent(
+                f"weights topology {self.topology:g}, resource {self.resource:g}, balance {self.balance:g} add up to"
+                f" {sum(parts):g}: none may be negative and together they must be 100"
+            )
+
+
+_ROUNDING: Final = 1e-6
+
+
+class Parts(NamedTuple):
+    """Per node, the three parts; where the pod does not fit they mean nothing."""
+
+    topology: Floats
+    resource: Floats
+    balance: Floats
+    #: cards of islands the pod would break
+    broken: NDArray[np.int32]
+
+
+def to_extender(score: float) -> int:
+    """As kube-scheduler wants it: a whole number 0..10; half points go up."""
+    return min(max(int(score * EXTENDER_HIGHEST / HIGHEST + 0.5), 0), EXTENDER_HIGHEST)
+
+
+def bounded_hint(hint: Floats) -> Floats:
+    """A forecast's points, held within the limits; not a number is no opinion."""
+    return np.clip(np.nan_to_num(hint, nan=0.0), -HINT_LIMIT, HINT_LIMIT)
+
+
+class Scorer:
+    """Scores over the snapshot of a fitter; totals and tables are worked out once."""
+
+    def __init__(self, fitter: Fitter, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
+        self.weights = weights
+        self._shares = (weights.topology / HIGHEST, weights.resource / HIGHEST, weights.balance / HIGHEST)
+        self._fitter = fitter
+        self._snapshot = snapshot = fitter.snapshot
+        self._wirings = tuple(shape.wiring for shape in snapshot.shapes)
+        nodes = snapshot.nodes
+        self._cpu = np.array([max(node.cpu_milli, 1) for node in nodes], np.float64)
+        self._memory = np.array([max(node.memory_bytes, 1) for node in nodes], np.float64)
+        healthy = [(node.shape.all_cards & node.healthy).bit_count() for node in nodes]
+        self._gpu = np.array([max(count * CARD_MILLI, 1) for count in healthy], np.float64)
+        self._has_gpu = np.array([count > 0 for count in healthy], np.bool_)
+        self._all_have_gpu = bool(self._has_gpu.all())
+        self._is_cut = np.array([bool(node.cut) for node in nodes], np.bool_)
+        self._left: Floats = np.zeros(len(nodes))
+        self._seen = -1
+        self._slice_milli: dict[str, Floats] = {}
+        self._merits: dict[tuple[int, Preference], Merit] = {}
+
+    def score(self, parts: Parts) -> Floats:
+        """The weighted sum; 0..100 where the pod fits, but for a rounding."""
+        topology, resource, balance = self._shares
+        return topology * parts.topology + resource * parts.resource + balance * parts.balance
+
+    def parts(self, request: Request, nodes: NDArray[np.intp]) -> Parts:
+        """The parts for these nodes, as if the pod came there now."""
+        snapshot, gpus = self._snapshot, request.gpus
+        cpu = (snapshot.cpu_milli[nodes] - request.cpu_milli) / self._cpu[nodes]
+        memory = (snapshot.memory_bytes[nodes] - request.memory_bytes) / self._memory[nodes]
+        gpu = (self.gpu_left()[nodes] - self._wanted_milli(gpus, nodes)) / self._gpu[nodes]
+        if not self._all_have_gpu:
+            # Without cards there is nothing to strand.
+            gpu = np.where(self._has_gpu[nodes], gpu, 0.0)
+        if gpus.count or gpus.milli or gpus.slices:
+            resource = HIGHEST * (1 - gpu)
+        else:
+            resource = HIGHEST * (1 - (cpu + memory) / 2)
+        stranded = np.maximum(gpu - np.minimum(cpu, memory), 0.0)
+        topology, broken = self._topology(request, nodes)
+        return Parts(topology, resource, HIGHEST * (1 - stranded), broken)
+
+    def gpu_left(self) -> Floats:
+        """Node -> milli-cards nobody uses, slices counted by their part of a card; shared, do not write to it."""
+        snapshot = self._snapshot
+        if self._seen != snapshot.version:
+            changed = snapshot.newer_than(self._seen)
+            self._left[changed] = snapshot.milli[changed].sum(axis=1)
+            for node in changed[self._is_cut[changed]].tolist():
+                self._left[node] += sum(
+                    int(counts[node]) * self._slice_milli_of(profile)[node]
+                    for profile, counts in snapshot.slices.items()
+                )
+            self._seen = snapshot.version
+        return self._left
+
+    def _wanted_milli(self, gpus: Gpus, nodes: NDArray[np.intp]) -> float | Floats:
+        if gpus.slices:
+            return gpus.slices * self._slice_milli_of(gpus.profile)[nodes]
+        return gpus.count * CARD_MILLI + gpus.milli
+
+    def _slice_milli_of(self, profile: str) -> Floats:
+        """Node -> what one slice is of a card there."""
+        if profile not in self._slice_milli:
+            per_shape = np.zeros(len(self._snapshot.shapes))
+            for number, shape in enumerate(self._snapshot.shapes):
+                if shape.geometry is not None and profile in shape.geometry.profiles:
+                    per_shape[number] = CARD_MILLI * shape.geometry.profile(profile).units / shape.geometry.units
+            self._slice_milli[profile] = per_shape[self._snapshot.shape]
+        return self._slice_milli[profile]
+
+    # --- topology ---------------------------------------------------------------------------------------
+
+    def _topology(self, request: Request, nodes: NDArray[np.intp]) -> tuple[Floats, NDArray[np.int32]]:
+        gpus, snapshot = request.gpus, self._snapshot
+        if not gpus.count and not gpus.milli:
+            return np.full(len(nodes), topology_score.BASE), np.zeros(len(nodes), np.int32)
+        tables = self._merit(gpus.count or 1, request.preference)
+        at = self._fitter.rows(nodes)
+        points, broken = tables.points[at], tables.broken[at]
+        if gpus.milli:
+            # A card that others share already is in no whole island.
+            milli = snapshot.milli[nodes]
+            shared = (milli >= gpus.milli) & (milli < CARD_MILLI) & (snapshot.share_mib[nodes] >= gpus.share_mib)
+            opened = shared.any(axis=1)
+            points, broken = np.where(opened, HIGHEST, points), np.where(opened, 0, broken)
+        return points, broken
+
+    def _merit(self, count: int, preference: Preference) -> Merit:
+        key = (count, preference)
+        if key not in self._merits:
+            self._merits[key] = topology_score.merit(self._fitter.tables, self._wirings, count, preference)
+        return self._merits[key]

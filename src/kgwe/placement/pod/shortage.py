@@ -1,0 +1,110 @@
+"""Which node comes nearest to holding a pod that fits nowhere, and what it lacks, in numbers.
+
+Nodes that could hold the pod if they were empty come before nodes that never can, and of these the ones that
+pass more of the rules before those that fail early. Among equals the one that lacks least wins, each lack taken as
+a part of what is asked for and added up; ties go to the first node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement.pod.fit import Verdict
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Snapshot
+    from kgwe.placement.pod.fit import Codes, Fitter
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What one node lacks for one pod; 0 where it lacks nothing."""
+
+    node: int
+    name: str
+    verdict: Verdict
+    cards: int = 0
+    milli: int = 0
+    share_mib: int = 0
+    slices: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    pods: int = 0
+
+    @property
+    def detail(self) -> str:
+        """For people: `h100-0003 is 2 GPUs and 4000m CPU short`."""
+        lacks = [f"{getattr(self, name)}{unit}" for name, unit in _UNITS.items() if getattr(self, name)]
+        if not lacks:
+            return f"{self.name} comes nearest: {self.verdict.reason}"
+        listed = " and ".join([", ".join(lacks[:-1]), lacks[-1]]) if lacks[1:] else lacks[0]
+        return f"{self.name} comes nearest, {listed} short: {self.verdict.reason}"
+
+
+_UNITS: Final = {
+    "cards": " GPUs",
+    "milli": "m of a GPU",
+    "share_mib": " MiB of GPU memory",
+    "slices": " MIG slices",
+    "cpu_milli": "m CPU",
+    "memory_bytes": " bytes of memory",
+    "pods": " pod slots",
+}
+
+
+def nearest(fitter: Fitter, request: Request, codes: Codes) -> Shortage | None:
+    """The node that comes nearest; None when there are no nodes."""
+    snapshot = fitter.snapshot
+    if not len(snapshot):
+        return None
+    empty = fitter.when_empty(request)
+    passed = np.where(empty == Verdict.FITS, len(Verdict), empty)
+    lacks = _lacks(snapshot, request)
+    gap = np.zeros(len(snapshot))
+    for name, missing in lacks.items():
+        gap += missing / max(_wanted(request, name), 1)
+    gap[passed < passed.max()] = np.inf
+    node = int(gap.argmin())
+    counts = {name: int(missing[node]) for name, missing in lacks.items()}
+    return Shortage(node, snapshot.nodes[node].name, Verdict(int(codes[node])), **counts)
+
+
+def _lacks(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np.int64]]:
+    gpus = request.gpus
+    free: dict[str, NDArray[np.integer]] = {
+        "cpu_milli": snapshot.cpu_milli,
+        "memory_bytes": snapshot.memory_bytes,
+        "pods": snapshot.pods,
+    }
+    if gpus.count:
+        free["cards"] = np.bitwise_count(snapshot.free)
+    elif gpus.milli:
+        free["milli"] = snapshot.milli.max(axis=1, initial=0)
+        free["share_mib"] = snapshot.share_mib.max(axis=1, initial=0)
+    elif gpus.slices:
+        free["slices"] = snapshot.slices.get(gpus.profile, np.zeros(len(snapshot), np.int32))
+    wanted = {name: _wanted(request, name) for name in free}
+    # Of what is not asked for nothing is lacking, though it be overbooked.
+    return {
+        name: np.clip(wanted[name] - left.astype(np.int64), 0, None if wanted[name] else 0)
+        for name, left in free.items()
+    }
+
+
+def _wanted(request: Request, name: str) -> int:
+    gpus = request.gpus
+    return {
+        "cards": gpus.count,
+        "milli": gpus.milli,
+        "share_mib": gpus.share_mib,
+        "slices": gpus.slices,
+        "cpu_milli": request.cpu_milli,
+        "memory_bytes": request.memory_bytes,
+        "pods": 1,
+    }[name]

@@ -1,0 +1,189 @@
+"""When what waits will start: as often before p50 as after it, nine times out of ten before p90.
+
+The queue is played forward many times over, each time with other run times, drawn from what is known of each work. A
+work starts when cards enough have come free in a domain that may hold it, and nobody who is behind it in the queue has
+them before; then it holds them for its own run time. What is counted is whole cards, on nodes that could hold the pods
+if nothing ran there (`kgwe.placement.queue.playout`).
+
+What is not known is not estimated. Work whose run time is unknown stays for ever, and who waits for that has no
+estimate.
+
+Two things are left out: backfill, by which some start earlier, and work that is yet to come and goes ahead, by which
+others start later. Both show in how earlier estimates came true: told when they start, the estimator stretches what it
+says by what would have been right lately.
+
+Nothing is drawn by chance: a work's run times follow from its key, so estimates do not flicker, and one more work ahead
+moves them in one direction.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.gang.levels import Ladders
+from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK, GangRequest
+from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.queue.playout import FIRST_S, NOT_KNOWN, SAMPLES, Eta, Forward, Kind, Need, draws, uniform
+from kgwe.placement.queue.work import remaining_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.live.scratch import Source
+    from kgwe.placement.queue.work import Roster, Work
+
+    Floats = NDArray[np.float32]
+
+__all__ = ["Estimator", "Eta"]
+
+# More groups of nodes than this are taken together, unless somebody has to be inside one.
+_MOST_GROUPS: Final = 64
+# Estimates that came true, or not, by which the next are stretched; fewer than this say nothing.
+_COUNTED: Final = 200
+_FEWEST: Final = 20
+# Works that were told something and have not started; the oldest are forgotten first.
+_REMEMBERED: Final = 10_000
+
+
+class Estimator:
+    """Estimates over one fleet and its roster."""
+
+    def __init__(self, source: Source, roster: Roster) -> None:
+        self._source = source
+        self._roster = roster
+        self._ladders = Ladders(source.tree, source.snapshot)
+        self._fitter = Fitter(source.snapshot)
+        # Equal kinds are one object, which is faster to look up than its bytes are to compare.
+        self._kinds: dict[Kind, Kind] = {}
+        # Key -> when it was first told what.
+        self._told: dict[str, tuple[float, Eta]] = {}
+        # Real waits over told ones, of p50 and of p90.
+        self._ratios = tuple(collections.deque[float](maxlen=_COUNTED) for _ in range(2))
+
+    def estimate(self, works: Sequence[Work], now_s: float) -> dict[str, Eta]:
+        """The works in the order of the queue, those a place is kept for first."""
+        found = self._forward(works, now_s)
+        for key, eta in found.items():
+            self._told.setdefault(key, (now_s, eta))
+        while len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return {key: self._stretched(eta, now_s) for key, eta in found.items()}
+
+    # --- how it came true -------------------------------------------------------------------------------
+
+    def started(self, key: str, now_s: float) -> None:
+        """The work has its place."""
+        told_s, eta = self._told.pop(key, (now_s, NOT_KNOWN))
+        for estimate_s, ratios in zip((eta.p50_s, eta.p90_s), self._ratios, strict=True):
+            if estimate_s is not None:
+                ratios.append((now_s - told_s + FIRST_S) / (estimate_s - told_s + FIRST_S))
+
+    def forget(self, key: str) -> None:
+        """It will not start."""
+        self._told.pop(key, None)
+
+    def _stretched(self, eta: Eta, now_s: float) -> Eta:
+        told = []
+        for at_s, ratios, part in zip((eta.p50_s, eta.p90_s), self._ratios, (0.5, 0.9), strict=True):
+            by = float(np.quantile(ratios, part)) if len(ratios) >= _FEWEST else 1.0
+            told.append(None if at_s is None else now_s + max(0.0, (at_s - now_s + FIRST_S) * by - FIRST_S))
+        p50_s, p90_s = told
+        return Eta(p50_s, p90_s if p50_s is None or p90_s is None else max(p50_s, p90_s))
+
+    # --- what it is made of -----------------------------------------------------------------------------
+
+    def _forward(self, works: Sequence[Work], now_s: float) -> dict[str, Eta]:
+        if self._ladders.snapshot is not self._source.snapshot or self._ladders.tree is not self._source.tree:
+            self._ladders = Ladders(self._source.tree, self._source.snapshot)
+            self._fitter = Fitter(self._source.snapshot)
+            self._kinds.clear()
+        needs = {work.key: self._need(work.request) for work in works}
+        wanted = [need for need in needs.values() if need is not None]
+        ladder, rung = self._groups(wanted)
+        forward = Forward(ladder, rung, self._cards_free(now_s), list(dict.fromkeys(need.kind for need in wanted)))
+        run_s = draws(works)
+        return {
+            work.key: NOT_KNOWN if (need := needs[work.key]) is None else forward.start(need, lasts_s, now_s)
+            for work, lasts_s in zip(works, run_s, strict=True)
+        }
+
+    def _need(self, request: Request | GangRequest) -> Need | None:
+        """None: not in whole cards, or not to be had."""
+        if not isinstance(request, GangRequest):
+            return self._pods(request, 1, "", one_per_node=False)
+        largest = max(request.roles, key=lambda role: role.least * role.request.gpus.count)
+        pods, pod = largest.least, largest.request
+        together = max((s.size for s in largest.segments if s.level == NODE), default=1)
+        if request.required == NODE:
+            together = pods
+        if together > 1 and pod.gpus.count:
+            need = self._pods(pod, 1, request.required, one_per_node=False)
+            if need is None:
+                return None
+            kind = need.kind._replace(cards=need.kind.cards * together)
+            return need._replace(kind=self._kinds.setdefault(kind, kind), pods=pods // together)
+        return self._pods(pod, pods, request.required, one_per_node=request.max_pods_per_node == 1)
+
+    def _pods(self, pod: Request, pods: int, level: str, *, one_per_node: bool) -> Need | None:
+        gpus = pod.gpus
+        if not gpus.count and not gpus.milli:
+            return None
+        able = self._fitter.when_empty(pod) == Verdict.FITS
+        cards = gpus.count or 1
+        if gpus.milli:
+            pods = math.ceil(pods / (CARD_MILLI // gpus.milli))
+        inside = "" if level in (NODE, CLUSTER) else level
+        if inside and inside not in self._names():
+            return None
+        kind = Kind(cards, one_per_node, able.tobytes())
+        return Need(self._kinds.setdefault(kind, kind), pods, inside)
+
+    def _groups(self, needs: Iterable[Need]) -> tuple[Ladder, int]:
+        """The rung whose domains are counted apart: the lowest anybody has to be inside of, else leaves if few."""
+        levels = {need.level for need in needs}
+        ladder = self._ladders.of(tuple(name for name in self._names() if name in levels))
+        rung = ladder.leaf_rung
+        while rung < ladder.top and len(ladder.rungs[rung]) > _MOST_GROUPS:
+            rung += 1
+        named = [number for number, each in enumerate(ladder.rungs) if each.name in levels]
+        return ladder, min([rung, *named])
+
+    def _names(self) -> list[str]:
+        """Levels a gang can have to be inside of, the outermost first."""
+        return [*(level.name for level in reversed(self._source.tree.levels)), NVLINK]
+
+    def _cards_free(self, now_s: float) -> Floats:
+        """Sample, node, card -> seconds until it is free, the first to be free first."""
+        snapshot = self._source.snapshot
+        listed, (started, p50, p95) = self._roster.known()
+        parts = uniform([occupant.key for occupant in listed])
+        left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
+        ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
+        free, never = len(listed), len(listed) + 1
+        cards = np.arange(snapshot.milli.shape[1])
+        who = np.where(snapshot.free[:, None] >> cards & 1, free, never)
+        shares: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        whole: list[tuple[int, int, int]] = []
+        for number, occupant in enumerate(listed):
+            for grant in self._roster.grants_of(occupant.key):
+                if grant.cards:
+                    whole.append((number, grant.node, grant.cards))
+                elif grant.share is not None:
+                    shares.setdefault((grant.node, grant.share[0]), []).append((number, grant.share[1]))
+        numbers, nodes, masks = np.array(whole, np.int64).reshape(-1, 3).T
+        row, column = np.nonzero(masks[:, None] >> cards & 1)
+        who[nodes[row], column] = numbers[row]
+        found: Floats = ends[who].transpose(2, 0, 1)
+        for (node, card), held in shares.items():
+            if int(snapshot.milli[node, card]) + sum(milli for _, milli in held) == CARD_MILLI:
+                found[:, node, card] = ends[[number for number, _ in held]].max(axis=0)
+        return np.sort(found, axis=2)

@@ -1,0 +1,371 @@
+"""Decisions of the live scheduler as JSON lines, with all that is needed to take them again.
+
+    {"kind":"snapshot", …}    nodes, network and everything that is free; every file begins with one
+    {"kind":"nodes", …}       nodes that came, changed or went, and the network if it did
+    {"kind":"decision", …}    who asked for what, and the answer; its `rows` first bring what is free up to date
+    {"kind":"end", …}         the work holds nothing any more
+
+A decision is worked out from what is free on each node, so that is what is written, node by node, whenever it differs
+from what was written last; who holds the rest does not matter. `snapshot` is a hash of all of it: a reader knows at
+every decision whether it has what the scheduler had.
+
+    {"kind":"decision","at_s":1794787200.5,"by":"plan","job":"0b5c…","snapshot":"9f2c41d0a7b3e618",
+     "ask":{"owner":"0b5c…","request":{"gpus":{"count":8},"cpu_milli":64000},"pods":2,"name":"train-7"},
+     "rows":[[3,255,192000,2164663517184,110]],
+     "seats":[{"node":"h100-0001","cards":[0,1,2,3,4,5,6,7]},{"node":"h100-0002","cards":[0,1,2,3,4,5,6,7]}],
+     "score":81.25,"gb_per_s":370.8,"level":"leaf","domain":"leaf-1"}
+
+Fields at their default are left out. Seats and ends are written as the simulator writes its own
+(`kgwe.records.simulated`), and the jobs of a file can be run again there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from kgwe import errors
+from kgwe.placement.fleet.node import Node, Shape
+from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.planning.planner import Ask, Plan
+from kgwe.placement.pod import engine
+from kgwe.records import codec
+from kgwe.records.rows import Row, row_of
+from kgwe.records.simulated import End, Seat
+from kgwe.sim.traces.workload import Job, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from kgwe.model.network.domains import Tree
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.gang.plan import DomainWeights
+    from kgwe.placement.planning.planner import Refusal
+    from kgwe.placement.pod.score import Weights
+    from kgwe.records.rows import Copy
+
+#: of the lines; a reader refuses one that it does not know
+FORMAT: Final = 1
+
+
+class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What nodes of one shape have in common."""
+
+    shape: Any
+    labels: dict[str, str] = {}
+
+
+class NodeLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node: the number of its class, and what is its own."""
+
+    node: Any
+    of: int = 0
+
+
+class Whole(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapshot", tag_field="kind"):
+    """Everything: no line before it is needed."""
+
+    at_s: float
+    snapshot: str
+    classes: list[NodeClass]
+    nodes: list[NodeLine]
+    tree: Any
+    rows: list[Row]
+    format: int = FORMAT
+    version: str = ""
+    """Of KGWE."""
+    weights: Any = None
+    """Of the score, where they are not the usual ones."""
+    domain_weights: Any = None
+
+
+class Nodes(msgspec.Struct, frozen=True, omit_defaults=True, tag="nodes", tag_field="kind"):
+    """Nodes came, changed or went. From here on rows count the nodes there are now, by name."""
+
+    at_s: float
+    classes: list[NodeClass] = []
+    nodes: list[NodeLine] = []
+    gone: list[str] = []
+    tree: Any = None
+    """None: as before."""
+    rows: list[Row] = []
+    """Of those that came or changed."""
+
+
+class No(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refusal."""
+
+    reason: str
+    message: str = ""
+    possible: bool = True
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was decided; equal answers are equal to the last bit."""
+
+    seats: tuple[Seat, ...] = ()
+    score: float | None = None
+    gb_per_s: float | None = None
+    """None: nothing to join."""
+    level: str = ""
+    domain: str = ""
+    refused: No | None = None
+
+
+class Decision(Answer, frozen=True, omit_defaults=True, kw_only=True, tag="decision", tag_field="kind"):
+    """What was asked, and the answer."""
+
+    at_s: float
+    by: Literal["plan", "extender"]
+    job: str
+    snapshot: str
+    ask: Any
+    rows: tuple[Row, ...] = ()
+    avoid: tuple[str, ...] = ()
+    """Nodes that were kept for others."""
+    among: tuple[str, ...] | None = None
+    """The only nodes that were offered; None: all."""
+    draws: tuple[int, ...] = ()
+    """What chance said."""
+
+    @property
+    def answer(self) -> Answer:
+        return Answer(self.seats, self.score, self.gb_per_s, self.level, self.domain, self.refused)
+
+
+Line = Whole | Nodes | Decision | End
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A decision as it was taken, not yet written: everything in it is frozen, so that may be done elsewhere."""
+
+    at_s: float
+    by: Literal["plan", "extender"]
+    ask: Ask
+    answer: Plan | Refusal | engine.Decision | engine.Refusal
+    snapshot: str = ""
+    rows: tuple[Row, ...] = ()
+    avoid: tuple[str, ...] = ()
+    among: tuple[str, ...] | None = None
+    draws: tuple[int, ...] = ()
+
+    @property
+    def is_placed(self) -> bool:
+        return isinstance(self.answer, (Plan, engine.Decision))
+
+    def line(self) -> Decision:
+        found = answer_of(self.answer)
+        return Decision(
+            at_s=self.at_s, by=self.by, job=self.ask.owner, snapshot=self.snapshot, ask=codec.of_ask(self.ask),
+            rows=self.rows, avoid=self.avoid, among=self.among, draws=self.draws,
+            seats=found.seats, score=found.score, gb_per_s=found.gb_per_s, level=found.level, domain=found.domain,
+            refused=found.refused,
+        )  # fmt: skip
+
+
+def answer_of(found: Plan | Refusal | engine.Decision | engine.Refusal) -> Answer:
+    if isinstance(found, Plan):
+        seats = tuple(_seat(seat.node, grant) for seat, grant in zip(found.seats, found.grants, strict=True))
+        return Answer(seats, found.score, _finite(found.gb_per_s), found.level, found.domain)
+    if isinstance(found, engine.Decision):
+        return Answer((_seat(found.name, found.grant),), found.score.total, _finite(found.gb_per_s), "node", found.name)
+    if isinstance(found, engine.Refusal):
+        return Answer(refused=No("NoRoom", found.detail, bool(found.possible)))
+    return Answer(refused=No(str(found.reason), found.message, found.possible))
+
+
+def _finite(rate: float | None) -> float | None:
+    """JSON has no infinity, which one card by itself has."""
+    return None if rate is None or math.isinf(rate) else rate
+
+
+def _seat(node: str, grant: Grant) -> Seat:
+    return Seat(
+        node,
+        (grant.share[0],) if grant.share else tuple(bits(grant.cards)),
+        grant.share[1] if grant.share else 0,
+        tuple(f"{card}:{each.profile.name}@{each.start}" for card, each in grant.slices),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A snapshot as it was, not yet written."""
+
+    at_s: float
+    free: Copy
+    snapshot: str
+    tree: Tree
+    weights: tuple[Weights, DomainWeights] | None = None
+    version: str = ""
+
+    def line(self, rest: Callable[[], None] = lambda: None) -> Whole:
+        """`rest` is called after every few nodes: in a large fleet this takes a while."""
+        classes, lines = _classed(self.free.nodes, rest)
+        weights, domain_weights = (codec.plain(each) or None for each in self.weights or (None, None))
+        return Whole(
+            self.at_s,
+            self.snapshot,
+            classes,
+            lines,
+            msgspec.Raw(msgspec.json.encode(codec.of_tree(self.tree))),
+            self._rows(rest),
+            version=self.version,
+            weights=weights,
+            domain_weights=domain_weights,
+        )
+
+    def _rows(self, rest: Callable[[], None]) -> list[Row]:
+        rows = []
+        for number in range(len(self.free.nodes)):
+            rows.append(row_of(self.free, number))
+            if number % _ROWS_AT_ONCE == 0:
+                rest()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Nodes that came, changed or went, not yet written."""
+
+    at_s: float
+    nodes: tuple[Node, ...]
+    gone: tuple[str, ...]
+    #: None: as before
+    tree: Tree | None
+    rows: tuple[Row, ...]
+
+    def line(self) -> Nodes:
+        classes, lines = _classed(self.nodes)
+        tree = None if self.tree is None else codec.of_tree(self.tree)
+        return Nodes(self.at_s, classes, lines, list(self.gone), tree, list(self.rows))
+
+
+# Some tenths of a millisecond.
+_NODES_AT_ONCE: Final = 8
+_ROWS_AT_ONCE: Final = 64
+
+
+def _classed(listed: Sequence[Node], rest: Callable[[], None] = lambda: None) -> tuple[list[NodeClass], list[NodeLine]]:
+    """Hundreds of nodes share a shape and most of their labels: those are written once."""
+    # Equal shapes are one object, and telling them apart by what is in them takes long.
+    common: dict[int, set[tuple[str, str]]] = {}
+    shapes: dict[int, Shape] = {}
+    for number, node in enumerate(listed):
+        of = id(node.shape)
+        shapes[of] = node.shape
+        common[of] = common[of] & node.labels.items() if of in common else set(node.labels.items())
+        if number % _ROWS_AT_ONCE == 0:
+            rest()
+    numbers = {of: number for number, of in enumerate(common)}
+    classes = [NodeClass(codec.plain(shapes[of]), dict(sorted(items))) for of, items in common.items()]
+    lines = []
+    for number, node in enumerate(listed):
+        of = id(node.shape)
+        own = {key: value for key, value in node.labels.items() if (key, value) not in common[of]}
+        fields = codec.plain(replace(node, labels=own), but="shape")
+        lines.append(NodeLine(msgspec.Raw(msgspec.json.encode(fields)), numbers[of]))
+        if number % _NODES_AT_ONCE == 0:
+            rest()
+    return classes, lines
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def nodes_of(line: Whole | Nodes) -> list[Node]:
+    """The nodes that a line describes."""
+    shapes = [codec.restored(Shape, each.shape) for each in line.classes]
+    found = []
+    for each in line.nodes:
+        node = codec.restored(Node, each.node, shape=shapes[each.of])
+        found.append(replace(node, labels={**line.classes[each.of].labels, **node.labels}))
+    return found
+
+
+def read(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
+    """The lines of the files, one after the other, each with where it stands; the last may have been cut off."""
+    decoder = msgspec.json.Decoder(Line)
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                for number, text in enumerate(file, 1):
+                    if text.endswith(b"\n") and text.strip():
+                        yield f"{path}:{number}", _line(decoder, text, f"{path}:{number}")
+        except OSError as exc:
+            raise errors.NotFound(f"reading decision records: {exc}") from exc
+
+
+def _line(decoder: msgspec.json.Decoder[Line], text: bytes, where: str) -> Line:
+    try:
+        line = decoder.decode(text)
+    except msgspec.MsgspecError as exc:
+        raise errors.Permanent(f"{where} is not a decision record: {exc}") from exc
+    if isinstance(line, Whole) and line.format != FORMAT:
+        raise errors.Permanent(f"{where} has format {line.format}; this version of KGWE reads {FORMAT}")
+    return line
+
+
+def is_journal(path: Path) -> bool:
+    """Whether the file was written by the live scheduler, not by the simulator."""
+    try:
+        with path.open("rb") as file:
+            return b'"kind":"snapshot"' in file.read(64)
+    except OSError:
+        return False
+
+
+def ask_of(line: Decision) -> Ask:
+    return codec.restored(Ask, line.ask)
+
+
+def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
+    """The jobs that got places, to be run again by the simulator; those that had not ended ran until the last line."""
+    first: dict[str, Decision] = {}
+    ends: dict[str, float] = {}
+    last_s = 0.0
+    for _, line in lines:
+        last_s = max(last_s, line.at_s)
+        if isinstance(line, Decision) and line.refused is None:
+            first.setdefault(line.job, line)
+        elif isinstance(line, End):
+            ends[line.job] = line.at_s
+    asks = {job: ask_of(line) for job, line in first.items()}
+    since_s = {job: _since_s(ask, first[job].at_s) for job, ask in asks.items()}
+    start_s = min(since_s.values(), default=0.0)
+    return Workload.of(
+        name,
+        (
+            _job(line, asks[job], since_s[job] - start_s, ends.get(job, last_s) - line.at_s)
+            for job, line in first.items()
+        ),
+    )
+
+
+def _since_s(ask: Ask, decided_s: float) -> float:
+    asked_s = datetime.fromisoformat(ask.since).timestamp() if ask.since else decided_s
+    return min(asked_s, decided_s)
+
+
+def _job(line: Decision, ask: Ask, arrival_s: float, ran_s: float) -> Job:
+    request = ask.gang.roles[0].request if ask.gang is not None else ask.request
+    if ask.divisible and request.gpus.count:
+        request = replace(request, gpus=replace(request.gpus, count=request.gpus.count // len(line.seats)))
+    return Job(
+        name=line.job,
+        arrival_s=arrival_s,
+        duration_s=max(ran_s, 1.0),
+        request=request,
+        pods=len(line.seats),
+        priority=ask.priority,
+        user=ask.namespace,
+    )

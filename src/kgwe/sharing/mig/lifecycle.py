@@ -1,0 +1,290 @@
+"""The life of a card that is cut, and the next step towards the layout that is asked for.
+
+Mode of a card, and the life of one instance; whatever is not in the tables does not happen:
+
+    off ──enable──► enabling ──reset──► on          on ──disable──► disabling ──reset──► off
+    absent ──create──► halfway ──ready──► free ──allocate──► allocated ──start──► in use
+                          │                ▲ ◄──release────────┘ ▲ ◄────stop──────┘ │
+                       destroy             └──stop── released ◄──────release────────┘
+                          ▼                            (its pod is gone, a process is still there)
+                       halfway ──gone──► absent
+
+Modern cards skip `enabling` and `disabling`. A GPU instance exists before its compute instance and after it: halfway
+looks the same on the way up and on the way down, and the wish tells which way it goes on.
+
+`plan` derives all steps from what is observed and what is wished, and from nothing else: after a kill at any point the
+next look gives the remaining steps. Every step is idempotent. Instances that somebody has are never touched: what they
+stand in the way of waits for their end. `effort` adds time and failure.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.model.gpu import mig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.model.gpu.driver_data import Device, Instance
+
+
+# --- the tables -----------------------------------------------------------------------------------------
+
+
+class Mode(enum.StrEnum):
+    """MIG mode of a card."""
+
+    OFF = "off"
+    ENABLING = "enabling"
+    """Asked for; comes with the next reset."""
+    ON = "on"
+    DISABLING = "disabling"
+
+
+class Life(enum.StrEnum):
+    """How far an instance is."""
+
+    ABSENT = "absent"
+    HALFWAY = "halfway"
+    """A GPU instance without its compute instance."""
+    FREE = "free"
+    ALLOCATED = "allocated"
+    """A pod has it."""
+    IN_USE = "in use"
+    """A pod has it, and a process runs on it."""
+    RELEASED = "released"
+    """Its pod is gone, and a process is still there."""
+
+
+class Event(enum.StrEnum):
+    """What happens to a card or an instance."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+    RESET = "reset"
+    CREATE = "create"
+    READY = "ready"
+    ALLOCATE = "allocate"
+    START = "start"
+    STOP = "stop"
+    RELEASE = "release"
+    DESTROY = "destroy"
+    GONE = "gone"
+
+
+MODES: Final[Mapping[tuple[Mode, Event], Mode]] = {
+    (Mode.OFF, Event.ENABLE): Mode.ENABLING,
+    (Mode.ENABLING, Event.RESET): Mode.ON,
+    (Mode.ENABLING, Event.DISABLE): Mode.OFF,
+    (Mode.ON, Event.DISABLE): Mode.DISABLING,
+    (Mode.DISABLING, Event.RESET): Mode.OFF,
+    (Mode.DISABLING, Event.ENABLE): Mode.ON,
+}
+
+LIVES: Final[Mapping[tuple[Life, Event], Life]] = {
+    (Life.ABSENT, Event.CREATE): Life.HALFWAY,
+    (Life.HALFWAY, Event.CREATE): Life.HALFWAY,
+    (Life.HALFWAY, Event.READY): Life.FREE,
+    (Life.HALFWAY, Event.DESTROY): Life.HALFWAY,
+    (Life.HALFWAY, Event.GONE): Life.ABSENT,
+    (Life.FREE, Event.ALLOCATE): Life.ALLOCATED,
+    (Life.FREE, Event.DESTROY): Life.HALFWAY,
+    (Life.ALLOCATED, Event.START): Life.IN_USE,
+    (Life.ALLOCATED, Event.RELEASE): Life.FREE,
+    (Life.IN_USE, Event.STOP): Life.ALLOCATED,
+    (Life.IN_USE, Event.RELEASE): Life.RELEASED,
+    (Life.RELEASED, Event.STOP): Life.FREE,
+}
+
+
+class Phase(enum.StrEnum):
+    """How far a card is on its way to the layout that is asked for; nothing is said of one that is there."""
+
+    CUTTING = "Cutting"
+    WAITING = "Waiting"
+    """Something in use stands in the way."""
+    ROLLED_BACK = "RolledBack"
+    FAILED = "Failed"
+
+
+# --- what is seen, what is wished -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """An instance as it is seen."""
+
+    place: mig.Placement
+    instance_id: int
+    life: Life
+
+    @property
+    def name(self) -> str:
+        return name_of(self.place)
+
+    @property
+    def may_go(self) -> bool:
+        return (self.life, Event.DESTROY) in LIVES
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card as it is seen."""
+
+    mode: Mode
+    slices: tuple[Slice, ...] = ()
+    is_occupied: bool = False
+    """Somebody has it as a whole."""
+
+    @property
+    def layout(self) -> tuple[mig.Placement, ...]:
+        """The instances that are complete."""
+        return tuple(each.place for each in self.slices if each.life is not Life.HALFWAY)
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.mode in (Mode.ON, Mode.DISABLING)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a card is to be: whole, or cut into these instances."""
+
+    is_enabled: bool
+    layout: tuple[mig.Placement, ...] = ()
+
+
+def name_of(place: mig.Placement) -> str:
+    """As it is written in a GPUNode."""
+    return f"{place.profile.name}@{place.start}"
+
+
+def read_wish(geometry: mig.Geometry, *, enabled: bool, instances: Iterable[str]) -> Wish:
+    """A wish as it is written; Permanent with the reason where no card of this kind can be cut like that."""
+    layout = tuple(mig.parse_placement(geometry, text) for text in instances)
+    if layout and not enabled:
+        raise errors.Permanent(f"{', '.join(map(name_of, layout))} need MIG mode, which is to be off")
+    if wrong := mig.problems(geometry, layout):
+        raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
+    return Wish(enabled, tuple(sorted(layout, key=lambda place: place.start)))
+
+
+def observe(geometry: mig.Geometry, device: Device, held: frozenset[str] | None, *, is_busy: bool = False) -> Card:
+    """A card as the driver shows it. `held`: UUIDs that pods have; None where nobody can tell, and then everything that
+    is there counts as somebody's. `is_busy`: processes run on the card as a whole."""
+    state = device.mig
+    if state.is_enabled:
+        mode = Mode.DISABLING if state.is_pending else Mode.ON
+    else:
+        mode = Mode.ENABLING if state.is_pending else Mode.OFF
+    slices = tuple(
+        Slice(_place(geometry, each), each.instance_id, _life(each, held))
+        for each in sorted(state.instances, key=lambda each: each.start)
+    )
+    return Card(mode, slices, is_occupied=is_busy or held is None or device.uuid in held)
+
+
+def _life(instance: Instance, held: frozenset[str] | None) -> Life:
+    if not instance.uuid:
+        return Life.HALFWAY
+    if held is None or instance.uuid in held:
+        return Life.IN_USE if instance.is_busy else Life.ALLOCATED
+    return Life.RELEASED if instance.is_busy else Life.FREE
+
+
+def _place(geometry: mig.Geometry, instance: Instance) -> mig.Placement:
+    known = geometry.profiles.get(instance.profile)
+    if known is None:  # cut by somebody who knows more profiles than we do
+        known = mig.Profile(instance.profile, 0, instance.size, (instance.start,), 1, instance.memory_mib)
+    return mig.Placement(known, instance.start)
+
+
+# --- steps ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do to a card."""
+
+    event: Event
+    place: mig.Placement | None = None
+    instance_id: int = -1
+
+    def __str__(self) -> str:
+        if self.place is not None:
+            return f"{self.event} {name_of(self.place)}"
+        return "reset the card" if self.event is Event.RESET else f"{self.event} MIG mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is left to do, in order, and what has to wait."""
+
+    steps: tuple[Step, ...] = ()
+    waits: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return not self.steps and not self.waits
+
+
+def plan(geometry: mig.Geometry, card: Card, wish: Wish) -> Plan:
+    """What is left to do until the card is as wished."""
+    if wish.is_enabled:
+        opening = _turn(card, (Event.ENABLE, Mode.ON))
+        if opening.waits:
+            return opening
+        inside = _recut(geometry, card, wish.layout)
+        return Plan(opening.steps + inside.steps, inside.waits)
+    emptied = _recut(geometry, card, ())
+    closing = Plan() if emptied.waits else _turn(card, (Event.DISABLE, Mode.OFF))
+    return Plan(emptied.steps + closing.steps, emptied.waits + closing.waits)
+
+
+def _turn(card: Card, goal: tuple[Event, Mode]) -> Plan:
+    """Steps to a mode. Whether a card has to be reset shows only after the mode was asked for."""
+    event, mode = goal
+    if card.mode is mode:
+        return Plan()
+    step = Step(Event.RESET if MODES.get((card.mode, Event.RESET)) is mode else event)
+    is_free = not card.is_occupied or (card.mode, step.event) in ((Mode.ENABLING, event), (Mode.DISABLING, event))
+    return Plan((step,)) if is_free else Plan(waits=(f"the card is in use, so it cannot {step} now",))
+
+
+def _recut(geometry: mig.Geometry, card: Card, layout: Sequence[mig.Placement]) -> Plan:
+    wanted = set(layout)
+    here = {each.place: each for each in card.slices}
+    surplus = [each for each in card.slices if each.place not in wanted]
+    stay = [each for each in surplus if not each.may_go]
+    steps = [Step(Event.DESTROY, each.place, each.instance_id) for each in surplus if each.may_go]
+    waits = [f"{each.name} is {each.life}" for each in stay]
+    kept = [each.place for each in stay] + [place for place in layout if place in here]
+    missing = [place for place in layout if place not in here or here[place].life is Life.HALFWAY]
+    for place in sorted(missing, key=lambda each: (-each.profile.units, each.start)):
+        if place in here:
+            steps.append(Step(Event.CREATE, place, here[place].instance_id))
+        elif wrong := _clash(geometry, kept, place):
+            waits.append(f"{name_of(place)} waits: {wrong}")
+        else:
+            kept.append(place)
+            steps.append(Step(Event.CREATE, place))
+    return Plan(tuple(steps), tuple(waits))
+
+
+def _clash(geometry: mig.Geometry, kept: Sequence[mig.Placement], place: mig.Placement) -> str:
+    return "; ".join(mig.problems(geometry, [*kept, place]))
+
+
+def fallback(geometry: mig.Geometry, card: Card, before: Wish) -> Wish:
+    """The layout to go back to: as before, as far as what somebody has by now leaves room."""
+    kept = [each.place for each in card.slices if not each.may_go]
+    if not before.is_enabled and not kept:
+        return Wish(is_enabled=False)
+    for place in before.layout:
+        if place not in kept and not _clash(geometry, kept, place):
+            kept.append(place)
+    return Wish(is_enabled=True, layout=tuple(sorted(kept, key=lambda each: each.start)))

@@ -1,0 +1,121 @@
+"""What the cards of a MIGStrategy are to be cut into now: by its distribution, by what waits, by what is to come.
+
+The cards are looked at as they will be when everything asked of them so far is done, so that a request that waits for
+a cut under way is not cut for twice. In this order:
+
+1. Spare instances are put aside for the requests that wait, oldest first: all of one pod on one node.
+2. The distribution is laid out (`strategy.cut`): always where it is fixed; where it may follow demand, for new cards
+   and when a rebalance is due, and then only if it would move a tenth of the memory units: less is not worth a cut.
+3. For requests still without a place the cheapest re-cut is found (`recut.plan`). Slices that were busy for much of the
+   time until now are the last to go. Cards that the distribution leaves whole stay whole.
+4. Where there is none, pods that consent are asked to make way (`draining`); the cut comes when they have left.
+5. A preferred profile of which none is spare gets one, if it can be had from free units.
+
+An instance in use is never touched, nor a card that is being cut. Nodes begin with a cut only as the gate lets them:
+so many at a time. What was decided is stable: asked again with nothing changed, nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kgwe.sharing.mig import draining
+from kgwe.sharing.mig.working_set import Workbench, known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kgwe.model.gpu import mig
+    from kgwe.sharing.mig.types import Ask, CutCard, Gate, Group
+
+__all__ = ["Decision", "decide", "known", "served_by"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of it."""
+
+    cards: tuple[CutCard, ...]
+    """In the order given, as they are to be."""
+    gate: Gate
+    changed: frozenset[str]
+    """UUIDs of cards that are to be cut anew."""
+    waiting: Mapping[str, str]
+    """Requests without a place, and why."""
+    short: Mapping[str, int]
+    """Instances of the distribution that no layout has room for."""
+
+
+def decide(group: Group, asks: Sequence[Ask], gate: Gate) -> Decision:
+    """What the cards are to be cut into now."""
+    work = Workbench(group, gate)
+    left = _put_aside(work, (ask for ask in asks if ask.profile in group.geometry.profiles))
+    under_way = {uid for card in work.cards if card.drain for uid in card.drain.pods}
+    work.put_aside(each.home for each in group.movable if each.uid in under_way)
+    short = work.conform()
+    left = _put_aside(work, left)
+    if group.is_dynamic:
+        drained = {card.drain.ask for card in work.cards if card.drain}
+        # Those for whom others make way come first: else who was moved might have his old place back.
+        left.sort(key=lambda ask: ask.name not in drained)
+        waiting = {ask.name: why for ask in left if (why := _serve(work, ask)) is not None}
+        if group.may_drain:
+            _make_way(work, group, left, waiting)
+        for profile in group.preferred:
+            work.warm_up(profile)
+    else:
+        work.end_drains(lambda _card, _drain: True)
+        waiting = {ask.name: f"no {ask.profile} is spare, and the distribution is fixed" for ask in left}
+    changed = {new.uuid for old, new in zip(group.cards, work.cards, strict=True) if _shape(old) != _shape(new)}
+    return Decision(work.cards, work.gate, frozenset(changed), waiting, short)
+
+
+def served_by(groups: Sequence[Sequence[CutCard]], asks: Iterable[Ask]) -> dict[str, int]:
+    """Request -> the first of several groups that has spare instances for it, or will have; the others are left out."""
+    spare: dict[tuple[str, int, str], int] = {}
+    for number, cards in enumerate(groups):
+        for card in cards:
+            for place in card.spare:
+                if card.drain is not None and place in card.drain.places:
+                    continue
+                key = place.profile.name, number, card.node
+                spare[key] = spare.get(key, 0) + 1
+    found = {}
+    for ask in asks:
+        for (profile, number, node), count in spare.items():
+            if profile == ask.profile and count >= ask.count and ask.may_go(node):
+                spare[profile, number, node] -= ask.count
+                found[ask.name] = number
+                break
+    return found
+
+
+def _shape(card: CutCard) -> tuple[tuple[mig.Placement, ...], bool]:
+    return card.layout, card.is_whole
+
+
+def _put_aside(work: Workbench, asks: Iterable[Ask]) -> list[Ask]:
+    """Who is left when spare instances are put aside. Nobody has to make way for the others, nor in vain."""
+    left = work.put_aside(asks)
+    broken = {card.drain.ask for card in work.cards if card.drain and card.drain.is_broken}
+    names = {ask.name for ask in left} - broken
+    work.end_drains(lambda _card, drain: drain.ask not in names)
+    return left
+
+
+def _serve(work: Workbench, ask: Ask) -> str | None:
+    drained = [card for card in work.cards if card.drain is not None and card.drain.ask == ask.name]
+    if not all(card.is_idle and card.is_open and work.gate.lets(card.node) for card in drained):
+        nodes = ", ".join(sorted({card.node for card in drained}))
+        return f"pods that consent are asked to make way on {nodes}"
+    work.end_drains(lambda _card, drain: drain.ask == ask.name)
+    return work.serve(ask)
+
+
+def _make_way(work: Workbench, group: Group, asks: Iterable[Ask], waiting: dict[str, str]) -> None:
+    """Others are asked to leave for those whom no cut serves, when all have been served that one does."""
+    drained = {card.drain.ask for card in work.cards if card.drain}
+    for ask in asks:
+        if ask.name in waiting and ask.name not in drained and (moved := draining.begin(work, group, ask)):
+            waiting[ask.name] = f"{', '.join(each.home.name for each in moved)}: asked to make way"

@@ -1,0 +1,297 @@
+"""The cheapest way to cut cards anew so that a blocked profile gets its instances.
+
+Instances in use are never touched and never move. *Spare* ones (cut, used by nobody) may be destroyed, and new ones
+created where the geometry allows. Of all ways that give the wanted number of instances, the plan destroys the fewest
+spare instances, then creates the fewest, then takes the least room from what is likely to come (`slots`).
+A spare instance of the wanted profile serves as it is. Instances that are in use, but whose users would make way, may
+be given as *yielding*: they go only where there is no way without, and then as few memory units of them as will do.
+
+Exact: on a card all combinations are looked at, and the cards share the wanted number by dynamic programming.
+When there is no way, the answer names what must end first: for one instance the smallest such set.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kgwe.sharing.mig.slots import Shortage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu import mig
+    from kgwe.sharing.mig import layout_graph
+    from kgwe.sharing.mig.slots import SlotTable
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a card is cut into."""
+
+    used: tuple[mig.Placement, ...] = ()
+    spare: tuple[mig.Placement, ...] = ()
+    yielding: tuple[mig.Placement, ...] = ()
+    """In use, but whoever has them would make way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to do to one card, destroying first."""
+
+    card: int
+    destroy: tuple[mig.Placement, ...]
+    create: tuple[mig.Placement, ...]
+    serve: tuple[mig.Placement, ...]
+    """The instances that answer the request: created now, or spare before."""
+    vacate: tuple[mig.Placement, ...] = ()
+    """Instances whose users have to make way first; then they are destroyed, too."""
+
+    def applied(self, card: Card) -> Card:
+        """The card afterwards, the served instances in use."""
+        gone = {*self.destroy, *self.serve, *self.vacate}
+        used = (*card.used, *(each for each in card.yielding if each not in gone), *self.serve)
+        return Card(used, tuple(each for each in card.spare if each not in gone))
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """A plan that serves all that was asked."""
+
+    changes: tuple[Change, ...]
+
+    @property
+    def destroyed(self) -> int:
+        return sum(len(change.destroy) for change in self.changes)
+
+    @property
+    def vacated_units(self) -> int:
+        """Memory units whose users have to make way."""
+        return sum(place.profile.units for change in self.changes for place in change.vacate)
+
+    @property
+    def created(self) -> int:
+        return sum(len(change.create) for change in self.changes)
+
+    @property
+    def reason(self) -> str:
+        if not self.created:
+            return "spare instances serve as they are"
+        if vacated := sum(len(change.vacate) for change in self.changes):
+            return f"{vacated} in use make way, {self.destroyed} spare destroyed, {self.created} created"
+        if not self.destroyed:
+            return f"{self.created} created in free units"
+        return f"{self.destroyed} spare destroyed, {self.created} created; nothing in use is touched"
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """No legal way, and the certificate of it."""
+
+    profile: str
+    asked: int
+    possible: int
+    """How many could be served."""
+    reason: Shortage
+    ends: tuple[tuple[int, mig.Placement], ...]
+    """(card, instance in use) that must end for the request to be served; for one missing the smallest such set."""
+
+    @property
+    def detail(self) -> str:
+        ends = ", ".join(f"{each.profile.name}@{each.start} on card {card}" for card, each in self.ends)
+        served = f"{self.possible} of {self.asked} x {self.profile} can be cut without touching what is in use"
+        return f"{served}; the rest needs the end of {ends}" if ends else f"{served}; the cards are too few"
+
+
+class _Cost(NamedTuple):
+    vacated: int
+    """Memory units."""
+    destroyed: int
+    created: int
+    lost: float
+
+    def plus(self, other: _Cost) -> _Cost:
+        return _Cost(
+            self.vacated + other.vacated,
+            self.destroyed + other.destroyed,
+            self.created + other.created,
+            self.lost + other.lost,
+        )
+
+
+_NOTHING: Final = _Cost(0, 0, 0, 0.0)
+
+
+class _Kind(NamedTuple):
+    """A card; places as bits."""
+
+    used: int
+    spare: int
+    yielding: int
+
+
+class _Way(NamedTuple):
+    """One way to serve some instances on one card."""
+
+    cost: _Cost
+    serve: int
+    destroy: int
+    """Places as bits, as is `serve`."""
+
+
+def plan(table: SlotTable, cards: Sequence[Card], profile: str, count: int = 1) -> Recut | Stuck:
+    """Serve `count` instances of a profile on these cards, or say what stands in the way."""
+    atlas = table.atlas
+    wanted = list(atlas.places_of(profile))
+    masks = [_Kind(*(_mask(atlas, part) for part in (card.used, card.spare, card.yielding))) for card in cards]
+    states = np.array([atlas.find(kind.used | kind.yielding) for kind in masks], np.int64)
+    worth = table.worth(np.bincount(states, minlength=len(atlas)))
+    ways: dict[_Kind, list[_Way | None]] = {}
+    few: dict[_Kind, int] = {}
+    chosen: list[tuple[int, list[_Way | None]]] = []
+    for number, kind in enumerate(masks):
+        # Cards of a kind are alike: more of them than instances are asked cannot help.
+        few[kind] = few.get(kind, 0) + 1
+        if few[kind] > count:
+            continue
+        if kind not in ways:
+            ways[kind] = _ways(atlas, kind, wanted, count, worth)
+        chosen.append((number, ways[kind]))
+    shared = _share_out(chosen, count)
+    if len(shared) > count:
+        return Recut(tuple(_change(atlas, card, masks[card], way) for card, way in shared[count]))
+    return _stuck(table, cards, profile, count, shared)
+
+
+def _ways(
+    atlas: layout_graph.Atlas, kind: _Kind, wanted: Sequence[int], count: int, worth: NDArray[np.float64]
+) -> list[_Way | None]:
+    """The cheapest way to serve 0, 1, 2 ... instances on a card of this kind; None: there is none."""
+    used, spare, yielding = kind
+    before = worth[atlas.find(used | yielding)]
+    best: list[_Way | None] = [_Way(_NOTHING, 0, 0)]
+    for amount in range(1, min(count, len(wanted)) + 1):
+        found = None
+        for places in itertools.combinations(wanted, amount):
+            serve = sum(1 << place for place in places)
+            # That one makes way so that another has the very same is no re-cut.
+            if serve & (used | yielding) or not atlas.has(used | serve):
+                continue
+            destroy = _fewest(atlas, used | serve, spare & ~serve | yielding, yielding)
+            vacate = destroy & yielding
+            lost = float(before - worth[atlas.find(used | serve | yielding & ~vacate)])
+            cost = _Cost(
+                _units(atlas, vacate), (destroy & ~vacate).bit_count(), (serve & ~spare).bit_count(), round(lost, 12)
+            )
+            if found is None or cost < found.cost:
+                found = _Way(cost, serve, destroy)
+        best.append(found)
+        if found is None:
+            break
+    return best
+
+
+def _fewest(atlas: layout_graph.Atlas, kept: int, others: int, dear: int = 0) -> int:
+    """The smallest part of `others` to be taken away so that the rest can live beside `kept`; first of all with as few
+    memory units of `dear` as will do."""
+    bits = [1 << bit for bit in range(others.bit_length()) if others >> bit & 1]
+    # One that cannot live beside `kept` alone must go; usually that is all.
+    gone = sum(bit for bit in bits if not atlas.has(kept | bit))
+    rest = [bit for bit in bits if not bit & gone]
+    ways = (sum(more) for amount in range(len(rest) + 1) for more in itertools.combinations(rest, amount))
+    if dear:
+        return _first(atlas, kept, others, gone, sorted(ways, key=lambda w: (_units(atlas, w & dear), w.bit_count())))
+    return _first(atlas, kept, others, gone, ways)
+
+
+def _first(atlas: layout_graph.Atlas, kept: int, others: int, gone: int, ways: Iterable[int]) -> int:
+    return next((gone | more for more in ways if atlas.has(kept | others & ~(gone | more))), others)
+
+
+def _units(atlas: layout_graph.Atlas, mask: int) -> int:
+    return sum(place.profile.units for place in _placements(atlas, mask)) if mask else 0
+
+
+def _share_out(cards: Sequence[tuple[int, list[_Way | None]]], count: int) -> list[tuple[tuple[int, _Way], ...]]:
+    """For 0, 1, 2 ... instances the cheapest ways over all cards; as long as that many can be had."""
+    best: list[tuple[_Cost, tuple[tuple[int, _Way], ...]] | None] = [(_NOTHING, ())] + [None] * count
+    for number, ways in cards:
+        for total in range(count, 0, -1):
+            for amount in range(1, min(total, len(ways) - 1) + 1):
+                way, rest = ways[amount], best[total - amount]
+                if way is None or rest is None:
+                    continue
+                cost = rest[0].plus(way.cost)
+                present = best[total]
+                if present is None or cost < present[0]:
+                    best[total] = (cost, (*rest[1], (number, way)))
+    return [each[1] for each in itertools.takewhile(lambda each: each is not None, best) if each is not None]
+
+
+def _stuck(
+    table: SlotTable, cards: Sequence[Card], profile: str, count: int, shared: Sequence[tuple[tuple[int, _Way], ...]]
+) -> Stuck:
+    """Place what can be placed, then end the least for each that is missing."""
+    atlas = table.atlas
+    possible = len(shared) - 1
+    held = [0] * len(cards)
+    for card, way in shared[possible]:
+        held[card] = way.serve
+    used = [_mask(atlas, (*card.used, *card.yielding)) for card in cards]
+    wanted = list(atlas.places_of(profile))
+    ends: list[tuple[int, mig.Placement]] = []
+    for _ in range(count - possible):
+        openings = [
+            opening
+            for number in range(len(cards))
+            for opening in _openings(atlas, used[number], held[number], wanted, number)
+        ]
+        if not openings:
+            ends = []
+            break
+        _, _, number, place, blockers = min(openings)
+        ends += [(number, atlas.places[bit]) for bit in range(len(atlas.places)) if blockers >> bit & 1]
+        used[number] &= ~blockers
+        held[number] |= 1 << place
+    free = [table.free[atlas.find(_mask(atlas, (*card.used, *card.yielding)))] for card in cards]
+    units = atlas.profiles[atlas.index(profile)].units
+    spread = sum(int(each) // units for each in free)
+    return Stuck(profile, count, possible, Shortage.HOLE if spread >= count else Shortage.FULL, tuple(ends))
+
+
+def _openings(
+    atlas: layout_graph.Atlas, used: int, held: int, wanted: Sequence[int], number: int
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """(instances, units, card, place, instances as bits) whose end opens a place, for each place."""
+    for place in wanted:
+        if atlas.has(held | 1 << place) and not held >> place & 1:
+            # One of the same profile in the same place is in the way, too, though it looks like what is wanted.
+            blockers = _fewest(atlas, held | 1 << place, used & ~(1 << place)) | used & 1 << place
+            yield blockers.bit_count(), _units(atlas, blockers), number, place, blockers
+
+
+def _change(atlas: layout_graph.Atlas, number: int, kind: _Kind, way: _Way) -> Change:
+    parts = way.destroy & ~kind.yielding, way.serve & ~kind.spare, way.serve, way.destroy & kind.yielding
+    return Change(number, *(_placements(atlas, part) for part in parts))
+
+
+def _mask(atlas: layout_graph.Atlas, placements: Sequence[mig.Placement]) -> int:
+    return sum(1 << atlas.place(placement) for placement in placements)
+
+
+def _placements(atlas: layout_graph.Atlas, mask: int) -> tuple[mig.Placement, ...]:
+    return tuple(atlas.places[place] for place in range(len(atlas.places)) if mask >> place & 1)
+
+
+def freed(card: Card, placement: mig.Placement) -> Card:
+    """The card when an instance in use has ended: it stays cut, as spare."""
+    return replace(
+        card,
+        used=tuple(each for each in card.used if each != placement),
+        spare=(*card.spare, placement),
+    )

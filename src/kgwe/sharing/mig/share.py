@@ -1,0 +1,54 @@
+"""What part of a card an instance is, for prices and quotas, as exact fractions.
+
+An instance denies others the scarcer of what it takes: its *list share* is the larger of its share of the
+compute slices and its share of the memory units. A 3g.40gb has 3 of 7 slices but 4 of 8 units, so it is half a
+card, and two of them are a whole one although a seventh of the compute is nobody's.
+
+List shares of a full card need not add up to one: seven 1g leave a memory unit no one can use, and
+4g + 3g come to 4/7 + 1/2. So books are *settled* per layout, such that nothing is lost and nothing is paid twice:
+
+    full card (nothing more fits)       list shares, scaled to add up to exactly 1
+    else                                list shares, scaled down only if they exceed 1; the rest is idle
+
+What can still be sold is idle; what the present layout makes unusable is paid by those who lie around it.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from kgwe import errors
+from kgwe.model.gpu import mig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def list_share(geometry: mig.Geometry, profile: mig.Profile) -> Fraction:
+    """The part of a card a profile is quoted at, whatever lies beside it."""
+    return max(Fraction(profile.compute, geometry.compute), Fraction(profile.units, geometry.units))
+
+
+def settle(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tuple[Fraction, ...]:
+    """The part of the card each instance pays for, in the order given; with `idle` they add up to 1."""
+    if wrong := mig.problems(geometry, layout):
+        raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
+    listed = [list_share(geometry, placement.profile) for placement in layout]
+    total = sum(listed, Fraction(0))
+    scale = 1 / total if total > 1 or is_full(geometry, layout) else Fraction(1)
+    return tuple(share * scale for share in listed)
+
+
+def idle(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> Fraction:
+    """The part of the card that nobody pays for; 0 when nothing more fits."""
+    return 1 - sum(settle(geometry, layout), Fraction(0))
+
+
+def is_full(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> bool:
+    """Whether no instance of any profile can be added."""
+    return not any(
+        not mig.problems(geometry, [*layout, mig.Placement(profile, start)])
+        for profile in geometry.profiles.values()
+        for start in profile.starts
+    )

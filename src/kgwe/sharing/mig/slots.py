@@ -1,0 +1,247 @@
+"""Where on which card the next instance goes.
+
+Instances never move, so a bad place is paid for until its work ends. A place is judged by what it takes away:
+`room[state, p]` is how many more instances of profile p alone a card could hold, and placing one instance
+lowers some of these numbers by as many as its place crosses.
+
+    cost of a place = sum over p of  share(p) * units(p) * (room of p lost) / (1 + room of p in the whole fleet)
+                      + (expected waste gained) / (3 * cards)
+
+`share(p)` is the forecast share of requests. Without the divisor the first term is the growth of the expected
+number of memory units that cannot serve the next request (what is free and still unusable for it), the measure
+of FGD carried over to slices. The divisor adds scarcity: the last 3g place of a fleet is worth more than one
+of fifty. The second term looks further ahead: `waste[state]` is the expected number of units that stay empty when
+requests of the mix keep coming, each put in the best place, until none fits. It mostly breaks ties, so that of two
+places that cost the same today the one that completes a good layout wins. What is still equal goes to the
+lowest card, which empties the high ones for whole-card work.
+
+Both tables are exact (dynamic programming over all layouts) and made once per mix; a decision is a count of
+the fleet's states and a small matrix product over those that occur, whatever the number of cards.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.sharing.mig import layout_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu import mig
+
+# Weight of the look-ahead, per card: on random streams all from 1/6 to 1/2 are alike (docs/mig.md).
+_LOOK_AHEAD: Final = 1 / 3
+# Costs are sums of a few products of small numbers; closer than this they are equal.
+_SAME: Final = 1e-12
+_CARD_MILLI: Final = 1000
+
+
+class Shortage(enum.StrEnum):
+    """Why no card can take an instance."""
+
+    FULL = "InsufficientMIGSlices"
+    """No card has as many free units as the profile needs."""
+    HOLE = "MIGHole"
+    """Some card has the units, but what runs on it leaves no place where the profile may start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A decision: this place on this card."""
+
+    card: int
+    placement: mig.Placement
+    state: int
+    """The card's state with the instance."""
+    cost: float
+    lost: Mapping[str, int]
+    """For each profile of the mix, how many fewer of it the card can take besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """No card has a place."""
+
+    profile: str
+    reason: Shortage
+    most_free: int
+    """Free memory units of the card that has most of them."""
+    free: int
+    """Free memory units of all cards."""
+
+    @property
+    def detail(self) -> str:
+        if self.reason is Shortage.FULL:
+            return (
+                f"no card has the units of a {self.profile} free: {self.free} are free, at most {self.most_free} on one"
+            )
+        return (
+            f"{self.most_free} units are free on one card, but no {self.profile} may start there beside what runs:"
+            f" {self.free} units are free in all"
+        )
+
+
+class SlotTable:
+    """The judgement of places for one geometry and one forecast mix; immutable."""
+
+    def __init__(self, atlas: layout_graph.Atlas, mix: Mapping[str, float] | None = None) -> None:
+        """`mix`: profile -> share of requests (any positive scale); all plain profiles alike when not known."""
+        self.atlas = atlas
+        self.shares = _shares(atlas, mix)
+        self._units = np.array([profile.units for profile in atlas.profiles], np.int64)
+        self.room = atlas.room
+        self.free = atlas.geometry.units - np.array([int(mask).bit_count() for mask in atlas.occupied], np.int64)
+        self.waste = _waste(atlas, self.shares, self.free)
+        self.unusable: NDArray[np.float64] = self.free - (self.room * self._units) @ self.shares
+        """state -> expected free units that cannot serve the next request of the mix."""
+        self._weights = self.shares * self._units
+        self._places = [np.array(atlas.places_of(profile.name)) for profile in atlas.profiles]
+
+    def choose(
+        self, states: NDArray[np.integer], profile: str, allowed: NDArray[np.bool_] | None = None
+    ) -> Slot | Blocked:
+        """The best place over all cards, or over those allowed; scarcity is always that of all."""
+        number = self.atlas.index(profile)
+        counts = np.bincount(states, minlength=len(self.atlas))
+        present = np.flatnonzero(counts) if allowed is None else np.unique(states[allowed])
+        costs, places = self._judge(present, number, counts)
+        lowest = costs.min(initial=np.inf)
+        if lowest == np.inf:
+            return self._blocked(states if allowed is None else states[allowed], number)
+        is_best = np.zeros(len(self.atlas), np.bool_)
+        is_best[present[costs <= lowest + _SAME]] = True
+        candidates = is_best[states] if allowed is None else is_best[states] & allowed
+        card = int(candidates.argmax())
+        return self._slot(card, int(states[card]), int(places[np.searchsorted(present, states[card])]), float(lowest))
+
+    def choose_all(
+        self, states: NDArray[np.integer], profiles: Sequence[str], allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[Slot, ...] | Blocked:
+        """A place for each of several instances (one pod's), or for none of them; in the order asked.
+
+        Wide ones are placed first. If that leads into a corner, all combinations are tried.
+        """
+        wide_first = sorted(range(len(profiles)), key=lambda i: -self._units[self.atlas.index(profiles[i])])
+        after = np.array(states, np.int64)
+        found: dict[int, Slot] = {}
+        for i in wide_first:
+            slot = self.choose(after, profiles[i], allowed)
+            if isinstance(slot, Blocked):
+                return self._search(states, profiles, wide_first, allowed) or slot
+            found[i] = slot
+            after[slot.card] = slot.state
+        return tuple(found[i] for i in range(len(profiles)))
+
+    def worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
+        """state -> what a card in it is worth to a fleet with that many cards in each state; a cost is a difference."""
+        weights = self._weights / (1 + counts @ self.room)
+        return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
+
+    def hole_milli(self, states: NDArray[np.integer]) -> NDArray[np.int64]:
+        """For cards in these states, thousandths that are free and expected not to serve the next request."""
+        milli: NDArray[np.float64] = self.unusable[states] * (_CARD_MILLI / self.atlas.geometry.units)
+        return np.floor(milli + _SAME).astype(np.int64)
+
+    def _judge(
+        self, present: NDArray[np.int64], number: int, counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """For each state that occurs the cost of its best place (inf: none) and that place."""
+        places = self._places[number]
+        after = self.atlas.grown[np.ix_(present, places)]
+        worth = self.worth(counts)
+        costs = np.where(after == layout_graph.NONE, np.inf, worth[present][:, None] - worth[after])
+        # Rounded, so that places alike in all but the last bit are alike, and the order of places decides.
+        best = np.round(costs, 13).argmin(axis=1)
+        return costs[np.arange(len(present)), best], places[best]
+
+    def _slot(self, card: int, state: int, place: int, cost: float) -> Slot:
+        after = int(self.atlas.grown[state, place])
+        lost = self.room[state] - self.room[after]
+        named = {
+            profile.name: int(count)
+            for profile, count, share in zip(self.atlas.profiles, lost, self.shares, strict=True)
+            if count and share
+        }
+        return Slot(card, self.atlas.places[place], after, cost, named)
+
+    def _blocked(self, states: NDArray[np.integer], number: int) -> Blocked:
+        free = self.free[states]
+        most = int(free.max(initial=0))
+        profile = self.atlas.profiles[number]
+        reason = Shortage.HOLE if most >= profile.units else Shortage.FULL
+        return Blocked(profile.name, reason, most, int(free.sum()))
+
+    def _search(
+        self,
+        states: NDArray[np.integer],
+        profiles: Sequence[str],
+        order: Sequence[int],
+        allowed: NDArray[np.bool_] | None,
+    ) -> tuple[Slot, ...] | None:
+        """Every combination, one per kind of card: cards in the same state are alike."""
+        current = np.array(states, np.int64)
+        cards = np.arange(len(current)) if allowed is None else np.flatnonzero(allowed)
+        hopeless: set[tuple[int, tuple[int, ...]]] = set()
+        found: dict[int, Slot] = {}
+
+        def place(depth: int) -> bool:
+            if depth == len(order):
+                return True
+            key = (depth, tuple(sorted(current[cards].tolist())))
+            if key in hopeless:
+                return False
+            for state in dict.fromkeys(current[cards].tolist()):
+                card = int(cards[(current[cards] == state).argmax()])
+                for number in self.atlas.places_of(profiles[order[depth]]):
+                    if self.atlas.grown[state, number] == layout_graph.NONE:
+                        continue
+                    slot = self._slot(card, state, number, 0.0)
+                    current[card], found[order[depth]] = slot.state, slot
+                    if place(depth + 1):
+                        return True
+                    current[card] = state
+            hopeless.add(key)
+            return False
+
+        return tuple(found[i] for i in range(len(order))) if place(0) else None
+
+
+def _shares(atlas: layout_graph.Atlas, mix: Mapping[str, float] | None) -> NDArray[np.float64]:
+    shares = np.zeros(len(atlas.profiles))
+    if mix is None:
+        plain = layout_graph.plain_profiles(atlas.geometry)
+        mix = {profile.name: 1.0 for profile in atlas.profiles if profile.name in plain}
+    for name, share in mix.items():
+        if not share >= 0:
+            raise errors.Permanent(f"the forecast share of {name} is {share}: it must be 0 or more")
+        shares[atlas.index(name)] = share
+    total = shares.sum()
+    if not 0 < total < np.inf:
+        raise errors.Permanent("the forecast mix is empty: give at least one profile a share above 0")
+    return np.asarray(shares / total)
+
+
+def _waste(atlas: layout_graph.Atlas, shares: NDArray[np.float64], free: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Expected units left when requests of the mix fill the card, each in its best place, until none fits."""
+    waste = np.zeros(len(atlas))
+    known = [
+        (share, atlas.places_of(profile.name)) for share, profile in zip(shares, atlas.profiles, strict=True) if share
+    ]
+    # A layout grows only into states of larger number.
+    for state in range(len(atlas) - 1, -1, -1):
+        outcome = weight = 0.0
+        for share, places in known:
+            after = atlas.grown[state, places.start : places.stop]
+            if (after := after[after != layout_graph.NONE]).size:
+                outcome += share * waste[after].min()
+                weight += share
+        waste[state] = outcome / weight if weight else free[state]
+    return waste

@@ -1,0 +1,217 @@
+"""Layouts for a MIGStrategy: so much of the GPUs' memory in this profile, so much in that.
+
+A share is a fraction of the memory units of all selected cards together. What is left of 1 stays whole cards:
+`floor(left * cards)` of them are not cut. The rest is rounded over all cards at once, by largest remainder:
+
+1. each profile gets the whole instances in its share, `floor(share * units of all cards / units of one)`;
+2. the units this leaves of all shares go to one instance more for each profile, in the order of the fractions
+   cut off in step 1 (largest first; of equal ones the wider, then by name), where they suffice;
+3. units that still remain stay free.
+
+Then the instances are laid out, wide and choosy profiles first, each where it takes the least room from those
+still to come. That is exact for all geometries known (places nest in each other). Some of the rounded numbers
+cannot be had on any layout, such as eight 1g on one card, whose eighth unit only a wider instance can use: these are
+reported as short, never cut illegally and never taken from cards that stay whole.
+
+Instances in use stay, and count for their profile even where it gets fewer. Spare ones stay where the new layout wants
+them; if keeping all that are wanted would leave something short that a fresh layout has room for, it is the fresh one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.sharing.mig import layout_graph
+from kgwe.sharing.mig.recut import Card
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kgwe.model.gpu import mig
+
+# Shares come as decimal or binary fractions from a manifest; this reads both as what was meant.
+_FINEST_SHARE: Final = 1_000_000
+# Three thirds make a little more than one.
+_ONE: Final = Fraction(1_000_001, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlan:
+    """What one card is to become."""
+
+    layout: tuple[mig.Placement, ...]
+    """All instances afterwards, by start; none: a whole card."""
+    destroy: tuple[mig.Placement, ...] = ()
+    create: tuple[mig.Placement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The layouts of all cards, in the order given, and how near they come."""
+
+    cards: tuple[CardPlan, ...]
+    wanted: Mapping[str, int]
+    """Instances of each profile after rounding."""
+    counts: Mapping[str, int]
+    """Instances there will be."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Shares of the memory units there will be: status.currentDistribution."""
+
+    @property
+    def short(self) -> Mapping[str, int]:
+        """Instances that no layout has room for, beside what is in use."""
+        return {name: missing for name, n in self.wanted.items() if (missing := n - self.counts.get(name, 0)) > 0}
+
+    @property
+    def over(self) -> Mapping[str, int]:
+        """Instances in use beyond the share of their profile; they go when their work ends."""
+        return {name: extra for name, n in self.counts.items() if (extra := n - self.wanted.get(name, 0)) > 0}
+
+    @property
+    def whole(self) -> int:
+        return sum(not card.layout for card in self.cards)
+
+
+def round_shares(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> dict[str, int]:
+    """Instances of each profile on that many cards, by the rule above."""
+    shares = _read(geometry, distribution)
+    units = cards * geometry.units
+    exact = {name: share * units / geometry.profile(name).units for name, share in shares.items()}
+    counts = {name: int(amount) for name, amount in exact.items()}
+    left = int(sum(shares.values()) * units) - sum(n * geometry.profile(name).units for name, n in counts.items())
+    for name in sorted(exact, key=lambda each: (counts[each] - exact[each], -geometry.profile(each).units, each)):
+        size = geometry.profile(name).units
+        if exact[name] > counts[name] and size <= left:
+            counts[name] += 1
+            left -= size
+    return counts
+
+
+def whole_cards(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> int:
+    """Cards that no profile may cut."""
+    return int((1 - sum(_read(geometry, distribution).values())) * cards)
+
+
+def cut(geometry: mig.Geometry, cards: Sequence[Card], distribution: Mapping[str, float]) -> Cut:
+    """The layouts that come nearest to a distribution without touching what is in use."""
+    wanted = round_shares(geometry, len(cards), distribution)
+    whole = whole_cards(geometry, len(cards), distribution)
+    names = {*wanted, *(each.profile.name for card in cards for each in (*card.used, *card.spare))}
+    atlas = layout_graph.atlas(geometry, tuple(names))
+    # In use first, then those already cut: the whole ones are the least work to leave whole.
+    order = sorted(range(len(cards)), key=lambda i: (not cards[i].used, not cards[i].spare, i))
+    open_cards = np.zeros(len(cards), np.bool_)
+    open_cards[order[: len(cards) - whole]] = True
+    kept = _keep(cards, wanted, open_cards)
+    fresh = _fill(atlas, [card.used for card in cards], wanted, open_cards)
+    gentle = _fill(atlas, kept, wanted, open_cards)
+    states = gentle if _units(atlas, gentle, wanted) >= _units(atlas, fresh, wanted) else fresh
+    return _describe(atlas, cards, states, wanted)
+
+
+def plan(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> Cut:
+    """Layouts for that many uncut cards."""
+    return cut(geometry, [Card()] * cards, distribution)
+
+
+def _read(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, Fraction]:
+    shares: dict[str, Fraction] = {}
+    for name in sorted(distribution):
+        geometry.profile(name)
+        if not 0 < distribution[name] <= 1:
+            raise errors.Permanent(f"the share of {name} is {distribution[name]}: it must be above 0 and up to 1")
+        shares[name] = Fraction(distribution[name]).limit_denominator(_FINEST_SHARE)
+    total = sum(shares.values(), Fraction(0))
+    if total > _ONE:
+        raise errors.Permanent(f"the shares add up to {float(total):.6g}, more than 1: lower some")
+    return {name: share / max(total, Fraction(1)) for name, share in shares.items()}
+
+
+def _keep(
+    cards: Sequence[Card], wanted: Mapping[str, int], open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> list[tuple[mig.Placement, ...]]:
+    """What is in use, and the spare instances that are wanted; the first ones where they are too many."""
+    need = Counter(wanted)
+    need.subtract(each.profile.name for card in cards for each in card.used)
+    kept = []
+    for card, is_open in zip(cards, open_cards.tolist(), strict=True):
+        stay = list(card.used)
+        for each in card.spare:
+            if is_open and need[each.profile.name] > 0:
+                need[each.profile.name] -= 1
+                stay.append(each)
+        kept.append(tuple(stay))
+    return kept
+
+
+def _fill(
+    atlas: layout_graph.Atlas,
+    kept: Sequence[Sequence[mig.Placement]],
+    wanted: Mapping[str, int],
+    open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> list[int]:
+    """Add what is wanted, wide and choosy profiles first, each where it takes least from those that follow."""
+    states = np.array([atlas.state(layout) for layout in kept], np.int64)
+    present = Counter(each.profile.name for layout in kept for each in layout)
+    room = atlas.room
+    order = sorted(
+        (atlas.geometry.profile(name) for name, n in wanted.items() if n > present[name]),
+        key=lambda each: (-each.units, len(each.starts), each.limit, -each.compute, each.name),
+    )
+    for number, profile in enumerate(order):
+        # Room of wide profiles counts before any room of narrow ones: no card holds 16 of anything.
+        worth = np.zeros(len(atlas), np.int64)
+        for later in order[number + 1 :]:
+            worth = worth * 16 + room[:, atlas.index(later.name)]
+        places = np.array(atlas.places_of(profile.name))
+        after = atlas.grown[:, places]
+        lost = np.where(after == layout_graph.NONE, np.iinfo(np.int64).max, 2 * (worth[:, None] - worth[after]))
+        # Of equal places one on a card that is cut already.
+        cost = lost.min(axis=1) + ((np.arange(len(atlas)) == 0) & (lost.min(axis=1) < np.iinfo(np.int64).max))
+        best = after[np.arange(len(atlas)), lost.argmin(axis=1)]
+        for _ in range(wanted[profile.name] - present[profile.name]):
+            costs = np.where(open_cards, cost[states], np.iinfo(np.int64).max)
+            if not len(costs) or (card := int(costs.argmin())) < 0 or costs[card] == np.iinfo(np.int64).max:
+                break
+            states[card] = best[states[card]]
+    return [int(state) for state in states]
+
+
+def _units(atlas: layout_graph.Atlas, states: Sequence[int], wanted: Mapping[str, int]) -> int:
+    """Memory units of wanted instances."""
+    counts = _count(atlas, states)
+    return sum(min(n, counts[name]) * atlas.geometry.profile(name).units for name, n in wanted.items())
+
+
+def _count(atlas: layout_graph.Atlas, states: Sequence[int]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for state, times in Counter(states).items():
+        for name, n in atlas.multiset(state).items():
+            counts[name] += n * times
+    return counts
+
+
+def _describe(
+    atlas: layout_graph.Atlas, cards: Sequence[Card], states: Sequence[int], wanted: Mapping[str, int]
+) -> Cut:
+    plans = []
+    for card, state in zip(cards, states, strict=True):
+        layout = atlas.layout(state)
+        before = {*card.used, *card.spare}
+        plans.append(
+            CardPlan(
+                layout,
+                destroy=tuple(each for each in card.spare if each not in layout),
+                create=tuple(each for each in layout if each not in before),
+            )
+        )
+    counts = dict(sorted(_count(atlas, states).items()))
+    units = max(1, len(cards) * atlas.geometry.units)
+    shares = {name: n * atlas.geometry.profile(name).units / units for name, n in counts.items()}
+    return Cut(tuple(plans), wanted, counts, shares)

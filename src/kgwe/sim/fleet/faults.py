@@ -1,0 +1,91 @@
+"""What breaks and when: nodes, single cards, and spot nodes that are taken back.
+
+Each node has a stream of chance of its own, so what breaks depends on the seed and the fleet alone: every policy of a
+comparison meets the same faults at the same times, whatever it did before. Times between faults and times of repair
+are exponential. A fault on what is already out of order has no effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.sim.events import Event, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgwe.placement.fleet.node import Node
+
+MONTH_S = 30 * 24 * 3600.0
+DAY_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often things break. The default: nothing does."""
+
+    #: failures per node in 30 days
+    per_node_month: float = 0.0
+    #: part of them that takes a single card, not the node
+    card_part: float = 0.5
+    #: mean time until a node or a card is back
+    repair_s: float = 4 * 3600.0
+    #: take-backs per spot node and day
+    spot_per_day: float = 0.0
+    #: mean time until a spot node is given again
+    spot_return_s: float = 2 * 3600.0
+
+    @property
+    def any(self) -> bool:
+        return self.per_node_month > 0 or self.spot_per_day > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    event: Event
+    #: the event that ends it
+    end: Event
+
+
+_UP = {Kind.NODE_DOWN: Kind.NODE_UP, Kind.CARD_DOWN: Kind.CARD_UP, Kind.TAKE_BACK: Kind.NODE_UP}
+
+
+class FaultStreams:
+    """The next fault of every kind on every node."""
+
+    def __init__(self, faults: Faults, nodes: Sequence[Node], *, seed: int, start_s: float) -> None:
+        self._faults = faults
+        self._cards = [node.shape.cards for node in nodes]
+        per_s = faults.per_node_month / MONTH_S
+        self._per_s = {
+            Kind.NODE_DOWN: per_s * (1 - faults.card_part),
+            Kind.CARD_DOWN: per_s * faults.card_part,
+            Kind.TAKE_BACK: faults.spot_per_day / DAY_S,
+        }
+        self._streams = {
+            (node, kind): np.random.default_rng((seed, node, int(kind)))
+            for node, described in enumerate(nodes)
+            for kind, rate in self._per_s.items()
+            if rate > 0
+            and (described.spot or kind is not Kind.TAKE_BACK)
+            and (described.shape.cards or kind is not Kind.CARD_DOWN)
+        }
+        self._start_s = start_s
+
+    def first(self) -> list[Fault]:
+        return [self._draw(node, kind, self._start_s) for node, kind in self._streams]
+
+    def after(self, event: Event) -> Fault:
+        """The fault that follows this one in its stream."""
+        return self._draw(event.subject, event.kind, event.at_s)
+
+    def _draw(self, node: int, kind: Kind, since_s: float) -> Fault:
+        rng = self._streams[node, kind]
+        at_s = since_s + float(rng.exponential(1 / self._per_s[kind]))
+        away_s = self._faults.spot_return_s if kind is Kind.TAKE_BACK else self._faults.repair_s
+        card = int(rng.integers(self._cards[node])) if kind is Kind.CARD_DOWN else 0
+        back_s = at_s + float(rng.exponential(away_s))
+        return Fault(Event(at_s, kind, node, card), Event(back_s, _UP[kind], node, card))

@@ -1,0 +1,250 @@
+"""The simulated fleet: a snapshot, what its parts are worth, and what is out of order.
+
+GPU is counted in milli of a card throughout. A card cut by MIG is its slices, weighted by the memory they take, so
+that the slices of a card sum to 1000 like any other card. At every moment, exactly:
+
+    allocated + idle + out = capacity
+
+What is out of order is booked in the snapshot like work, by a tenant that is none: every policy then sees it as
+taken, whatever it looks at and whatever it has cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe import errors
+from kgwe.model.network import domain_labels, domains
+from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.fleet.snapshot import Grant, Snapshot
+from kgwe.placement.pod.fit import Fitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.model.gpu.mig import Placement
+    from kgwe.placement.fleet.node import Node, Request
+
+#: leaf of a node that does not say where it hangs
+NO_LEAF = -1
+
+
+@dataclass
+class World:
+    """Build with `World.of(nodes)`."""
+
+    snapshot: Snapshot
+    fitter: Fitter
+    tree: domains.Tree
+    #: milli per node
+    capacity: NDArray[np.int64]
+    #: micro-dollars per node and hour; 0 where not known
+    price_micro: NDArray[np.int64]
+    #: node -> leaf of the network, or NO_LEAF
+    leaf: NDArray[np.int64]
+    #: node -> its NVLink domain where it has one, else itself: within it, cards are joined by NVLink or PCIe
+    box: NDArray[np.int64]
+    slice_milli: dict[tuple[int, int, int], int]
+    #: node -> its place in the tree
+    place: NDArray[np.int64]
+    #: per level of the tree, the nearest first: bandwidth inside a domain over bandwidth out of it
+    oversubscription: tuple[float, ...]
+    #: milli that work holds, milli that is out of order
+    allocated: int = 0
+    out: int = 0
+    _node_holds: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    _card_holds: dict[tuple[int, int], Callable[[], None]] = field(default_factory=dict)
+    _out_by_node: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], oversubscription: Sequence[float] = ()) -> World:
+        """`oversubscription`: of the levels of the network, the nearest first; 1 for those not given."""
+        snapshot = Snapshot.of(nodes)
+        slice_milli = {}
+        for number, node in enumerate(snapshot.nodes):
+            for card in node.cut:
+                slice_milli.update(_slices_of(number, card, snapshot))
+        capacity = snapshot.milli.sum(axis=1, dtype=np.int64)
+        for (number, _, _), milli in slice_milli.items():
+            capacity[number] += milli
+        tree = _network(snapshot.nodes, oversubscription)
+        leaf, box = _places(snapshot.nodes, tree)
+        return cls(
+            snapshot=snapshot,
+            fitter=Fitter(snapshot),
+            tree=tree,
+            capacity=capacity,
+            price_micro=np.array([node.price_micro_per_hour or 0 for node in snapshot.nodes], dtype=np.int64),
+            leaf=leaf,
+            box=box,
+            slice_milli=slice_milli,
+            place=np.argsort(tree.order),
+            oversubscription=tuple(float(level.oversubscription.max(initial=1.0)) for level in tree.levels),
+        )
+
+    # --- amounts ----------------------------------------------------------------------------------------
+
+    @property
+    def total(self) -> int:
+        return int(self.capacity.sum())
+
+    @property
+    def idle(self) -> int:
+        """Milli that is free, by the books of this class."""
+        return self.total - self.allocated - self.out
+
+    def counted_idle(self) -> int:
+        """Milli that is free, by the books of the snapshot."""
+        slices = sum(
+            self.slice_milli[node, card, each.start]
+            for (node, card), free in self.snapshot.free_slices.items()
+            for each in free
+        )
+        return int(self.snapshot.milli.sum()) + slices
+
+    def milli(self, grant: Grant) -> int:
+        slices = sum(self.slice_milli[grant.node, card, each.start] for card, each in grant.slices)
+        return grant.cards.bit_count() * CARD_MILLI + (grant.share[1] if grant.share else 0) + slices
+
+    # --- work -------------------------------------------------------------------------------------------
+
+    def grants(self, request: Request, counts: Sequence[tuple[int, int]]) -> tuple[Grant, ...] | None:
+        """What `count` such pods would get on each node, for (node, count) pairs; None when one does not fit."""
+        undos: list[Callable[[], None]] = []
+        found: list[Grant] = []
+        try:
+            for node, count in counts:
+                for _ in range(count):
+                    grant = self.fitter.grant(request, node)
+                    if grant is None:
+                        return None
+                    found.append(grant)
+                    undos.append(self.snapshot.commit(grant))
+        finally:
+            for undo in reversed(undos):
+                undo()
+        return tuple(found)
+
+    def book(self, grants: Sequence[Grant]) -> Callable[[], None]:
+        """Give these to work; returns how to take them back."""
+        undo = self.snapshot.commit_all(grants)
+        milli = sum(map(self.milli, grants))
+        self.allocated += milli
+
+        def release() -> None:
+            undo()
+            self.allocated -= milli
+
+        return release
+
+    # --- out of order -----------------------------------------------------------------------------------
+
+    def is_down(self, node: int) -> bool:
+        return node in self._node_holds
+
+    def is_card_down(self, node: int, card: int) -> bool:
+        return (node, card) in self._card_holds
+
+    def take_node_down(self, node: int) -> None:
+        """Put an empty node out of order."""
+        self._node_holds[node] = []
+        self._hold_rest(node)
+
+    def bring_node_up(self, node: int) -> None:
+        for undo in reversed(self._node_holds.pop(node)):
+            undo()
+        self.out -= self._out_by_node.pop(node)
+
+    def take_card_down(self, node: int, card: int) -> None:
+        """Put a card nobody uses, of a node that is up, out of order."""
+        undo, milli = self._hold_card(node, card)
+        self._card_holds[node, card] = undo
+        self.out += milli
+
+    def bring_card_up(self, node: int, card: int) -> None:
+        self._card_holds.pop((node, card))()
+        self.out -= self._card_milli(node, card)
+        if self.is_down(node):
+            self._hold_rest(node)
+
+    def _hold_rest(self, node: int) -> None:
+        """Hold everything of a node that is free: cards, slices, CPU, memory."""
+        snapshot = self.snapshot
+        grants = [
+            Grant(
+                node,
+                cpu_milli=int(snapshot.cpu_milli[node]),
+                memory_bytes=int(snapshot.memory_bytes[node]),
+                cards=int(snapshot.free[node]),
+            )
+        ]
+        slices = tuple((card, each) for card in snapshot.nodes[node].cut for each in self._free_slices(node, card))
+        if slices:
+            grants.append(Grant(node, slices=slices))
+        self._node_holds[node] += [snapshot.commit(grant) for grant in grants]
+        milli = sum(map(self.milli, grants))
+        self._out_by_node[node] = self._out_by_node.get(node, 0) + milli
+        self.out += milli
+
+    def _hold_card(self, node: int, card: int) -> tuple[Callable[[], None], int]:
+        cut = self.snapshot.nodes[node].cut
+        grant = (
+            Grant(node, slices=tuple((card, each) for each in self._free_slices(node, card)))
+            if card in cut
+            else Grant(node, cards=1 << card)
+        )
+        return self.snapshot.commit(grant), self.milli(grant)
+
+    def _free_slices(self, node: int, card: int) -> tuple[Placement, ...]:
+        return tuple(self.snapshot.free_slices.get((node, card), ()))
+
+    def _card_milli(self, node: int, card: int) -> int:
+        cut = self.snapshot.nodes[node].cut.get(card)
+        if cut is None:
+            return CARD_MILLI
+        return sum(self.slice_milli[node, card, each.start] for each in cut)
+
+    def usable_cards(self, node: int) -> list[int]:
+        """Cards that can hold work when nothing is out of order."""
+        here = self.snapshot.nodes[node]
+        return [card for card in range(here.shape.cards) if here.healthy >> card & 1]
+
+
+def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int, int], int]:
+    """Milli of each slice of a cut card; they sum to 1000."""
+    free = snapshot.free_slices.get((node, card), [])
+    length = sum(each.profile.units for each in free)
+    found, before = {}, 0
+    for each in sorted(free, key=lambda placed: placed.start):
+        after = before + each.profile.units
+        found[node, card, each.start] = after * CARD_MILLI // length - before * CARD_MILLI // length
+        before = after
+    return found
+
+
+def _network(nodes: Sequence[Node], oversubscription: Sequence[float]) -> domains.Tree:
+    preset = domain_labels.preset(domain_labels.detect(node.labels for node in nodes))
+    if len(oversubscription) > len(preset.names) or not all(ratio >= 1 for ratio in oversubscription):
+        raise errors.Permanent(
+            f"oversubscription {', '.join(f'{ratio:g}' for ratio in oversubscription)}: give ratios of at least 1 for"
+            f" the levels {', '.join(preset.names)}, the nearest first"
+        )
+    speeds = {
+        name: domains.Speed(oversubscription=ratio) for name, ratio in zip(preset.names, oversubscription, strict=False)
+    }
+    return domains.build([preset.place(node.name, node.labels) for node in nodes], preset.names, speeds=speeds)
+
+
+def _places(nodes: Sequence[Node], tree: domains.Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    leaf = np.full(len(nodes), NO_LEAF, dtype=np.int64)
+    box = np.arange(len(nodes), dtype=np.int64)
+    known = tree.levels[0].known[tree.domain_of[0]]
+    leaf[tree.order] = np.where(known, tree.domain_of[0], NO_LEAF)
+    joined = tree.nvlink_of != domains.NO_DOMAIN
+    box[tree.order[joined]] = len(nodes) + tree.nvlink_of[joined]
+    return leaf, box

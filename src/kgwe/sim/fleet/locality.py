@@ -1,0 +1,78 @@
+"""Over how many nodes, NVLink domains and leaves a job is spread, and over how few it could be on an empty fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.sim.fleet.fleet import NO_LEAF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.traces.workload import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    nodes: int
+    #: NVLink domains, and nodes outside of any
+    boxes: int
+    #: 0: not known
+    leaves: int
+    #: how many times slower the network is from end to end than inside a leaf
+    contention: float = 1.0
+
+
+def of(world: World, grants: Sequence[Grant]) -> Spread:
+    nodes = {grant.node for grant in grants}
+    leaves = {int(world.leaf[node]) for node in nodes}
+    boxes = {int(world.box[node]) for node in nodes}
+    return Spread(len(nodes), len(boxes), 0 if NO_LEAF in leaves else len(leaves), _contention(world, nodes))
+
+
+def _contention(world: World, nodes: Iterable[int]) -> float:
+    """Levels are left until one domain that is known holds all."""
+    slower = 1.0
+    if all(ratio == 1 for ratio in world.oversubscription):
+        return slower
+    places = world.place[list(nodes)]
+    for number, ratio in enumerate(world.oversubscription):
+        domains = world.tree.domain_of[number, places]
+        if (domains == domains[0]).all() and (len(places) == 1 or world.tree.levels[number].known[domains[0]]):
+            break
+        slower *= ratio
+    return slower
+
+
+def fewest(world: World, job: Job) -> Spread:
+    """The least spread of the job; to be asked while the fleet is empty."""
+    room = world.fitter.room(job.request).astype(np.int64)
+    leaves = _fewest(_sums(room, world.leaf - NO_LEAF)[1:], job.pods)
+    boxes = _fewest(_sums(room, world.box), job.pods)
+    return Spread(_fewest(room, job.pods), boxes, leaves, _least_contention(world, room, job.pods))
+
+
+def _least_contention(world: World, room: NDArray[np.int64], pods: int) -> float:
+    slower = 1.0
+    for level, ratio in zip(world.tree.levels, world.oversubscription, strict=True):
+        if int(np.where(level.known, level.sums(room[world.tree.order]), 0).max(initial=0)) >= pods:
+            break
+        slower *= ratio
+    return slower
+
+
+def _sums(room: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.bincount(group, weights=room).astype(np.int64)
+
+
+def _fewest(room: NDArray[np.int64], pods: int) -> int:
+    """How many of the largest hold all pods; 0: not even all of them."""
+    filled = np.cumsum(np.sort(room)[::-1])
+    return int(np.searchsorted(filled, pods)) + 1 if len(filled) and filled[-1] >= pods else 0

@@ -1,0 +1,48 @@
+"""One workload on one fleet under several policies, each from an empty fleet and with the same faults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.sim.fleet.fleet import World
+from kgwe.sim.loop import Options, Simulation
+from kgwe.sim.policies import registry
+from kgwe.sim.report import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.placement.fleet.node import Node
+    from kgwe.sim.loop import Watcher
+    from kgwe.sim.report.metrics import Result
+    from kgwe.sim.traces.workload import Workload
+
+
+def run(
+    nodes: Sequence[Node],
+    workload: Workload,
+    policy: str,
+    options: Options | None = None,
+    watchers: tuple[Watcher, ...] = (),
+    *,
+    oversubscription: Sequence[float] = (),
+) -> Result:
+    """What becomes of the workload under the policy of this name."""
+    world = World.of(nodes, oversubscription)
+    simulation = Simulation(world, workload, registry.find(policy), options, watchers)
+    return metrics.summarise(policy, simulation.run())
+
+
+def compare(
+    nodes: Sequence[Node],
+    workload: Workload,
+    names: Sequence[str],
+    options: Options | None = None,
+    watch: Callable[[str], tuple[Watcher, ...]] = lambda _: (),
+    *,
+    oversubscription: Sequence[float] = (),
+) -> list[Result]:
+    """The same for each policy in turn; `watch(policy)` gives its watchers."""
+    for name in names:
+        registry.find(name)  # a misspelt one is told before the others have run
+    return [run(nodes, workload, name, options, watch(name), oversubscription=oversubscription) for name in names]

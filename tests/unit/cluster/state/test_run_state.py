@@ -1,0 +1,173 @@
+"""How a run stands: running, or what keeps its pods from their places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import (
+    TWO,
+    UID,
+    added,
+    deployment,
+    job,
+    leaving,
+    node,
+    pod,
+    removed,
+    replica,
+    workload,
+)
+
+from kgwe.cluster.state import run_state
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.workload.runs import of_job
+from kgwe.cluster.workload.workload import Status
+from kgwe.kube.api.core import Condition, PodStatus
+
+REFUSED = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available")
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+    made.on_kgwe(added(workload(count=8)))
+    return made
+
+
+def the_workload(state, **status):
+    made = state.workload(UID)
+    return replace(made, status=Status(**status)) if status else made
+
+
+def judge(state, **status):
+    run = state.runs[UID]
+    return run_state.unplaced(state, the_workload(state, **status), run, state.pods_of(run))
+
+
+def is_running(state, **status):
+    run = state.runs[UID]
+    return run_state.is_running(the_workload(state, **status), run, state.pods_of(run))
+
+
+def waiting(name, index, *conditions, gated=False):
+    made = pod(name, at="", index=index, gated=gated, phase="Pending")
+    return msgspec.structs.replace(made, status=PodStatus(phase="Pending", conditions=conditions))
+
+
+STARTED = {"phase": "Running", "start_time": "t", "job_name": f"w-job-{UID[:8]}"}
+
+
+class TestRunning:
+    def test_a_gang_runs_when_all_its_pods_do_and_then_as_long_as_one_does(self, state):
+        state.on_job(added(job(seats=TWO)))
+        state.on_pod(added(pod("p0", at="n1", index=0)))
+        assert not is_running(state)
+        state.on_pod(added(pod("p1", at="n2", index=1)))
+        assert is_running(state)
+        state.on_pod(added(waiting("p1", 1)))
+        assert not is_running(state)
+        assert is_running(state, **STARTED)
+
+    def test_pods_that_have_succeeded_count(self, state):
+        state.on_job(added(job(seats=TWO, completedIndexes="0")))
+        state.on_pod(added(pod("p1", at="n2", index=1)))
+        assert is_running(state)
+
+    def test_inference_runs_with_its_first_pod(self, state):
+        state.on_deployment(added(deployment()))
+        assert not is_running(state)
+        state.on_pod(added(replica("a", at="n1", seat=f"{UID}/0")))
+        assert is_running(state)
+
+
+class TestUnplaced:
+    def test_a_pod_that_kube_scheduler_refuses_names_its_node(self, state):
+        state.on_job(added(job(seats=TWO)))
+        state.on_pod(added(pod("p0", at="n1", index=0)))
+        state.on_pod(added(waiting("p1", 1, REFUSED)))
+        found = judge(state)
+        assert found.reason == run_state.NODE_REFUSED
+        assert found.message == "n2: 0/2 nodes are available"
+        assert found.avoid == {"n2"}
+        assert found.is_nodes_fault
+
+    def test_once_it_ran_a_lost_pod_is_for_others_to_mend(self, state):
+        state.on_job(added(job(seats=TWO)))
+        state.on_pod(added(pod("p0", at="n1", index=0)))
+        state.on_pod(added(waiting("p1", 1, REFUSED)))
+        assert judge(state, **STARTED) is None
+
+    def test_but_not_when_nothing_of_it_is_left(self, state):
+        state.on_job(added(job(seats=TWO)))
+        state.on_pod(added(waiting("p0", 0, REFUSED)))
+        assert judge(state, **STARTED).reason == run_state.NODE_REFUSED
+
+    def test_pods_behind_the_gate_wait_for_us_and_others_for_a_scheduler(self, state):
+        state.on_job(added(job(seats=TWO)))
+        state.on_pod(added(waiting("p0", 0, gated=True)))
+        assert "seats" in judge(state).message
+        state.on_pod(added(waiting("p0", 0)))
+        assert "schedulerName" in judge(state).message
+        assert judge(state).reason == run_state.NOT_SCHEDULED
+
+    def test_pods_that_are_not_there_are_missed_unless_the_job_has_made_them(self, state):
+        state.on_job(added(job(seats=TWO)))
+        assert judge(state).reason == run_state.PODS_NOT_CREATED
+        assert "kubectl describe job" in judge(state).message
+        state.on_job(added(job(seats=TWO, active=2)))
+        assert judge(state) is None
+
+    def test_a_dying_pod_does_not_count_as_one_that_waits(self, state):
+        state.on_job(added(job(seats=TWO, active=2)))
+        state.on_pod(added(leaving(waiting("p0", 0, REFUSED))))
+        assert judge(state) is None
+
+    @pytest.mark.parametrize("change", ["gone", "cordoned", "fewer"])
+    def test_a_seat_whose_node_cannot_take_its_pod_any_more_is_lost(self, state, change):
+        state.on_job(added(job(seats=TWO, active=2)))
+        assert judge(state) is None
+        if change == "gone":
+            state.on_node(removed(node("n2")))
+        elif change == "cordoned":
+            cordoned = msgspec.structs.replace(
+                node("n2"), spec=msgspec.structs.replace(node("n2").spec, unschedulable=True)
+            )
+            state.on_node(added(cordoned))
+        else:
+            state.on_node(added(node("n2", gpus="2")))
+        found = judge(state)
+        assert found.reason == run_state.PLACE_LOST
+        assert "n2" in found.message
+        assert found.avoid == frozenset(), "the next plan sees for itself"
+
+    def test_what_has_its_pod_or_is_done_is_not_lost(self, state):
+        state.on_job(added(job(seats=TWO, active=1, completedIndexes="1")))
+        state.on_pod(added(pod("p0", at="n1", index=0)))
+        for name in ("n1", "n2"):
+            state.on_node(removed(node(name)))
+        assert judge(state) is None
+
+    def test_a_plan_that_is_gone_is_a_place_that_is_lost(self, state):
+        state.on_job(added(job(seats=(), pods=2)))
+        assert judge(state).reason == run_state.PLACE_LOST
+
+
+def test_a_job_that_asks_for_nothing_is_a_run_too():
+    assert of_job(job(gpus=0)).wanted["pods"] == 1
+
+
+def test_seats_given_up_by_scaling_are_not_lost_and_are_reported(state):
+    state.on_deployment(added(deployment(replicas=1)))
+    state.on_pod(added(replica("p", at="", gated=True, phase="Pending")))
+    assert judge(state).reason == run_state.NOT_SCHEDULED
+    assert run_state.scaled(state.runs[UID], 0) == ("ScaledDown", "its Deployment is scaled to 1 of 2 pods")
+    state.on_deployment(added(deployment()))
+    assert run_state.scaled(state.runs[UID], 0) is None
+    assert run_state.scaled(state.runs[UID], 1) == (
+        "NoRoomToScale",
+        "no room yet for 1 of 2 pods that it is scaled to",
+    )

@@ -1,0 +1,192 @@
+"""Seats and the pods in them."""
+
+from __future__ import annotations
+
+import pytest
+from tests import small_fleet
+
+from kgwe import errors
+from kgwe.model.devices.assignment import Places
+from kgwe.model.network import domains
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.ledger import Ledger, seat_key
+from kgwe.placement.pod.engine import Decision
+
+TREE = domains.build((), ())
+TWO = {amounts.GPU: 2, amounts.PODS: 1}
+
+
+@pytest.fixture
+def ledger():
+    made = Ledger()
+    made.fleet.set_nodes(small_fleet.nodes(3), TREE)
+    return made
+
+
+def free(ledger):
+    snapshot = ledger.fleet.snapshot
+    return [int(mask).bit_count() for mask in snapshot.free]
+
+
+def plan(ledger, *counts):
+    """Grants for pods of so many cards, one after the other, and the names of their nodes."""
+    found, undos = [], []
+    for count in counts:
+        decision = ledger.fleet.engine.decide(Request(Gpus(count=count)))
+        assert isinstance(decision, Decision)
+        found.append(decision)
+        undos.append(ledger.fleet.snapshot.commit(decision.grant))
+    for undo in reversed(undos):
+        undo()
+    return [each.grant for each in found], [each.name for each in found]
+
+
+def commit(ledger, owner, *counts, **more):
+    grants, nodes = plan(ledger, *counts)
+    return ledger.commit(owner, [{amounts.GPU: count, amounts.PODS: 1} for count in counts], grants, nodes, **more)
+
+
+def test_a_plan_is_numbered_from_zero_and_once_only(ledger):
+    assert commit(ledger, "w", 2, 2) == 0
+    assert sorted(ledger.seats("w")) == [0, 1]
+    with pytest.raises(errors.InvariantBroken, match="has seats already"):
+        commit(ledger, "w", 1)
+
+
+def test_a_gang_that_grows_goes_on_counting(ledger):
+    commit(ledger, "g", 2)
+    assert commit(ledger, "g", 2, 2, extend=True) == 1
+    assert sorted(ledger.seats("g")) == [0, 1, 2]
+
+
+def test_a_plan_of_a_fleet_whose_nodes_had_other_numbers_goes_to_the_nodes_it_names(ledger):
+    ledger.fleet.hold("p", Holding("n0", {amounts.GPU: 4}))
+    ledger.fleet.hold("q", Holding("n1", {amounts.GPU: 4}))
+    grants, nodes = plan(ledger, 4)
+    assert nodes == ["n2"]
+    ledger.fleet.set_nodes(small_fleet.nodes(3)[1:], TREE)
+    ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
+    assert ledger.seats("w")[0].node == "n2"
+
+
+def test_a_plan_for_a_node_that_is_gone_or_takes_no_work_is_refused(ledger):
+    grants, nodes = plan(ledger, 4)
+    kept = [node for node in small_fleet.nodes(3) if node.name not in nodes]
+    ledger.fleet.set_nodes([*kept, small_fleet.node(int(nodes[0][1:]), ready=False)], TREE)
+    with pytest.raises(errors.InvariantBroken, match="takes no work"):
+        ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
+    ledger.fleet.set_nodes(kept, TREE)
+    with pytest.raises(errors.InvariantBroken, match="gone"):
+        ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
+    assert not ledger.has_seats("w")
+
+
+def test_a_pod_takes_its_seat_and_gives_it_back(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO, 0b0110)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0))
+    assert ledger.pod_in("w", 0) == "p"
+    assert ledger.fleet.holding("p").cards == 0b0110
+    assert free(ledger) == [2, 4, 4]
+    assert not ledger.remove_pod("p"), "nothing came free"
+    assert ledger.fleet.holding(seat_key("w", 0)).cards == 0b0110
+
+
+def test_a_second_pod_for_a_seat_counts_for_itself(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO)})
+    ledger.set_pod("old", "n0", TWO, ("w", 0))
+    ledger.set_pod("new", "n0", TWO, ("w", 0))
+    assert free(ledger) == [0, 4, 4]
+    ledger.remove_pod("old")
+    ledger.set_pod("new", "n0", TWO, ("w", 0))
+    assert free(ledger) == [2, 4, 4]
+
+
+def test_a_pod_that_is_said_to_have_another_seat_leaves_the_first_reserved(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO), 1: Holding("n0", TWO)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0))
+    ledger.set_pod("p", "n0", TWO, ("w", 1))
+    assert ledger.pod_in("w", 0) == ""
+    assert ledger.pod_in("w", 1) == "p"
+    assert free(ledger) == [0, 4, 4]
+
+
+def test_when_seats_are_released_pods_count_until_they_end(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO), 1: Holding("n1", TWO)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0))
+    assert ledger.release("w")
+    assert free(ledger) == [2, 4, 4]
+    assert ledger.remove_pod("p")
+    assert free(ledger) == [4, 4, 4]
+    assert not ledger.release("w")
+
+
+def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
+    ledger.set_pod("p", "n0", TWO, given=Places(0b1001))
+    assert ledger.fleet.holding("p").cards == 0b1001
+
+
+def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0), held=Places(0b1100))
+    assert ledger.fleet.holding("p").cards == 0b1100
+    assert ledger.booked("w", 1).cards == 0b0011, "the other seat has what is left"
+    assert ledger.seat("w", 0).cards == 0b0011, "the plan is what it was"
+    ledger.remove_pod("p")
+    assert ledger.fleet.holding(seat_key("w", 0)).cards.bit_count() == 2
+
+
+def test_when_nobody_says_what_a_pod_has_any_more_its_seat_does(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO, 0b0011)})
+    ledger.set_pod("p", "n0", TWO, ("w", 0), held=Places(0b1100))
+    ledger.set_pod("p", "n0", TWO, ("w", 0))
+    assert ledger.fleet.holding("p").cards == 0b0011
+
+
+def test_seats_that_the_node_cannot_give_any_more_are_told(ledger):
+    ledger.reserve("w", {0: Holding("n0", TWO), 1: Holding("n1", TWO), 2: Holding("n9", TWO)})
+    assert ledger.lacking("w") == [2]
+    ledger.fleet.set_nodes([small_fleet.node(0, healthy=1), small_fleet.node(1, healthy=1)], TREE)
+    assert ledger.lacking("w") == [0, 1, 2]
+    ledger.set_pod("p", "n0", TWO, ("w", 0))
+    assert ledger.lacking("w") == [1, 2], "what a pod has is for others to judge"
+
+
+class TestAssumed:
+    def assume(self, ledger, uid, count=2, until=10.0):
+        (grant,), (node,) = plan(ledger, count)
+        ledger.assume(uid, {amounts.GPU: count, amounts.PODS: 1}, grant, until)
+        return node
+
+    def test_a_pod_about_to_be_bound_holds_its_place_until_its_time_is_over(self, ledger):
+        self.assume(ledger, "p")
+        assert sum(free(ledger)) == 10
+        assert ledger.expire(9.9) == []
+        assert ledger.expire(10.0) == ["p"]
+        assert sum(free(ledger)) == 12
+
+    def test_one_that_is_bound_there_keeps_its_cards_and_never_expires(self, ledger):
+        node = self.assume(ledger, "p")
+        had = ledger.fleet.holding("p").cards
+        ledger.set_pod("p", node, TWO)
+        assert ledger.fleet.holding("p").cards == had
+        assert ledger.expire(99.0) == []
+        assert not ledger.forget("p")
+
+    def test_one_that_is_bound_elsewhere_gives_the_place_back(self, ledger):
+        node = self.assume(ledger, "p")
+        other = next(name for name in ("n0", "n1", "n2") if name != node)
+        ledger.set_pod("p", other, TWO)
+        assert sum(free(ledger)) == 10
+        assert ledger.fleet.holding("p").node == other
+
+    def test_asked_again_it_holds_one_place(self, ledger):
+        self.assume(ledger, "p")
+        self.assume(ledger, "p", count=4)
+        assert sum(free(ledger)) == 8
+
+    def test_a_pod_that_is_bound_cannot_be_assumed(self, ledger):
+        ledger.set_pod("p", "n0", TWO)
+        with pytest.raises(errors.InvariantBroken):
+            self.assume(ledger, "p")

@@ -1,0 +1,220 @@
+"""Refusals: what binds, how short it is, and changes that really start the gang."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests import machines
+from tests.racks import H100, cards, placed, racks
+
+from kgwe.model.network import domains
+from kgwe.model.network.domains import Place
+from kgwe.placement.disruption.running import Member, Running
+from kgwe.placement.fleet.node import Node, Preference, Shape, SpotPolicy
+from kgwe.placement.fleet.snapshot import Snapshot
+from kgwe.placement.fleet.taints import Taint
+from kgwe.placement.planning import diagnosis
+from kgwe.placement.planning.diagnosis import ChangeKind, GangReason
+from kgwe.placement.planning.gang_planner import (
+    NODE,
+    Evictable,
+    GangPlanner,
+    GangRefusal,
+    GangRequest,
+    Hardware,
+    Role,
+    Segment,
+    plan_gang,
+)
+from kgwe.placement.pod.fit import Fitter, Verdict
+
+A100 = Shape(machines.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
+
+
+def texts(refusal):
+    return {change.kind: change.text for change in refusal.changes}
+
+
+#        spine s           spine t
+#     a: 8 8  b: 8 0     c: 8 8  d: 0 0
+DRAWN = {"s": {"a": [8, 8], "b": [8, 0]}, "t": {"c": [8, 8], "d": [0, 0]}}
+
+
+def test_a_level_too_low_is_said_with_the_smallest_step_up():
+    refusal = racks(DRAWN).refuse(GangRequest.of(cards(8), 3, required="leaf"))
+    assert refusal.reason is GangReason.NO_DOMAIN_LARGE_ENOUGH
+    assert (refusal.level, refusal.room, refusal.short) == ("leaf", 2, 1)
+    assert texts(refusal) == {
+        ChangeKind.LOWER_LEVEL: "require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)",
+        ChangeKind.FEWER_REPLICAS: "run 2 instead of 3 worker pods",
+    }
+    far = racks(DRAWN).refuse(GangRequest.of(cards(8), 4, required="leaf"))
+    assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("require cluster instead of leaf")
+
+
+def test_the_words_tell_the_whole_of_it():
+    refusal = racks(DRAWN).refuse(GangRequest.of(cards(8), 3, required="leaf", name="llama"))
+    assert refusal.words() == (
+        "gang llama cannot start: the cluster has room, but no domain of the required level has it all.\n"
+        "Best is leaf a: room for 2 of 3 pods (worker), 1 short.\n"
+        "Nodes: 5 Fits, 3 GPUsTaken.\n"
+        "Level node: none of 8 holds it, at most 1 of 3 pods fit in one.\n"
+        "Level leaf: none of 4 holds it, at most 2 of 3 pods fit in one.\n"
+        "Waiting does not help: with nothing running, one leaf takes 2 of 3.\n"
+        "Any one of these starts it now:\n"
+        "  - require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)\n"
+        "  - run 2 instead of 3 worker pods"
+    )
+
+
+def test_too_little_room_everywhere_counts_the_verdicts_of_nodes():
+    refusal = racks(DRAWN).refuse(GangRequest.of(cards(8), 6))
+    assert refusal.reason is GangReason.TOO_LITTLE_ROOM
+    assert refusal.verdicts == {Verdict.FITS: 5, Verdict.CARDS_TAKEN: 3}
+    assert not refusal.is_hopeless
+    assert refusal.proven
+
+
+def mixed(**spot):
+    """Two H100, two A100, two A100 that `spot` says more of; one leaf."""
+    nodes = [Node(f"n{i}", H100 if i < 2 else A100, 64_000, 2**40, **(spot if i > 3 else {})) for i in range(6)]
+    tree = domains.build([Place(node.name, ("a",), gb_per_s=50.0) for node in nodes], ("leaf",))
+    return GangPlanner(Fitter(Snapshot.of(nodes)), tree)
+
+
+def refused(planner, gang):
+    refusal = planner.plan(gang)
+    assert isinstance(refusal, GangRefusal)
+    return refusal
+
+
+def test_another_gpu_model_is_named():
+    refusal = refused(mixed(), GangRequest.of(cards(8, model="H100-SXM5-80GB"), 3))
+    assert refusal.reason is GangReason.WRONG_GPU_MODEL
+    assert refusal.verdicts[Verdict.WRONG_MODEL] == 4
+    assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept A100-SXM4-80GB"
+
+
+def test_models_are_mixed_only_when_the_gang_allows_it():
+    refusal = refused(mixed(), GangRequest.of(cards(8), 5, hardware=Hardware.SAME))
+    assert (refusal.reason, refusal.room) == (GangReason.MODELS_DIFFER, 4)
+    mix = texts(refusal)[ChangeKind.MIX_MODELS]
+    assert mix == "mix A100-SXM4-80GB, H100-SXM5-80GB (the slowest card sets the pace)"
+    assert len(placed(mixed(), GangRequest.of(cards(8), 5)).seats) == 5
+
+
+def test_spot_nodes_are_suggested_by_their_taint():
+    planner = mixed(spot=True, taints=(Taint("spot", "true", "NoSchedule"),))
+    refusal = refused(planner, GangRequest.of(cards(8), 6))
+    assert refusal.reason is GangReason.NODES_TAINTED
+    assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate spot nodes (spot)"
+
+
+def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():
+    refusal = refused(mixed(spot=True), GangRequest.of(cards(8, spot=SpotPolicy.REQUIRE), 5))
+    assert refusal.reason is GangReason.NOT_ON_SPOT
+    assert texts(refusal)[ChangeKind.ALLOW_ON_DEMAND] == "use nodes that are not spot too (spotPolicy Allow)"
+
+
+def test_wiring_that_is_not_there_can_be_let_go():
+    shape = dataclasses.replace(H100, wiring=machines.pcie_pairs(8))
+    cluster = racks({"s": {"a": [8, 8]}}, shape=shape)
+    refusal = cluster.refuse(GangRequest.of(cards(4, preference=Preference.NVLINK_REQUIRED), 2))
+    assert refusal.reason is GangReason.WIRING_NOT_MET
+    assert refusal.verdicts == {Verdict.WIRING: 2}
+
+
+def test_fewer_replicas_come_in_whole_segments_and_of_the_role_that_is_short():
+    roles = (Role("leader", cards(1), 1), Role("worker", cards(8), 6))
+    refusal = racks(DRAWN).refuse(GangRequest(roles))
+    assert texts(refusal)[ChangeKind.FEWER_REPLICAS] == "run 4 instead of 6 worker pods"
+    change = next(each for each in refusal.changes if each.kind is ChangeKind.FEWER_REPLICAS)
+    assert [role.replicas for role in change.gang.roles] == [1, 4]
+
+
+def test_a_gang_that_even_an_empty_cluster_does_not_hold_is_told_so():
+    groups = (Segment(4, NODE),)
+    refusal = racks(DRAWN).refuse(GangRequest.of(cards(4), 4, segments=groups))
+    assert refusal.is_hopeless
+    assert (refusal.room, refusal.short) == (0, 4), "room for half a segment is none"
+    assert "with nothing running, the cluster takes 0 of 4." in refusal.words()
+
+
+# --- evictions ------------------------------------------------------------------------------------------
+#
+#     a: 8 0 0      b: 0 0 8        small holds a2, large holds a3 and b1, high holds b2
+
+
+@pytest.fixture
+def busy():
+    return racks({"s": {"a": [8, 0, 0], "b": [0, 0, 8]}})
+
+
+def running(cluster, name, priority, *nodes, **more):
+    members = tuple(Member(node, cards(8), cluster.held[node]) for node in nodes)
+    return Running(name, members, priority, **more)
+
+
+def evictable(cluster, **more):
+    return Evictable(
+        [
+            running(cluster, "large", 1, "a3", "b1"),
+            running(cluster, "small", 1, "a2", **more),
+            running(cluster, "high", 5, "b2"),
+        ],
+        now_s=3600.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "level", "priority", "owners"),
+    [
+        pytest.param(2, "leaf", 5, ("small",), id="the smallest that suffices"),
+        pytest.param(3, "leaf", 5, ("large", "small"), id="several when one is not enough"),
+        pytest.param(4, "spine", 5, ("large",), id="one large rather than several"),
+        pytest.param(3, "leaf", 1, None, id="never work of the same priority"),
+        pytest.param(6, "spine", 5, None, id="nobody when it would not suffice"),
+        pytest.param(6, "spine", 6, ("large", "small", "high"), id="all of lower priority"),
+    ],
+)
+def test_evictions_are_the_least_that_suffice(busy, pods, level, priority, owners):
+    gang = GangRequest.of(cards(8), pods, required=level, priority=priority)
+    before = busy.snapshot.free.tolist()
+    refusal = busy.refuse(gang, evictable=evictable(busy))
+    found = [change.evicts for change in refusal.changes if change.kind is ChangeKind.EVICT]
+    assert [tuple(victim.workload for victim in each) for each in found] == ([] if owners is None else [owners])
+    assert busy.snapshot.free.tolist() == before
+
+
+def test_evictions_are_said_with_what_they_cost(busy):
+    gang = GangRequest.of(cards(8), 2, required="leaf", priority=5)
+    refusal = busy.refuse(gang, evictable=evictable(busy))
+    assert texts(refusal)[ChangeKind.EVICT] == "evict small (lower priority, costs 8.13 GPU-hours)"
+
+
+def test_of_work_that_can_spare_pods_only_so_many_go():
+    cluster = racks({"s": {"a": [8, 0, 0]}})
+    service = running(cluster, "service", 0, "a2", "a3", least=1)
+    gang = GangRequest.of(cards(8), 2, priority=1)
+    refusal = cluster.refuse(gang, evictable=Evictable([service], now_s=3600.0))
+    assert texts(refusal)[ChangeKind.EVICT].startswith("evict 1 pod of service (")
+
+
+def test_nobody_is_named_who_may_not_be_stopped(busy):
+    gang = GangRequest.of(cards(8), 2, required="leaf", priority=2)
+    refusal = busy.refuse(gang, evictable=evictable(busy, preemptible=False))
+    named = [victim.workload for change in refusal.changes for victim in change.evicts]
+    assert named == ["large"]
+
+
+def test_a_single_gang_can_be_planned_without_a_planner(busy):
+    fitter = Fitter(busy.snapshot)
+    assert plan_gang(fitter, busy.tree, GangRequest.of(cards(8), 2)) == placed(
+        busy.planner, GangRequest.of(cards(8), 2)
+    )
+
+
+def test_every_reason_and_kind_is_told_in_words():
+    assert set(diagnosis._REASONS) == set(GangReason)
+    assert set(diagnosis._BINDING.values()) <= set(GangReason)

@@ -1,0 +1,83 @@
+"""What is written of asks and nodes can be read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from tests import small_fleet
+
+from kgwe import errors
+from kgwe.model.network import domains
+from kgwe.placement.disruption.partial_gang import Partial, Sitting
+from kgwe.placement.fleet.node import Gpus, Node, Request
+from kgwe.placement.fleet.taints import Taint
+from kgwe.placement.gang.request import Following, GangRequest
+from kgwe.placement.planning.planner import Ask
+from kgwe.records import codec
+
+REQUEST = Request(Gpus(count=2), cpu_milli=1000, min_bandwidth_gbps=0.1)
+
+
+def kinds_in(kind: Any, seen: set[Any]) -> set[Any]:
+    """All dataclasses that values of a type can hold."""
+    for part in (kind, *typing.get_args(kind)):
+        if dataclasses.is_dataclass(part) and part not in seen:
+            seen.add(part)
+            hints: dict[str, Any] = codec._hints(typing.cast("Any", part))
+            for hint in hints.values():
+                kinds_in(hint, seen)
+        elif typing.get_args(part) and part is not kind:
+            kinds_in(part, seen)
+    return seen
+
+
+@pytest.mark.parametrize("kind", [Ask, Node])
+def test_every_field_has_a_type_that_is_known(kind: type[Any]) -> None:
+    # A field whose type is imported for the type checker alone has to be named in the codec.
+    assert kinds_in(kind, set()) >= {kind}
+
+
+def again(kind: type[Any], value: Any) -> Any:
+    return codec.restored(kind, msgspec.json.decode(msgspec.json.encode(codec.plain(value))))
+
+
+def test_a_part_of_a_gang_is_read_back() -> None:
+    partial = Partial((Sitting("p0", REQUEST, "n1"), Sitting("p1", REQUEST)), GangRequest.of(REQUEST, 2), least=1)
+    ask = Ask("gang", REQUEST, pods=1, partial=partial)
+    assert again(Ask, ask) == ask
+
+
+def test_the_gangs_that_follow_an_ask_are_read_back() -> None:
+    gangs = [GangRequest.of(REQUEST, pods, preferred="leaf", name=f"gang-{pods}") for pods in (4, 2, 4)]
+    following = Following.of(gangs)
+    assert following.order == (0, 1, 0)
+    assert again(Ask, Ask("gang", REQUEST, pods=2, following=following)).following == following
+
+
+def test_nodes_are_read_back() -> None:
+    for node in (
+        small_fleet.node(0, cut=2),
+        small_fleet.node(1, spot=True, price=None),
+        small_fleet.node(2, ready=False, healthy=0b101, taints=(Taint("a", "b", "NoSchedule"),)),
+    ):
+        assert again(Node, node) == node
+
+
+def test_a_network_is_read_back_and_compared() -> None:
+    speeds = {"leaf": domains.Speed(25.0, 2.0)}
+    places = [domains.Place(f"n{i}", (f"leaf-{i // 2}", ""), nvlink="a" * (i % 2), gb_per_s=50.0) for i in range(5)]
+    tree = domains.build(places, ("leaf", "spine"), speeds=speeds, connected=[("leaf", "leaf-0", "leaf-1")])
+    other = codec.tree_of(msgspec.json.decode(msgspec.json.encode(codec.of_tree(tree))))
+    assert codec.same_tree(tree, other)
+    assert other.gb_per_s(0, 4) == tree.gb_per_s(0, 4)
+    assert not codec.same_tree(tree, domains.build(places, ("leaf", "spine")))
+    assert not codec.same_tree(tree, domains.build(places[:4], ("leaf", "spine")))
+
+
+def test_what_is_something_else_is_refused() -> None:
+    with pytest.raises(errors.Permanent, match="not a Ask"):
+        codec.restored(Ask, {"owner": "w", "request": {"gpus": {"count": "many"}}})

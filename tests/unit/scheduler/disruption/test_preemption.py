@@ -1,0 +1,174 @@
+"""One preemption, step by step: what is kept, in which order pods are stopped, and what if it comes to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.scheduler.objects import ONE, UID, added, free, job, node, pod, removed, workload
+
+from kgwe import errors
+from kgwe.apps.scheduler.disruption.preemption import Preemption
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planning.planner import Planner, claim_key
+from kgwe.apps.scheduler.settings import Settings
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.state.external_gangs import Gangs
+from kgwe.cluster.state.running_view import Census
+from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
+from kgwe.kube.api.policy import PodDisruptionBudget
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.reasons import Reason
+
+
+class Client:
+    """Takes calls down; evictions fail as it is told to."""
+
+    def __init__(self):
+        self.calls = []
+        self.failures = {}
+        self.refused = 0
+
+    async def create(self, _resource, _body, _namespace, *, name, subresource):
+        if name in self.failures:
+            self.refused += 1
+            raise self.failures[name]
+        self.calls.append((subresource, name))
+
+    async def delete(self, resource, name, _namespace, *, uid):  # noqa: ARG002 - the client's
+        self.calls.append(("delete", resource.kind))
+
+
+class Events(list[Any]):
+    def record(self, event):
+        self.append((event.reason, event.note))
+
+
+def high(owner="high", gpus=8, priority=100):
+    return Ask(
+        owner,
+        Request(Gpus(count=gpus)),
+        {amounts.GPU: gpus, amounts.PODS: 1},
+        priority=priority,
+        namespace="team",
+        name=owner,
+    )
+
+
+def lenient(made):
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, preemptible=True))
+
+
+def budgeted(name, **labels):
+    made = pod(name, "", at="n1", gpus=2, notes={"kgwe.nvidia.io/preemptible": "true"})
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, labels=labels))
+
+
+@pytest.fixture
+def state():
+    made = ClusterState()
+    made.on_node(added(node("n1")))
+    return made
+
+
+@pytest.fixture
+async def bed(state):
+    means: Any = SimpleNamespace(
+        client=Client(), state=state, gangs=Gangs(state), events=Events(), metrics=Metrics(), settings=Settings()
+    )
+    planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
+    preemption = Preemption(means, planner, Census(means))
+    planner.on_refused = preemption.refused
+    yield SimpleNamespace(client=means.client, state=state, planner=planner, preemption=preemption, events=means.events)
+    await preemption.stop()
+    planner.close()
+
+
+async def until(true):
+    for _ in range(300):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("not true in time")
+
+
+@pytest.fixture
+def victim(state):
+    state.on_kgwe(added(lenient(workload())))
+    state.on_job(added(job(seats=ONE)))
+    state.on_pod(added(pod("p")))
+    return state
+
+
+async def test_a_workload_is_evicted_then_its_job_deleted_and_the_room_kept_until_it_has_gone(bed, victim):
+    bed.planner.want(high())
+    await until(lambda: ("delete", "Job") in bed.client.calls)
+    assert bed.client.calls == [("eviction", "p"), ("delete", "Job")]
+    assert bed.planner.remarks[UID][0] is Reason.PREEMPTED
+    await until(lambda: bed.events)
+    assert bed.events == [("Preempted", "stopped so that high of priority 100 can start")]
+    bed.planner.want(high("late", 4, priority=0))
+    victim.on_pod(removed(pod("p")))
+    victim.on_job(removed(job(seats=ONE)))
+    assert free(victim) == {"n1": 0}, "nobody else gets it"
+    bed.preemption.room()
+    assert bed.planner.planned["high"].nodes == ("n1",)
+    assert bed.preemption.under_way == {}
+
+
+async def test_if_the_work_goes_away_meanwhile_its_room_is_given_back(bed, victim):
+    bed.planner.want(high())
+    await until(lambda: "high" in bed.preemption.under_way)
+    bed.planner.forget("high")
+    bed.preemption.room()
+    assert bed.preemption.under_way == {}
+    assert not victim.ledger.has_seats(claim_key("high"))
+
+
+async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod(bed, state):
+    """Two pods under budgets and two under none: the refused one is asked before those under none are touched."""
+    selector = {"matchLabels": {"app": "x"}}
+    body = {
+        "metadata": {"name": "b", "namespace": "team", "generation": 1},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": 2, "observedGeneration": 1},
+    }
+    state.on_budget(added(msgspec.convert(body, PodDisruptionBudget)))
+    for name, labels in (("a", {}), ("b", {"app": "x"}), ("c", {}), ("d", {"app": "x"})):
+        state.on_pod(added(budgeted(name, **labels)))
+    refusal = errors.Transient("Cannot evict pod as it would violate the pod's disruption budget.")
+    bed.client.failures = {"b": refusal, "d": refusal}
+    bed.planner.want(high())
+    await until(lambda: bed.client.refused)
+    await until(lambda: not bed.preemption.under_way)
+    assert bed.client.refused == 1
+    assert bed.client.calls == []
+    assert bed.preemption.under_way == {}
+    assert not state.ledger.has_seats(claim_key("high"))
+
+
+async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):
+    firm = msgspec.structs.replace(budgeted("firm"), metadata=pod("firm", "").metadata)
+    state.on_pod(added(msgspec.structs.replace(firm, metadata=msgspec.structs.replace(firm.metadata, labels={}))))
+    for name in ("a", "b", "c"):
+        state.on_pod(added(budgeted(name)))
+    bed.planner.want(high(gpus=8))
+    bed.planner.want(high("helped", gpus=4, priority=50))
+    await until(lambda: len(bed.client.calls) == 2)
+    assert {name for _, name in bed.client.calls} < {"a", "b", "c"}
+    assert list(bed.preemption.under_way) == ["helped"], "eight are not to be had while the firm one runs"
+
+
+async def test_switched_off_nothing_is_looked_for(bed, victim):
+    victim.config = SimpleNamespace(spec=SchedulerConfigSpec(enablePreemption=False))
+    bed.planner.want(high())
+    await until(lambda: "high" in bed.planner.held)
+    bed.preemption._look()
+    assert bed.preemption._looking is None
+    assert bed.client.calls == []

@@ -1,0 +1,76 @@
+"""Placements that fail in a row: how many, and what brings new ones."""
+
+from __future__ import annotations
+
+from tests.unit.scheduler.objects import added, changed, make, node, removed
+
+from kgwe.apps.scheduler.workloads.placement_attempts import Attempts
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.kube.api import resources
+
+
+def config(**spec):
+    return make(resources.SCHEDULER_CONFIG.type, {"metadata": {"name": "default"}, "spec": spec})
+
+
+def test_without_a_config_there_is_no_limit():
+    state = ClusterState()
+    assert Attempts(state).exhaust("u", 1000) is None
+
+
+def test_the_limit_is_the_configs():
+    state = ClusterState()
+    state.on_config(added(config(maxSchedulingAttempts=2)))
+    attempts = Attempts(state)
+    assert attempts.exhaust("u", 1) is None
+    assert attempts.exhaust("u", 2) == 2
+
+
+def test_a_change_of_nodes_or_settings_brings_new_attempts():
+    state = ClusterState()
+    old = config(maxSchedulingAttempts=1)
+    state.on_config(added(old))
+    attempts = Attempts(state)
+    attempts.exhaust("u", 1)
+    assert attempts.renew() == []
+    state.on_node(added(node("n1")))
+    assert attempts.renew() == ["u"]
+    assert attempts.renew() == []
+    attempts.exhaust("u", 1)
+    state.on_config(changed(old, config(maxSchedulingAttempts=5)))
+    assert attempts.renew() == ["u"]
+
+
+def test_a_workload_that_is_gone_is_forgotten():
+    state = ClusterState()
+    state.on_config(added(config(maxSchedulingAttempts=1)))
+    attempts = Attempts(state)
+    attempts.exhaust("u", 1)
+    attempts.forget("u")
+    state.on_node(added(node("n1")))
+    state.on_node(removed(node("n1")))
+    assert attempts.renew() == []
+
+
+def test_a_status_of_the_config_is_no_change_of_settings():
+    state = ClusterState()
+    state.on_config(added(config(maxSchedulingAttempts=1)))
+    touched: list[object] = []
+    state.tell(
+        on_workload=touched.append,
+        on_work=touched.append,
+        on_room=lambda: touched.append("room"),
+        on_gone=touched.append,
+        on_unseated=lambda *_: None,
+    )
+    said = make(
+        resources.SCHEDULER_CONFIG.type,
+        {
+            "metadata": {"name": "default", "resourceVersion": "9"},
+            "spec": {"maxSchedulingAttempts": 1},
+            "status": {"observedGeneration": 1},
+        },
+    )
+    state.on_config(changed(config(maxSchedulingAttempts=1), said))
+    assert not touched
+    assert state.config is said
