@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.placement.packing import POLICIES
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec, Pod
 from kgwe.placement.packing.policy import choose_node
-from kgwe.sim.packing import limit, replay
+from kgwe.sim.packing import POLICIES, limit, replay
 from kgwe.sim.packing.fragmentation import Cause, Fragmentation
 from kgwe.sim.traces import openb
 

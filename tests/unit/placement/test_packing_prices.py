@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kgwe.placement.packing import POLICIES
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix, choose_node
 from kgwe.placement.packing.prices import CpuReach, ModelRent
 from kgwe.placement.packing.value import LEVELS, ShareWorth
-from kgwe.sim.packing import limit
+from kgwe.sim.packing import POLICIES, limit
 
 
 def share(milli: int, *, cpu: int = 1000, spec: str = "") -> Demand:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
 from kgwe.bench import report
-from kgwe.placement.packing import POLICIES
-from kgwe.sim.packing import limit, replay
+from kgwe.sim.packing import POLICIES, limit, replay
 from kgwe.sim.packing.fragmentation import idle_by_cause
 from kgwe.sim.traces import openb
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.disruption.running import cards_of
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.gpuset import gpu_tables
@@ -152,7 +151,7 @@ def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
     cards: dict[int, int] = {}
     for grant in grants:
         place = place_of[grant.node]
-        cards[place] = cards.get(place, 0) | cards_of(grant)
+        cards[place] = cards.get(place, 0) | grant.card_mask
     rate = search.rings.predict(ladder, sorted(cards), cards).gb_per_s
     return None if np.isinf(rate) else rate
 
@@ -170,7 +169,7 @@ def islands_broken(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
     """Islands that are whole and free, and of which the grants would take a part."""
     taken: dict[int, int] = {}
     for grant in grants:
-        taken[grant.node] = taken.get(grant.node, 0) | cards_of(grant)
+        taken[grant.node] = taken.get(grant.node, 0) | grant.card_mask
     return sum(
         _broken(snapshot.nodes[node].shape.wiring, int(snapshot.free[node]), mask) for node, mask in taken.items()
     )

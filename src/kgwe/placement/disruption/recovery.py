@@ -30,7 +30,7 @@ import numpy as np
 from kgwe.placement.disruption import gang_constraints
 from kgwe.placement.disruption.gang_constraints import Bonds
 from kgwe.placement.disruption.relocate import Reseating, Seated
-from kgwe.placement.disruption.running import Repair, cards_of
+from kgwe.placement.disruption.running import Repair
 from kgwe.placement.fleet.snapshot import Grant, bits
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.search import GangSearch
@@ -164,7 +164,7 @@ class _Site:
         return tuple(i for i, member in enumerate(workload.members) if member.failed or self._hits(member.grant))
 
     def _hits(self, grant: Grant | None) -> bool:
-        return grant is None or grant.node in self._dead or bool(cards_of(grant) & self._cards.get(grant.node, 0))
+        return grant is None or grant.node in self._dead or bool(grant.card_mask & self._cards.get(grant.node, 0))
 
     def take_out(self, workloads: Sequence[Running]) -> None:
         """Give back what the lost held, and book the failed cards so that nobody gets them."""

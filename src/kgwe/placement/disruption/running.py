@@ -132,14 +132,6 @@ def milli_of(grant: Grant, snapshot: Snapshot) -> int:
     return held
 
 
-def cards_of(grant: Grant) -> int:
-    """Mask of the cards it holds anything of."""
-    mask = grant.whole_or_shared
-    for card, _ in grant.slices:
-        mask |= 1 << card
-    return mask
-
-
 def member_cost(workload: Running, member: Member, now_s: float, snapshot: Snapshot, rank: int = 0) -> Cost:
     """What it costs to stop one member; one that holds no GPU counts as a thousandth of a card."""
     if member.grant is None:

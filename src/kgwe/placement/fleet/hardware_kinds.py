@@ -22,20 +22,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.fleet.node import Gpus
-from kgwe.placement.gang.request import Hardware, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.constraints import Constraints
     from kgwe.placement.fleet.node import Node, Request
-    from kgwe.placement.gang.request import GangRequest
 
     Mask = NDArray[np.bool_]
-    Fits = Callable[[Request], Mask]
-    """Nodes that a pod would fit if nothing ran there."""
 
 ARCH_LABEL: Final = "kubernetes.io/arch"
 _ARCH_LABELS: Final = frozenset({ARCH_LABEL, "beta.kubernetes.io/arch"})
@@ -94,36 +90,3 @@ class Kinds:
             models: Mask = np.array([each.model == by_model for each in self.all], np.bool_)
             return models[self.of_node]
         return self.mask(Kind(kind.arch, by_model))
-
-    def stages(self, gang: GangRequest, fits: Fits) -> list[list[Kind | None]]:
-        """Kinds to try, those of one stage before those of the next; None: all nodes."""
-        if len(self.all) <= 1 or gang.hardware is Hardware.ANY:
-            return [[None]]
-        archs = self._archs(gang, fits)
-        if not archs:
-            # No architecture could hold all roles, or there is no place at all: then the refusal speaks of all nodes.
-            return [[None]]
-        mixed: list[Kind | None] = [Kind(arch) for arch in archs] if len(self.archs) > 1 else [None]
-        same: list[Kind | None] = [kind for kind in self._kinds(gang, fits) if kind.arch in archs]
-        talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
-        if not same or (gang.hardware is Hardware.PREFER_SAME and not talks):
-            return [mixed]
-        if gang.hardware is Hardware.SAME or len(same) == len(mixed):
-            return [same]
-        return [same, mixed]
-
-    def _kinds(self, gang: GangRequest, fits: Fits) -> list[Kind]:
-        """Kinds of the nodes that a role with GPUs could use; none when every such role names its model."""
-        could = [fits(role.request) for role in gang.roles if not names_model(role.request)]
-        if not could:
-            return []
-        return [self.all[code] for code in np.unique(self.of_node[np.logical_or.reduce(could)]).tolist()]
-
-    def _archs(self, gang: GangRequest, fits: Fits) -> list[str]:
-        """Architectures that have a node for each role that does not name its own."""
-        found = set(self.archs)
-        for role in gang.roles:
-            if not names_arch(role.request.constraints):
-                codes = np.unique(self.of_node[fits(role.request)])
-                found &= {self.all[code].arch for code in codes.tolist()}
-        return sorted(found)

@@ -72,6 +72,14 @@ class Grant:
             raise errors.InvariantBroken(f"a grant is of one kind and names a slice once: {self}")
 
     @property
+    def card_mask(self) -> int:
+        """Mask of the cards it holds anything of."""
+        mask = self.whole_or_shared
+        for card, _ in self.slices:
+            mask |= 1 << card
+        return mask
+
+    @property
     def whole_or_shared(self) -> int:
         """Mask of the cards it has whole, or a share of."""
         return self.cards if self.share is None else 1 << self.share[0]

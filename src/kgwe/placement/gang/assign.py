@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.disruption.running import cards_of
 from kgwe.placement.gang.plan import Seat
 
 if TYPE_CHECKING:
@@ -84,5 +83,5 @@ def cards_in_use(ordered: Seating) -> dict[int, int]:
     used: dict[int, int] = {}
     for pods in ordered:
         for place, grant in pods:
-            used[place] = used.get(place, 0) | cards_of(grant)
+            used[place] = used.get(place, 0) | grant.card_mask
     return used

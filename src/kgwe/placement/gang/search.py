@@ -26,6 +26,7 @@ from kgwe.placement.fleet.node import SpotPolicy
 from kgwe.placement.gang import reliability, ring
 from kgwe.placement.gang.capacity import Scope
 from kgwe.placement.gang.domain_search import Climb
+from kgwe.placement.gang.hardware import hardware_stages
 from kgwe.placement.gang.levels import Ladders
 from kgwe.placement.gang.lookahead.follow_up import Ahead
 from kgwe.placement.gang.plan import DomainWeights, GangPlan, Missing
@@ -135,7 +136,7 @@ class GangSearch:
 
     def _stages(self, gang: GangRequest) -> list[list[Kind | None]]:
         fitter = self.fitter
-        return fitter.snapshot.kinds.stages(gang, lambda request: fitter.when_empty(request) == Verdict.FITS)
+        return hardware_stages(fitter.snapshot.kinds, gang, lambda request: fitter.when_empty(request) == Verdict.FITS)
 
     def _order(self, gang: GangRequest, plan: GangPlan) -> tuple[float, ...]:
         """Which of the kinds of node: the least is the best."""

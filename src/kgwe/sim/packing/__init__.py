@@ -1,0 +1,25 @@
+"""Packing experiments: published policies beside MixFit, replayed on the published traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.placement.packing.mixfit import MixFit
+from kgwe.sim.packing import baselines
+from kgwe.sim.packing.fgd import Fgd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kgwe.placement.packing.policy import PolicyFactory
+
+#: by the names the published results use, and ours
+POLICIES: Mapping[str, PolicyFactory] = {
+    "Random": baselines.Random,
+    "DotProd": baselines.DotProd,
+    "GpuClustering": baselines.GpuClustering,
+    "GpuPacking": baselines.GpuPacking,
+    "BestFit": baselines.BestFit,
+    "FGD": Fgd,
+    "MixFit": MixFit,
+}

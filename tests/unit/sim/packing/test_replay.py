@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from kgwe import errors
-from kgwe.placement.packing import POLICIES
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec, Pod
-from kgwe.sim.packing import replay
+from kgwe.sim.packing import POLICIES, replay
 from kgwe.sim.packing.fragmentation import Cause, Fragmentation, idle_by_cause
 from kgwe.sim.traces import openb
 

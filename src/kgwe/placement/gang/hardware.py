@@ -1,0 +1,58 @@
+"""Which hardware kinds a gang tries, stage by stage, so that its pods run on like nodes where it asks for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.fleet.hardware_kinds import Kind, names_arch, names_model
+from kgwe.placement.gang.request import Hardware, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kgwe.placement.fleet.hardware_kinds import Kinds
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.gang.request import GangRequest
+
+    Fits = Callable[[Request], NDArray[np.bool_]]
+    """Nodes that a pod would fit if nothing ran there."""
+
+
+def hardware_stages(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[list[Kind | None]]:
+    """Kinds to try, those of one stage before those of the next; None: all nodes."""
+    if len(kinds.all) <= 1 or gang.hardware is Hardware.ANY:
+        return [[None]]
+    archs = _common_archs(kinds, gang, fits)
+    if not archs:
+        # No architecture could hold all roles, or there is no place at all: then the refusal speaks of all nodes.
+        return [[None]]
+    mixed: list[Kind | None] = [Kind(arch) for arch in archs] if len(kinds.archs) > 1 else [None]
+    same: list[Kind | None] = [kind for kind in _usable_kinds(kinds, gang, fits) if kind.arch in archs]
+    talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
+    if not same or (gang.hardware is Hardware.PREFER_SAME and not talks):
+        return [mixed]
+    if gang.hardware is Hardware.SAME or len(same) == len(mixed):
+        return [same]
+    return [same, mixed]
+
+
+def _usable_kinds(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[Kind]:
+    """Kinds of the nodes that a role with GPUs could use; none when every such role names its model."""
+    could = [fits(role.request) for role in gang.roles if not names_model(role.request)]
+    if not could:
+        return []
+    return [kinds.all[code] for code in np.unique(kinds.of_node[np.logical_or.reduce(could)]).tolist()]
+
+
+def _common_archs(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[str]:
+    """Architectures that have a node for each role that does not name its own."""
+    found = set(kinds.archs)
+    for role in gang.roles:
+        if not names_arch(role.request.constraints):
+            codes = np.unique(kinds.of_node[fits(role.request)])
+            found &= {kinds.all[code].arch for code in codes.tolist()}
+    return sorted(found)
