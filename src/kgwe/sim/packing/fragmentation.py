@@ -5,8 +5,7 @@ are too small for it? The expected answer over the mix is the node's fragment F.
 m or lost to exactly one cause, so the causes and the usable part sum to the idle amount, exactly: sums are kept as
 whole numbers (milli x count of the mix) and divided last.
 
-`Fragmentation` is for the fleets of packing experiments, which know cards and CPU only; `kgwe.placement.idle` splits
-the idle GPU of a whole snapshot.
+`Fragmentation` is for the fleets of packing experiments, which know cards and CPU only.
 """
 
 from __future__ import annotations
