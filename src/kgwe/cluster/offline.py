@@ -17,8 +17,8 @@ from kgwe.apps.scheduler.deps import Means
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning import cycle
 from kgwe.apps.scheduler.settings import Settings
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.state.running_view import Census
 from kgwe.cluster.workload import manifests
 from kgwe.cluster.workload import scheduler_policy as policy

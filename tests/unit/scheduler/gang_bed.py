@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.scheduler.objects import added, make, node, owned_by, pod_spec
 
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube import dialects
 from kgwe.kube.api import resources

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.objects import added, make, node, pod_spec, removed
 
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.model.units.counting import counted
@@ -18,7 +18,7 @@ from kgwe.model.units.counting import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.placement.planning.planner import Ask
 
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
 
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube import dialects
 from kgwe.kube.api import resources

@@ -17,8 +17,8 @@ from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.errors import Faults
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
 
-from kgwe.cluster.state import plain_pods
+from kgwe.cluster.gangs import plain_pods
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube import dialects
 from kgwe.kube.api import resources

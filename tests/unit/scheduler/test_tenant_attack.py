@@ -23,9 +23,9 @@ from tests.unit.scheduler.objects import added, make, node, owned_by, removed
 from tests.unit.scheduler.test_resource_claims import resource_slice
 
 from kgwe.apps.scheduler.pods import pinner
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube import dialects

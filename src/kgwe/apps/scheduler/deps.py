@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.apps.scheduler.settings import Settings
+    from kgwe.cluster.gangs.external_gangs import Gangs
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.cluster.state.external_gangs import Gangs
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.events import EventRecorder

@@ -19,8 +19,8 @@ from kgwe.apps.scheduler.pods.pinner import Seater
 from kgwe.apps.scheduler.reporting.periodic import Chores
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import Rejections
-from kgwe.cluster.state import plain_pods
-from kgwe.cluster.state.gang_group import LOST_PREFIX, OWNER_PREFIX, Group
+from kgwe.cluster.gangs import plain_pods
+from kgwe.cluster.gangs.gang_group import LOST_PREFIX, OWNER_PREFIX, Group
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
 from kgwe.kube.client.workqueue import WorkQueue

@@ -31,10 +31,10 @@ from kgwe.apps.scheduler.planning.errors import Faults
 from kgwe.apps.scheduler.preflight import Port
 from kgwe.apps.scheduler.recording.recorder import Recorder
 from kgwe.apps.scheduler.signing_key import Keys
+from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.gang_kinds import GroupKinds
+from kgwe.cluster.registry.nominations import Nominations
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
-from kgwe.cluster.state.gang_kinds import GroupKinds
-from kgwe.cluster.state.nominations import Nominations
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube import dialects

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.state.dra_allocations import Claimed
-from kgwe.cluster.state.plain_pods import PlainPods
-from kgwe.cluster.state.pod_sightings import Sightings
+from kgwe.cluster.gangs.plain_pods import PlainPods
+from kgwe.cluster.registry.dra_allocations import Claimed
+from kgwe.cluster.registry.pod_sightings import Sightings
 from kgwe.cluster.workload import manifests, placement_annotations, pod_changes, runs
 from kgwe.cluster.workload.scheduler_policy import domain_weights, node_weights, with_device_mode, with_priority
 from kgwe.cluster.workload.workload import Details, Workload, from_kgwe, from_warp

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kgwe.apps.scheduler.deps import Means
-    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core

@@ -24,8 +24,8 @@ from tests.unit.scheduler.objects import (
 )
 
 from kgwe.apps.scheduler.pods import pinner
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.workload import manifests, placement_annotations, relocation, runs
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube import dialects

@@ -16,8 +16,8 @@ from kgwe.apps.scheduler.disruption.preemption import Preemption
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner, claim_key
 from kgwe.apps.scheduler.settings import Settings
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.state.running_view import Census
 from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
 from kgwe.kube.api.policy import PodDisruptionBudget

@@ -31,9 +31,9 @@ from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.cluster.state import gang_group
+from kgwe.cluster.gangs import gang_group
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.cluster.workload import manifests, placement_annotations, relocation
 from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import resources

@@ -13,8 +13,8 @@ from tests.unit.scheduler.objects import pod as job_pod
 from kgwe.apps.scheduler.extender.handlers import Answers
 from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.external_gangs import Gangs
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.translate import extender_wire

@@ -18,8 +18,8 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.failures import Losses
+from kgwe.cluster.gangs.gang_group import OWNER_PREFIX
 from kgwe.cluster.state import effective_seats
-from kgwe.cluster.state.gang_group import OWNER_PREFIX
 from kgwe.cluster.workload import manifests, placement_annotations, relocation
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.kube.api import resources

@@ -25,7 +25,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler.disruption import evictor
 from kgwe.apps.scheduler.disruption.evictor import Refused
-from kgwe.cluster.state.gang_group import LOST_PREFIX
+from kgwe.cluster.gangs.gang_group import LOST_PREFIX
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api import resources

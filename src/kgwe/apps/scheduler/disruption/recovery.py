@@ -23,7 +23,8 @@ from kgwe.apps.scheduler.disruption.failure_detector import Damping, Patience
 from kgwe.apps.scheduler.disruption.failures import Losses, move_words
 from kgwe.apps.scheduler.disruption.moves import Repairs
 from kgwe.apps.scheduler.workloads import workload_status
-from kgwe.cluster.state import effective_seats, gang_group
+from kgwe.cluster.gangs import gang_group
+from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import Census
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.planning.reasons import Reason

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.apps.scheduler.deps import Means
-    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.state.run_state import Unplaced
     from kgwe.kube.api import core
 

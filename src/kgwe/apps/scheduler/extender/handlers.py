@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.cluster.state.nominations import nominated_key
+from kgwe.cluster.registry.nominations import nominated_key
 from kgwe.kube.translate import extender_wire, podrequest, podspec
 from kgwe.model.units import amounts
 from kgwe.placement.planning.planner import Ask
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.apps.scheduler.recording.recorder import Recorder
+    from kgwe.cluster.gangs.external_gangs import Gangs
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.cluster.state.external_gangs import Gangs
     from kgwe.kube.api import core
     from kgwe.kube.translate.extender_wire import Args, BindArgs, MetaVictims, PreemptArgs
     from kgwe.kube.translate.podrequest import PodAsk

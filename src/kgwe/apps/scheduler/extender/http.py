@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.extender.handlers import Answers
     from kgwe.apps.scheduler.metrics import Metrics
-    from kgwe.cluster.state.pod_sightings import Sightings
+    from kgwe.cluster.registry.pod_sightings import Sightings
     from kgwe.telemetry.http import Request
 
 log = structlog.get_logger(__name__)

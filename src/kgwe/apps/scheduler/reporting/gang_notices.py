@@ -14,8 +14,8 @@ from kgwe.kube.client.events import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kgwe.cluster.state.external_gangs import Gangs
-    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.gangs.external_gangs import Gangs
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.kube.api.meta import OwnerReference
 
 INCOMPLETE: Final = "GangIncomplete"

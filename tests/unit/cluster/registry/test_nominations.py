@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.unit.scheduler.objects import added, changed, free, leaving, node, pod, removed
 
+from kgwe.cluster.registry.nominations import Nominations
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.nominations import Nominations
 
 
 def plain(name, at="", nominated="", gpus=8):

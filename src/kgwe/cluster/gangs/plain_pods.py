@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.cluster.state.gang_group import owner_of
+from kgwe.cluster.gangs.gang_group import owner_of
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.dialects import Key, Membership, Size
 from kgwe.kube.translate import podrequest, podspec
@@ -22,7 +22,7 @@ from kgwe.placement.queue.work import milli_of_gpus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.cluster.state.gang_group import Group
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.kube.api import core
     from kgwe.kube.translate.podrequest import PodAsk
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.cluster.state.gang_group import Group
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Membership
 

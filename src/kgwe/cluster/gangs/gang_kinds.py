@@ -18,8 +18,8 @@ from kgwe.kube.client.informer import Informer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kgwe.cluster.gangs.external_gangs import Gangs
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.cluster.state.external_gangs import Gangs
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
 

@@ -10,8 +10,8 @@ from kgwe.model.devices import assignment
 from kgwe.placement.live.fleet import Holding
 
 if TYPE_CHECKING:
+    from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.state.cluster_state import ClusterState
-    from kgwe.cluster.state.gang_group import Group
     from kgwe.kube.api import core
 
 

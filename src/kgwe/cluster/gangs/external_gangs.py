@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from kgwe import errors
-from kgwe.cluster.state import gang_group, plain_pods, restored_seats
-from kgwe.cluster.state.drained_gangs import DrainedSeats
-from kgwe.cluster.state.gang_group import Group, owner_of
+from kgwe.cluster.gangs import gang_group, plain_pods, restored_seats
+from kgwe.cluster.gangs.drained_seats import DrainedSeats
+from kgwe.cluster.gangs.gang_group import Group, owner_of
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
 from kgwe.cluster.workload.unpinned import as_made, without_pin
 from kgwe.kube import dialects
