@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from tests.mig_card import A30, A100, SOMEBODYS, Bench
 
 from kgwe.model.gpu import mig
+from kgwe.model.gpu.mig import Phase
 from kgwe.sharing.mig import attempt, lifecycle
 from kgwe.sharing.mig.attempt import Limits
-from kgwe.sharing.mig.lifecycle import Life, Mode, Phase, Wish
+from kgwe.sharing.mig.lifecycle import Life, Mode, Wish
 
 GEOMETRIES = (A30, A100, mig.GEOMETRIES["RTX-PRO-6000"])
 MOST_STEPS = 40

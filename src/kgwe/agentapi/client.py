@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import grpc
 
 from kgwe import errors
-from kgwe.agentapi import tls
-from kgwe.apps.agent import rpc
-from kgwe.apps.agent.settings import AGENT_NAME
+from kgwe.agentapi import messages, tls
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ class AgentClient:
         """Until the caller has enough or the agent ends it; Transient when it breaks."""
         channel = await self._connected()
         method = channel.unary_stream(
-            f"/{rpc.SERVICE}/WatchTelemetry",
+            f"/{messages.SERVICE}/WatchTelemetry",
             request_serializer=pb.TelemetryRequest.SerializeToString,
             response_deserializer=pb.Telemetry.FromString,
         )
@@ -116,7 +114,7 @@ class AgentClient:
     async def _call(self, name: str, request: Message, reply: type[Reply], deadline_s: float | None = None) -> Reply:
         channel = await self._connected()
         method: Any = channel.unary_unary(
-            f"/{rpc.SERVICE}/{name}",
+            f"/{messages.SERVICE}/{name}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=reply.FromString,
         )
@@ -151,5 +149,5 @@ class AgentClient:
         ]
         if source is None:
             return grpc.aio.insecure_channel(self.address, options=options)
-        options.append(("grpc.ssl_target_name_override", self._access.server_name or AGENT_NAME))
+        options.append(("grpc.ssl_target_name_override", self._access.server_name or tls.AGENT_NAME))
         return grpc.aio.secure_channel(self.address, tls.channel_credentials(source), options=options)

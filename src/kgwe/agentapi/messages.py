@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.model.gpu.driver_data import Throttle
@@ -11,10 +11,12 @@ from kgwe.proto import agent_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.apps.agent.metrics.stream import Sample
     from kgwe.model.gpu.driver_data import Instance, Reading
-    from kgwe.model.telemetry.sample import Series
+    from kgwe.model.telemetry.sample import NodeReadings, Series
     from kgwe.model.telemetry.window import Aggregate
+
+#: full name of the gRPC service
+SERVICE: Final = "kgwe.agent.v1.Agent"
 
 # --- topology -------------------------------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ def health(node: str, status: gpunode.GPUNodeStatus) -> pb.Health:
 # --- telemetry ------------------------------------------------------------------------------------------
 
 
-def telemetry(node: str, sample: Sample, missed: int, wanted: frozenset[str]) -> pb.Telemetry:
+def telemetry(node: str, sample: NodeReadings, missed: int, wanted: frozenset[str]) -> pb.Telemetry:
     """Of these devices; of all when none is named."""
     return pb.Telemetry(
         node=node,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 import structlog
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: DNS name in the certificate of every agent, beside the name of its node
+AGENT_NAME: Final = "kgwe-agent"
 _LOOPBACK = ("127.", "[::1]", "::1", "localhost")
 
 

@@ -17,7 +17,7 @@ from kgwe import errors
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.records import live, simulated
+from kgwe.records import live
 from kgwe.sim.dispatch import Backfill
 from kgwe.sim.fleet import fleets, prices
 from kgwe.sim.fleet.faults import Faults
@@ -27,7 +27,7 @@ from kgwe.sim.policies import registry
 from kgwe.sim.report import compare as study
 from kgwe.sim.report import html_page as page
 from kgwe.sim.report import report, sensitivity
-from kgwe.sim.traces import generate, loaders, openb
+from kgwe.sim.traces import generate, loaders, openb, recorded, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -264,7 +264,7 @@ class _Chosen:
         if self.format == "openb":
             return loaders.read_openb(self.trace, cards=cards, load=load, any_model=self.fleet != OPENB)
         if self.format == "records" and live.is_journal(self.trace):
-            return live.workload(self.trace.stem, live.read([self.trace]))
+            return recorded.workload(self.trace.stem, live.read([self.trace]))
         if self.format == "records":
             return simulated.workload(self.trace.stem, simulated.read(self.trace))
         return loaders.read_philly(self.trace)

@@ -7,16 +7,12 @@ scheduler would find out. The client refuses every write.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
-from kgwe.apps.scheduler.deps import Means
-from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning import cycle
-from kgwe.apps.scheduler.settings import Settings
+from kgwe.cluster import names
 from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.state.running_view import Census
@@ -24,16 +20,15 @@ from kgwe.cluster.workload import manifests
 from kgwe.cluster.workload import scheduler_policy as policy
 from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube import dialects
-from kgwe.kube.api import resources
+from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.client import Forbidden
-from kgwe.kube.client.events import EventRecorder
 from kgwe.kube.client.informer import Change
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.disruption.running import milli_of
 from kgwe.placement.planning.planner import Ask
+from kgwe.placement.queue.ask import work_from_ask
 from kgwe.placement.queue.queue import Queue
-from kgwe.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,7 +78,6 @@ class View:
     gangs: Gangs
     census: Census
     now_s: float
-    settings: Settings
     #: group objects, by kind and key
     stores: Mapping[Resource[Any], Mapping[str, Any]] = field(default_factory=dict)
     #: priority class -> its value
@@ -110,7 +104,7 @@ class View:
     def ask_of(self, workload: Workload) -> Ask:
         """What a workload asks for, within the limits that hold for all; Permanent when it makes no sense."""
         try:
-            ask = manifests.ask(workload, manifests.pod_template(workload, self.settings.default_image), frozenset())
+            ask = manifests.ask(workload, manifests.pod_template(workload, names.DEFAULT_IMAGE), frozenset())
         except (KeyError, TypeError, AttributeError, ValueError) as exc:
             raise errors.Permanent(f"podTemplate cannot be run: {exc}") from exc
         return self.limited(ask)
@@ -200,7 +194,7 @@ class View:
         """Owners of what waits, whose turn it is first."""
         queue = Queue()
         for ask in self.asks.values():
-            queue.put(cycle.work_of(ask, self.fleet.fitter))
+            queue.put(work_from_ask(ask, self.fleet.fitter, timestamp.epoch_seconds(ask.since)))
         return [work.key for work in queue.order(self.held())]
 
     def held(self) -> dict[str, int]:
@@ -261,33 +255,21 @@ def _ignore(*_: object) -> None:
 # --- reading ---------------------------------------------------------------------------------------------
 
 
-def empty(client: KubeClient, settings: Settings | None = None) -> View:
+def empty() -> View:
     """A view of a cluster of which nothing is known yet."""
     state = ClusterState()
     gangs = Gangs(state)
     state.on_foreign = gangs.on_pod
     state.foreign_seat = gangs.seat
-    used = settings or Settings()
-    means = Means(
-        client=read_only(client),
-        state=state,
-        gangs=gangs,
-        settings=used,
-        events=EventRecorder(read_only(client), controller="kgwe", instance="kgwe"),
-        metrics=Metrics(),
-        tracer=tracing.tracer("", 0.0, service="kgwe", instance="kgwe"),
-        rng=random.Random(0),  # noqa: S311 - what is asked twice should be answered alike
-        choosers={},
-    )
-    view = View(state, gangs, Census(means), time.time(), used)
+    view = View(state, gangs, Census(state, gangs, names.DEFAULT_IMAGE), time.time())
     gangs.lookup = view.groups
     return view
 
 
-async def read(client: KubeClient, settings: Settings | None = None) -> View:
+async def read(client: KubeClient) -> View:
     """List everything once, and find out what waits."""
     client = read_only(client)
-    view = empty(client, settings)
+    view = empty()
     gang_kinds = [kind for kind in await dialects.served(client) if kind is not resources.JOB]
     own = set(await dialects.served(client, OWN))
     lists = [_List(kind) for kind in OWN if kind in own] + [
@@ -315,7 +297,7 @@ async def read_namespace(client: KubeClient, namespace: str) -> View:
     The view knows no nodes: nothing can be planned on it.
     """
     client = read_only(client)
-    view = empty(client)
+    view = empty()
     view.namespace = namespace
     gang_kinds = [kind for kind in await dialects.served(client) if kind.namespaced and kind is not resources.JOB]
     own = [kind for kind in await dialects.served(client, OWN) if kind in _NAMESPACED]

@@ -15,15 +15,13 @@ every decision whether it has what the scheduler had.
      "seats":[{"node":"h100-0001","cards":[0,1,2,3,4,5,6,7]},{"node":"h100-0002","cards":[0,1,2,3,4,5,6,7]}],
      "score":81.25,"gb_per_s":370.8,"level":"leaf","domain":"leaf-1"}
 
-Fields at their default are left out. Seats and ends are written as the simulator writes its own
-(`kgwe.records.simulated`), and the jobs of a file can be run again there.
+Fields at their default are left out.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -35,8 +33,6 @@ from kgwe.placement.planning.planner import Ask, Plan
 from kgwe.placement.pod import engine
 from kgwe.records import codec
 from kgwe.records.rows import Row, row_of
-from kgwe.records.simulated import End, Seat
-from kgwe.sim.traces.workload import Job, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,6 +47,15 @@ if TYPE_CHECKING:
 
 #: of the lines; a reader refuses one that it does not know
 FORMAT: Final = 1
+
+
+class Seat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one pod got: whole cards, or a share of one card, or slices as profile@start."""
+
+    node: str
+    cards: tuple[int, ...] = ()
+    milli: int = 0
+    slices: tuple[str, ...] = ()
 
 
 class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,6 +141,11 @@ class Decision(Answer, frozen=True, omit_defaults=True, kw_only=True, tag="decis
     @property
     def answer(self) -> Answer:
         return Answer(self.seats, self.score, self.gb_per_s, self.level, self.domain, self.refused)
+
+
+class End(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
+    at_s: float
+    job: str
 
 
 Line = Whole | Nodes | Decision | End
@@ -326,46 +336,3 @@ def is_journal(path: Path) -> bool:
 
 def ask_of(line: Decision) -> Ask:
     return codec.restored(Ask, line.ask)
-
-
-def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
-    """The jobs that got places, to be run again by the simulator; those that had not ended ran until the last line."""
-    first: dict[str, Decision] = {}
-    ends: dict[str, float] = {}
-    last_s = 0.0
-    for _, line in lines:
-        last_s = max(last_s, line.at_s)
-        if isinstance(line, Decision) and line.refused is None:
-            first.setdefault(line.job, line)
-        elif isinstance(line, End):
-            ends[line.job] = line.at_s
-    asks = {job: ask_of(line) for job, line in first.items()}
-    since_s = {job: _since_s(ask, first[job].at_s) for job, ask in asks.items()}
-    start_s = min(since_s.values(), default=0.0)
-    return Workload.of(
-        name,
-        (
-            _job(line, asks[job], since_s[job] - start_s, ends.get(job, last_s) - line.at_s)
-            for job, line in first.items()
-        ),
-    )
-
-
-def _since_s(ask: Ask, decided_s: float) -> float:
-    asked_s = datetime.fromisoformat(ask.since).timestamp() if ask.since else decided_s
-    return min(asked_s, decided_s)
-
-
-def _job(line: Decision, ask: Ask, arrival_s: float, ran_s: float) -> Job:
-    request = ask.gang.roles[0].request if ask.gang is not None else ask.request
-    if ask.divisible and request.gpus.count:
-        request = replace(request, gpus=replace(request.gpus, count=request.gpus.count // len(line.seats)))
-    return Job(
-        name=line.job,
-        arrival_s=arrival_s,
-        duration_s=max(ran_s, 1.0),
-        request=request,
-        pods=len(line.seats),
-        priority=ask.priority,
-        user=ask.namespace,
-    )

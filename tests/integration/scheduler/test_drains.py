@@ -9,8 +9,8 @@ import pytest
 from tests.integration.scheduler.bed import kgwe
 from tests.integration.scheduler.broken import foreign, gang, members, pods_of, racks, running, where
 
-from kgwe.apps.scheduler.disruption import evictor
 from kgwe.kube.api import resources
+from kgwe.kube.client import eviction
 
 if TYPE_CHECKING:
     from tests.integration.scheduler.bed import Bed
@@ -28,7 +28,7 @@ async def cordon(bed: Bed, node: str, *, on: bool = True) -> None:
 async def drain(bed: Bed, pod: Any) -> None:
     """Cordon its node, evict it, and wait until it is gone."""
     await cordon(bed, pod.spec.nodeName)
-    await evictor.evict(bed.client, pod)
+    await eviction.evict(bed.client, pod)
     await bed.until(lambda: pod.metadata.uid not in {each.metadata.uid for each in alive(bed)})
 
 

@@ -15,6 +15,7 @@ from kgwe.cluster import offline
 from kgwe.kube.api import resources
 from kgwe.records import live as journal
 from kgwe.sim import replay
+from kgwe.sim.traces import recorded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +99,7 @@ async def test_what_a_real_scheduler_decided_comes_out_the_same(live: Live, tmp_
     assert any(outcome.line.refused is not None for outcome in outcomes)
     assert {outcome.line.by for outcome in outcomes} == {"plan", "extender"}
     assert any(len(outcome.line.seats) > 1 for outcome in outcomes)
-    jobs = journal.workload("again", journal.read(files(records))).jobs
+    jobs = recorded.workload("again", journal.read(files(records))).jobs
     assert {job.pods for job in jobs} == {1, 2}
 
     code, out, _ = await replayed(records)

@@ -17,11 +17,11 @@ from tests.pki import Authority
 from tests.unit.agent import bed
 
 from kgwe import errors
+from kgwe.agentapi import messages
 from kgwe.agentapi.client import Access, AgentClient
 from kgwe.agentapi.tls import Files
 from kgwe.apps.agent import rpc
 from kgwe.apps.agent.main import Agent
-from kgwe.apps.agent.metrics.stream import Sample
 from kgwe.apps.agent.settings import Settings, load
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery.live import LiveFleet
@@ -29,6 +29,7 @@ from kgwe.kube.client import manifests
 from kgwe.local.cluster import certificates
 from kgwe.local.host import assets
 from kgwe.model.gpu.driver_data import Instance, Reading
+from kgwe.model.telemetry.sample import NodeReadings
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ async def test_a_caller_that_never_reads_costs_a_queue_and_no_more():
         text = "x" * 2000
         for number in itertools.count():
             # What the transport buffers is bounded; once it is full, samples are dropped.
-            agent.hub.publish(Sample(number, [Reading(f"{text}-{card}", util=0.1) for card in range(64)]))
+            agent.hub.publish(NodeReadings(number, [Reading(f"{text}-{card}", util=0.1) for card in range(64)]))
             await asyncio.sleep(0)
             watcher = next(iter(agent.hub._watchers))
             if watcher._missed > 20:
@@ -199,7 +200,7 @@ _METHODS = ("Ping", "GetTopology", "GetHealth", "ApplyMIG", "ApplyMPS", "WatchTe
 
 async def _send(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.StatusCode:
     """What raw bytes are answered with; of a stream, its first message."""
-    path = f"/{rpc.SERVICE}/{method}"
+    path = f"/{messages.SERVICE}/{method}"
     try:
         if method == "WatchTelemetry":
             call: Any = channel.unary_stream(path)(cast("Any", data), timeout=10)

@@ -98,8 +98,7 @@ def test_a_pod_with_a_share_and_a_slice_is_no_victim_and_no_error():
     state.on_pod(added(victim))
     assert len(state.fleet.grants("uid-p")) == 2
     nobody = SimpleNamespace(owners=list, seat=lambda _: None)
-    means = SimpleNamespace(state=state, gangs=nobody, settings=SimpleNamespace(default_image=""))
-    assert list(Census(cast("Any", means)).preemptible()) == []
+    assert list(Census(state, cast("Any", nobody), "").preemptible()) == []
 
 
 # --- gangs that do not say how large a share ----------------------------------------------------------------

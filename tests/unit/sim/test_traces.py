@@ -13,14 +13,14 @@ from kgwe import errors
 from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Preference, Request
 from kgwe.placement.fleet.taints import Toleration
-from kgwe.records import simulated
+from kgwe.records.live import End
 from kgwe.sim.fleet import prices
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.fleet.locality import Spread
 from kgwe.sim.loop import Simulation
 from kgwe.sim.policies import registry
 from kgwe.sim.report import sensitivity
-from kgwe.sim.traces import generate, loaders, openb
+from kgwe.sim.traces import generate, loaders, openb, simulated
 from kgwe.sim.traces.workload import Workload
 
 OPENB = """\
@@ -175,7 +175,7 @@ class TestRecords:
     def test_a_job_without_an_end_runs_until_the_last_line(self):
         decision = simulated.Decision(5, "a", 0, "", simulated.RequestRecord(cpu_milli=1), ())
 
-        (job,) = simulated.workload("w", [decision, simulated.End(65, "other")]).jobs
+        (job,) = simulated.workload("w", [decision, End(65, "other")]).jobs
 
         assert (job.arrival_s, job.duration_s) == (0, 60)
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import httpx2
 import pytest
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
-from kgwe.kube.client.client import Forbidden, KubeClient
+from kgwe.kube.client.client import Forbidden
 from kgwe.placement.fleet.node import Gpus, Request, SpotPolicy
 from kgwe.placement.gang.request import GangRequest, Hardware
 from kgwe.placement.planning.planner import Ask, Nearness
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 @pytest.mark.parametrize(
@@ -47,10 +41,9 @@ def test_asked_for_names_the_hardware_and_the_limits() -> None:
 
 
 @pytest.fixture
-async def seen() -> AsyncIterator[offline.View]:
-    """Nothing is known, and nobody can be asked."""
-    async with KubeClient(httpx2.AsyncClient()) as client:
-        yield offline.empty(client)
+def seen() -> offline.View:
+    """Nothing is known."""
+    return offline.empty()
 
 
 def test_a_user_without_rights_is_told_so_and_each_missing_right_once(seen: offline.View) -> None:

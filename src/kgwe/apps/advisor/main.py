@@ -56,7 +56,7 @@ class Advisor:
 
     def __init__(self, client: KubeClient, *, on_judged: Callable[[Judged], None] = lambda _: None) -> None:
         self.client = views.read_only(client)
-        self.view: View = views.empty(client)
+        self.view: View = views.empty()
         self.judge = Judge(self.view)
         self.judged: dict[str, Judged] = {}
         self._on_judged = on_judged

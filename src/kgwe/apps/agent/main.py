@@ -25,12 +25,13 @@ import structlog
 from kgwe import errors
 from kgwe.apps.agent import features, rpc
 from kgwe.apps.agent.driver_supervisor import Keeper
-from kgwe.apps.agent.metrics.stream import Hub, Sample
+from kgwe.apps.agent.metrics.stream import Hub
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.agent.status.publisher import DRIVER_READY, FIELD_MANAGER, Publisher
 from kgwe.apps.agent.tasks import Parts
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.meta import Condition
+from kgwe.model.telemetry.sample import NodeReadings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -246,7 +247,7 @@ class Agent:
                 log.debug("instruments_not_read", error=str(exc))
             else:
                 self._call(self.on_readings, readings)
-                self.hub.publish(Sample(int(time.time() * 1000), readings, self.series()))
+                self.hub.publish(NodeReadings(int(time.time() * 1000), readings, self.series()))
                 self._measured.set()
             # A reading that took longer than the interval skips those it overran.
             due = max(due + step, loop.time())

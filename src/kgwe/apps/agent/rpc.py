@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-SERVICE: Final = "kgwe.agent.v1.Agent"
 # Far more than any question needs.
 _LARGEST_MESSAGE: Final = 1 << 20
 # A caller that vanished without a word is noticed after this long, and its stream ended.
@@ -225,7 +224,7 @@ def _handlers(service: AgentService) -> grpc.GenericRpcHandler:
         request_deserializer=_reader(pb.TelemetryRequest),
         response_serializer=pb.Telemetry.SerializeToString,
     )
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
+    return grpc.method_handlers_generic_handler(messages.SERVICE, methods)
 
 
 def _policy(settings: Settings) -> Callable[[Any], bool]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from kgwe import errors
+from kgwe.agentapi.tls import AGENT_NAME
 from kgwe.apps import configuration
 from kgwe.model.devices import shares
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENV_PREFIX = "KGWE_AGENT_"
-#: DNS name in the certificate of every agent, beside the name of its node
-AGENT_NAME = "kgwe-agent"
 # The DaemonSet fills it in; so do other agents'.
 _NODE_NAME_ENV = "NODE_NAME"
 

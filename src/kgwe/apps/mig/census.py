@@ -17,8 +17,8 @@ from kgwe.kube.translate import mig_layouts, podspec
 from kgwe.model.devices import assignment
 from kgwe.model.devices.assignment import Places
 from kgwe.model.gpu import catalog, mig
+from kgwe.model.gpu.mig import Phase
 from kgwe.model.units import amounts
-from kgwe.sharing.mig.lifecycle import Phase
 from kgwe.sharing.mig.types import CutCard
 
 if TYPE_CHECKING:

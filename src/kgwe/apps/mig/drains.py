@@ -19,11 +19,11 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.mig import census, demand
-from kgwe.apps.scheduler.disruption import evictor
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.kgwe.gpunode import DrainedPod
+from kgwe.kube.client import eviction
 from kgwe.kube.client.events import Event
 from kgwe.kube.translate import podspec
 from kgwe.model.gpu import mig
@@ -231,10 +231,10 @@ class Asking:
         index = next((each.index for each in node.status.gpus if each.uuid == card.uuid), -1)
         what = f"GPU {index} of node {node.metadata.name} is to be cut for {waiting}"
         try:
-            await evictor.evict(self._client, pod)
+            await eviction.evict(self._client, pod)
         except errors.NotFound:
             return True
-        except evictor.Refused as exc:
+        except eviction.Refused as exc:
             self.asked["refused"] += 1
             self._until[pod.metadata.uid] = self._clock() + self._pause_s
             self._record(Event(resources.POD, pod.metadata, "Normal", "DrainRefused", f"{what}, but {exc}", "Draining"))

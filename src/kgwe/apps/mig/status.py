@@ -9,8 +9,8 @@ import msgspec
 
 from kgwe.apps.mig import census
 from kgwe.kube.api.meta import Condition
+from kgwe.model.gpu.mig import Phase
 from kgwe.model.units.counting import counted
-from kgwe.sharing.mig.lifecycle import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,6 +9,7 @@ import msgspec
 
 from kgwe import errors
 from kgwe.apps import configuration
+from kgwe.cluster import names
 from kgwe.telemetry import http, tls
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ ENV_PREFIX = "KGWE_SCHEDULER_"
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     # Container for workloads that bring no podTemplate. It gets MODEL_NAME and GPU_COUNT.
-    default_image: str = "ghcr.io/kgwe/gpu-workload:latest"
+    default_image: str = names.DEFAULT_IMAGE
     # Address of /metrics, /healthz and /readyz.
     metrics_bind_address: str = ":8080"
     # Address of the extender that kube-scheduler calls; empty: none is served, only GPUWorkloads are planned. One that
@@ -40,8 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     assume_seconds: float = 30.0
     # With several replicas exactly one acts. Off saves the lease writes when there is only ever one.
     leader_elect: bool = True
-    lease_name: str = "kgwe-scheduler"
-    lease_namespace: str = "kgwe-system"
+    lease_name: str = names.SCHEDULER_LEASE
+    lease_namespace: str = names.SCHEDULER_LEASE_NAMESPACE
     # Seconds. After a crash a standby takes over within lease_duration + retry_period.
     lease_duration_seconds: int = 7
     renew_deadline_seconds: float = 5.0

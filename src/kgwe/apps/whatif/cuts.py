@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.translate import mig_layouts
+from kgwe.model.gpu.mig import Phase
 from kgwe.sharing.mig.attempt import Limits
-from kgwe.sharing.mig.lifecycle import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,6 +21,7 @@ from kgwe.apps.whatif.explanation import (
     Waiting,
     Word,
 )
+from kgwe.cluster import names
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.state import effective_seats, run_state
 from kgwe.cluster.workload import manifests, placement_annotations
@@ -374,7 +375,7 @@ def _fits(view: View, plan: Plan, base: Explanation) -> Explanation:
         "the scheduler keeps that room for work that has waited longer; see what it says"
         if kept
         else "if it does not start within seconds, ask whether the scheduler runs and can write: kubectl get lease -n"
-        f" {view.settings.lease_namespace} {view.settings.lease_name}, and its log"
+        f" {names.SCHEDULER_LEASE_NAMESPACE} {names.SCHEDULER_LEASE}, and its log"
     )
     ahead = base.turn.place - 1 if base.turn is not None else 0
     first = f"{ahead} others are in front of it" if ahead else "it is the first in the queue"

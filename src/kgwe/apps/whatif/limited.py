@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.whatif import explain, words
 from kgwe.apps.whatif.explanation import Explanation, Happened, Placed, Seat
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.workload import manifests
+from kgwe.cluster.workload.conditions import DEGRADED
 from kgwe.cluster.workload.workload import Workload
 from kgwe.kube.api import resources
 
@@ -128,7 +128,7 @@ def _placed(workload: Workload) -> Placed | None:
 
 
 def _troubles(conditions: Iterable[Condition]) -> Iterable[str]:
-    return (each.message for each in conditions if each.type == phases.DEGRADED and each.status == "True")
+    return (each.message for each in conditions if each.type == DEGRADED and each.status == "True")
 
 
 def _pod(view: View, pod: core.Pod) -> Explanation:

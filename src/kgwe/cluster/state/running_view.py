@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.planning import cycle
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.workload import manifests
 from kgwe.cluster.workload.unpinned import as_made
 from kgwe.kube import dialects
+from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
 from kgwe.kube.translate import podrequest
 from kgwe.model.units import amounts as resources
@@ -30,8 +30,9 @@ from kgwe.placement.planning import planner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.cluster.gangs.external_gangs import Gangs
     from kgwe.cluster.gangs.gang_group import Group
+    from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
@@ -70,10 +71,10 @@ class _Pods:
 class Census:
     """One term's view; asks are worked out once per spec."""
 
-    def __init__(self, means: Means) -> None:
-        self._state = means.state
-        self._gangs = means.gangs
-        self._image = means.settings.default_image
+    def __init__(self, state: ClusterState, gangs: Gangs, default_image: str) -> None:
+        self._state = state
+        self._gangs = gangs
+        self._image = default_image
         self._asks: dict[str, tuple[tuple[int, str], Ask | None]] = {}
 
     def forget(self, owner: str) -> None:
@@ -303,4 +304,4 @@ def repair_of(pods: Sequence[core.Pod]) -> Repair:
 
 def _seconds(text: str | None) -> float:
     """When it started; what has not started yet loses nothing."""
-    return cycle.seconds(text) if text else time.time()
+    return timestamp.epoch_seconds(text) if text else time.time()

@@ -24,5 +24,10 @@ def parse(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text)
 
 
+def epoch_seconds(text: str) -> float:
+    """Seconds since 1970 of a time as the API writes it; 0 for an empty text."""
+    return parse(text).timestamp() if text else 0.0
+
+
 def _utc(at: dt.datetime | None) -> dt.datetime:
     return (at or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.gpu import catalog
-from kgwe.sharing.mig.lifecycle import Phase
+from kgwe.model.gpu.mig import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -18,6 +18,7 @@ Names carry compute and memory (`3g.40gb`), so the same geometry has other names
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -221,3 +222,13 @@ _KNOWN: Final = (
 )
 
 GEOMETRIES: Final[Mapping[str, Geometry]] = {geometry.name: geometry for geometry in _KNOWN}
+
+
+class Phase(enum.StrEnum):
+    """Progress of a GPU towards the layout in its spec; a GPU that has that layout has no phase."""
+
+    CUTTING = "Cutting"
+    WAITING = "Waiting"
+    """An instance in use prevents the next step."""
+    ROLLED_BACK = "RolledBack"
+    FAILED = "Failed"

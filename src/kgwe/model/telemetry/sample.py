@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kgwe.model.gpu.driver_data import Device, Instance, Reading
     from kgwe.model.telemetry.attribution import Memory, Shares
+    from kgwe.model.telemetry.window import Aggregate
 
 #: What work runs on: (uuid of the GPU, GPU instance id of the MIG instance or None for the whole card).
 Unit = tuple[str, int | None]
@@ -93,3 +94,15 @@ class Series(NamedTuple):
     name: str
     pod: str = ""
     """Empty: the device as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReadings:
+    """The readings of all devices of a node at one time."""
+
+    unix_ms: int
+    readings: Sequence[Reading]
+    series: Mapping[Series, float | None] = field(default_factory=dict)
+    """Values that are aggregated over time; None where a value was not measured."""
+    aggregates: Mapping[Series, Aggregate] = field(default_factory=dict)
+    """Over the samples since the last message to this watcher, if it asked for aggregates."""

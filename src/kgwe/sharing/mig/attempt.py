@@ -11,7 +11,8 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kgwe.sharing.mig.lifecycle import Phase, Wish, fallback, plan
+from kgwe.model.gpu.mig import Phase
+from kgwe.sharing.mig.lifecycle import Wish, fallback, plan
 
 if TYPE_CHECKING:
     from kgwe.model.gpu import mig

@@ -101,16 +101,6 @@ LIVES: Final[Mapping[tuple[Life, Event], Life]] = {
 }
 
 
-class Phase(enum.StrEnum):
-    """How far a card is on its way to the layout that is asked for; nothing is said of one that is there."""
-
-    CUTTING = "Cutting"
-    WAITING = "Waiting"
-    """Something in use stands in the way."""
-    ROLLED_BACK = "RolledBack"
-    FAILED = "Failed"
-
-
 # --- what is seen, what is wished -----------------------------------------------------------------------
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.apps.agent.metrics.stream import Hub, Sample, TooManyWatchers
+from kgwe.apps.agent.metrics.stream import Hub, TooManyWatchers
 from kgwe.model.telemetry import window
-from kgwe.model.telemetry.sample import Series
+from kgwe.model.telemetry.sample import NodeReadings, Series
 
 
-def sample(at_ms: int) -> Sample:
-    return Sample(at_ms, ())
+def sample(at_ms: int) -> NodeReadings:
+    return NodeReadings(at_ms, ())
 
 
 async def test_a_slow_watcher_gets_the_newest_and_is_told_what_it_missed():
@@ -99,7 +99,7 @@ async def test_a_watcher_that_asks_is_told_what_was_measured_since_the_message_b
     hub = Hub(limit=2)
     with hub.watching(interval_s=15, aggregates=True) as watcher, hub.watching(interval_s=15) as plain:
         for number, value in enumerate((0.1, 0.3, None, 0.5, 0.7)):
-            hub.publish(Sample(number * 5000, (), {util: value}))
+            hub.publish(NodeReadings(number * 5000, (), {util: value}))
         first, second = [(await watcher.next())[0].aggregates for _ in range(2)]
         assert (await plain.next())[0].aggregates == {}
     assert first == {util: window.Aggregate(1, 0, 0.1, 0.1, 0.1, 0.1)}
@@ -110,8 +110,8 @@ async def test_a_window_that_is_longer_than_anyone_needs_begins_anew():
     hub = Hub(limit=1)
     with hub.watching(interval_s=10**6, aggregates=True) as watcher:
         for number in range(window.MAX_SAMPLES + 10):
-            hub.publish(Sample(number, (), {Series("GPU-a", "util"): 0.5}))
-        hub.publish(Sample(10**10, (), {Series("GPU-a", "util"): 0.5}))
+            hub.publish(NodeReadings(number, (), {Series("GPU-a", "util"): 0.5}))
+        hub.publish(NodeReadings(10**10, (), {Series("GPU-a", "util"): 0.5}))
         await watcher.next()
         [told] = (await watcher.next())[0].aggregates.values()
     assert 0 < told.samples <= window.MAX_SAMPLES

@@ -11,10 +11,11 @@ import pytest
 from tests.unit.scheduler.objects import TWO, added, changed, job, leaving, node, pod, removed, workload
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption import evictor
-from kgwe.apps.scheduler.disruption.evictor import TRACKING, Evictions
+from kgwe.apps.scheduler.disruption.evictor import Evictions
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api.core import Condition
+from kgwe.kube.client import eviction
+from kgwe.kube.client.eviction import TRACKING
 
 
 class Client:
@@ -160,7 +161,7 @@ async def test_a_pod_that_has_gone_is_forgotten(state, client, removing):
 async def test_a_budgets_refusal_is_told_from_an_api_server_under_load(client):
     client.failures = [errors.Transient("too many requests, please try again later")]
     with pytest.raises(errors.Transient):
-        await evictor.evict(client, pod("p"))
+        await eviction.evict(client, pod("p"))
     client.failures = [errors.Transient("This pod has more than one PodDisruptionBudget")]
-    with pytest.raises(evictor.Refused):
-        await evictor.evict(client, pod("p"))
+    with pytest.raises(eviction.Refused):
+        await eviction.evict(client, pod("p"))

@@ -83,7 +83,7 @@ async def bed(state):
         client=Client(), state=state, gangs=Gangs(state), events=Events(), metrics=Metrics(), settings=Settings()
     )
     planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
-    preemption = Preemption(means, planner, Census(means))
+    preemption = Preemption(means, planner, Census(state, means.gangs, ""))
     planner.on_refused = preemption.refused
     yield SimpleNamespace(client=means.client, state=state, planner=planner, preemption=preemption, events=means.events)
     await preemption.stop()

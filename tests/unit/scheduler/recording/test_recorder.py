@@ -20,9 +20,10 @@ from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Plan
 from kgwe.records import live
+from kgwe.records.live import End
 from kgwe.records.rows import Copy, Mirror
-from kgwe.records.simulated import End
 from kgwe.sim import replay
+from kgwe.sim.traces import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +159,7 @@ def test_ends_are_written_when_nothing_is_held_any_more(tmp_path: Path, ledger: 
     recorder.close()
     lines = [line for _, line in live.read(files(tmp_path))]
     assert [line.job for line in lines if isinstance(line, End)] == ["w0"]
-    jobs = live.workload("again", live.read(files(tmp_path))).jobs
+    jobs = recorded.workload("again", live.read(files(tmp_path))).jobs
     assert [(job.name, job.pods, job.request) for job in jobs] == [("w0", 1, ASK.request)]
 
 

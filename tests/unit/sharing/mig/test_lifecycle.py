@@ -7,10 +7,11 @@ from tests.mig_card import A30, A100, SOMEBODYS, Bench, places, wish
 
 from kgwe import errors
 from kgwe.model.gpu.driver_data import Device, Instance, MigState
+from kgwe.model.gpu.mig import Phase
 from kgwe.model.gpu.topology import Slot
 from kgwe.sharing.mig import attempt, lifecycle
 from kgwe.sharing.mig.attempt import Limits, Way
-from kgwe.sharing.mig.lifecycle import Event, Life, Mode, Phase, Step
+from kgwe.sharing.mig.lifecycle import Event, Life, Mode, Step
 
 LIMITS = Limits(most_s=60, tries=3, rest_s=300)
 

@@ -10,31 +10,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.telemetry import window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from kgwe.model.gpu.driver_data import Reading
-    from kgwe.model.telemetry.sample import Series
-    from kgwe.model.telemetry.window import Aggregate
+    from kgwe.model.telemetry.sample import NodeReadings, Series
 
 _DEPTH: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """All instruments of the node at one time."""
-
-    unix_ms: int
-    readings: Sequence[Reading]
-    series: Mapping[Series, float | None] = field(default_factory=dict)
-    """What is worth keeping over time; None where it was not measured."""
-    aggregates: Mapping[Series, Aggregate] = field(default_factory=dict)
-    """Of the samples since the one before that this watcher got; where it asked for them."""
 
 
 class TooManyWatchers(Exception):
@@ -47,12 +33,12 @@ class Watcher:
     def __init__(self, interval_s: float, depth: int = _DEPTH, *, aggregates: bool = False) -> None:
         self._window: window.Window[Series] | None = window.Window() if aggregates else None
         self._interval_ms = interval_s * 1000
-        self._queue: collections.deque[Sample] = collections.deque(maxlen=depth)
+        self._queue: collections.deque[NodeReadings] = collections.deque(maxlen=depth)
         self._last_ms: float | None = None
         self._missed = 0
         self._filled = asyncio.Event()
 
-    def put(self, sample: Sample) -> None:
+    def put(self, sample: NodeReadings) -> None:
         if self._window is not None:
             if self._window.ticks >= window.MAX_SAMPLES:
                 self._window.close()
@@ -70,7 +56,7 @@ class Watcher:
         self._queue.append(sample)
         self._filled.set()
 
-    async def next(self) -> tuple[Sample, int]:
+    async def next(self) -> tuple[NodeReadings, int]:
         """The oldest sample not yet taken, and how many were lost before it."""
         while not self._queue:
             self._filled.clear()
@@ -85,12 +71,12 @@ class Hub:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._watchers: set[Watcher] = set()
-        self.newest: Sample | None = None
+        self.newest: NodeReadings | None = None
 
     def __len__(self) -> int:
         return len(self._watchers)
 
-    def publish(self, sample: Sample) -> None:
+    def publish(self, sample: NodeReadings) -> None:
         self.newest = sample
         for watcher in self._watchers:
             watcher.put(sample)

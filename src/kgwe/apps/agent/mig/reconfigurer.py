@@ -22,8 +22,9 @@ from kgwe import errors
 from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.kube.translate import mig_layouts
 from kgwe.model.gpu import catalog
+from kgwe.model.gpu.mig import Phase
 from kgwe.sharing.mig import attempt, lifecycle
-from kgwe.sharing.mig.lifecycle import Event, Phase
+from kgwe.sharing.mig.lifecycle import Event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -21,7 +21,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube.api import resources, timestamp
-from kgwe.kube.client import client as kube_client
+from kgwe.kube.client.eviction import Refused, evict, uncount
 from kgwe.kube.client.workqueue import WorkQueue
 from kgwe.kube.translate.node_health import Fault
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: the Job controller's, on every pod it has to count
-TRACKING: Final = "batch.kubernetes.io/job-tracking"
 _STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 _WORKERS: Final = 16
 # A pod that is asked to go is looked at again after this long: its node may have gone down meanwhile.
@@ -42,49 +40,6 @@ _AGAIN_S: Final = 2.0
 _OVERDUE_S: Final = 10.0
 # A disruption budget that says no is asked again after at most this long.
 _CEILING_S: Final = 15.0
-
-
-class Refused(errors.KgweError):
-    """A disruption budget forbids it now."""
-
-
-async def evict(client: KubeClient, pod: core.Pod) -> None:
-    """Ask the API server to end the pod; Refused when a disruption budget says no, NotFound when it is gone."""
-    meta = pod.metadata
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": meta.name, "namespace": meta.namespace},
-        "deleteOptions": {"preconditions": {"uid": meta.uid}},
-    }
-    try:
-        await client.create(resources.EVICTION, body, meta.namespace, name=meta.name, subresource="eviction")
-    except errors.Conflict as exc:
-        raise errors.NotFound(str(exc)) from exc  # another pod of that name
-    except errors.Transient as exc:
-        if "disruption budget" in str(exc) or "PodDisruptionBudget" in str(exc):
-            raise Refused(str(exc)) from exc
-        raise
-
-
-async def uncount(client: KubeClient, pod: core.Pod) -> None:
-    """Let the end of a Job's pod that is on its way out not count; nothing to do when it is gone."""
-    meta = pod.metadata
-    if TRACKING not in meta.finalizers:
-        return
-    place = f"/metadata/finalizers/{meta.finalizers.index(TRACKING)}"
-    steps = [
-        {"op": "test", "path": "/metadata/uid", "value": meta.uid},
-        {"op": "test", "path": place, "value": TRACKING},
-        {"op": "remove", "path": place},
-    ]
-    try:
-        await client.patch(resources.POD, meta.name, steps, meta.namespace, kind=kube_client.JSON_PATCH)
-    except errors.NotFound:
-        return
-    except errors.Permanent as exc:
-        # The list has changed since it was read, most often because the Job's controller was faster.
-        log.debug("end_is_counted", pod=meta.key, error=str(exc))
 
 
 async def declare_over(client: KubeClient, pod: core.Pod, why: str) -> None:

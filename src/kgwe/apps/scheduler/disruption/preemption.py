@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption import evictor
-from kgwe.apps.scheduler.disruption.evictor import Refused
 from kgwe.cluster.gangs.gang_group import LOST_PREFIX
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api import resources
+from kgwe.kube.client import eviction
 from kgwe.kube.client.events import Event
+from kgwe.kube.client.eviction import Refused
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Running
 from kgwe.placement.live.fleet import Holding
@@ -351,7 +351,7 @@ class Preemption:
 
     async def _evict(self, pod: core.Pod) -> None:
         with contextlib.suppress(errors.NotFound):
-            await evictor.evict(self._client, pod)
+            await eviction.evict(self._client, pod)
 
     async def _delete(self, victim: str, uid: str, ask: Ask) -> None:
         run = self._state.runs.get(victim)
@@ -370,7 +370,7 @@ class Preemption:
         for pod in evicted:
             if not self._state.is_foreign(pod):
                 with contextlib.suppress(errors.KgweError):
-                    await evictor.uncount(self._client, pod)
+                    await eviction.uncount(self._client, pod)
 
     # --- words ------------------------------------------------------------------------------------------
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.scheduler.disruption.failure_detector import Damping, Patience
 from kgwe.apps.scheduler.disruption.failures import Losses, move_words
 from kgwe.apps.scheduler.disruption.moves import Repairs
-from kgwe.apps.scheduler.workloads import workload_status
 from kgwe.cluster.gangs import gang_group
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.workload import conditions
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.planning.reasons import Reason
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.deps import Means
     from kgwe.apps.scheduler.disruption.evictor import Evictions
     from kgwe.apps.scheduler.planning.planner import Planner
-    from kgwe.apps.scheduler.workloads.workload_status import Trouble
+    from kgwe.cluster.workload.conditions import Trouble
     from kgwe.kube.api import core
     from kgwe.placement.disruption.recovery import Repaired
     from kgwe.placement.disruption.running import Member, Running
@@ -70,7 +70,7 @@ class Recovery:
         self._planner = planner
         self._clock = clock
         self.repairs = Repairs(means, planner, evictions, seat=seat, again=self._again, clock=clock)
-        self.census = Census(means)
+        self.census = Census(means.state, means.gangs, means.settings.default_image)
         self._damping = Damping(
             Patience(
                 gather_s=means.settings.recovery_gather_seconds,
@@ -107,7 +107,7 @@ class Recovery:
         patience = self._damping.patience
         self._settled_at = self._clock() + patience.gather_s + patience.not_ready_s + _GATHER_S
         for workload in self._state.workloads.values():
-            stored = next((each for each in workload.status.conditions if each.type == workload_status.DEGRADED), None)
+            stored = next((each for each in workload.status.conditions if each.type == conditions.DEGRADED), None)
             if stored is not None and workload.meta.uid in self._state.runs:
                 self._stuck[workload.meta.uid] = stored.reason, stored.message
         self._inherited = frozenset(self._stuck)

@@ -6,27 +6,26 @@ live fleet has moved on meanwhile that commit is refused, and the work is tried 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe import errors
 from kgwe.apps.scheduler.recording.recorder import Draws
+from kgwe.kube.api import timestamp
 from kgwe.placement.live import scratch
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Plan, Reason, Refusal
+from kgwe.placement.queue.ask import declared_run_time, work_from_ask
 from kgwe.placement.queue.cycle import Failed, Held, Placed, run_pass
 from kgwe.placement.queue.earliest_start import Outlook
 from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.queue import Queue
 from kgwe.placement.queue.reservations import Holds
 from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed
-from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
+from kgwe.placement.queue.work import Occupant, Roster, Work, milli_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,11 +39,8 @@ if TYPE_CHECKING:
     from kgwe.placement.live.scratch import Shadow
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
     from kgwe.placement.planning.planner import Ask
-    from kgwe.placement.pod.fit import Fitter
     from kgwe.placement.queue.eta import Eta
 
-# Run times declared by users: one in twenty takes up to twice as long.
-_LATE = 2.0
 # Waiting works whose start is estimated, and the least time between two estimates.
 _ESTIMATED = 200
 _ESTIMATE_EVERY_S = 10.0
@@ -52,39 +48,6 @@ _ESTIMATE_EVERY_S = 10.0
 _LIGHT_PODS = 32
 # Characters of an error's text that a status shows.
 _ERROR_CHARS = 200
-
-
-def seconds(timestamp: str) -> float:
-    """As the API writes times; 0 when it says nothing."""
-    return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
-
-
-def run_time(expected_s: float | None) -> RunTime | None:
-    return RunTime(expected_s, expected_s * _LATE) if expected_s else None
-
-
-def work_of(ask: Ask, fitter: Fitter) -> Work:
-    """The ask as the queue orders it."""
-    try:
-        whole = planner.divided(fitter, ask)
-    except Exception:  # noqa: BLE001 - its plan fails in the same way, and is counted there
-        whole = ask
-    request: Request | GangRequest = whole.request
-    if whole.pods > 1 or whole.gang is not None:
-        # One that makes no sense is refused, with the reason, when its turn to be planned comes.
-        with contextlib.suppress(errors.Permanent):
-            request = planner.gang_request(whole)
-    return Work(
-        key=ask.owner,
-        request=request,
-        namespace=ask.namespace,
-        priority=ask.priority,
-        since_s=seconds(ask.since),
-        run_time=run_time(ask.expected_s),
-        first_claim=ask.first_claim,
-        shape=ask.shape(),
-        name=f"{ask.namespace}/{ask.name}" if ask.name else "",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +106,12 @@ class Passes:
     def put(self, ask: Ask) -> None:
         self._asks[ask.owner] = ask
         self._not_estimated.discard(ask.owner)
-        self.queue.put(work_of(ask, self._fleet.fitter))
+        self.queue.put(self._work(ask))
 
     def put_later(self, ask: Ask, now_s: float, words: str) -> None:
         """Carrying out its plan failed: it waits again, and is tried after a growing pause."""
         self._asks[ask.owner] = ask
-        self.queue.retry(work_of(ask, self._fleet.fitter), now_s, self._rng.randrange(1000) / 1000, words)
+        self.queue.retry(self._work(ask), now_s, self._rng.randrange(1000) / 1000, words)
 
     def start_again(self, asks: Iterable[Ask]) -> None:
         """A pass broke off in the middle: drop what it left behind and queue all that waits."""
@@ -165,11 +128,16 @@ class Passes:
         self._estimator.forget(owner)
         self._not_estimated.discard(owner)
 
+    def _work(self, ask: Ask) -> Work:
+        return work_from_ask(ask, self._fleet.fitter, timestamp.epoch_seconds(ask.since))
+
     def started(self, ask: Ask, now_s: float) -> None:
         """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
         request = ask.request if ask.gang is None else ask.gang
         pods = ask.pods if ask.gang is None else 1
-        self.roster.put(Occupant(ask.owner, ask.namespace, milli_of(request) * pods, now_s, run_time(ask.expected_s)))
+        self.roster.put(
+            Occupant(ask.owner, ask.namespace, milli_of(request) * pods, now_s, declared_run_time(ask.expected_s))
+        )
         self._estimator.started(ask.owner, now_s)
 
     def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
@@ -186,7 +154,7 @@ class Passes:
                 self._copies()
             self.queue.wake(ConfigChanged())
             for ask in [ask for ask in self._asks.values() if ask.divisible]:
-                self.queue.put(work_of(ask, fleet.fitter))
+                self.queue.put(self._work(ask))
         else:
             for number in fleet.snapshot.newer_than(self._seen).tolist():
                 self.queue.wake(RoomFreed(fleet.snapshot.nodes[number].name))

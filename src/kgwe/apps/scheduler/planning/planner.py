@@ -22,9 +22,10 @@ import numpy as np
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.planning.cycle import Passes, broken, seconds
+from kgwe.apps.scheduler.planning.cycle import Passes, broken
 from kgwe.apps.scheduler.planning.errors import Faults
 from kgwe.cluster.workload import scheduler_policy as policy
+from kgwe.kube.api import timestamp
 from kgwe.placement.planning.planner import Plan
 from kgwe.placement.planning.reasons import Reason
 
@@ -309,7 +310,7 @@ class Planner:
         if plan.prefers:
             self._metrics.optimal.inc()
         if ask.since:
-            self._metrics.latency.observe(max(now_s - seconds(ask.since), 0.0))
+            self._metrics.latency.observe(max(now_s - timestamp.epoch_seconds(ask.since), 0.0))
         del self.waiting[owner]
         self.held.pop(owner, None)
         self.estimates.pop(owner, None)

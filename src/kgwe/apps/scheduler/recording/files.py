@@ -17,7 +17,7 @@ import structlog
 from kgwe import errors
 from kgwe.kube.api import timestamp
 from kgwe.records import live
-from kgwe.records.simulated import End
+from kgwe.records.live import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable

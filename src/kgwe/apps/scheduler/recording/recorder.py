@@ -20,8 +20,8 @@ from prometheus_client import Counter
 from kgwe.apps.scheduler.recording.files import RecordFiles
 from kgwe.placement.planning.planner import Ask, Plan
 from kgwe.records import codec, live
+from kgwe.records.live import End
 from kgwe.records.rows import Copy, Mirror, row_of
-from kgwe.records.simulated import End
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

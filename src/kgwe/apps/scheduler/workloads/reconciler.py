@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.rejected_pods import Rejections
     from kgwe.cluster.state.cluster_state import Key
     from kgwe.cluster.state.run_state import Unplaced
+    from kgwe.cluster.workload.conditions import Trouble
     from kgwe.cluster.workload.runs import Run
     from kgwe.kube.api import core
     from kgwe.placement.planning.planner import Ask, Plan
@@ -93,7 +94,7 @@ class Reconciler:
         )
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
         #: why a workload that has its place is not whole
-        self.trouble: Callable[[str], phases.Trouble | None] = lambda _owner: None
+        self.trouble: Callable[[str], Trouble | None] = lambda _owner: None
         self.rejections: Rejections
         #: hears the nodes of work that completed
         self.on_completed: Callable[[set[str]], None] = lambda _nodes: None

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption.evictor import uncount
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.run_state import POD_REJECTED, Unplaced
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
+from kgwe.kube.client.eviction import uncount
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe.cluster.workload import relocation
+from kgwe.cluster.workload.conditions import COMPLETE, DEGRADED, FAILED, RUNNING, SCHEDULED, SUCCEEDED
 from kgwe.cluster.workload.workload import NO_DETAILS, Placed, Status
 from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
@@ -20,17 +21,13 @@ from kgwe.placement.fleet.snapshot import bits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kgwe.cluster.workload.conditions import Trouble
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
     from kgwe.kube.translate.nodes import Cards
     from kgwe.placement.planning.planner import Refusal
 
-SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
-#: as on a Job: `kubectl wait --for=condition=Complete` ends when the work does
-COMPLETE, FAILED = "Complete", "Failed"
-#: it runs, or should, and is not whole: a node or GPU failed under it
-DEGRADED = "Degraded"
 # The CRD allows more; nobody reads more, and the API server's own messages can be very long.
 _MESSAGE_CHARS = 1024
 # Nodes and UUIDs that a status lists: an object has room for 1.5 MiB, and every write carries all of it.
@@ -38,8 +35,6 @@ _MOST_LISTED = 512
 
 Verdict = tuple[bool, str, str]
 """(status, reason, message) of one condition."""
-Trouble = tuple[str, str]
-"""(reason, message): why a workload that has its place is not whole."""
 
 
 def pending(workload: Workload, reason: str, message: str, now: str) -> Status:

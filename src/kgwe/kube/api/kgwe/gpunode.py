@@ -20,9 +20,9 @@ from kgwe.kube.api.schema import (
     matching,
 )
 from kgwe.model.gpu.catalog import Architecture
+from kgwe.model.gpu.mig import Phase
 from kgwe.model.health import health
 from kgwe.model.health.xids import Action
-from kgwe.sharing.mig.lifecycle import Phase
 
 # One writer writes these lists whole. Merging them by key would make the API server keep an owner per field of
 # every card: more text than the facts themselves, and most of the time of a write.

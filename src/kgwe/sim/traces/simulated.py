@@ -26,6 +26,7 @@ from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Preference, Request
 from kgwe.placement.fleet.snapshot import bits
 from kgwe.placement.fleet.taints import Toleration
+from kgwe.records.live import End, Seat
 from kgwe.sim.traces.workload import CHECKPOINT_S, Job, Workload
 
 if TYPE_CHECKING:
@@ -77,15 +78,6 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     avoid: tuple[str, ...] = ()
 
 
-class Seat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one pod got: whole cards, or a share of one card, or slices as profile@start."""
-
-    node: str
-    cards: tuple[int, ...] = ()
-    milli: int = 0
-    slices: tuple[str, ...] = ()
-
-
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True, tag="decision", tag_field="kind"):
     at_s: float
     job: str
@@ -98,11 +90,6 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True, tag="decision", 
     user: str = ""
     model: str = ""
     checkpoint_s: float = CHECKPOINT_S
-
-
-class End(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
-    at_s: float
-    job: str
 
 
 Line = Decision | End

@@ -1,0 +1,11 @@
+"""Names that every part of KGWE must agree on, whichever process uses them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: container image of workloads without a podTemplate, unless the scheduler's settings name another
+DEFAULT_IMAGE: Final = "ghcr.io/kgwe/gpu-workload:latest"
+#: the Lease that the acting scheduler holds, unless its settings name another
+SCHEDULER_LEASE: Final = "kgwe-scheduler"
+SCHEDULER_LEASE_NAMESPACE: Final = "kgwe-system"

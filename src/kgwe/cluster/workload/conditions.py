@@ -1,0 +1,12 @@
+"""Types of the conditions in a workload's status."""
+
+from __future__ import annotations
+
+SCHEDULED, RUNNING, SUCCEEDED = "Scheduled", "Running", "Succeeded"
+#: as on a Job: `kubectl wait --for=condition=Complete` ends when the work does
+COMPLETE, FAILED = "Complete", "Failed"
+#: it runs, or should, and is not whole: a node or GPU failed under it
+DEGRADED = "Degraded"
+
+Trouble = tuple[str, str]
+"""(reason, message): why a workload that has its place is not whole."""

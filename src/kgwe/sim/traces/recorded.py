@@ -1,0 +1,60 @@
+"""The jobs of a scheduler's decision records, to be run again by the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kgwe.records import live
+from kgwe.records.live import Decision, End
+from kgwe.sim.traces.workload import Job, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kgwe.placement.planning.planner import Ask
+    from kgwe.records.live import Line
+
+
+def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
+    """The jobs that got places, to be run again by the simulator; those that had not ended ran until the last line."""
+    first: dict[str, Decision] = {}
+    ends: dict[str, float] = {}
+    last_s = 0.0
+    for _, line in lines:
+        last_s = max(last_s, line.at_s)
+        if isinstance(line, Decision) and line.refused is None:
+            first.setdefault(line.job, line)
+        elif isinstance(line, End):
+            ends[line.job] = line.at_s
+    asks = {job: live.ask_of(line) for job, line in first.items()}
+    since_s = {job: _since_s(ask, first[job].at_s) for job, ask in asks.items()}
+    start_s = min(since_s.values(), default=0.0)
+    return Workload.of(
+        name,
+        (
+            _job(line, asks[job], since_s[job] - start_s, ends.get(job, last_s) - line.at_s)
+            for job, line in first.items()
+        ),
+    )
+
+
+def _since_s(ask: Ask, decided_s: float) -> float:
+    asked_s = datetime.fromisoformat(ask.since).timestamp() if ask.since else decided_s
+    return min(asked_s, decided_s)
+
+
+def _job(line: Decision, ask: Ask, arrival_s: float, ran_s: float) -> Job:
+    request = ask.gang.roles[0].request if ask.gang is not None else ask.request
+    if ask.divisible and request.gpus.count:
+        request = replace(request, gpus=replace(request.gpus, count=request.gpus.count // len(line.seats)))
+    return Job(
+        name=line.job,
+        arrival_s=arrival_s,
+        duration_s=max(ran_s, 1.0),
+        request=request,
+        pods=len(line.seats),
+        priority=ask.priority,
+        user=ask.namespace,
+    )
