@@ -29,7 +29,7 @@ from kgwe.placement.planning.planner import Plan
 from kgwe.placement.pod.fit import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -126,19 +126,9 @@ def _count(grants: Iterable[Grant]) -> int:
 
 @contextlib.contextmanager
 def _released(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
-    with _undone() as undos:
-        undos.extend(snapshot.release(grant) for grant in grants)
+    with snapshot.trial() as trial:
+        trial.release_all(grants)
         yield
-
-
-@contextlib.contextmanager
-def _undone() -> Iterator[list[Callable[[], None]]]:
-    undos: list[Callable[[], None]] = []
-    try:
-        yield undos
-    finally:
-        for undo in reversed(undos):
-            undo()
 
 
 # --- measures --------------------------------------------------------------------------------------------
@@ -183,19 +173,10 @@ def _broken(wiring: Wiring, free: int, taken: int) -> int:
 
 
 def _fragmented_with(fitter: Fitter, grants: Iterable[Grant], nodes: NDArray[np.intp], mix: Mix) -> float:
-    with _undone() as undos:
-        undos.extend(_booked(fitter.snapshot, grant) for grant in grants)
+    with fitter.snapshot.trial() as trial:
+        for grant in grants:
+            trial.book(grant)
         return fragmented(fitter, nodes, mix)
-
-
-def _booked(snapshot: Snapshot, grant: Grant) -> Callable[[], None]:
-    """What is held is booked though CPU or memory be short."""
-    snapshot.book(grant)
-
-    def undo() -> None:
-        snapshot.release(grant)
-
-    return undo
 
 
 def fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:

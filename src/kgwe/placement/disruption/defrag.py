@@ -271,13 +271,11 @@ class _Defrag:
         plan = self._search.find(gang)
         if not isinstance(plan, GangPlan):
             return None
-        undo = self._fitter.snapshot.commit_all(plan.grants)
-        try:
+        with self._fitter.snapshot.trial() as trial:
+            trial.commit_all(plan.grants)
             nobody = dataclasses.replace(self._wanted_party(None), members=())
             crowded = frozenset(grant.node for grant in plan.grants)
             found = self._arranged([nobody, *self._parties(picked)], steps, crowded)
-        finally:
-            undo()
         return None if found is None else {**found, **{(0, seat.rank): seat.grant for seat in plan.seats}}
 
     def _arranged(self, parties: Sequence[Party], steps: int, crowded: frozenset[int]) -> Seats | None:

@@ -18,7 +18,7 @@ from kgwe.placement.disruption.room_curves import amount
 from kgwe.placement.pod.fit import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,7 +64,8 @@ class Arrangement:
         self.steps_left = steps
         """Seats that may still be tried; 0 after `find`: not all ways were gone."""
         self._crowded = crowded
-        self._undos: list[Callable[[], None]] = []
+        self._trial = fitter.snapshot.trial()
+        """One booking for each member seated so far."""
         self._seats: Seats = {}
 
     def find(self) -> Seats | None:
@@ -72,11 +73,8 @@ class Arrangement:
         order = [(number, member) for number, party in enumerate(self._parties) for member in party.members]
         # The wanted work is the first party; it takes its place before anybody who makes way for it.
         order.sort(key=lambda each: self._turn(*each))
-        try:
+        with self._trial:
             return dict(self._seats) if self._search(order) else None
-        finally:
-            while self._undos:
-                self._undos.pop()()
 
     def _turn(self, number: int, member: int) -> tuple[bool, int, bool, int, int]:
         party = self._parties[number]
@@ -86,16 +84,16 @@ class Arrangement:
     def _search(self, order: Sequence[tuple[int, int]]) -> bool:
         """Seat them in this order, going back where one finds no place; a stack, for there may be hundreds."""
         choices: list[Iterator[int]] = []
-        while len(self._undos) < len(order):
-            number, member = order[len(self._undos)]
-            if len(choices) == len(self._undos):
+        while len(self._trial) < len(order):
+            number, member = order[len(self._trial)]
+            if len(choices) == len(self._trial):
                 choices.append(iter(self._nodes(self._parties[number], member)))
             node = next(choices[-1], None)
             if node is None:
                 choices.pop()
-                if not self._undos:
+                if not len(self._trial):
                     return False
-                self._leave(*order[len(self._undos) - 1])
+                self._leave(*order[len(self._trial) - 1])
             elif self.steps_left <= 0:
                 return False
             else:
@@ -104,7 +102,7 @@ class Arrangement:
         return True
 
     def _leave(self, number: int, member: int) -> None:
-        self._undos.pop()()
+        self._trial.rollback(len(self._trial) - 1)
         del self._parties[number].placed[member], self._seats[number, member]
 
     def _take(self, number: int, member: int, node: int) -> None:
@@ -112,7 +110,7 @@ class Arrangement:
         grant = self._fitter.grant(party.requests[member], node)
         if grant is None:
             raise errors.InvariantBroken(f"node {node} fits a pod and grants it nothing")
-        self._undos.append(self._fitter.snapshot.commit(grant))
+        self._trial.commit(grant)
         party.placed[member] = node
         self._seats[number, member] = grant
 

@@ -36,11 +36,12 @@ from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.search import GangSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.disruption.running import Running
     from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Trial
     from kgwe.placement.gang.request import GangRequest
     from kgwe.placement.pod.fit import Fitter
 
@@ -125,14 +126,12 @@ class RecoveryPlan:
 
 def plan_recovery(fitter: Fitter, tree: Tree | None, running: Iterable[Running], failure: Failure) -> RecoveryPlan:
     """New places for all that the failure took, and for members that had none before."""
-    site = _Site(fitter, tree or gang_constraints.flat(fitter.snapshot), failure)
-    hit = [(workload, lost) for workload in running if (lost := site.lost(workload))]
-    hit.sort(key=lambda pair: _turn(pair[0]))
-    try:
+    with fitter.snapshot.trial() as trial:
+        site = _Site(fitter, tree or gang_constraints.flat(fitter.snapshot), failure, trial)
+        hit = [(workload, lost) for workload in running if (lost := site.lost(workload))]
+        hit.sort(key=lambda pair: _turn(pair[0]))
         site.take_out([workload for workload, _ in hit if workload.repair is not Repair.NONE])
         return RecoveryPlan(tuple(site.repair(workload, lost) for workload, lost in hit))
-    finally:
-        site.undo()
 
 
 def _turn(workload: Running) -> tuple[int, bool, float, str]:
@@ -141,9 +140,9 @@ def _turn(workload: Running) -> tuple[int, bool, float, str]:
 
 
 class _Site:
-    """The snapshot with the failed places out of bounds; `undo` puts all back."""
+    """The snapshot without the failed nodes and GPUs, within a trial of the caller."""
 
-    def __init__(self, fitter: Fitter, tree: Tree, failure: Failure) -> None:
+    def __init__(self, fitter: Fitter, tree: Tree, failure: Failure, trial: Trial) -> None:
         self._fitter = fitter
         self._snapshot = fitter.snapshot
         self._search = GangSearch(fitter, tree)
@@ -153,11 +152,7 @@ class _Site:
         self._cards = {index[name]: mask for name, mask in failure.cards.items() if name in index}
         self._usable = np.ones(len(self._snapshot), np.bool_)
         self._usable[list(self._dead)] = False
-        self._undos: list[Callable[[], None]] = []
-
-    def undo(self) -> None:
-        while self._undos:
-            self._undos.pop()()
+        self._trial = trial
 
     def lost(self, workload: Running) -> tuple[int, ...]:
         """Members without a place, or whose place has failed."""
@@ -170,10 +165,10 @@ class _Site:
         """Give back what the lost held, and book the failed cards so that nobody gets them."""
         for workload in workloads:
             grants = [workload.members[i].grant for i in self.lost(workload)]
-            self._undos += [self._snapshot.release(grant) for grant in grants if grant is not None]
+            self._trial.release_all(grant for grant in grants if grant is not None)
         for node, mask in sorted(self._cards.items()):
             if node not in self._dead:
-                self._undos += [self._snapshot.commit(block) for block in self._blocks(node, mask)]
+                self._trial.commit_all(self._blocks(node, mask))
 
     def _blocks(self, node: int, mask: int) -> Iterator[Grant]:
         free = int(self._snapshot.free[node]) & mask
@@ -200,8 +195,7 @@ class _Site:
             return Repaired(workload.name, Outcome.LEFT_ALONE, names, missing=len(lost))
         bound = Bonds(self._search.ladders, workload.gang, len(workload.members))
         requests = [member.request for member in workload.members]
-        reseating = Reseating(self._fitter, bound, requests, _homes(workload), self._usable)
-        self._undos.append(reseating.undo)
+        reseating = Reseating(self._fitter, bound, requests, _homes(workload), self._usable, trial=self._trial)
         seated = reseating.seat(lost, _nodes(workload, lost))
         if seated is None and workload.least is not None:
             seated = self._some(workload, lost, reseating)
@@ -209,14 +203,14 @@ class _Site:
             seated = self._with_others(workload, lost, bound, reseating)
         return self._told(workload, lost, seated or {}, bound)
 
-    @staticmethod
-    def _some(workload: Running, lost: Sequence[int], reseating: Reseating) -> dict[int, Seated] | None:
+    def _some(self, workload: Running, lost: Sequence[int], reseating: Reseating) -> dict[int, Seated] | None:
         """As many as find a place, when that is enough to go on."""
+        mark = len(self._trial)
         seated = reseating.seat_some(lost, _nodes(workload, lost))
         left = len(workload.members) - len(lost) + len(seated)
         if _goes_on(workload, left):
             return seated
-        reseating.undo()
+        self._trial.rollback(mark)
         return None
 
     def _with_others(
@@ -226,17 +220,14 @@ class _Site:
         healthy = [i for i in workload.held if i not in lost]
         for others in _movers(workload, healthy, bound):
             moving = [*lost, *others]
-            grants = [grant for i in others if (grant := workload.members[i].grant) is not None]
-            self._undos += [self._snapshot.release(grant) for grant in grants]
+            mark = len(self._trial)
+            self._trial.release_all(grant for i in others if (grant := workload.members[i].grant) is not None)
             seated = reseating.seat(moving, _nodes(workload, moving))
             if seated is not None:
-                # What was booked after the release is taken back before it.
-                self._undos.append(reseating.undo)
                 return seated
             if len(others) == len(healthy) and (seated := self._anew(workload, bound)) is not None:
                 return seated
-            for _ in grants:
-                self._undos.pop()()
+            self._trial.rollback(mark)
         return None
 
     def _anew(self, workload: Running, bound: Bonds) -> dict[int, Seated] | None:
@@ -247,7 +238,7 @@ class _Site:
         plan = self._search.find(_avoiding(gang, self._dead_names))
         if not isinstance(plan, GangPlan) or len(plan.seats) != len(workload.members):
             return None
-        self._undos.append(self._snapshot.commit_all(plan.grants))
+        self._trial.commit_all(plan.grants)
         return {seat.rank: Seated(seat.grant, len(bound.rungs.names) - 1) for seat in plan.seats}
 
     def _told(self, workload: Running, lost: tuple[int, ...], seated: Mapping[int, Seated], bound: Bonds) -> Repaired:

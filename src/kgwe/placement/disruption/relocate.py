@@ -22,13 +22,13 @@ from kgwe.placement.gang import reliability
 from kgwe.placement.pod.fit import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kgwe.placement.disruption.gang_constraints import Bonds
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.fleet.snapshot import Grant, Trial
     from kgwe.placement.pod.fit import Fitter
 
 # Places tried for members of different sizes or with bonds among themselves: about 0.2 s.
@@ -44,7 +44,7 @@ class Seated:
 
 
 class Reseating:
-    """Seats members of one gang; books what it gives until `undo`."""
+    """Seats members of one gang; books what it gives within the trial of the caller."""
 
     def __init__(
         self,
@@ -53,25 +53,24 @@ class Reseating:
         requests: Sequence[Request],
         homes: Sequence[int | None],
         usable: NDArray[np.bool_],
+        *,
+        trial: Trial,
     ) -> None:
         self._fitter = fitter
         self._bonds = bonds
         self._requests = requests
         self._usable = usable
         self._steps = {member: bonds.rungs.steps_from(home) for member, home in enumerate(homes) if home is not None}
-        self._undos: list[Callable[[], None]] = []
+        self._trial = trial
         self._tries = 0
-
-    def undo(self) -> None:
-        while self._undos:
-            self._undos.pop()()
 
     def seat(self, members: Sequence[int], staying: Mapping[int, int]) -> dict[int, Seated] | None:
         """Places for all the members, the others staying (member -> node); None, and nothing booked: there are none."""
+        mark = len(self._trial)
         found = self._by_rungs(members, staying, together=True)
         if len(found) == len(members):
             return found
-        self.undo()
+        self._trial.rollback(mark)
         if self._bonds.is_simple and len({self._requests[member] for member in members}) == 1:
             return None
         self._tries = _STEPS
@@ -101,7 +100,7 @@ class Reseating:
         grant = self._fitter.grant(self._requests[member], node)
         if grant is None:
             raise errors.InvariantBroken(f"node {node} fits member {member} and grants it nothing")
-        self._undos.append(self._fitter.snapshot.commit(grant))
+        self._trial.commit(grant)
         placed[member] = node
         return Seated(grant, self._rung(member, node))
 
@@ -140,7 +139,7 @@ class Reseating:
     def _search(self, waiting: list[int], placed: dict[int, int], found: dict[int, Seated]) -> bool:
         if not waiting:
             return True
-        member, rest = waiting[0], waiting[1:]
+        member, rest, mark = waiting[0], waiting[1:], len(self._trial)
         for node in self._places(member, placed, len(self._bonds.rungs.names), waiting):
             if self._tries <= 0:
                 return False
@@ -148,6 +147,6 @@ class Reseating:
             found[member] = self._take(member, node, placed)
             if self._search(rest, placed, found):
                 return True
-            self._undos.pop()()
+            self._trial.rollback(mark)
             del placed[member], found[member]
         return False

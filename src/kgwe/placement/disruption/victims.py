@@ -146,24 +146,18 @@ class Pool:
     def without(self, picked: Sequence[int], node: int | None = None) -> Iterator[None]:
         """The snapshot, or one node of it, as it would be with these stopped; put back bit for bit afterwards."""
         grants = [grant for grant in self.grants(picked) if node is None or grant.node == node]
-        undos = [self.snapshot.release(grant) for grant in grants]
-        try:
+        with self.snapshot.trial() as trial:
+            trial.release_all(grants)
             yield
-        finally:
-            for undo in reversed(undos):
-                undo()
 
     @contextlib.contextmanager
     def back(self, items: Sequence[int]) -> Iterator[None]:
         """The snapshot with these, of all that are stopped, running again."""
         grants = [grant for number in items for grant in self.items[number].grants]
-        for grant in grants:
-            self.snapshot.book(grant)
-        try:
+        with self.snapshot.trial() as trial:
+            for grant in grants:
+                trial.book(grant)
             yield
-        finally:
-            for grant in reversed(grants):
-                self.snapshot.release(grant)
 
     def victims(self, picked: Sequence[int]) -> tuple[Victim, ...]:
         """The set as a plan names it, by workload."""

@@ -1,18 +1,22 @@
-"""The fleet at one moment, as flat arrays that a what-if can change and put back.
+"""The fleet at one moment, as flat arrays that a simulation can change and restore.
 
 Per node: free whole cards as a bit mask, free milli and memory per card, free CPU, memory and pod slots; slices
-per cut card. Everything a pod holds is one Grant; `commit` books it and returns the function that takes it back.
-Undone in reverse order the snapshot is bit for bit what it was, so a simulation costs no copy.
+per partitioned card. Everything a pod holds is one Grant; `commit` books it and returns the function that undoes it.
+Undone in reverse order, the snapshot is bit for bit what it was. A simulation therefore needs no copy:
 
-`version` rises with every change and is stamped on the node changed: whoever caches per-node results asks
-which nodes are newer than what it has seen.
+    with snapshot.trial() as trial:
+        trial.release(running)
+        trial.commit(wanted)
+
+`version` rises with every change and is stamped on the changed node. Caches of per-node results use it to find the
+nodes that changed since they last looked.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -188,32 +192,31 @@ class Snapshot:
         self._book(grant, 1)
         return lambda: self._book(grant, -1)
 
-    def book(self, grant: Grant) -> None:
-        """Book what somebody holds already, whether or not there was CPU, memory or a slot for it: free may go below 0.
+    def book(self, grant: Grant) -> Callable[[], None]:
+        """Book what a pod holds already, even without enough CPU, memory or pod slots: free may go below 0.
 
-        Cards, shares and slices still have to be free: two holders of one are never recorded.
+        Cards, shares and slices still have to be free: two holders of one are never recorded. Returns its undo.
         """
         self._check_gpus(grant)
         self._book(grant, 1)
+        return lambda: self._book(grant, -1)
 
     def commit_all(self, grants: Sequence[Grant]) -> Callable[[], None]:
-        """Book all or none."""
-        undos: list[Callable[[], None]] = []
-
-        def undo() -> None:
-            for each in reversed(undos):
-                each()
-
+        """Book all or none; returns the undo of all."""
+        trial = self.trial()
         try:
-            for grant in grants:
-                undos.append(self.commit(grant))  # noqa: PERF401 - what was booked must be known when one fails
+            trial.commit_all(grants)
         except errors.InvariantBroken:
-            undo()
+            trial.rollback()
             raise
-        return undo
+        return trial.rollback
+
+    def trial(self) -> Trial:
+        """Start changes that are rolled back when the `with` block ends."""
+        return Trial(self)
 
     def release(self, grant: Grant) -> Callable[[], None]:
-        """Give back what is booked, as an eviction would; returns the function that books it again."""
+        """Free what is booked, as an eviction would; returns the function that books it again."""
         if not self.holds(grant):
             raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: it is not booked")
         self._book(grant, -1)
@@ -306,6 +309,52 @@ class Snapshot:
     def shape_meets(self, request: Request) -> NDArray[np.bool_]:
         """Per shape whether its cards have the required properties; what is not known is not met."""
         return np.array([_meets(shape, request) for shape in self.shapes], dtype=np.bool_)
+
+
+class Trial:
+    """Changes to a snapshot that are rolled back, the last one first, when the `with` block ends.
+
+    `len(trial)` is a mark: `trial.rollback(mark)` takes back only what came after it.
+    """
+
+    __slots__ = ("_snapshot", "_undos")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._undos: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.rollback()
+
+    def __len__(self) -> int:
+        """Changes that were made and not taken back."""
+        return len(self._undos)
+
+    def commit(self, grant: Grant) -> None:
+        self._undos.append(self._snapshot.commit(grant))
+
+    def commit_all(self, grants: Iterable[Grant]) -> None:
+        for grant in grants:
+            self.commit(grant)
+
+    def book(self, grant: Grant) -> None:
+        self._undos.append(self._snapshot.book(grant))
+
+    def release(self, grant: Grant) -> None:
+        self._undos.append(self._snapshot.release(grant))
+
+    def release_all(self, grants: Iterable[Grant]) -> None:
+        for grant in grants:
+            self.release(grant)
+
+    def rollback(self, mark: int = 0) -> None:
+        """Take back all changes but the first `mark`."""
+        undos = self._undos
+        while len(undos) > mark:
+            undos.pop()()
 
 
 def _meets(shape: Shape, request: Request) -> bool:

@@ -16,12 +16,12 @@ import numpy as np
 from kgwe.placement.gang.plan import Seat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.fleet.snapshot import Grant, Trial
     from kgwe.placement.gang.levels import Ladder
     from kgwe.placement.gang.request import Role
     from kgwe.placement.pod.fit import Fitter
@@ -30,30 +30,20 @@ if TYPE_CHECKING:
 Seating = list[list[tuple[int, "Grant"]]]
 
 
-class Trial:
-    """Bookings made to see what comes next; `undo` puts the snapshot back as it was."""
-
-    def __init__(self, fitter: Fitter, ladder: Ladder) -> None:
-        self._fitter = fitter
-        self._ladder = ladder
-        self._undos: list[Callable[[], None]] = []
-
-    def take(self, request: Request, loads: NDArray[np.int64]) -> list[tuple[int, Grant]] | None:
-        """Book as many such pods at each place; None as soon as one does not fit."""
-        taken: list[tuple[int, Grant]] = []
-        for place in np.flatnonzero(loads).tolist():
-            node = int(self._ladder.node[place])
-            for _ in range(int(loads[place])):
-                grant = self._fitter.grant(request, node)
-                if grant is None:
-                    return None
-                self._undos.append(self._fitter.snapshot.commit(grant))
-                taken.append((place, grant))
-        return taken
-
-    def undo(self) -> None:
-        while self._undos:
-            self._undos.pop()()
+def assign_gpus(
+    trial: Trial, fitter: Fitter, ladder: Ladder, request: Request, loads: NDArray[np.int64]
+) -> list[tuple[int, Grant]] | None:
+    """Book `loads[place]` such pods at each place, within the trial; None as soon as one does not fit."""
+    assigned: list[tuple[int, Grant]] = []
+    for place in np.flatnonzero(loads).tolist():
+        node = int(ladder.node[place])
+        for _ in range(int(loads[place])):
+            grant = fitter.grant(request, node)
+            if grant is None:
+                return None
+            trial.commit(grant)
+            assigned.append((place, grant))
+    return assigned
 
 
 def rank(roles: Sequence[Role], seating: Seating) -> list[list[tuple[int, Grant]]]:

@@ -302,9 +302,8 @@ class Climb:
 
     def _booked(self, rung: int, domain: int, loads: Ints, fastest: float, because: str = "") -> _Found | None:
         """The candidate with cards for every pod; None when they cannot be had."""
-        trial = assign.Trial(self.fitter, self.ladder)
-        taken = trial.take(self.gang.roles[0].request, loads)
-        trial.undo()
+        with self.fitter.snapshot.trial() as trial:
+            taken = assign.assign_gpus(trial, self.fitter, self.ladder, self.gang.roles[0].request, loads)
         return None if taken is None else _Found(rung, domain, [taken], fastest, because)
 
     def _considerate(self, usual: _Usual) -> _Found | None:
@@ -408,11 +407,10 @@ class Climb:
                     break
 
     def _seat_in_order(self, rung: int, domain: int, counts: Sequence[int], order: Iterable[int]) -> Seating | None:
-        trial = assign.Trial(self.fitter, self.ladder)
         seating: Seating = [[] for _ in counts]
         loads = np.zeros(len(self.ladder.node), np.int64)
         milli = np.zeros_like(loads)
-        try:
+        with self.fitter.snapshot.trial() as trial:
             for number in order:
                 capacity = self.room.left(number, rung, loads, milli)
                 if capacity[rung][domain] < counts[number]:
@@ -421,14 +419,12 @@ class Climb:
                 own = split.spread(
                     self.ladder, capacity, units, (rung, domain), counts[number], strategy=self.gang.strategy
                 )
-                taken = trial.take(self.gang.roles[number].request, own)
+                taken = assign.assign_gpus(trial, self.fitter, self.ladder, self.gang.roles[number].request, own)
                 if taken is None:
                     return None
                 seating[number] = taken
                 loads += own
                 milli += own * self.room.pod_milli[number]
-        finally:
-            trial.undo()
         return seating if self._reaches(np.flatnonzero(loads)) else None
 
     def _reaches(self, places: NDArray[np.intp]) -> bool:

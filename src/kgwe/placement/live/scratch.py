@@ -20,13 +20,13 @@ from kgwe.placement.pod.fit import Fitter, Verdict
 from kgwe.placement.pod.score import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.fleet.snapshot import Grant, Trial
     from kgwe.placement.gang.plan import DomainWeights
 
 NOWHERE: Final[frozenset[str]] = frozenset()
@@ -87,22 +87,14 @@ class Shadow:
             self.snapshot.pods[hidden] = 0
         self._seen, self._synced, self._veil = live.version, self.snapshot.version, veil
 
-    def end(self, grants: Iterable[Grant]) -> Callable[[], None]:
-        """Give back what work holds, but for veiled nodes; returns how to take it again."""
+    def end(self, grants: Iterable[Grant], trial: Trial) -> None:
+        """Release what a workload holds within the trial, except on veiled nodes."""
         index = self._live.index
         hidden = {index[name] for name in self._veil if name in index}
-        undos = [
-            self.snapshot.release(grant)
-            for grant in grants
-            # What is told to be held and is not booked here was given back meanwhile.
-            if grant.node not in hidden and self.snapshot.holds(grant)
-        ]
-
-        def undo() -> None:
-            for each in reversed(undos):
-                each()
-
-        return undo
+        for grant in grants:
+            # A grant that is not booked here was released meanwhile.
+            if grant.node not in hidden and self.snapshot.holds(grant):
+                trial.release(grant)
 
     def fits(self, request: Request | GangRequest) -> bool:
         if isinstance(request, GangRequest):

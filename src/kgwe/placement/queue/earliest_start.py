@@ -154,14 +154,17 @@ class _Clock:
         self._shadow = shadow
         self._ends = ends
         self._roster = roster
-        self._undos: list[Callable[[], None]] = []
+        self._trial = shadow.snapshot.trial()
+        self._marks: list[int] = []
+        """For each that has ended, the length of the trial before that."""
 
     def move_to(self, count: int) -> None:
-        while len(self._undos) > count:
-            self._undos.pop()()
-        while len(self._undos) < count:
-            occupant = self._ends[len(self._undos)][1]
-            self._undos.append(self._shadow.end(self._roster.grants_of(occupant.key)))
+        while len(self._marks) > count:
+            self._trial.rollback(self._marks.pop())
+        while len(self._marks) < count:
+            occupant = self._ends[len(self._marks)][1]
+            self._marks.append(len(self._trial))
+            self._shadow.end(self._roster.grants_of(occupant.key), self._trial)
 
     def first(self, fits: Callable[[], bool], least: int) -> int | None:
         """How many must end until it fits; None: that is never. Leaves the shadow at that moment."""

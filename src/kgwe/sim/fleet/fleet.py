@@ -115,19 +115,15 @@ class World:
 
     def grants(self, request: Request, counts: Sequence[tuple[int, int]]) -> tuple[Grant, ...] | None:
         """What `count` such pods would get on each node, for (node, count) pairs; None when one does not fit."""
-        undos: list[Callable[[], None]] = []
         found: list[Grant] = []
-        try:
+        with self.snapshot.trial() as trial:
             for node, count in counts:
                 for _ in range(count):
                     grant = self.fitter.grant(request, node)
                     if grant is None:
                         return None
                     found.append(grant)
-                    undos.append(self.snapshot.commit(grant))
-        finally:
-            for undo in reversed(undos):
-                undo()
+                    trial.commit(grant)
         return tuple(found)
 
     def book(self, grants: Sequence[Grant]) -> Callable[[], None]:

@@ -85,18 +85,14 @@ class PodByPod:
         self._seen = 0
 
     def place(self, job: Job) -> Grants | None:
-        undos: list[Callable[[], None]] = []
         grants: list[Grant] = []
-        try:
+        with self._world.snapshot.trial() as trial:
             for _ in range(job.pods):
                 grant = self._place_pod(job.request)
                 if grant is None:
                     return None
                 grants.append(grant)
-                undos.append(self._world.snapshot.commit(grant))
-        finally:
-            for undo in reversed(undos):
-                undo()
+                trial.commit(grant)
         return tuple(grants)
 
     def _place_pod(self, request: Request) -> Grant | None:

@@ -258,13 +258,9 @@ class Answers:
         uids = dict.fromkeys(victim.UID for victim in victims.Pods or ())  # each gives its place once
         if number is None or not all(self._may_go(uid, node, priority) for uid in uids):
             return False
-        undos: list[Callable[[], None]] = []
-        try:
-            undos.extend(fleet.snapshot.release(grant) for uid in uids for grant in fleet.grants(uid))
+        with fleet.snapshot.trial() as trial:
+            trial.release_all(grant for uid in uids for grant in fleet.grants(uid))
             return fleet.fitter.grant(ask.request, number) is not None
-        finally:
-            for undo in reversed(undos):
-                undo()
 
     def _may_go(self, uid: str, node: str, priority: int) -> bool:
         pod = self._state.pods.get(uid)
