@@ -17,6 +17,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe import gpuworkload
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.crd import definitions
+from kgwe.kube.transport.codec import JSON
 
 pytestmark = pytest.mark.cluster
 
@@ -230,10 +231,12 @@ async def test_a_bad_manifest_is_refused_with_what_to_change(client, namespace, 
 async def test_unknown_fields_are_warned_of_when_not_refused(client, namespace):
     manifest = minimal(gpuRequirement={"count": 1})
     path = resources.GPU_WORKLOAD.path(namespace=namespace)
-    reply = await client.http.post(path, json=manifest, params={"dryRun": "All", "fieldValidation": "Warn"})
+    params = {"dryRun": "All", "fieldValidation": "Warn"}
+    content = msgspec.json.encode(manifest)
+    reply = await client.transport.request("POST", path, params=params, content=content, content_type=JSON)
     assert reply.status_code == 201
     assert r"unknown field \"spec.gpuRequirement\"" in reply.headers["Warning"]
-    assert "gpuRequirement" not in reply.json()["spec"]
+    assert "gpuRequirement" not in msgspec.json.decode(reply.content)["spec"]
 
 
 # --- status and structs --------------------------------------------------------------------------------
@@ -270,7 +273,7 @@ async def test_conditions_merge_by_type(client, namespace):
     await client.create(resources.GPU_WORKLOAD, manifest, namespace)
     for manager, kind in (("one", "Scheduled"), ("two", "Ready")):
         # The same connection under another field manager's name.
-        other = KubeClient(client.http, field_manager=manager)
+        other = KubeClient(client.transport, field_manager=manager)
         condition = {"type": kind, "status": "True", "reason": "Test", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         await other.apply(
             resources.GPU_WORKLOAD,

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 
 from kgwe.kube.client.client import APPLY_PATCH, KubeClient
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 NODE = "n1"
 _PATH = f"/apis/kgwe.nvidia.io/v1/gpunodes/{NODE}"
@@ -61,4 +62,4 @@ class OneNode:
 
     def client(self) -> KubeClient:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url="https://cluster.example")
-        return KubeClient(http, field_manager="kgwe-agent")
+        return KubeClient(HttpxTransport(http), field_manager="kgwe-agent")

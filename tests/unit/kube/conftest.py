@@ -14,6 +14,7 @@ from tests.unit.kube.things import ENCODINGS, Encoding, Thing
 
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Change, Informer
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -78,7 +79,7 @@ class ScriptedServer:
 
     def informer(self, **how: Any) -> Informer[Thing]:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url="https://cluster.example")
-        return Informer(KubeClient(http), self.encoding.resource(), rng=random.Random(5), **how)
+        return Informer(KubeClient(HttpxTransport(http)), self.encoding.resource(), rng=random.Random(5), **how)
 
     def kept(self, informer: Informer[Thing], name: str) -> bytes:
         return informer.bytes_of(informer.store[f"n/{name}"])

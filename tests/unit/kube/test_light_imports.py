@@ -19,7 +19,8 @@ def test_without_protobuf_pods_are_read_in_json():
     code = """
 import sys
 sys.modules["google.protobuf"] = None
-from kgwe.kube import codec, resources
+from kgwe.kube.api import resources
+from kgwe.kube.transport import codec
 sys.exit(codec.Codecs(resources.POD).accept != codec.JSON)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

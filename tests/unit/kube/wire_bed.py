@@ -7,7 +7,8 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kgwe.kube.transport.pool import Pool, Server, Timeouts
+from kgwe.kube.transport.pool import Pool, Server
+from kgwe.kube.transport.transport import Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -22,6 +22,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.request import GangRequest
@@ -209,7 +210,7 @@ def test_an_error_in_looking_at_one_gang_leaves_the_others_alone():
 
 async def test_a_leader_whose_passes_fail_is_not_ready_and_says_why():
     async with httpx2.AsyncClient() as http:
-        scheduler = Scheduler(Settings(), KubeClient(http))
+        scheduler = Scheduler(Settings(), KubeClient(HttpxTransport(http)))
         for informer in scheduler.informers:
             informer.synced.set()
         assert scheduler.problem() == "standby: another replica acts"

@@ -16,6 +16,7 @@ from kgwe.kube.api import core, resources
 from kgwe.kube.api.meta import Condition, ObjectMeta
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Change
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 LEAF = "fabric.topograph.run/tier-0"
 SPINE = "fabric.topograph.run/tier-1"
@@ -130,6 +131,6 @@ def test_what_cannot_be_added_is_said_so(scenario: Scenario) -> None:
 
 
 async def test_a_view_never_writes() -> None:
-    async with KubeClient(httpx2.AsyncClient()) as client:
+    async with KubeClient(HttpxTransport(httpx2.AsyncClient())) as client:
         with pytest.raises(errors.InvariantBroken, match="only reads"):
             await views.read_only(client).delete(resources.POD, "p", "default")

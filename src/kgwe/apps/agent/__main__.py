@@ -34,7 +34,7 @@ def leave_out() -> None:
     sys.modules["lightkube"] = importlib.util.module_from_spec(spec)
     sys.modules[models.__name__] = models
     try:
-        importlib.import_module("kgwe.kube.transport.connection")
+        importlib.import_module("kgwe.kube.transport.kubeconfig")
     except (ImportError, AttributeError):
         # Another release is built otherwise: then all of it.
         for name in [name for name in sys.modules if name.partition(".")[0] == "lightkube"]:

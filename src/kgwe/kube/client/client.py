@@ -1,8 +1,7 @@
-"""The API server, as a small async client.
+"""A small async client of the Kubernetes API server.
 
-`connection.py` gets us to the server; everything above it is here: paths from a `Resource`, bodies as plain
-JSON values, replies decoded straight into slim structs, and HTTP errors turned into the exceptions of
-`kgwe.errors`.
+A `Transport` carries the requests. The client adds paths from a `Resource`, bodies as plain JSON values, replies
+decoded straight into slim structs, and HTTP errors turned into the exceptions of `kgwe.errors`.
 
 Assumptions callers may rely on: a call either returns the object as stored or raises one of those errors,
 whatever went wrong on the way; `delete` raises NotFound when the object is gone; nothing is retried here
@@ -25,16 +24,17 @@ import msgspec
 from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
-from kgwe.kube.transport import connection, nesting
+from kgwe.kube.transport import nesting
 from kgwe.kube.transport.codec import JSON, PROTOBUF, ListPage, Status, Unreadable, read_status
+from kgwe.kube.transport.kubeconfig import connect
+from kgwe.kube.transport.transport import ANYTHING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
     from kgwe.kube.api.resources import Resource
-    from kgwe.kube.transport.http1 import Reply
-    from kgwe.kube.transport.pool import Stream
+    from kgwe.kube.transport.transport import StreamingResponse, Transport
 
 T = TypeVar("T")
 
@@ -42,8 +42,6 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-
-ANYTHING = connection.ANYTHING
 
 # JSON is YAML, so server-side apply takes the same bytes.
 _encode = msgspec.json.encode
@@ -71,33 +69,28 @@ class KubeClient:
 
     def __init__(
         self,
-        http: httpx2.AsyncClient,
+        transport: Transport,
         *,
-        wire: connection.Wire | None = None,
         field_manager: str = "kgwe",
         namespace: str = "default",
         guard: Callable[[], None] | None = None,
     ) -> None:
-        #: the way round: taken where there is no wire, and when somebody listens to its event hooks
-        self.http = http
-        self._wire = wire
+        self.transport = transport
         self.field_manager = field_manager
         self.namespace = namespace
         self._guard = guard
 
     def guarded(self, guard: Callable[[], None]) -> KubeClient:
         """The same connections, but `guard` is asked before every write and may refuse it by raising."""
-        return KubeClient(
-            self.http, wire=self._wire, field_manager=self.field_manager, namespace=self.namespace, guard=guard
-        )
+        return KubeClient(self.transport, field_manager=self.field_manager, namespace=self.namespace, guard=guard)
 
     @classmethod
     def connect(
         cls, kubeconfig: Path | str | None = None, *, context: str | None = None, field_manager: str = "kgwe"
     ) -> KubeClient:
         """Connect as `kubeconfig` says, else as $KUBECONFIG, ~/.kube/config or the pod's service account say."""
-        http, wire, namespace = connection.connect(kubeconfig, context=context, user_agent=field_manager)
-        return cls(http, wire=wire, field_manager=field_manager, namespace=namespace)
+        transport, namespace = connect(kubeconfig, context=context, user_agent=field_manager)
+        return cls(transport, field_manager=field_manager, namespace=namespace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,9 +99,7 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
-        if self._wire is not None:
-            await self._wire.close()
-        await self.http.aclose()
+        await self.transport.close()
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -141,17 +132,10 @@ class KubeClient:
     @contextlib.asynccontextmanager
     async def stream(
         self, path: str, *, params: Mapping[str, str], read_timeout_s: float, accept: str = ANYTHING
-    ) -> AsyncIterator[Stream | httpx2.Response]:
+    ) -> AsyncIterator[StreamingResponse]:
         """A streaming GET (a watch or a log); `read_timeout_s` is the longest silence tolerated."""
-        streaming: contextlib.AbstractAsyncContextManager[Stream | httpx2.Response]
-        if (wire := self._direct) is not None:
-            streaming = wire.stream(path, params=params, silence_s=read_timeout_s, accept=accept)
-        else:
-            timeout = httpx2.Timeout(connection.TIMEOUTS.connect, read=read_timeout_s)
-            headers = {"Accept": accept}
-            streaming = self.http.stream("GET", path, params=dict(params), timeout=timeout, headers=headers)
         try:
-            async with streaming as response:
+            async with self.transport.stream(path, params=params, silence_s=read_timeout_s, accept=accept) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise_for_status(response.status_code, await response.aread(), response.headers, f"GET {path}")
                 yield response
@@ -260,24 +244,15 @@ class KubeClient:
         if self._guard is not None and method != "GET":
             self._guard()
         content = body if body is None or isinstance(body, bytes) else _encode(body)
-        reply: Reply | httpx2.Response
         try:
-            if (wire := self._direct) is not None:
-                reply = await wire.request(
-                    method, path, params=params, content=content, content_type=content_type, accept=accept
-                )
-            else:
-                headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
-                reply = await self.http.request(method, path, content=content, params=params, headers=headers)
+            reply = await self.transport.request(
+                method, path, params=params, content=content, content_type=content_type, accept=accept
+            )
         except _UNREACHABLE as exc:
             raise errors.Transient(f"{method} {path}: {exc!r}") from exc
         if reply.status_code not in _SUCCESS:
             raise_for_status(reply.status_code, reply.content, reply.headers, f"{method} {path}")
         return reply.content
-
-    @property
-    def _direct(self) -> connection.Wire | None:
-        return None if any(self.http.event_hooks.values()) else self._wire
 
     def _ns(self, resource: Resource[Any], namespace: str | None) -> str | None:
         return (namespace or self.namespace) if resource.namespaced else None

@@ -21,20 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
 
-from kgwe.kube.transport.http1 import Connection, Lines, Reply
+from kgwe.kube.transport.http1 import Connection, Reply
+from kgwe.kube.transport.transport import Timeouts
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
-
-
-class Timeouts(NamedTuple):
-    """Seconds."""
-
-    connect: float = 5.0
-    read: float = 15.0  # the longest silence
-    total: float = 75.0  # of a request that is no stream; the API server itself gives up after 60
-    idle: float = 60.0  # of a kept connection; the API server hangs up after 90
 
 
 class Server(NamedTuple):
@@ -55,12 +47,6 @@ class Stream:
     async def aiter_bytes(self) -> AsyncIterator[bytes]:
         while piece := await self._connection.read(self._silence_s):
             yield piece
-
-    async def aiter_lines(self) -> AsyncIterator[bytes]:
-        lines = Lines()
-        async for piece in self.aiter_bytes():
-            for line in lines.feed(piece):
-                yield line
 
     async def aread(self) -> bytes:
         return b"".join([piece async for piece in self.aiter_bytes()])

@@ -8,6 +8,7 @@ from tests.kubelet import GPU, pod
 from kgwe.apps.agent.devices import node_pods
 from kgwe.apps.agent.devices.node_pods import NodePods
 from kgwe.kube.client.client import KubeClient
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 
 class Server:
@@ -26,7 +27,7 @@ class Server:
 
     def pods(self, clock) -> NodePods:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url="https://cluster.example")
-        return NodePods(KubeClient(http, field_manager="test"), "n1", clock)
+        return NodePods(KubeClient(HttpxTransport(http), field_manager="test"), "n1", clock)
 
 
 async def test_a_pod_that_is_asked_for():

@@ -22,6 +22,7 @@ from kgwe.apps.agent.status import gpunode_status
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.client.client import KubeClient
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 from kgwe.model.gpu.driver_data import Event, Faults, LinkErrors, Machine, Reading
 from kgwe.model.health.health import DEFAULTS
 
@@ -304,7 +305,7 @@ class Api:
 
     def client(self) -> KubeClient:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(self), base_url="https://cluster.example")
-        return KubeClient(http, field_manager="kgwe-agent")
+        return KubeClient(HttpxTransport(http), field_manager="kgwe-agent")
 
     @property
     def condition(self) -> str:

@@ -16,6 +16,7 @@ from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import client as kube_client
 from kgwe.kube.client.client import KubeClient, retry_conflict
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 CONFIG_MAP: resources.Resource[Any] = resources.Resource(
     "", "v1", "configmaps", "ConfigMap", namespaced=True, type=dict[str, Any]
@@ -25,7 +26,7 @@ CONFIG_MAP: resources.Resource[Any] = resources.Resource(
 def answering(answer) -> KubeClient:
     """A client whose requests are answered by a function of the request."""
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="https://cluster.example")
-    return KubeClient(http, field_manager="tester", namespace="home")
+    return KubeClient(HttpxTransport(http), field_manager="tester", namespace="home")
 
 
 def replying(code: int, body: Any = None, headers: dict[str, str] | None = None) -> KubeClient:

@@ -14,6 +14,7 @@ from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.client import events
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import Event, EventRecorder
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 
 class Clock:
@@ -73,7 +74,12 @@ def server() -> EventServer:
 def recorder(server: EventServer, clock: Clock) -> EventRecorder:
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="https://cluster.example")
     return EventRecorder(
-        KubeClient(http), controller="kgwe.io/tester", instance="tester-1", quiet_s=300, backlog=5, clock=clock
+        KubeClient(HttpxTransport(http)),
+        controller="kgwe.io/tester",
+        instance="tester-1",
+        quiet_s=300,
+        backlog=5,
+        clock=clock,
     )
 
 
@@ -222,7 +228,9 @@ async def test_flush_gives_up_in_time_and_says_what_was_lost(recorder, server):
 
 async def test_what_the_server_would_refuse_for_its_length_is_cut(server, clock):
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="https://cluster.example")
-    recorder = EventRecorder(KubeClient(http), controller="kgwe.io/tester", instance="i" * 300, clock=clock)
+    recorder = EventRecorder(
+        KubeClient(HttpxTransport(http)), controller="kgwe.io/tester", instance="i" * 300, clock=clock
+    )
     recorder.record(waiting("ü" * 2000, name="a" * 199 + "-" + "b" * 40, reason="R" * 300))
     await recorder.flush()
 

@@ -16,6 +16,7 @@ import pytest
 from kgwe import errors
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.lease import LeaderElector, LeaseTimes
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 TIMES = LeaseTimes(lease_s=7, renew_deadline_s=5.0, retry_s=1.0)
 
@@ -40,7 +41,13 @@ def server(lease_server: Any) -> Any:
 def elector(server: Any, identity: str, clock: Clock) -> LeaderElector:
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(server), base_url="https://cluster.example")
     return LeaderElector(
-        KubeClient(http), name="l", namespace="n", identity=identity, times=TIMES, clock=clock, rng=random.Random(3)
+        KubeClient(HttpxTransport(http)),
+        name="l",
+        namespace="n",
+        identity=identity,
+        times=TIMES,
+        clock=clock,
+        rng=random.Random(3),
     )
 
 

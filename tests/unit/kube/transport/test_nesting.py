@@ -18,6 +18,7 @@ from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.manifests import load
 from kgwe.kube.transport import nesting
 from kgwe.kube.transport.codec import JsonCodec
+from kgwe.kube.transport.httpx_transport import HttpxTransport
 
 # The API server refuses what is nested deeper than 10,000 levels.
 DEPTHS = (150, 900, 960, 990, 1000, 3000, 9900)
@@ -134,7 +135,7 @@ async def test_a_client_reads_replies_that_are_deep(levels: int) -> None:
         return httpx2.Response(200, content=raw if one else b'{"items":[' + raw + b"," + raw + b"]}")
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="https://cluster.example")
-    client = KubeClient(http)
+    client = KubeClient(HttpxTransport(http))
     assert (await client.get(resources.GPU_WORKLOAD, "deep", "n")).metadata.name == "deep"
     assert len(await client.list(resources.GPU_WORKLOAD)) == 2
 

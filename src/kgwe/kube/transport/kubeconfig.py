@@ -1,0 +1,89 @@
+"""Opens a transport as a kubeconfig or the pod's service account says.
+
+lightkube reads the configuration, the certificates, the tokens (with rotation) and the credential plugins. Mistakes in
+the file become a Permanent error with a clear message.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import yaml
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ConfigError
+
+from kgwe import errors
+from kgwe.kube.transport.http1_transport import Http1Transport
+from kgwe.kube.transport.httpx_transport import HttpxTransport
+from kgwe.kube.transport.pool import Pool, Server
+from kgwe.kube.transport.transport import MAX_CONNECTIONS, TIMEOUTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lightkube.config.kubeconfig import SingleConfig
+
+    from kgwe.kube.transport.transport import Transport
+
+_TIMEOUT = httpx2.Timeout(TIMEOUTS.read, connect=TIMEOUTS.connect)
+_LIMITS = httpx2.Limits(
+    max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS, keepalive_expiry=TIMEOUTS.idle
+)
+_PORTS = {"http": 80, "https": 443}
+
+
+def connect(
+    kubeconfig: Path | str | None, *, context: str | None, user_agent: str, use_httpx: bool = False
+) -> tuple[Transport, str]:
+    """Return a transport to the server and the namespace that the configuration names.
+
+    The transport is our own unless a proxy is in between, the URL is unusual, or `use_httpx` asks for httpx2. It opens
+    no connection before the first request. Permanent when the configuration cannot be used.
+    """
+    try:
+        config = _load(kubeconfig, context)
+        params: dict[str, Any] = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
+        own = None if use_httpx or _uses_proxy(config.cluster.server) else _open_own(params, user_agent)
+    except (ConfigError, OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as exc:
+        # lightkube reports some mistakes in the file as whatever exception they cause.
+        why = str(exc) if isinstance(exc, ConfigError | OSError) else f"{type(exc).__name__}: {exc}"
+        raise errors.Permanent(
+            f"reading kubeconfig: {why}; pass --kubeconfig, set KUBECONFIG or run inside a cluster"
+        ) from exc
+    return own or _open_httpx(params, user_agent), config.namespace
+
+
+def _open_own(params: Mapping[str, Any], user_agent: str) -> Transport | None:
+    url = urllib.parse.urlsplit(params["base_url"])
+    if url.scheme not in _PORTS or not url.hostname or url.username or url.query:
+        return None  # httpx2 understands more URLs
+    server = Server(url.hostname, url.port or _PORTS[url.scheme], params["verify"] if url.scheme == "https" else None)
+    return Http1Transport(Pool(server, size=MAX_CONNECTIONS, timeouts=TIMEOUTS), url, params["auth"], user_agent)
+
+
+def _open_httpx(params: Mapping[str, Any], user_agent: str) -> Transport:
+    headers = {"User-Agent": user_agent, "Accept-Encoding": "gzip"}
+    return HttpxTransport(httpx2.AsyncClient(**params, limits=_LIMITS, headers=headers))
+
+
+def _load(kubeconfig: Path | str | None, context: str | None) -> SingleConfig:
+    loaded = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+    config = loaded.get(context)
+    if config is None:
+        raise ConfigError("no context is chosen")
+    if config.user is None:
+        raise ConfigError(f"context {config.context_name} names no user")
+    return config
+
+
+def _uses_proxy(server: str) -> bool:
+    """Return whether the environment sends this server's traffic through a proxy."""
+    url = urllib.parse.urlsplit(server)
+    proxies = urllib.request.getproxies()
+    named = proxies.get(url.scheme) or proxies.get("all")
+    return bool(named) and not urllib.request.proxy_bypass(url.hostname or "")
