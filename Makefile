@@ -47,6 +47,7 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python scripts/check_packages.py
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
 	@echo "All checks passed."

@@ -1,1 +1,4 @@
-"""How cards are cut and shared: MIG layouts, slots and re-cuts."""
+"""How GPUs are shared: MIG layouts, MPS and time-slicing. Pure.
+
+Built on `model`; `kube.translate`, the MIG controller and the agent import it.
+"""

@@ -1,1 +1,4 @@
-"""Replay: deciders driven by traces and simulated time, no cluster needed."""
+"""The simulator: the deciders driven by traces in simulated time, without a cluster.
+
+Built on `records`, `placement` and `sharing`. Only the benchmarks and the command line import it.
+"""

@@ -1,1 +1,4 @@
-"""What a process tells of itself: logs, metrics, probes."""
+"""What a process reports about itself: logs, metrics, traces, probes, and the HTTP server for them.
+
+Built on `kgwe.errors`; the apps import it.
+"""

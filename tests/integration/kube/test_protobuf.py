@@ -11,7 +11,7 @@ from tests.integration.kube.manypods import CLAIMS, MANY, STATUS
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH, KubeClient
 from kgwe.kube.client.informer import Informer
-from kgwe.kube.transport.codec import PROTOBUF
+from kgwe.kube.transport.encoding import PROTOBUF
 
 pytestmark = pytest.mark.cluster
 

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 
 from kgwe.kube.api.meta import ObjectMeta  # noqa: TC001 - msgspec resolves the annotation at run time
 from kgwe.kube.api.resources import Resource
-from kgwe.kube.transport import codec
+from kgwe.kube.transport import encoding
 from kgwe.proto import kubernetes_pb2
 
 if TYPE_CHECKING:
@@ -101,15 +101,15 @@ class Protobuf:
 
     def event(self, type_: str, obj: dict[str, Any]) -> bytes:
         raw = _status(obj) if obj.get("kind") == "Status" else _thing(obj)
-        return _event(type_, codec.MAGIC + _envelope(raw))
+        return _event(type_, encoding.MAGIC + _envelope(raw))
 
     def page(self, items: list[dict[str, Any]], version: str, more: str = "") -> bytes:
         found = kubernetes_pb2.List(metadata=kubernetes_pb2.ListMeta(resourceVersion=version, more=more))
         found.items.extend(_thing(item) for item in items)
-        return codec.MAGIC + _envelope(found.SerializeToString())
+        return encoding.MAGIC + _envelope(found.SerializeToString())
 
     def status(self, status: dict[str, Any]) -> bytes:
-        return codec.MAGIC + _envelope(_status(status))
+        return encoding.MAGIC + _envelope(_status(status))
 
     def bare(self, obj: dict[str, Any]) -> bytes:
         return _thing(obj)
@@ -122,15 +122,15 @@ class Protobuf:
             b"<html>" * 100,  # a length of a gigabyte
             _frame(b"<html>"),
             _event("ADDED", b"{}"),
-            _event("ADDED", codec.MAGIC + nameless),
-            _event("ADDED", codec.MAGIC + not_text),
-            _event("ERROR", codec.MAGIC + _TRUNCATED),
+            _event("ADDED", encoding.MAGIC + nameless),
+            _event("ADDED", encoding.MAGIC + not_text),
+            _event("ERROR", encoding.MAGIC + _TRUNCATED),
         ]
 
     @property
     def garbled_lists(self) -> list[bytes]:
         whole = self.page([], "7")
-        return [codec.MAGIC, codec.MAGIC + _TRUNCATED, whole[:-1], self.page([], ""), *Json.garbled_lists]
+        return [encoding.MAGIC, encoding.MAGIC + _TRUNCATED, whole[:-1], self.page([], ""), *Json.garbled_lists]
 
 
 ENCODINGS: tuple[Encoding, ...] = (Json(), Protobuf())

@@ -1,1 +1,4 @@
-"""What the present scheduler's placements cost, beside what KGWE would have done. Changes nothing."""
+"""The advisor: what the placements of the present scheduler cost, beside those KGWE would choose. Never writes.
+
+Built on `cluster.offline`; only the command line imports it.
+"""

@@ -1,1 +1,4 @@
-"""The MIG controller: what the cards that MIGStrategies select are to be cut into."""
+"""The MIG controller: decides the layouts of the GPUs that MIGStrategies select.
+
+Built on `cluster.workload` and `sharing`; only the command line imports it.
+"""

@@ -1,1 +1,4 @@
-"""Questions about the cluster as it is, answered from one reading of the API: without a scheduler, without a write."""
+"""Answers about the cluster from one reading of the API: `kgwe explain` and `kgwe whatif`. Never writes.
+
+Built on `cluster.offline`; only the command line imports it.
+"""

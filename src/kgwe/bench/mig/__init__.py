@@ -1,0 +1,4 @@
+"""Benchmark of MIG policies, beside the optimum.
+
+Used by `kgwe bench mig`.
+"""

@@ -1,0 +1,4 @@
+"""Benchmarks of the agent and of the informers.
+
+Used by `kgwe bench`.
+"""

@@ -21,7 +21,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.resources import Resource
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
-from kgwe.kube.transport import codec
+from kgwe.kube.transport import encoding
 from kgwe.kube.transport.codec import Codecs
 from kgwe.telemetry import logs
 
@@ -72,7 +72,7 @@ async def measure(way: str, kubeconfig: str, page_size: int, lists: int) -> Resu
         rss_before_mb=before_mb,
         rss_mb=weight_mb,
         rss_peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-        bytes=await _bytes(kubeconfig, page_size, Codecs(resources.POD).accept if way == INFORMER else codec.JSON),
+        bytes=await _bytes(kubeconfig, page_size, Codecs(resources.POD).accept if way == INFORMER else encoding.JSON),
     )
 
 

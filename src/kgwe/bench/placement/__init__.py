@@ -1,0 +1,4 @@
+"""Benchmarks of placement: engine, gangs, queue, packing and fragmentation.
+
+Used by `kgwe bench`.
+"""

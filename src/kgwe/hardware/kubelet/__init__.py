@@ -1,1 +1,4 @@
-"""The kubelet's unix sockets: what pods hold, and the devices it may give them."""
+"""The kubelet's unix sockets: the devices that pods hold, and the device plugin's registration.
+
+Only the agent and the local cluster import it.
+"""

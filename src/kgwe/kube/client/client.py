@@ -25,7 +25,8 @@ from lightkube.core.exceptions import ConfigError
 
 from kgwe import errors
 from kgwe.kube.transport import nesting
-from kgwe.kube.transport.codec import JSON, PROTOBUF, ListPage, Status, Unreadable, read_status
+from kgwe.kube.transport.codec import ListPage, read_status
+from kgwe.kube.transport.encoding import JSON, PROTOBUF, Status, Unreadable
 from kgwe.kube.transport.kubeconfig import connect
 from kgwe.kube.transport.transport import ANYTHING
 

@@ -34,14 +34,15 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube.client import client as kube_client
-from kgwe.kube.transport.codec import Codecs, Garbled, Unreadable, identify
+from kgwe.kube.transport.codec import Codecs, identify
+from kgwe.kube.transport.encoding import Garbled, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.api.resources import Resource
-    from kgwe.kube.transport.codec import Codec, Identity, Page
+    from kgwe.kube.transport.encoding import Codec, Identity, Page
 
 log = structlog.get_logger(__name__)
 

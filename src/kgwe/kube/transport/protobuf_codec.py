@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from kgwe import errors
 from kgwe.kube.transport import protobuf
-from kgwe.kube.transport.codec import MAGIC, Event, Garbled, Identity, Page, Status, Unreadable
+from kgwe.kube.transport.encoding import MAGIC, Event, Garbled, Identity, Page, Status, Unreadable
 from kgwe.proto import kubernetes_pb2
 
 if TYPE_CHECKING:

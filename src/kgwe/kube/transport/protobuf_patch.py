@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import message_factory
 
 from kgwe import errors
-from kgwe.kube.transport.codec import MAGIC
+from kgwe.kube.transport.encoding import MAGIC
 from kgwe.proto import kubernetes_pb2
 
 if TYPE_CHECKING:

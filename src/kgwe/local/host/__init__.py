@@ -1,0 +1,4 @@
+"""This machine: paths, locks, ports, processes and progress messages.
+
+The lowest package of `local`.
+"""

@@ -1,0 +1,4 @@
+"""Binaries of the control plane: finding them or building them from source.
+
+Used by `local.cluster`.
+"""

@@ -1,0 +1,4 @@
+"""Measures of placements already made, such as regret.
+
+The top of `placement`; the advisor imports it.
+"""

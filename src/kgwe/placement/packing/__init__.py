@@ -1,1 +1,4 @@
-"""MixFit: online packing of GPU shares by prices of free capacity. Pure; strategies and simulators import it."""
+"""MixFit: online packing of GPUs and shares by prices of free capacity. Pure.
+
+The strategies of `placement` and the simulator import it.
+"""

@@ -1,4 +1,7 @@
-"""Packing experiments: published policies beside MixFit, replayed on the published traces."""
+"""Packing experiments: published policies beside MixFit, replayed on the published traces.
+
+Used by the simulator, the benchmarks and the command line.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.unit.kube.things import Json
 
 from kgwe import errors
 from kgwe.kube.client import informer as informer_module
-from kgwe.kube.transport.codec import PROTOBUF
+from kgwe.kube.transport.encoding import PROTOBUF
 
 if TYPE_CHECKING:
     from kgwe.kube.client.informer import Change

@@ -13,7 +13,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.client import client as kube_client
 from kgwe.kube.client.replace import Rewriter
 from kgwe.kube.transport import protobuf, protobuf_patch
-from kgwe.kube.transport.codec import MAGIC
+from kgwe.kube.transport.encoding import MAGIC
 from kgwe.proto import kubernetes_pb2
 
 READ = protobuf.reader(resources.POD.type, resources.POD.message).read
