@@ -17,7 +17,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe import gpuworkload
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.crd import definitions
-from kgwe.kube.transport.codec import JSON
+from kgwe.kube.transport.encoding import JSON
 
 pytestmark = pytest.mark.cluster
 
