@@ -106,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         """It has those, as far as they are whole and no other pod is said to have them."""
         fleet = self.ledger.fleet
-        self.ledger.set_pod(uid, node, wants(cards), seat, held=Places(truth))
+        self.ledger.set_pod(uid, node, wants(cards), seat, observed=Places(truth))
         self.model.set_pod(uid, node, cards, seat)
         there = fleet.node(node)
         if there is None or not truth:

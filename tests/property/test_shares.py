@@ -55,7 +55,7 @@ class ShareMachine(RuleBasedStateMachine):
     @rule(uid=PODS, node=NODES, card=CARDS)
     def kubelet_says_what_a_pod_has(self, uid: str, node: str, card: int) -> None:
         """It has that, unless others of whom it is said fill the card."""
-        self.ledger.set_pod(uid, node, WANTED, held=Places(1 << card))
+        self.ledger.set_pod(uid, node, WANTED, observed=Places(1 << card))
         fleet = self.ledger.fleet
         there = fleet.node(node)
         if there is None or not there.pieces or not there.usable >> card & 1:

@@ -34,6 +34,7 @@ def state():
 @pytest.fixture
 async def planner(state):
     made = Planner(state, {}, random.Random(1), Metrics(), lambda _: None)
+    state.on_room = made.pass_soon
     yield made
     made.close()
 

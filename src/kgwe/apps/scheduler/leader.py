@@ -83,6 +83,7 @@ class Term:
         self._workers: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
         self._ending = False
+        self._is_room_due = False
 
     def _decided(self, uid: str) -> None:
         plan = self._planner.planned.get(uid)
@@ -221,6 +222,15 @@ class Term:
             self._queue.add(key)
 
     def _room(self) -> None:
+        """Capacity was freed, perhaps by several changes in a row: act once, after the caller's change is complete."""
+        if not self._is_room_due:
+            self._is_room_due = True
+            asyncio.get_running_loop().call_soon(self._use_room)
+
+    def _use_room(self) -> None:
+        self._is_room_due = False
+        if self._ending:
+            return
         self._recovery.room()
         self._preemption.room()
         self._planner.pass_soon()

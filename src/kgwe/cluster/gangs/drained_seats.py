@@ -102,14 +102,14 @@ class DrainedSeats:
 
     def release(self, owner: str, group: Group) -> None:
         """Nothing is kept for the gang any more."""
-        freed = [self._state.ledger.vacate(owner, number) for number in group.kept]
-        for number in group.kept:
+        kept = list(group.kept)
+        for number in kept:
             group.awaited.pop(number, None)
         self.forget(owner, group)
+        for number in kept:
+            self._state.ledger.vacate(owner, number)
         if not group.members and not group.awaited:
             self._drop(owner)
-        if any(freed):
-            self._state.on_room()
 
     def forget(self, owner: str, group: Group) -> None:
         group.kept.clear()

@@ -201,8 +201,8 @@ class Gangs:
         one_fewer = group.only_counts(pod, member)
         number = group.seats.pop(uid, None)
         kept = number is not None and self._drained.keep(owner, group, number, pod, member)
-        if number is not None and not kept and self._state.ledger.vacate(owner, number):
-            self._state.on_room()
+        if number is not None and not kept:
+            self._state.ledger.vacate(owner, number)
         if not group.members:
             if not group.awaited:
                 self._drop(owner)
@@ -383,13 +383,13 @@ class Gangs:
         group = self._groups.get(owner)
         if group is None:
             return
-        freed = [self._state.ledger.vacate(owner, number) for number in group.awaited]
+        unclaimed = list(group.awaited)
         group.awaited.clear()
         self._drained.forget(owner, group)
+        for number in unclaimed:
+            self._state.ledger.vacate(owner, number)
         if not group.members:
             self._drop(owner)
-        if any(freed):
-            self._state.on_room()
 
     def _request_of(self, pod: core.Pod) -> Any:
         return self._pod_ask(pod).request
@@ -452,7 +452,7 @@ class Gangs:
         group = self._groups[owner]
         pods = group.unbound
         bound = {number for uid, number in group.seats.items() if group.members[uid][0].spec.nodeName}
-        freed = [self._state.ledger.vacate(owner, number) for number in set(self._state.ledger.places(owner)) - bound]
+        unbound = set(self._state.ledger.places(owner)) - bound
         group.seats = {uid: number for uid, number in group.seats.items() if number in bound}
         group.awaited.clear()
         group.lost.clear()
@@ -464,8 +464,8 @@ class Gangs:
         group.last_since = timestamp.seconds()
         group.asked_about.clear()
         self._forget(owner)
-        if any(freed):
-            self._state.on_room()
+        for number in unbound:
+            self._state.ledger.vacate(owner, number)
         return pods
 
     def retry(self, owner: str) -> None:

@@ -103,7 +103,7 @@ class Claimed:
             return
         ((node, mine),) = places.items()
         holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, certain=True)
-        self._state.ledger.fleet.hold(f"{_PREFIX}{claim.metadata.uid}", holding)
+        self._state.ledger.hold(f"{_PREFIX}{claim.metadata.uid}", holding)
 
     def _forget(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
@@ -118,8 +118,7 @@ class Claimed:
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
-        if self._state.ledger.fleet.drop(f"{_PREFIX}{uid}"):
-            self._state.on_room()
+        self._state.ledger.drop(f"{_PREFIX}{uid}")
 
     def _places(self, claim: ResourceClaim) -> dict[str, Places]:
         """Node -> the cards and slices that the claim was given there."""

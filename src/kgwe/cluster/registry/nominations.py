@@ -35,8 +35,8 @@ class Nominations:
         if node and pod is not None:
             if (wanted := _wanted(pod)) and uid not in ledger.assumed:
                 ledger.reserve(key, {0: Holding(node, wanted)})
-        elif ledger.has_seats(key) and ledger.release(key):
-            self._state.on_room()
+        elif ledger.has_seats(key):
+            ledger.release(key)
 
 
 def _nominated(pod: core.Pod | None) -> str:

@@ -59,7 +59,7 @@ class ClusterState:
     def __init__(self, signer: Signer | None = None) -> None:
         """`signer`: what it has not signed is not believed; None: a tool that shows decisions and makes none."""
         self.signer = signer
-        self.ledger = Ledger()
+        self.ledger = Ledger(on_freed=self._announce_room)
         self.reader = FleetReader()
         self.claimed = Claimed(self)
         self.workloads: dict[Key, Workload] = {}
@@ -111,6 +111,9 @@ class ClusterState:
         """Tell nobody (a standby)."""
         self.on_health = self.on_budgets = self.on_ending = _ignore
         self.tell(on_workload=_ignore, on_work=_ignore, on_room=_ignore, on_gone=_ignore, on_unseated=_ignore)
+
+    def _announce_room(self) -> None:
+        self.on_room()  # which listener that is changes with leadership
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -273,7 +276,7 @@ class ClusterState:
         if before is not None and (run is None or before.meta.uid != run.meta.uid):
             self._moving.pop(uid, None)
             self._owners.pop(runs.maker_key(before), None)
-            self._release(uid)
+            self.ledger.release(uid)
             self._rebook(runs.maker_key(before))
         if run is None or workload is None:
             return
@@ -282,8 +285,7 @@ class ClusterState:
         is_new = maker not in self._owners
         self._owners[maker] = uid
         seats, had = self.wanted_seats(run), self.ledger.places(uid)
-        if self.ledger.reserve(uid, seats):
-            self.on_room()
+        self.ledger.reserve(uid, seats)
         if is_new or before is None or had != seats:
             self._rebook(maker)
         if uid in self._moving:
@@ -374,10 +376,6 @@ class ClusterState:
         """Pods it made that have not ended, by uid."""
         return self._made.get(runs.maker_key(run), {})
 
-    def _release(self, uid: str) -> None:
-        if self.ledger.release(uid):
-            self.on_room()
-
     def _touch(self, uid: str) -> None:
         key = self.keys.get(uid)
         if key is not None:
@@ -387,8 +385,7 @@ class ClusterState:
 
     def expire(self, now: float) -> None:
         """Give up the places of pods that were not bound in time."""
-        if self.ledger.expire(now):
-            self.on_room()
+        self.ledger.expire(now)
 
     def on_pod(self, change: Change[core.Pod]) -> None:
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
@@ -433,8 +430,7 @@ class ClusterState:
             if not self._made[maker]:
                 del self._made[maker]
         successors = self.ledger.successors(uid)
-        if self.ledger.remove_pod(uid):
-            self.on_room()
+        self.ledger.remove_pod(uid)
         self.on_foreign(uid, None)
         if owner := self._owners.get(maker):
             # Only these: to count every pod again would take a gang of n pods n² steps to end.
@@ -511,7 +507,7 @@ class ClusterState:
         try:
             wanted, claimed = self.claimed.requested(pod), self.claimed.settle(pod)
             given, held = assignment.planned(meta.annotations), claimed or self.reader.held(pod.spec.nodeName, meta)
-            self.ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), given=given, held=held)
+            self.ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), given=given, observed=held)
         except errors.Permanent as exc:
             # Never seen from a real API server. Guessing its size would be worse than saying so.
             log.warning("pod_request_unreadable", pod=pod.metadata.key, error=str(exc))

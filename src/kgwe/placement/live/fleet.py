@@ -133,6 +133,11 @@ class Fleet:
         cards = _cards_of(held) or held.holding.cards
         return replace(held.holding, cards=cards, slices=_slices_of(held) or held.holding.slices)
 
+    def recorded(self, key: str) -> Holding | None:
+        """What the holder was counted with."""
+        held = self._held.get(key)
+        return None if held is None else held.holding
+
     def planned(self, key: str) -> Holding:
         """What the holder was said to have when it was counted."""
         return self._held[key].holding

@@ -8,6 +8,10 @@ under its pod: then both places are held, the old one by the pod until it goes.
 A pod that is about to be bound (`assume`) holds its place until the watch shows it bound, or its time is over.
 
 The ledger is memory only: pods come from the API, seats are rebuilt from the plans stored there.
+
+It announces freed capacity itself: `on_freed` is called at the end of every change that may let waiting work in, when
+the ledger is consistent again. `withdraw` and `forget` announce nothing: their caller decides about the same capacity
+at once.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from kgwe.model.devices.assignment import NOWHERE, Places
 from kgwe.placement.live.fleet import Fleet, Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kgwe.placement.fleet.snapshot import Grant
 
@@ -33,8 +37,10 @@ _NO_SEATS: dict[int, Holding] = {}
 class Ledger:
     """Bookings on one live fleet."""
 
-    def __init__(self, fleet: Fleet | None = None) -> None:
+    def __init__(self, fleet: Fleet | None = None, *, on_freed: Callable[[], None] | None = None) -> None:
+        """`on_freed` is called after capacity was freed."""
         self.fleet = fleet or Fleet()
+        self._on_freed = on_freed
         self._seats: dict[str, dict[int, Holding]] = {}  # owner -> its seats
         self._taken: dict[Seat, str] = {}  # seat -> the bound pod that has it
         self._seat_of: dict[str, Seat] = {}  # pod -> its seat
@@ -52,24 +58,29 @@ class Ledger:
         seat: Seat | None = None,
         *,
         given: Places = NOWHERE,
-        held: Places = NOWHERE,
+        observed: Places = NOWHERE,
     ) -> None:
-        """A pod that has not ended is bound to `node`.
+        """Count a pod that is bound to `node` and has not ended.
 
-        `seat` is the one it was made for, if any; `given` what it was given, where its seat does not tell;
-        `held` what its kubelet says it has, whatever was planned.
+        `seat` is the seat it was created for, if any; `given` the devices it was assigned, unless its seat names them;
+        `observed` the devices its kubelet reports, which override every plan.
         """
+        before = self.fleet.recorded(uid)
+        devices = observed or given
+        self._book_pod(uid, Holding(node, wanted, devices.cards, devices.slices, certain=bool(observed)), seat)
+        self._announce(before is not None and (before.node, before.amounts) != (node, wanted))
+
+    def _book_pod(self, uid: str, holding: Holding, seat: Seat | None) -> None:
         self._until.pop(uid, None)
         self._stand_aside(uid, seat if seat is not None and self._taken.get(seat, uid) != uid else None)
         planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1]) if seat is not None else None
-        said = held or given
-        holding = Holding(node, wanted, said.cards, said.slices, certain=bool(held))
-        if planned is None or seat is None or planned.node != node or self._taken.get(seat, uid) != uid:
+        if planned is None or seat is None or planned.node != holding.node or self._taken.get(seat, uid) != uid:
             self._leave(uid)
             self.fleet.hold(uid, holding)
             return
-        if not held:
-            holding = replace(holding, cards=planned.cards or said.cards, slices=planned.slices or said.slices)
+        if not holding.certain:
+            cards, slices = planned.cards or holding.cards, planned.slices or holding.slices
+            holding = replace(holding, cards=cards, slices=slices)
         if self._seat_of.get(uid) == seat:
             self.fleet.hold(uid, holding)
             return
@@ -109,12 +120,22 @@ class Ledger:
         self._stand_aside(uid, None)
         seat = self._seat_of.pop(uid, None)
         if seat is None:
-            return self.fleet.drop(uid)
+            return self._announce(self.fleet.drop(uid))
         del self._taken[seat]
         planned = self._seats[seat[0]][seat[1]]
-        had = self.fleet.holding(uid)
+        had = self.fleet.recorded(uid)
         self.fleet.move(uid, seat_key(*seat), planned)
-        return had is not None and (had.node, had.amounts) != (planned.node, planned.amounts)
+        return self._announce(had is not None and (had.node, had.amounts) != (planned.node, planned.amounts))
+
+    # --- devices of resource claims ---------------------------------------------------------------------
+
+    def hold(self, key: str, holding: Holding) -> None:
+        """Count devices that neither a pod nor a seat holds, such as those of a resource claim."""
+        self.fleet.hold(key, holding)
+
+    def drop(self, key: str) -> bool:
+        """Free what `hold` counted; returns whether there was such a holder."""
+        return self._announce(self.fleet.drop(key))
 
     # --- pods about to be bound -------------------------------------------------------------------------
 
@@ -136,6 +157,7 @@ class Ledger:
         late = [uid for uid, _ in itertools.takewhile(lambda each: each[1] <= now, self._until.items())]
         for uid in late:
             self.forget(uid)
+        self._announce(bool(late))
         return late
 
     @property
@@ -177,6 +199,9 @@ class Ledger:
 
     def reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
         """The owner has exactly these seats from now on; returns whether room came free."""
+        return self._announce(self._reserve(owner, seats))
+
+    def _reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
         before = self._seats.pop(owner, _NO_SEATS)
         if seats:
             self._seats[owner] = dict(seats)
@@ -201,13 +226,18 @@ class Ledger:
         For seats that are restored from the API: a seat that does not fit beside the pods of its node reserves nothing.
         Returns those that were dropped.
         """
+        unfit = self._drop_unfit(owner, numbers)
+        self._announce(bool(unfit))
+        return unfit
+
+    def _drop_unfit(self, owner: str, numbers: Iterable[int]) -> list[int]:
         unfit = []
         for number in numbers:
             seat = self.seat(owner, number)
             if seat is None or (owner, number) in self._taken or self.fleet.node(seat.node) is None:
                 continue
             if not self.fleet.is_whole(seat_key(owner, number)) or self.fleet.is_short(seat.node):
-                self.vacate(owner, number)
+                self._vacate(owner, number)
                 unfit.append(number)
         return unfit
 
@@ -218,10 +248,13 @@ class Ledger:
         """
         self._seats.setdefault(owner, {})[number] = holding
         self.fleet.hold(seat_key(owner, number), holding)
-        return is_bound or not self.drop_unfit(owner, (number,))
+        return is_bound or not self._drop_unfit(owner, (number,))
 
     def vacate(self, owner: str, number: int) -> bool:
         """The owner has this seat no longer; returns whether room came free. A pod in it counts until it ends."""
+        return self._announce(self._vacate(owner, number))
+
+    def _vacate(self, owner: str, number: int) -> bool:
         seats = self._seats.get(owner, _NO_SEATS)
         if seats.pop(number, None) is None:
             return False
@@ -235,6 +268,12 @@ class Ledger:
     def release(self, owner: str) -> bool:
         """Drop the owner's seats; pods that are bound count until they end."""
         return self.reserve(owner, {})
+
+    def withdraw(self, owner: str) -> Mapping[int, Holding]:
+        """Drop the owner's seats without an announcement, to decide about them again; returns them."""
+        had = self._seats.get(owner, _NO_SEATS)
+        self._reserve(owner, {})
+        return had
 
     def seats(self, owner: str) -> Mapping[int, Holding]:
         """Seat -> its place, with the cards booked for it now."""
@@ -278,6 +317,11 @@ class Ledger:
             for number in self._seats.get(owner, _NO_SEATS)
             if (owner, number) not in self._taken and not self.fleet.is_whole(seat_key(owner, number))
         ]
+
+    def _announce(self, freed: bool) -> bool:  # noqa: FBT001 - passed on
+        if freed and self._on_freed is not None:
+            self._on_freed()
+        return freed
 
     def _booked(self, owner: str, number: int, planned: Holding) -> Holding:
         now = self.fleet.holding(self._taken.get((owner, number)) or seat_key(owner, number))

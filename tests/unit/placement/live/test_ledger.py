@@ -129,7 +129,7 @@ def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
 
 def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
     ledger.reserve("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
-    ledger.set_pod("p", "n0", TWO, ("w", 0), held=Places(0b1100))
+    ledger.set_pod("p", "n0", TWO, ("w", 0), observed=Places(0b1100))
     assert ledger.fleet.holding("p").cards == 0b1100
     assert ledger.booked("w", 1).cards == 0b0011, "the other seat has what is left"
     assert ledger.seat("w", 0).cards == 0b0011, "the plan is what it was"
@@ -139,7 +139,7 @@ def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
 
 def test_when_nobody_says_what_a_pod_has_any_more_its_seat_does(ledger):
     ledger.reserve("w", {0: Holding("n0", TWO, 0b0011)})
-    ledger.set_pod("p", "n0", TWO, ("w", 0), held=Places(0b1100))
+    ledger.set_pod("p", "n0", TWO, ("w", 0), observed=Places(0b1100))
     ledger.set_pod("p", "n0", TWO, ("w", 0))
     assert ledger.fleet.holding("p").cards == 0b0011
 
@@ -190,3 +190,72 @@ class TestAssumed:
         ledger.set_pod("p", "n0", TWO)
         with pytest.raises(errors.InvariantBroken):
             self.assume(ledger, "p")
+
+
+# --- freed capacity is announced ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def freed():
+    return []
+
+
+@pytest.fixture
+def announcing(freed):
+    made = Ledger(on_freed=lambda: freed.append(free(made)))
+    made.fleet.set_nodes(small_fleet.nodes(3), TREE)
+    return made
+
+
+def test_every_way_to_free_capacity_is_announced_once_and_afterwards(announcing, freed):
+    grants, _ = plan(announcing, 2)
+    empty = free(announcing)
+    frees = [
+        (lambda: announcing.set_pod("p", "n0", TWO), lambda: announcing.remove_pod("p")),
+        (lambda: announcing.hold("claim/c", Holding("n0", TWO)), lambda: announcing.drop("claim/c")),
+        (lambda: announcing.assume("p", TWO, grants[0], until=5.0), lambda: announcing.expire(6.0)),
+        (lambda: announcing.reserve("w", {0: Holding("n0", TWO)}), lambda: announcing.release("w")),
+        (lambda: announcing.reserve("w", {0: Holding("n0", TWO)}), lambda: announcing.reserve("w", {})),
+        (lambda: announcing.reserve("w", {0: Holding("n0", TWO)}), lambda: announcing.vacate("w", 0)),
+    ]
+    for book, give_back in frees:
+        book()
+        assert freed == []
+        give_back()
+        assert freed == [empty]
+        freed.clear()
+
+
+def test_a_seat_or_pod_that_leaves_a_node_is_announced(announcing, freed):
+    announcing.reserve("w", {0: Holding("n0", TWO)})
+    announcing.reserve("w", {0: Holding("n1", TWO)})
+    assert len(freed) == 1
+    grants, _ = plan(announcing, 2)
+    announcing.assume("p", TWO, grants[0], until=5.0)
+    announcing.set_pod("p", "n2", TWO)
+    assert len(freed) == 2
+    announcing.set_pod("p", "n2", TWO)
+    assert len(freed) == 2
+
+
+def test_an_exchange_is_not_announced(announcing, freed):
+    seats = {0: Holding("n0", TWO)}
+    announcing.reserve("w", seats)
+    announcing.set_pod("p", "n0", TWO, ("w", 0))
+    announcing.remove_pod("p")
+    assert announcing.withdraw("w") == seats
+    assert not announcing.has_seats("w")
+    announcing.reserve("w", seats)
+    grants, _ = plan(announcing, 2)
+    announcing.assume("q", TWO, grants[0], until=5.0)
+    announcing.forget("q")
+    assert freed == []
+
+
+def test_only_restored_seats_that_do_not_fit_are_announced_when_dropped(announcing, freed):
+    announcing.set_pod("p", "n0", {**TWO, amounts.GPU: 8})
+    assert not announcing.restore("w", 0, Holding("n0", TWO))
+    assert freed == [], "it never was reserved"
+    announcing.reserve("w", {1: Holding("n0", TWO)})
+    assert announcing.drop_unfit("w", [1]) == [1]
+    assert len(freed) == 1

@@ -146,8 +146,7 @@ class Answers:
         ledger, now = self._state.ledger, self._clock()
         self._state.expire(now)
         ledger.forget(args.uid)
-        kept = dict(ledger.places(nominated_key(args.uid)))  # what is kept for it is its own to take
-        ledger.release(nominated_key(args.uid))
+        kept = ledger.withdraw(nominated_key(args.uid))  # the pod may take what is reserved for it
         for ask in asks:
             found = self._decide(args, pod, ask)
             if isinstance(found, Decision):

@@ -116,8 +116,8 @@ class Planner:
     def forget_plan(self, owner: str) -> None:
         """Take back a decision that was not carried out."""
         gone = self.planned.pop(owner, None) is not None and owner not in self._state.runs
-        if gone and self._state.ledger.release(owner):
-            self.pass_soon()
+        if gone:
+            self._state.ledger.release(owner)
 
     def confirm(self, owner: str) -> None:
         """The decision is now in the API."""
@@ -148,8 +148,8 @@ class Planner:
         self._state.ledger.reserve(claim_key(owner), seats)
 
     def unclaim(self, owner: str) -> None:
-        if self._claims.pop(owner, None) is not None and self._state.ledger.release(claim_key(owner)):
-            self.pass_soon()
+        if self._claims.pop(owner, None) is not None:
+            self._state.ledger.release(claim_key(owner))
 
     def serve(self, owner: str) -> None:
         """What is kept for the owner is free: it gets its place now, before anybody else can take it."""
@@ -158,7 +158,7 @@ class Planner:
             self._claims[owner] = True
             return
         self._claims.pop(owner, None)
-        self._state.ledger.release(claim_key(owner))
+        self._state.ledger.withdraw(claim_key(owner))
         try:
             answer = self._passes.plan_now(ask, self._state.fleet)
         except Exception as exc:  # noqa: BLE001 - its turn in the next pass tells it
