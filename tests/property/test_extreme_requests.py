@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.machines import nvswitch
 
 from kgwe import errors
-from kgwe.apps.scheduler.planning.cycle import Passes
+from kgwe.apps.scheduler.planning.cycle import PlanningCycle
 from kgwe.model.gpu import mig
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
@@ -109,7 +109,7 @@ held = st.lists(holding, max_size=3)
 def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: Fleet, works: list[Ask], taken: Any, data: Any):
     hold_something(fleet, taken)
     ledger = Ledger(fleet)
-    passes = Passes(fleet, {}, random.Random(1))
+    passes = PlanningCycle(fleet, {}, random.Random(1))
     asked = [replace(work, owner=f"w{number}") for number, work in enumerate(works)]
     runs = data.draw(asks("runs"))
     passes.started(runs, 0.0)
@@ -137,7 +137,7 @@ def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  #
     shape = Shape(nvswitch(4), "H100-SXM5-80GB", 81_920, "hopper")
     places = [domains.Place("n0", ("a", "s"), gb_per_s=50.0)]
     fleet.set_nodes([Node("n0", shape, 64_000, 2**40)], domains.build(places, LEVELS))
-    passes = Passes(fleet, {}, random.Random(1))
+    passes = PlanningCycle(fleet, {}, random.Random(1))
     good = [Ask(f"g{number}", Request(Gpus(count=2)), namespace="x", priority=number) for number in range(3)]
     for ask in [bad, *good] if first else [*good, bad]:
         passes.put(ask)

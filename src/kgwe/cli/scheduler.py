@@ -125,7 +125,7 @@ def rotate_key(*, kubeconfig: flags.Kubeconfig = None, namespace: str = "kgwe-sy
 
 async def _rotate(kubeconfig: Path | None, namespace: str) -> None:
     async with KubeClient.connect(kubeconfig) as client:
-        await signing_key.Keys(client, Signer(), namespace).rotate()
+        await signing_key.SigningKeys(client, Signer(), namespace).rotate()
 
 
 def run(file: Path | None, kubeconfig: Path | None, **overrides: Any) -> None:

@@ -28,7 +28,7 @@ async def cordon(bed: Bed, node: str, *, on: bool = True) -> None:
 async def drain(bed: Bed, pod: Any) -> None:
     """Cordon its node, evict it, and wait until it is gone."""
     await cordon(bed, pod.spec.nodeName)
-    await eviction.evict(bed.client, pod)
+    await eviction.evict_pod(bed.client, pod)
     await bed.until(lambda: pod.metadata.uid not in {each.metadata.uid for each in alive(bed)})
 
 

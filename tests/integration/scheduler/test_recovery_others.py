@@ -72,7 +72,7 @@ async def test_a_pod_of_others_that_is_evicted_joins_the_others_again(bed: Bed, 
     await racks(bed, {"b": 4})
 
     gone = before[0].metadata.uid
-    await eviction.evict(bed.client, before[0])
+    await eviction.evict_pod(bed.client, before[0])
     await bed.until(lambda: len(found := members(bed, "again")) == 2 and gone not in uids(found).values(), timeout_s=40)
 
     assert {node[0] for node in where_of(members(bed, "again"))} == {"a"}

@@ -121,24 +121,24 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
 
 
 async def test_replicas_that_start_together_share_one_key(bed: Bed):
-    from kgwe.apps.scheduler.signing_key import NAME, Keys  # noqa: PLC0415 - the tests above need no key
+    from kgwe.apps.scheduler.signing_key import NAME, SigningKeys  # noqa: PLC0415 - the tests above need no key
     from kgwe.cluster.workload.signatures import Signer  # noqa: PLC0415
 
     await bed.client.delete(resources.SECRET, NAME, "kgwe-system")
     signers = [Signer() for _ in range(8)]
-    await asyncio.gather(*(Keys(bed.client, each, "kgwe-system").load() for each in signers))
+    await asyncio.gather(*(SigningKeys(bed.client, each, "kgwe-system").load() for each in signers))
     keys: list[Any] = [each._keys for each in signers]
     assert keys == [keys[0]] * 8
     assert len(keys[0]) == 1
 
-    await Keys(bed.client, signers[0], "kgwe-system").rotate()
-    assert await Keys(bed.client, signers[0], "kgwe-system").load()
+    await SigningKeys(bed.client, signers[0], "kgwe-system").rotate()
+    assert await SigningKeys(bed.client, signers[0], "kgwe-system").load()
     assert list(signers[0]._keys)[1:] == list(keys[1]), "the key before is still accepted"
     short = {"data": {"current": base64.b64encode(b"short").decode()}}
     await bed.client.patch(resources.SECRET, NAME, short, "kgwe-system")
     with pytest.raises(errors.Permanent, match="shorter than 16 bytes"):
-        await Keys(bed.client, Signer(), "kgwe-system").load()
+        await SigningKeys(bed.client, Signer(), "kgwe-system").load()
     await bed.client.delete(resources.SECRET, NAME, "kgwe-system")
-    await Keys(bed.client, Signer(), "kgwe-system").load()  # the schedulers of other tests need one
+    await SigningKeys(bed.client, Signer(), "kgwe-system").load()  # the schedulers of other tests need one
     with pytest.raises(errors.Permanent, match="forbidden"):
         await bed.as_controller("/api/v1/namespaces/kgwe-system/secrets")

@@ -202,7 +202,7 @@ class World:
         """One round; what it wrote."""
         self.writes.clear()
         self.now += 1
-        asyncio.run(self.controller.round())
+        asyncio.run(self.controller.reconcile())
         return list(self.writes)
 
     def settle(self, rounds: int = 20) -> None:

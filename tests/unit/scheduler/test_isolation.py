@@ -11,10 +11,10 @@ import httpx2
 import pytest
 from tests.unit.scheduler.objects import added, make, node, pod_spec
 
-from kgwe.apps.scheduler.leader import Term
+from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.main import Scheduler
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.errors import Faults
+from kgwe.apps.scheduler.planning.errors import PlanningErrors
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.gangs.external_gangs import Gangs
@@ -151,7 +151,7 @@ async def test_a_pass_that_fails_as_a_whole_loses_nothing_and_is_reported(bed: B
 
 
 def test_one_failed_pass_is_no_reason_not_to_be_ready():
-    faults = Faults(Metrics())
+    faults = PlanningErrors(Metrics())
     pauses = [faults.pass_failed(ValueError("x")) for _ in range(12)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == 30.0
@@ -214,7 +214,7 @@ async def test_a_leader_whose_passes_fail_is_not_ready_and_says_why():
         for informer in scheduler.informers:
             informer.synced.set()
         assert scheduler.problem() == "standby: another replica acts"
-        term = Term(scheduler.means())
+        term = Leader(scheduler.means())
         scheduler._acting, scheduler._planning_problem = True, term.problem
         assert scheduler.problem() is None
         for _ in range(3):

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.scheduler.objects import UID, added, changed, free, leaving, node, pod, removed, workload
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.apps.scheduler.workloads.attempt import Memory
+from kgwe.apps.scheduler.workloads.attempt import Attempt
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests
@@ -62,7 +62,9 @@ def test_a_plan_of_16384_gpus_survives_a_restart(per_pod):
     assert why is not None
     assert why.reason == run_state.PODS_NOT_CREATED, "no node of the plan is lost"
 
-    patch = status_patch(asking, phases.scheduled(asking, phases.Placement(run, asking, again.reader.cards), "t1"))
+    patch = status_patch(
+        asking, phases.scheduled_status(asking, phases.Placement(run, asking, again.reader.cards), "t1")
+    )
     assert patch is not None
     status = msgspec.convert(patch["status"], GPUWorkloadStatus)
     assert (len(status.placements), status.nodeCount, status.allocatedGPUCount) == (512, NODES, GPUS)
@@ -94,7 +96,7 @@ def test_pods_of_a_gang_on_2048_nodes_come_run_and_go():
 
 
 def test_a_refusal_late_in_the_start_of_a_gang_has_its_own_time():
-    memory = Memory()
+    memory = Attempt()
     memory.note_unplaced(100.0, run_state.NOT_SCHEDULED)
     memory.note_unplaced(200.0, run_state.NOT_SCHEDULED)
     assert memory.unplaced_at == 100.0

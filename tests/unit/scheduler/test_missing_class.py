@@ -68,7 +68,7 @@ async def bed(state):
     )
     planner = Planner(state, {}, random.Random(1), metrics, lambda _owner: None)
     reconciler = Reconciler(means, planner, requeue=lambda _key, _delay: None, clock=lambda: now[0])
-    reconciler.rejections = SimpleNamespace(unfit=lambda _uid, _run: None)  # type: ignore[assignment] # none was rejected
+    reconciler.rejected_pods = SimpleNamespace(unfit=lambda _uid, _run: None)  # type: ignore[assignment] # none was rejected
 
     async def look() -> None:
         for _ in range(3):

@@ -23,7 +23,7 @@ from tests.unit.scheduler.objects import (
 )
 
 from kgwe import errors
-from kgwe.apps.scheduler.pods.pinner import Seater
+from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import dra_claims, manifests
 from kgwe.cluster.workload.scheduler_policy import with_device_mode
@@ -284,10 +284,10 @@ class Client:
 
 async def seated(state: ClusterState, *pods: Any) -> Client:
     client = Client()
-    seater = Seater(SimpleNamespace(client=client, state=state, bytes_of=lambda _: b""))  # type: ignore[arg-type] # all it needs
+    seater = Pinner(SimpleNamespace(client=client, state=state, bytes_of=lambda _: b""))  # type: ignore[arg-type] # all it needs
     for each in pods:
         state.on_pod(added(each))
-        seater.seat(UID, each)
+        seater.pin(UID, each)
     seater.start()
     for _ in range(20):
         await asyncio.sleep(0)

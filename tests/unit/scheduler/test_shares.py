@@ -12,7 +12,7 @@ from tests.unit.scheduler.objects import added, changed, make, node
 from tests.unit.scheduler.test_gang_arrival import Listener
 
 from kgwe.apps.mig import census as mig_census
-from kgwe.apps.scheduler.extender.handlers import Answers
+from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.state.running_view import Census
 from kgwe.kube.api import resources
@@ -135,9 +135,9 @@ def test_a_gang_asks_for_what_nodes_offer_now():
 # --- pods that do not say how large a share ------------------------------------------------------------------
 
 
-def answers(state: ClusterState) -> Answers:
+def answers(state: ClusterState) -> ExtenderHandlers:
     gangs = SimpleNamespace(seat=lambda _: None, waits=lambda _: None)
-    return Answers(state, cast("Any", gangs), assume_s=5.0)
+    return ExtenderHandlers(state, cast("Any", gangs), assume_s=5.0)
 
 
 def asked(state: ClusterState, made: Any, *names: str) -> tuple[list[str], dict[str, str]]:
@@ -178,8 +178,8 @@ def test_a_card_of_which_somebody_has_a_share_is_not_cut():
     card = {"uuid": "GPU-0", "index": 0, "model": "NVIDIA H100 80GB HBM3", "memoryMiB": 80_000,
             "health": {"state": "Healthy"}, "mig": {"capable": True}}  # fmt: skip
     described = make(resources.GPU_NODE.type, {"metadata": {"name": "n1"}, "status": {"gpus": [card]}})
-    held = mig_census.held(described, [pod()], ())
-    seen = mig_census.see(described, described.status.gpus[0], held, mig_census.Clocks(), 0.0)
+    held = mig_census.read_held(described, [pod()], ())
+    seen = mig_census.read_card(described, described.status.gpus[0], held, mig_census.Clocks(), 0.0)
     assert seen is not None
     assert seen.card.is_taken
 
@@ -190,4 +190,4 @@ def test_a_slice_that_is_shared_is_in_use():
     sharer = pod()
     containers = [{"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.10gb.shared": "1"}}}]
     sharer = msgspec.structs.replace(sharer, spec=make(type(sharer.spec), {"containers": containers}))
-    assert mig_census.held(described, [sharer], ()).slices == {(0, 0)}
+    assert mig_census.read_held(described, [sharer], ()).slices == {(0, 0)}

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.unit.scheduler.objects import make
 
 from kgwe import errors
-from kgwe.apps.scheduler.signing_key import Keys
+from kgwe.apps.scheduler.signing_key import SigningKeys
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
 
@@ -41,8 +41,8 @@ class Client:
         return await self.get()
 
 
-def keys(client: Any, signer: Signer) -> Keys:
-    return Keys(client, signer, "kgwe-system")
+def keys(client: Any, signer: Signer) -> SigningKeys:
+    return SigningKeys(client, signer, "kgwe-system")
 
 
 async def test_the_first_replica_fills_the_secret_and_the_next_reads_it() -> None:

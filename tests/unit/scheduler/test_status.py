@@ -48,9 +48,9 @@ def conditions(status):
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes():
-    first = phases.pending(workload(), "A", "", "t1")
-    second = phases.pending(replace(workload(), status=first), "B", "", "t2")
-    third = phases.scheduled(replace(workload(), status=second), PLACED, "t3")
+    first = phases.pending_status(workload(), "A", "", "t1")
+    second = phases.pending_status(replace(workload(), status=first), "B", "", "t2")
+    third = phases.scheduled_status(replace(workload(), status=second), PLACED, "t3")
     assert conditions(first) == {"Scheduled": ("False", "A", "t1")}
     assert conditions(second) == {"Scheduled": ("False", "B", "t1")}
     assert conditions(third) == {"Scheduled": ("True", "Placed", "t3")}
@@ -73,13 +73,13 @@ COMPLETE = Condition("Complete", "True", "CompletionsReached", "", "t9")
 FAILED = Condition("Failed", "True", "BackoffLimitExceeded", "pod failed", "t9")
 JOB = run(Seat("n1"))
 BUILDERS = {
-    "pending": lambda w: phases.pending(w, "TooLarge", "needs more", "t1"),
-    "retrying": lambda w: phases.retrying(w, 1, "refused", "t1"),
-    "gave_up": lambda w: phases.gave_up(w, "MaxRetriesExceeded", "refused", "t1"),
-    "scheduled": lambda w: phases.scheduled(w, PLACED, "t1"),
-    "running": lambda w: phases.running(w, PLACED, "t1"),
-    "succeeded": lambda w: phases.finished(w, PLACED, JOB, COMPLETE, "t1"),
-    "failed": lambda w: phases.finished(w, PLACED, JOB, FAILED, "t1"),
+    "pending": lambda w: phases.pending_status(w, "TooLarge", "needs more", "t1"),
+    "retrying": lambda w: phases.retrying_status(w, 1, "refused", "t1"),
+    "gave_up": lambda w: phases.failed_status(w, "MaxRetriesExceeded", "refused", "t1"),
+    "scheduled": lambda w: phases.scheduled_status(w, PLACED, "t1"),
+    "running": lambda w: phases.running_status(w, PLACED, "t1"),
+    "succeeded": lambda w: phases.finished_status(w, PLACED, JOB, COMPLETE, "t1"),
+    "failed": lambda w: phases.finished_status(w, PLACED, JOB, FAILED, "t1"),
 }
 
 
@@ -96,12 +96,12 @@ def test_every_phase_states_all_its_conditions_whatever_was_there_before(before,
 
 def test_an_edit_starts_the_count_of_errors_afresh():
     made = workload(retry_count=2, observed_generation=1)
-    assert phases.pending(made, "TooLarge", "", "t1").retry_count == 0
-    assert phases.pending(workload(retry_count=2, observed_generation=2), "TooLarge", "", "t1").retry_count == 2
+    assert phases.pending_status(made, "TooLarge", "", "t1").retry_count == 0
+    assert phases.pending_status(workload(retry_count=2, observed_generation=2), "TooLarge", "", "t1").retry_count == 2
 
 
 def test_messages_are_cut_to_what_the_api_server_takes():
-    status = phases.pending(workload(), "TooLarge", "x" * 100_000, "t1")
+    status = phases.pending_status(workload(), "TooLarge", "x" * 100_000, "t1")
     assert len(status.message) == len(status.conditions[0].message) == 1024
 
 
@@ -112,7 +112,7 @@ class TestLargePlans:
         seats = [Seat(f"n{number}", mask) for number in range(nodes) for mask in masks]
         made = replace(run(*seats), wanted={amounts.GPU: 8 // per_node})
         kgwe = from_kgwe(GPUWorkload(ObjectMeta(name="w", uid="u"), GPUWorkloadSpec(GPURequirements(count=nodes * 8))))
-        return status_patch(kgwe, phases.running(kgwe, phases.Placement(made, kgwe, lambda _node: names), "t1"))
+        return status_patch(kgwe, phases.running_status(kgwe, phases.Placement(made, kgwe, lambda _node: names), "t1"))
 
     @pytest.mark.parametrize(("nodes", "per_node"), [(2_048, 1), (2_048, 8), (12_500, 8)])
     def test_lists_end_at_512_and_counts_tell_the_whole(self, nodes, per_node):
@@ -151,7 +151,7 @@ def test_a_plan_is_told_in_full():
     made = kgwe_workload()
     why = Details(72, (("topology", 50.0),), 450.0, "leaf/a", "because")
     gang = run(Seat("n1", 0b01), Seat("n1", 0b10), Seat("n2", 0b11), details=why)
-    told = written(made, phases.running(made, placement(gang, made), "t1"))
+    told = written(made, phases.running_status(made, placement(gang, made), "t1"))
     assert told["scheduledNode"] == "n1"
     assert told["message"] == "running on 2 nodes"
     assert told["placements"] == [
@@ -166,31 +166,31 @@ def test_a_plan_is_told_in_full():
 
 def test_reasons_that_somebody_took_off_the_run_are_still_told():
     made = kgwe_workload()
-    placed = phases.running(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
+    placed = phases.running_status(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
     again = replace(made, status=placed)
-    assert status_patch(again, phases.running(again, placement(run(Seat("n1", 1)), again), "t2")) is None
-    elsewhere = written(again, phases.running(again, placement(run(Seat("n2", 1)), again), "t2"))
+    assert status_patch(again, phases.running_status(again, placement(run(Seat("n1", 1)), again), "t2")) is None
+    elsewhere = written(again, phases.running_status(again, placement(run(Seat("n2", 1)), again), "t2"))
     assert elsewhere["schedulingScore"] is None, "but not of another place"
 
 
 def test_slices_are_told_by_their_uuids():
     made = kgwe_workload()
-    told = written(made, phases.running(made, placement(run(Seat("n1", 0, ((3, 0),))), made), "t1"))
+    told = written(made, phases.running_status(made, placement(run(Seat("n1", 0, ((3, 0),))), made), "t1"))
     assert told["migInstances"] == [{"parentGPU": "GPU-d", "instanceUUID": "MIG-x", "profile": "1g.10gb"}]
 
 
 def test_nothing_of_a_plan_is_left_when_work_waits_again():
     made = kgwe_workload()
-    placed = phases.running(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
+    placed = phases.running_status(made, placement(run(Seat("n1", 1), details=Details(72)), made), "t1")
     again = replace(made, status=placed)
-    told = written(again, phases.pending(again, "NodeRefused", "no", "t2"))
+    told = written(again, phases.pending_status(again, "NodeRefused", "no", "t2"))
     gone = ("placements", "allocatedGPUs", "schedulingScore", "scheduledNode", "jobName", "startTime")
     assert all(told[field] is None for field in gone)
 
 
 def test_a_reader_gets_back_what_was_written():
     made = kgwe_workload()
-    placed = phases.running(
+    placed = phases.running_status(
         made, placement(run(Seat("n1", 1), details=Details(72, (("a", 1.0),), 9.0, "x", "y")), made), "t1"
     )
     body = written(made, placed)
@@ -208,7 +208,7 @@ def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
     )
     ask = Ask("u", Request(Gpus(count=8)))
     refusal = Refusal(ask, Reason.TOPOLOGY_NOT_MET, "needs a leaf", certificate=certificate)
-    told = written(made, phases.waiting(made, refusal, "t1", ("t5", "t9")))
+    told = written(made, phases.waiting_status(made, refusal, "t1", ("t5", "t9")))
     assert told["message"] == "needs a leaf"
     assert "require spine instead of leaf" in told["reasons"]
     assert told["estimatedStart"] == {"p50": "t5", "p90": "t9"}
@@ -232,7 +232,7 @@ def asking(**requirements):
 )
 def test_the_gpus_that_a_workload_asks_for_are_shown_as_people_write_them(requirements, shown):
     made = asking(**requirements)
-    assert written(made, phases.pending(made, "TooLarge", "", "t1"))["requestedGPUs"] == shown
+    assert written(made, phases.pending_status(made, "TooLarge", "", "t1"))["requestedGPUs"] == shown
 
 
 def test_the_gpus_of_all_pods_are_shown_as_one_number():
@@ -247,7 +247,7 @@ def test_the_gpus_of_all_pods_are_shown_as_one_number():
 def test_the_first_node_is_shown_with_the_number_of_others(nodes, shown):
     made = kgwe_workload()
     of = run(*(Seat(node, 1) for node in nodes))
-    assert written(made, phases.running(made, placement(of, made), "t1"))["nodeSummary"] == shown
+    assert written(made, phases.running_status(made, placement(of, made), "t1"))["nodeSummary"] == shown
 
 
 def test_ended_work_has_the_conditions_of_a_job():
@@ -262,9 +262,9 @@ def test_ended_work_has_the_conditions_of_a_job():
 
 
 def test_work_that_lost_a_gpu_is_degraded_until_it_is_whole_again():
-    lost = phases.running(workload(), PLACED, "t1", ("NoCapacity", "GPU 3 of node n1 failed"))
+    lost = phases.running_status(workload(), PLACED, "t1", ("NoCapacity", "GPU 3 of node n1 failed"))
     assert conditions(lost)["Degraded"] == ("True", "NoCapacity", "t1")
     assert lost.message == "running on n1; GPU 3 of node n1 failed"
-    whole = phases.running(replace(workload(), status=lost), PLACED, "t2")
+    whole = phases.running_status(replace(workload(), status=lost), PLACED, "t2")
     assert "Degraded" not in conditions(whole)
     assert whole.message == "running on n1"

@@ -190,7 +190,7 @@ class World:
         bare = make(resources.POD.type, {"metadata": about, "spec": spec()})
         place, owner = Holding(seat.node, {}, seat.cards), uid or OWNER
         signature = self.signer.sign_seat(bare, owner, number, place)
-        given = pinner.seated(bare, owner, number, place, signature)["metadata"]["annotations"]
+        given = pinner.pin_patch(bare, owner, number, place, signature)["metadata"]["annotations"]
         said = notes | {key: text for key, text in given.items() if text is not None}
         body = {"metadata": about | {"annotations": said}, "spec": spec(at=seat.node, pin=seat.node)}
         self._add(make(resources.POD.type, body | {"status": {"phase": "Running"}}))

@@ -45,7 +45,7 @@ class Held:
     """(card, start) -> uid of the pod that is known to have it."""
 
 
-def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
+def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
     """`pods`: those on the node that have not ended; `planned`: UUIDs of cards and slices that are somebody's, or are
     planned to be."""
     known = {each.uid or each.pod: each for each in gpu_node.status.held}
@@ -79,7 +79,7 @@ def held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) 
 
 
 @dataclass(frozen=True, slots=True)
-class SeenCard:
+class MigCard:
     """One card, beside what is decided on."""
 
     card: CutCard
@@ -120,7 +120,7 @@ def geometry_of(device: GPUDevice) -> mig.Geometry | None:
         return None
 
 
-def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s: float) -> SeenCard | None:
+def read_card(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s: float) -> MigCard | None:
     """The card as it will be when what was asked is done, or as it is where that failed; None: it cannot be cut."""
     geometry = geometry_of(device)
     there = _placements(geometry, device) if geometry else None
@@ -156,7 +156,7 @@ def see(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s
         is_taken=not device.mig.enabled
         and bool(taken.cards >> device.index & 1 or {amounts.GPU, amounts.SHARED} & taken.resources),
     )
-    return SeenCard(card, device, geometry, is_settled, asked)
+    return MigCard(card, device, geometry, is_settled, asked)
 
 
 def _placements(geometry: mig.Geometry, device: GPUDevice) -> tuple[mig.Placement, ...] | None:
@@ -190,7 +190,7 @@ def _beside(
     return tuple(kept)
 
 
-def shares(cards: Iterable[SeenCard]) -> dict[str, float]:
+def profile_shares(cards: Iterable[MigCard]) -> dict[str, float]:
     """Share of the memory slices in each profile now."""
     units: Counter[str] = Counter()
     total = 0

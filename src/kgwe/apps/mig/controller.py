@@ -31,7 +31,7 @@ from kgwe.sharing.mig.types import Gate, Group
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kgwe.apps.mig.census import SeenCard
+    from kgwe.apps.mig.census import MigCard
     from kgwe.apps.mig.settings import Settings
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import GPUNode
@@ -115,7 +115,7 @@ class Controller:
         #: phase -> selected cards in it
         self.phases: dict[str, int] = {}
 
-    async def round(self) -> None:
+    async def reconcile(self) -> None:
         """Decide on every selected card, write what changed, and ask those to leave who are in the way."""
         await self._decide_and_write()
         if await self.asking.evict(self._gpu_nodes().values(), self._stores.pods.values(), self._movable):
@@ -207,12 +207,12 @@ class Controller:
             if pod.spec.nodeName:
                 on.setdefault(pod.spec.nodeName, []).append(pod)
         planned = demand.planned(stores.workloads.values()) | stores.claims.given()
-        return {name: census.held(obj, on.get(name, ()), planned) for name, obj in stores.gpu_nodes.items()}
+        return {name: census.read_held(obj, on.get(name, ()), planned) for name, obj in stores.gpu_nodes.items()}
 
-    def _select(self, stores: Stores, found: _Round) -> dict[str, list[SeenCard]]:
+    def _select(self, stores: Stores, found: _Round) -> dict[str, list[MigCard]]:
         """Strategy -> its cards, in the order in which strategies decide."""
         order = sorted(stores.strategies.values(), key=lambda each: (-each.spec.priority, each.metadata.name))
-        cards: dict[str, list[SeenCard]] = {each.metadata.name: [] for each in order}
+        cards: dict[str, list[MigCard]] = {each.metadata.name: [] for each in order}
         clocks = census.Clocks(self._asked_at, self._settings.cooldown_seconds, self._settings.patience_seconds)
         by_uid = {pod.metadata.uid: pod for pod in stores.pods.values()} if _is_any_drained(stores) else {}
         for name in cards:
@@ -228,7 +228,7 @@ class Controller:
                 if chosen is None:
                     continue
                 outcome = found.outcomes[chosen.metadata.name]
-                seen = census.see(obj, device, found.taken[node_name], clocks, found.now_s)
+                seen = census.read_card(obj, device, found.taken[node_name], clocks, found.now_s)
                 if why or seen is None:
                     outcome.left_alone[node_name] = why or "its cards are cut in a way that is not known"
                 else:
@@ -243,7 +243,7 @@ class Controller:
         asked = [self._asked_at.get(card.uuid, now_s) for card in obj.spec.cards]
         return bool(asked) and now_s - max(asked) <= self._settings.patience_seconds
 
-    def _remember(self, strategy: MIGStrategy, cards: Sequence[SeenCard], found: _Round) -> None:
+    def _remember(self, strategy: MIGStrategy, cards: Sequence[MigCard], found: _Round) -> None:
         """How busy its slices are, and whether a rebalance is due."""
         name, interval_s = strategy.metadata.name, quantity.parse_duration(strategy.spec.rebalanceInterval)
         memory = self._memories.setdefault(name, _Memory(due_at_s=found.now_s))
@@ -257,7 +257,7 @@ class Controller:
         }
         memory.busy.look(used, found.now_s, interval_s)
 
-    def _decide_groups(self, stores: Stores, groups: Sequence[tuple[str, list[SeenCard]]], found: _Round) -> None:
+    def _decide_groups(self, stores: Stores, groups: Sequence[tuple[str, list[MigCard]]], found: _Round) -> None:
         """First without asking anybody to leave. Who is still without a place then may be worth that."""
         decided: dict[int, tuple[Group, rebalance.Decision]] = {}
         waiting: dict[str, None] = {}
@@ -278,7 +278,7 @@ class Controller:
         for number, (name, mine) in enumerate(groups):
             self._keep(mine, decided[number][1], found, found.outcomes[name])
 
-    def _group(self, strategy: MIGStrategy, cards: Sequence[SeenCard], found: _Round) -> Group:
+    def _group(self, strategy: MIGStrategy, cards: Sequence[MigCard], found: _Round) -> Group:
         spec, settings = strategy.spec, self._settings
         memory, outcome, geometry = self._memories[strategy.metadata.name], found.outcomes, cards[0].geometry
         if not rebalance.known(geometry, spec.profileDistribution):
@@ -311,7 +311,7 @@ class Controller:
         return decision
 
     @staticmethod
-    def _with_warm(seen: SeenCard, memory: _Memory, threshold: float) -> CutCard:
+    def _with_warm(seen: MigCard, memory: _Memory, threshold: float) -> CutCard:
         warm = {
             place
             for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
@@ -319,7 +319,7 @@ class Controller:
         }
         return replace(seen.card, warm=frozenset(warm))
 
-    def _keep(self, cards: Sequence[SeenCard], decision: rebalance.Decision, found: _Round, outcome: Outcome) -> None:
+    def _keep(self, cards: Sequence[MigCard], decision: rebalance.Decision, found: _Round, outcome: Outcome) -> None:
         now = timestamp.of(self._wall())
         for seen, new in zip(cards, decision.cards, strict=True):
             wanted = found.layouts.setdefault(new.node, {})
@@ -383,7 +383,7 @@ class Controller:
             log.info("strategy_changed", strategy=name, error=str(exc))
 
 
-def _places(seen: SeenCard) -> list[mig.Placement]:
+def _places(seen: MigCard) -> list[mig.Placement]:
     """Of the slices that are there, in their order."""
     return [mig.Placement(seen.geometry.profiles[each.profile], each.start) for each in seen.device.mig.instances]
 

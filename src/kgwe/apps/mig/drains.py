@@ -34,7 +34,7 @@ from kgwe.sharing.mig.types import Ask, Drain, Movable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from kgwe.apps.mig.census import Held, SeenCard
+    from kgwe.apps.mig.census import Held, MigCard
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUNode
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
@@ -132,7 +132,7 @@ class Willing:
 
 
 def read(
-    seen: SeenCard, taken: Held, pods: Mapping[str, core.Pod], movable: Collection[str], *, begun_after_s: float
+    seen: MigCard, taken: Held, pods: Mapping[str, core.Pod], movable: Collection[str], *, begun_after_s: float
 ) -> Drain | None:
     """What is written about a card; `pods` by uid. What began earlier than that is broken."""
     asked = seen.asked
@@ -231,10 +231,10 @@ class Asking:
         index = next((each.index for each in node.status.gpus if each.uuid == card.uuid), -1)
         what = f"GPU {index} of node {node.metadata.name} is to be cut for {waiting}"
         try:
-            await eviction.evict(self._client, pod)
+            await eviction.evict_pod(self._client, pod)
         except errors.NotFound:
             return True
-        except eviction.Refused as exc:
+        except eviction.DisruptionBudgetRefused as exc:
             self.asked["refused"] += 1
             self._until[pod.metadata.uid] = self._clock() + self._pause_s
             self._record(Event(resources.POD, pod.metadata, "Normal", "DrainRefused", f"{what}, but {exc}", "Draining"))

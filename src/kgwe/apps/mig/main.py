@@ -188,7 +188,7 @@ class MigController:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self.controller.round()
+            await self.controller.reconcile()
         except errors.KgweError as exc:
             log.warning("round_failed", error=str(exc))
         except Exception:  # one malformed object must not crash the process again and again

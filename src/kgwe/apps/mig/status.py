@@ -15,7 +15,7 @@ from kgwe.model.units.counting import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.apps.mig.census import SeenCard
+    from kgwe.apps.mig.census import MigCard
     from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
 
 READY: Final = "Ready"
@@ -27,7 +27,7 @@ _MOST_MESSAGE: Final = 1024
 class Outcome:
     """What became of one strategy in one round."""
 
-    seen: tuple[SeenCard, ...] = ()
+    seen: tuple[MigCard, ...] = ()
     changed: set[str] = field(default_factory=set)
     """Cards asked to change."""
     waiting: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ def status_of(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, An
     old = strategy.status
     pending = {each.card.node for each in outcome.seen if not each.is_settled or each.card.uuid in outcome.changed}
     applied = sorted({each.card.node for each in outcome.seen} - pending)
-    shares = census.shares(outcome.seen)
+    shares = census.profile_shares(outcome.seen)
     condition = _ready(outcome, len(pending))
     before = next((each for each in old.conditions if each.type == READY), None)
     since = before.lastTransitionTime if before and before.status == condition.status else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Means:
+class Deps:
     #: refuses to write once the Lease may be somebody else's
     client: KubeClient
     state: ClusterState

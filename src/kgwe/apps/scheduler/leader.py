@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption.evictor import Evictions
+from kgwe.apps.scheduler.disruption.evictor import Evictor
 from kgwe.apps.scheduler.disruption.preemption import Preemption
 from kgwe.apps.scheduler.disruption.recovery import Recovery
-from kgwe.apps.scheduler.disruption.unbound_gangs import Overdue
-from kgwe.apps.scheduler.extender.handlers import Answers
+from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
+from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.planning.planner import Planner
-from kgwe.apps.scheduler.pods.pinner import Seater
-from kgwe.apps.scheduler.reporting.periodic import Chores
+from kgwe.apps.scheduler.pods.pinner import Pinner
+from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
-from kgwe.apps.scheduler.workloads.rejected_pods import Rejections
+from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.gang_group import LOST_PREFIX, OWNER_PREFIX, Group
 from kgwe.kube.api import resources
@@ -26,7 +26,7 @@ from kgwe.kube.client.events import Event
 from kgwe.kube.client.workqueue import WorkQueue
 
 if TYPE_CHECKING:
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.cluster.state.cluster_state import Key
     from kgwe.placement.planning.planner import Plan, Refusal
     from kgwe.telemetry.tracing import Attribute
@@ -45,41 +45,41 @@ _GATHER_MOST_S = 2.0
 _PATIENCE = 5
 
 
-class Term:
+class Leader:
     """The leader's work between winning and losing the Lease."""
 
-    def __init__(self, means: Means) -> None:
-        self._state = means.state
-        self._gangs = means.gangs
-        self._settings = means.settings
-        self._metrics = means.metrics
-        self._events = means.events
-        self._tracer = means.tracer
-        self._count = means.settings.workers
+    def __init__(self, deps: Deps) -> None:
+        self._state = deps.state
+        self._gangs = deps.gangs
+        self._settings = deps.settings
+        self._metrics = deps.metrics
+        self._events = deps.events
+        self._tracer = deps.tracer
+        self._count = deps.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
         self._gathering: set[Key] = set()  # large workloads that are looked at in a moment
-        self._planner = Planner(means.state, means.choosers, means.rng, means.metrics, self._decided)
-        self.answers = Answers(
-            means.state, means.gangs, assume_s=means.settings.assume_seconds, blocked=self._planner.blocked
+        self._planner = Planner(deps.state, deps.choosers, deps.rng, deps.metrics, self._decided)
+        self.answers = ExtenderHandlers(
+            deps.state, deps.gangs, assume_s=deps.settings.assume_seconds, blocked=self._planner.blocked
         )
         self.answers.on_decision = self._count_decision
-        self.answers.recorder = means.recorder
-        self._planner.record(means.recorder)
-        self._seater = Seater(means)
-        self._reconciler = Reconciler(means, self._planner, requeue=self._queue.add_after)
-        self._evictions = Evictions(means)
-        self._overdue = Overdue(means, revoke=self._seater.revoke, remove=self._evictions.remove)
-        self._recovery = Recovery(means, self._planner, self._evictions, seat=self._seater.seat)
-        self._preemption = Preemption(means, self._planner, self._recovery.census)
-        self._rejections = Rejections(means, leave=self._recovery.leave)
+        self.answers.recorder = deps.recorder
+        self._planner.record(deps.recorder)
+        self._pinner = Pinner(deps)
+        self._reconciler = Reconciler(deps, self._planner, requeue=self._queue.add_after)
+        self._evictor = Evictor(deps)
+        self._unbound_gangs = UnboundGangs(deps, revoke=self._pinner.unpin, remove=self._evictor.remove_pod)
+        self._recovery = Recovery(deps, self._planner, self._evictor, seat=self._pinner.pin)
+        self._preemption = Preemption(deps, self._planner, self._recovery.census)
+        self._rejected_pods = RejectedPods(deps, leave=self._recovery.leave)
         self._reconciler.excuse = self._recovery.repairs.excuse
         self._reconciler.trouble = self._recovery.trouble
         self._recovery.on_trouble = self._recovery.repairs.on_change = self._show
-        self._reconciler.rejections = self._rejections
+        self._reconciler.rejected_pods = self._rejected_pods
         self._planner.on_refused = self._preemption.refused
-        self._chores = Chores(means, self._reconciler.renew_attempts)
-        self._reconciler.on_completed = self._chores.history.completed
-        self._recovery.on_lost = self._recovery.repairs.on_lost = self._chores.history.lost
+        self._periodic = PeriodicTasks(deps, self._reconciler.renew_attempts)
+        self._reconciler.on_completed = self._periodic.history.completed
+        self._recovery.on_lost = self._recovery.repairs.on_lost = self._periodic.history.lost
         self._workers: list[asyncio.Task[None]] = []
         self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
         self._ending = False
@@ -97,13 +97,13 @@ class Term:
                 self._planner.confirm(uid)
                 try:
                     self._gangs.planned(uid, plan)
-                    self._overdue.planned(uid)
+                    self._unbound_gangs.planned(uid)
                 except Exception:
                     self._gangs.forget_plan(uid, plan)
                     raise
             elif (held := self._planner.held.get(uid)) is not None:
                 self._tell_gang(uid, held)
-                self._overdue.refused(uid)
+                self._unbound_gangs.refused(uid)
             return
         key = self._state.keys.get(uid)
         if key is not None:
@@ -147,32 +147,32 @@ class Term:
             on_work=self._touched,
             on_room=self._room,
             on_gone=self._gone,
-            on_unseated=self._seater.seat,
+            on_unseated=self._pinner.pin,
         )
         self._count_running()
         self._gangs.refusal = self._planner.held.get
         self._gangs.tell(
             want=self._planner.want,
             forget=self._planner.forget,
-            seat=self._seater.seat,
-            free=self._seater.free,
+            seat=self._pinner.pin,
+            free=self._pinner.remove_gate,
             later=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
             after=lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
-        self._seater.start()
-        self._evictions.start()
+        self._pinner.start()
+        self._evictor.start()
         self._state.on_health = self._recovery.health
         self._state.on_budgets = self._preemption.refused
-        self._state.on_ending = self._rejections.ending
+        self._state.on_ending = self._rejected_pods.ending
         self._recovery.start()
-        self._rejections.start()
-        self._overdue.start()
-        self._chores.start()
+        self._rejected_pods.start()
+        self._unbound_gangs.start()
+        self._periodic.start()
         for key in sorted(self._state.workloads):
             self._queue.add(key)
         for owner in list(self._state.runs):
             for pod in self._state.unseated(owner):
-                self._seater.seat(owner, pod)
+                self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
@@ -237,7 +237,7 @@ class Term:
 
     def _gone(self, uid: str) -> None:
         self._recovery.gone(uid)
-        self._rejections.gone(uid)
+        self._rejected_pods.gone(uid)
         self._preemption.gone(uid)
         self._reconciler.gone(uid)
 
@@ -247,13 +247,13 @@ class Term:
         self._queue.close()
         await self._let_finish()
         self._metrics.queue.set_function(lambda: 0)
-        await self._chores.stop()
+        await self._periodic.stop()
         await self._preemption.stop()
-        self._overdue.stop()
-        await self._rejections.stop()
+        self._unbound_gangs.stop()
+        await self._rejected_pods.stop()
         await self._recovery.stop()
-        await self._evictions.stop()
-        await self._seater.stop()
+        await self._evictor.stop()
+        await self._pinner.stop()
         self._planner.close()
         log.info("term_ended")
 
@@ -298,7 +298,7 @@ class Term:
             log.warning("reconcile_failed", workload=key, error=str(exc), retry_in_s=round(delay_s, 2))
         except Exception as exc:  # noqa: BLE001 - one bad workload must not stop the others
             self._reconciler.abandon(key)
-            self._planner.faults.note("reconcile", str(key), exc)
+            self._planner.faults.record("reconcile", str(key), exc)
             self._queue.retry(key)
             await self._reconciler.report_error(key, exc)
         finally:

@@ -22,15 +22,15 @@ import structlog
 from kgwe import errors
 from kgwe.apps import background, gc_pauses
 from kgwe.apps.scheduler import preflight
-from kgwe.apps.scheduler.deps import Means
+from kgwe.apps.scheduler.deps import Deps
 from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.fleet_metrics import FleetGauges
-from kgwe.apps.scheduler.leader import Term
+from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.errors import Faults
-from kgwe.apps.scheduler.preflight import Port
+from kgwe.apps.scheduler.planning.errors import PlanningErrors
+from kgwe.apps.scheduler.preflight import ExtenderPort
 from kgwe.apps.scheduler.recording.recorder import Recorder
-from kgwe.apps.scheduler.signing_key import Keys
+from kgwe.apps.scheduler.signing_key import SigningKeys
 from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.gangs.gang_kinds import GroupKinds
 from kgwe.cluster.registry.nominations import Nominations
@@ -97,8 +97,8 @@ class Scheduler:
         )
         self.recorder = self._recorder()
         self.gangs = Gangs(self.state)
-        self.faults = Faults(self.metrics)
-        self.state.on_error = self.gangs.on_error = self.faults.note
+        self.faults = PlanningErrors(self.metrics)
+        self.state.on_error = self.gangs.on_error = self.faults.record
         self._acting = False
         self._planning_problem: Callable[[], str | None] = lambda: None
         self._port_problem = ""
@@ -108,7 +108,7 @@ class Scheduler:
         self.client = client
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
-        self.port = Port(settings, client, self.identity) if settings.extender_bind_address else None
+        self.port = ExtenderPort(settings, client, self.identity) if settings.extender_bind_address else None
         self.tls = Renewing(settings.extender_tls) if self.port and settings.extender_tls else None
         self.events = EventRecorder(
             client.guarded(self.guard), controller=manifests.CONTROLLER_NAME, instance=self.identity
@@ -118,7 +118,7 @@ class Scheduler:
         running = "status.phase!=Succeeded,status.phase!=Failed"
         self.pods = Informer(client, resources.POD, field_selector=running, keep=placement_annotations.is_gated)
         self.informers = self._watch()
-        self.keys = Keys(client, self.signer, settings.lease_namespace)
+        self.keys = SigningKeys(client, self.signer, settings.lease_namespace)
         self.keys.on_change = self._read_again
         self.kinds = GroupKinds(
             client, self.state, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
@@ -176,7 +176,7 @@ class Scheduler:
         try:
             self.nominations.on_pod(uid, pod)
         except Exception as exc:  # noqa: BLE001 - an error of one pod
-            self.faults.note("nomination", uid, exc)
+            self.faults.record("nomination", uid, exc)
         self.gangs.on_pod(uid, pod)
         is_plain = pod is not None and bool(pod.spec.nodeName) and not self.gangs.owner_of(uid)
         self.state.plain_pods.set(uid, pod if is_plain else None)
@@ -275,7 +275,7 @@ class Scheduler:
             # The leader before us may have written what our watches have not shown yet.
             await _first(self._resync(), self._lost(), stop.wait())
             if self.may_act() and not stop.is_set():
-                async with gc_pauses.short(), Term(self.means()) as term, self._extender(term, sock):
+                async with gc_pauses.short(), Leader(self.means()) as term, self._extender(term, sock):
                     self._planning_problem = term.problem
                     self._acting = True
                     await _first(self._lost(), stop.wait())
@@ -297,7 +297,7 @@ class Scheduler:
             self.elector.campaign()
 
     @contextlib.asynccontextmanager
-    async def _extender(self, term: Term, sock: socket.socket | None) -> AsyncIterator[None]:
+    async def _extender(self, term: Leader, sock: socket.socket | None) -> AsyncIterator[None]:
         """Answer kube-scheduler, for as long as this replica leads and no longer."""
         settings = self.settings
         if self.port is None:
@@ -355,8 +355,8 @@ class Scheduler:
     def may_act(self) -> bool:
         return not self.settings.leader_elect or self.elector.is_leader()
 
-    def means(self) -> Means:
-        return Means(
+    def means(self) -> Deps:
+        return Deps(
             client=self.client.guarded(self.guard),
             state=self.state,
             gangs=self.gangs,

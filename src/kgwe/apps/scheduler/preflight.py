@@ -36,7 +36,7 @@ async def check_kinds(client: KubeClient, kinds: Iterable[Resource[Any]]) -> Non
         )
 
 
-class Port:
+class ExtenderPort:
     """The extender's address: only the leader listens there, so replicas on one machine may share it."""
 
     def __init__(self, settings: Settings, client: KubeClient, identity: str) -> None:

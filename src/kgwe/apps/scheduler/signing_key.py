@@ -39,7 +39,7 @@ _TRIES: Final = 10
 _PAUSE_S: Final = 1.0
 
 
-class Keys:
+class SigningKeys:
     """Keeps a signer in step with the Secret."""
 
     def __init__(self, client: KubeClient, signer: Signer, namespace: str) -> None:

@@ -20,11 +20,11 @@ log = structlog.get_logger(__name__)
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
 
 
-class Refused(errors.KgweError):
+class DisruptionBudgetRefused(errors.KgweError):
     """A disruption budget forbids it now."""
 
 
-async def evict(client: KubeClient, pod: core.Pod) -> None:
+async def evict_pod(client: KubeClient, pod: core.Pod) -> None:
     """Ask the API server to end the pod; Refused when a disruption budget says no, NotFound when it is gone."""
     meta = pod.metadata
     body = {
@@ -39,11 +39,11 @@ async def evict(client: KubeClient, pod: core.Pod) -> None:
         raise errors.NotFound(str(exc)) from exc  # another pod of that name
     except errors.Transient as exc:
         if "disruption budget" in str(exc) or "PodDisruptionBudget" in str(exc):
-            raise Refused(str(exc)) from exc
+            raise DisruptionBudgetRefused(str(exc)) from exc
         raise
 
 
-async def uncount(client: KubeClient, pod: core.Pod) -> None:
+async def remove_tracking_finalizer(client: KubeClient, pod: core.Pod) -> None:
     """Let the end of a Job's pod that is on its way out not count; nothing to do when it is gone."""
     meta = pod.metadata
     if TRACKING not in meta.finalizers:

@@ -73,7 +73,7 @@ def member(
 
 def decided(signer: Signer, made: Any, number: int = 0, place: Holding = HERE) -> dict[str, Any]:
     """What the seater writes on the pod."""
-    patch = pinner.seated(made, OWNER, number, place, signer.sign_seat(made, OWNER, number, place))
+    patch = pinner.pin_patch(made, OWNER, number, place, signer.sign_seat(made, OWNER, number, place))
     return {key: text for key, text in patch["metadata"]["annotations"].items() if text is not None}
 
 
@@ -316,7 +316,7 @@ def test_a_seat_beside_a_running_pod_reserves_what_was_planned(state: Any, signe
     state.on_kgwe(added(workload(count=8)))
     bound = replica("p", at="n1")
     place = Holding("n1", {}, 0b11110000)
-    notes = pinner.seated(bound, UID, 0, place, signer.sign_seat(bound, UID, 0, place))["metadata"]["annotations"]
+    notes = pinner.pin_patch(bound, UID, 0, place, signer.sign_seat(bound, UID, 0, place))["metadata"]["annotations"]
     notes = {key: text for key, text in notes.items() if text is not None}
     state.on_pod(added(with_notes(bound, notes)))
     state.on_deployment(added(signed(signer, with_notes(deployment(cpu="100000"), PLANNED))))

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.scheduler.objects import TWO, added, changed, job, leaving, node, pod, removed, workload
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption.evictor import Evictions
+from kgwe.apps.scheduler.disruption.evictor import Evictor
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api.core import Condition
 from kgwe.kube.client import eviction
@@ -86,7 +86,7 @@ def client():
 @pytest.fixture
 async def removing(state, client):
     means: Any = SimpleNamespace(client=client, state=state)  # all that it takes of them
-    made = Evictions(means)
+    made = Evictor(means)
     made.start()
     yield made
     await made.stop()
@@ -94,7 +94,7 @@ async def removing(state, client):
 
 async def remove(removing, uid, calls):
     """Ask for it, and wait until so many calls were made."""
-    removing.remove(uid, "why")
+    removing.remove_pod(uid, "why")
     for _ in range(400):
         if len(removing._client.calls) >= calls:
             return removing._client.calls
@@ -146,14 +146,14 @@ async def test_what_a_budget_refuses_is_asked_again(state, client, removing):
 async def test_a_pod_that_has_gone_is_forgotten(state, client, removing):
     state.on_pod(added(pod("p", at="n1", index=0)))
     client.failures = [errors.NotFound("gone")]
-    removing.remove("uid-p", "why")
+    removing.remove_pod("uid-p", "why")
     for _ in range(100):
         await asyncio.sleep(0.01)
         if "uid-p" not in removing:
             break
     assert "uid-p" not in removing
     state.on_pod(removed(pod("p", at="n1", index=0)))
-    removing.remove("uid-q", "never there")
+    removing.remove_pod("uid-q", "never there")
     await asyncio.sleep(0.05)
     assert client.calls == []
 
@@ -161,7 +161,7 @@ async def test_a_pod_that_has_gone_is_forgotten(state, client, removing):
 async def test_a_budgets_refusal_is_told_from_an_api_server_under_load(client):
     client.failures = [errors.Transient("too many requests, please try again later")]
     with pytest.raises(errors.Transient):
-        await eviction.evict(client, pod("p"))
+        await eviction.evict_pod(client, pod("p"))
     client.failures = [errors.Transient("This pod has more than one PodDisruptionBudget")]
-    with pytest.raises(eviction.Refused):
-        await eviction.evict(client, pod("p"))
+    with pytest.raises(eviction.DisruptionBudgetRefused):
+        await eviction.evict_pod(client, pod("p"))

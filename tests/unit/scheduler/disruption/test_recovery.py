@@ -25,7 +25,7 @@ from tests.unit.scheduler.objects import (
 )
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption.evictor import Evictions
+from kgwe.apps.scheduler.disruption.evictor import Evictor
 from kgwe.apps.scheduler.disruption.recovery import Recovery
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
@@ -101,7 +101,7 @@ async def bed(state):
 
     planner = Planner(state, {}, random.Random(1), means.metrics, decided)
     # Not started: what would be taken away is only noted.
-    evictions = Evictions(means)
+    evictions = Evictor(means)
     recovery = Recovery(means, planner, evictions, seat=lambda *_: None)
     state.on_health = recovery.health
     state.on_room = planner.pass_soon

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.scheduler.gang_bed import gangs, heard, member, state
 from tests.unit.scheduler.objects import added, free, make, node, pod_spec
 
-from kgwe.apps.scheduler.disruption.unbound_gangs import Overdue
+from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.workload import placement_annotations
@@ -170,7 +170,7 @@ class Patience:
         )
         self.removed: list[str] = []
         remove = lambda uid, _why: self.removed.append(uid)  # noqa: E731 - a listener
-        self.overdue = Overdue(means, revoke=self.revoked.append, remove=remove, clock=self.clock)
+        self.overdue = UnboundGangs(means, revoke=self.revoked.append, remove=remove, clock=self.clock)
 
     def look_after(self, seconds: float, owner: str) -> bool:
         """Whether its seats are released by then."""

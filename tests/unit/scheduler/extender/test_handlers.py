@@ -10,7 +10,7 @@ import pytest
 from tests.unit.scheduler.objects import UID, added, changed, free, job, make, node, pod_spec, removed, workload
 from tests.unit.scheduler.objects import pod as job_pod
 
-from kgwe.apps.scheduler.extender.handlers import Answers
+from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.cluster.gangs.external_gangs import Gangs
@@ -48,7 +48,7 @@ class Bed:
         self.gangs.lookup = lambda: dialects.Groups(levels, {})
         self.state.on_foreign = self.gangs.on_pod
         self.now = 100.0
-        self.answers = Answers(self.state, self.gangs, assume_s=30.0, clock=lambda: self.now)
+        self.answers = ExtenderHandlers(self.state, self.gangs, assume_s=30.0, clock=lambda: self.now)
         self.metrics = Metrics()
         self.bound: list[BindArgs] = []
         self.app = ExtenderApp(self.answers, self.metrics, bind=self._bind, sightings=self.state.sightings)

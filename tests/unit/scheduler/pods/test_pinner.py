@@ -24,7 +24,7 @@ from tests.unit.scheduler.objects import (
 
 from kgwe import errors
 from kgwe.apps.scheduler.pods import pinner
-from kgwe.apps.scheduler.pods.pinner import Seater
+from kgwe.apps.scheduler.pods.pinner import Pinner
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import core
@@ -62,14 +62,14 @@ def client():
 async def seating_pods(state, client, monkeypatch):
     monkeypatch.setattr(pinner, "_LOOK_AGAIN_S", 0.02)
     means: Any = SimpleNamespace(client=client, state=state, bytes_of=lambda _: b"")  # all that it takes of them
-    made = Seater(means)
+    made = Pinner(means)
     made.start()
     state.tell(
         on_workload=lambda _: None,
         on_work=lambda _: None,
         on_room=lambda: None,
         on_gone=lambda _: None,
-        on_unseated=made.seat,
+        on_unseated=made.pin,
     )
     yield made
     await made.stop()
@@ -207,7 +207,7 @@ async def test_a_pod_that_belongs_to_no_gang_loses_its_gate_and_nothing_else(cli
     waiting = pod("p", "not-ours", at="", gated=True)
     state.on_pod(added(waiting))
     client.failures.append(errors.Transient("busy"))
-    seating_pods.free(waiting)
+    seating_pods.remove_gate(waiting)
     await until(lambda: client.patches)
     assert client.patches[0] == ("p", {"metadata": {"uid": "uid-p"}, "spec": {"schedulingGates": []}})
 
@@ -219,7 +219,7 @@ def test_the_users_affinity_and_gates_are_kept():
     affinity = core.Affinity(core.NodeAffinity(core.NodeSelector(terms)))
     gates = (*made.spec.schedulingGates, core.SchedulingGate("mine"))
     spec = type(made.spec)(containers=made.spec.containers, affinity=affinity, schedulingGates=gates)
-    body = pinner.seated(type(made)(made.metadata, spec), "w", 3, Holding("n1"))
+    body = pinner.pin_patch(type(made)(made.metadata, spec), "w", 3, Holding("n1"))
     required = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [len(term["matchExpressions"]) for term in required["nodeSelectorTerms"]] == [1, 2]
     assert all(term["matchFields"][-1]["values"] == ["n1"] for term in required["nodeSelectorTerms"])
@@ -235,7 +235,7 @@ async def test_a_seat_that_was_released_is_removed_from_what_the_pod_says(state,
         state.on_pod(added(pod(name, "job-x", at=at, phase="Pending", notes=said if name != "plain" else {})))
     client.failures = [errors.Conflict("changed meanwhile")]
     for name in ("waits", "bound", "plain"):
-        seating_pods.revoke(state.pods[f"uid-{name}"])
+        seating_pods.unpin(state.pods[f"uid-{name}"])
     await until(lambda: client.patches)
     await idle(seating_pods)
     ((name, body),) = client.patches

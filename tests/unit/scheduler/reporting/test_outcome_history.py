@@ -10,7 +10,7 @@ from tests.unit.scheduler.objects import added, changed, make, node, removed
 
 from kgwe.apps.scheduler.fleet_metrics import FleetGauges
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.reporting.outcome_history import History
+from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.status_reports import counts
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api import resources
@@ -47,7 +47,7 @@ def place(state: ClusterState) -> str:
 
 def test_a_gang_goes_where_nothing_was_lost_among_places_that_are_equally_good(state):
     assert place(state) == "a"
-    history = History(state, clock=lambda: 1000.0)
+    history = OutcomeHistory(state, clock=lambda: 1000.0)
     history.lost(["a0"])
     history.apply()
     assert state.fleet.node("a1").history == 0.8, "all nodes of the domain have its past"
@@ -59,7 +59,7 @@ def test_a_gang_goes_where_nothing_was_lost_among_places_that_are_equally_good(s
 
 
 def test_completions_make_up_for_a_loss(state):
-    history = History(state, clock=lambda: 1000.0)
+    history = OutcomeHistory(state, clock=lambda: 1000.0)
     history.lost(["a0"])
     for _ in range(100):
         history.completed(["a0", "a1"])
@@ -70,7 +70,7 @@ def test_completions_make_up_for_a_loss(state):
 
 def test_the_past_fades_and_is_forgotten(state):
     now = 0.0
-    history = History(state, clock=lambda: now)
+    history = OutcomeHistory(state, clock=lambda: now)
     history.lost(["a0"])
     history.apply()
     now = 10 * HALF_LIFE_S
@@ -80,7 +80,7 @@ def test_the_past_fades_and_is_forgotten(state):
 
 
 def test_the_loss_of_a_node_that_is_gone_counts_for_the_domain_it_was_in(state):
-    history = History(state, clock=lambda: 0.0)
+    history = OutcomeHistory(state, clock=lambda: 0.0)
     history.apply()
     state.on_node(removed(labelled("a0", "a")))
     history.lost(["a0"])
@@ -90,7 +90,7 @@ def test_the_loss_of_a_node_that_is_gone_counts_for_the_domain_it_was_in(state):
 
 
 def test_the_fleet_is_put_together_again_only_when_a_score_changed(state):
-    history = History(state, clock=lambda: 0.0)
+    history = OutcomeHistory(state, clock=lambda: 0.0)
     history.lost(["a0"])
     history.apply()
     before = state.fleet.generation
@@ -101,7 +101,7 @@ def test_the_fleet_is_put_together_again_only_when_a_score_changed(state):
 def test_what_the_objects_say_survives_a_restart(state):
     outcomes = {"completed": 2.0, "lost": 3.0, "asOf": "2026-01-01T00:00:00Z"}
     state.on_domain(added(domain("rack", "a0", "a1", outcomes=outcomes)))
-    history = History(state, clock=lambda: 1767225600.0)
+    history = OutcomeHistory(state, clock=lambda: 1767225600.0)
     history.restore()
     history.apply()
     past = history.of("rack")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.scheduler.objects import added, changed, make, node, removed
 
-from kgwe.apps.scheduler.workloads.placement_attempts import Attempts
+from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api import resources
 
@@ -15,13 +15,13 @@ def config(**spec):
 
 def test_without_a_config_there_is_no_limit():
     state = ClusterState()
-    assert Attempts(state).exhaust("u", 1000) is None
+    assert AttemptLimits(state).exhaust("u", 1000) is None
 
 
 def test_the_limit_is_the_configs():
     state = ClusterState()
     state.on_config(added(config(maxSchedulingAttempts=2)))
-    attempts = Attempts(state)
+    attempts = AttemptLimits(state)
     assert attempts.exhaust("u", 1) is None
     assert attempts.exhaust("u", 2) == 2
 
@@ -30,7 +30,7 @@ def test_a_change_of_nodes_or_settings_brings_new_attempts():
     state = ClusterState()
     old = config(maxSchedulingAttempts=1)
     state.on_config(added(old))
-    attempts = Attempts(state)
+    attempts = AttemptLimits(state)
     attempts.exhaust("u", 1)
     assert attempts.renew() == []
     state.on_node(added(node("n1")))
@@ -44,7 +44,7 @@ def test_a_change_of_nodes_or_settings_brings_new_attempts():
 def test_a_workload_that_is_gone_is_forgotten():
     state = ClusterState()
     state.on_config(added(config(maxSchedulingAttempts=1)))
-    attempts = Attempts(state)
+    attempts = AttemptLimits(state)
     attempts.exhaust("u", 1)
     attempts.forget("u")
     state.on_node(added(node("n1")))

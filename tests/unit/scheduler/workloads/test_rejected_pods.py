@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kgwe.apps.scheduler.workloads.rejected_pods import never_started, words_of
+from kgwe.apps.scheduler.workloads.rejected_pods import never_started, rejection_message
 from kgwe.kube.api import core
 
 
@@ -58,5 +58,5 @@ def test_a_container_that_ran_before_its_last_start_has_run():
 
 
 def test_a_rejection_without_a_reason_says_so():
-    assert words_of(ended()) == "no reason given"
-    assert words_of(ended("OutOfcpu")) == "OutOfcpu"
+    assert rejection_message(ended()) == "no reason given"
+    assert rejection_message(ended("OutOfcpu")) == "OutOfcpu"

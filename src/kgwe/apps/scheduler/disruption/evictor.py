@@ -21,12 +21,12 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube.api import resources, timestamp
-from kgwe.kube.client.eviction import Refused, evict, uncount
+from kgwe.kube.client.eviction import DisruptionBudgetRefused, evict_pod, remove_tracking_finalizer
 from kgwe.kube.client.workqueue import WorkQueue
 from kgwe.kube.translate.node_health import Fault
 
 if TYPE_CHECKING:
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
 
@@ -42,7 +42,7 @@ _OVERDUE_S: Final = 10.0
 _CEILING_S: Final = 15.0
 
 
-async def declare_over(client: KubeClient, pod: core.Pod, why: str) -> None:
+async def mark_failed(client: KubeClient, pod: core.Pod, why: str) -> None:
     """Say of a pod whose node is down that it has failed, by a disruption: its owner may then replace it."""
     meta, now = pod.metadata, timestamp.seconds()
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "NodeFailed", "message": why}
@@ -58,12 +58,12 @@ async def declare_over(client: KubeClient, pod: core.Pod, why: str) -> None:
     await client.patch(resources.POD, meta.name, body, meta.namespace, subresource="status", kind=_STRATEGIC_MERGE)
 
 
-class Evictions:
+class Evictor:
     """One term's worth of pods to take away; each is looked at afresh until it is gone."""
 
-    def __init__(self, means: Means) -> None:
-        self._client = means.client
-        self._state = means.state
+    def __init__(self, deps: Deps) -> None:
+        self._client = deps.client
+        self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue(base_s=0.5, ceiling_s=_CEILING_S)
         self._why: dict[str, str] = {}  # pod uid -> why it goes
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,7 +80,7 @@ class Evictions:
     def __contains__(self, uid: object) -> bool:
         return uid in self._why
 
-    def remove(self, uid: str, why: str) -> None:
+    def remove_pod(self, uid: str, why: str) -> None:
         """Take the pod away, soon; asked twice, nothing more happens."""
         if uid not in self._why:
             self._why[uid] = why
@@ -95,7 +95,7 @@ class Evictions:
                 self._why.pop(uid, None)
             except errors.KgweError as exc:
                 delay_s = self._queue.retry(uid)
-                refused = isinstance(exc, Refused)
+                refused = isinstance(exc, DisruptionBudgetRefused)
                 log.info("eviction_waits", pod=uid, refused=refused, error=str(exc), retry_in_s=round(delay_s, 2))
             except Exception:  # the boundary of the supervisor: one bad pod must not stop the others
                 self._queue.retry(uid)
@@ -114,9 +114,9 @@ class Evictions:
         if self._must_force(pod):
             await self._force(pod, self._why[uid], counted=counted)
         elif pod.metadata.deletionTimestamp is None:
-            await evict(self._client, pod)
+            await evict_pod(self._client, pod)
         if counted:
-            await uncount(self._client, pod)
+            await remove_tracking_finalizer(self._client, pod)
         self._queue.forget(uid)
         self._queue.add_after(uid, _AGAIN_S)
 
@@ -131,7 +131,7 @@ class Evictions:
     async def _force(self, pod: core.Pod, why: str, *, counted: bool) -> None:
         meta = pod.metadata
         if pod.spec.nodeName and not counted:
-            await declare_over(self._client, pod, why)
+            await mark_failed(self._client, pod, why)
         try:
             await self._client.delete(resources.POD, meta.name, meta.namespace, uid=meta.uid, grace_s=0)
         except errors.Conflict as exc:

@@ -36,7 +36,7 @@ class _Seen:
     believed: bool = False
 
 
-class Damping:
+class FailureDetector:
     """Faults of nodes and of cards, each with its time. All times are the caller's monotonic clock."""
 
     def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
@@ -47,7 +47,7 @@ class Damping:
         self._hold_s = patience.hold_s
         self._counted = 0  # nodes that were down when the hold began
 
-    def node(self, name: str, fault: Fault | None, now: float) -> None:
+    def observe_node(self, name: str, fault: Fault | None, now: float) -> None:
         """What is wrong with the node now; None: nothing."""
         seen = self._nodes.get(name)
         if fault is None:
@@ -58,7 +58,7 @@ class Damping:
             # From silent to not ready, or back: it has been out of order all the time.
             seen.fault = fault
 
-    def cards(self, name: str, sick: int, now: float) -> None:
+    def observe_gpus(self, name: str, sick: int, now: float) -> None:
         """Mask of the node's sick cards now."""
         for key in [key for key in self._cards if key[0] == name and not sick >> key[1] & 1]:
             del self._cards[key]
@@ -77,7 +77,7 @@ class Damping:
         times = [at for (name, _), at in self._cards.items() if name == node]
         return min([*times, seen.since] if seen else times, default=None)
 
-    def believe(self, now: float, nodes: int) -> float | None:
+    def confirm_failures(self, now: float, nodes: int) -> float | None:
         """Believe what is old enough; returns when to ask again, None: not before something changes."""
         due = [self._due(seen) for seen in self._nodes.values() if not seen.believed]
         held_until = self._storm(now, nodes)
@@ -88,11 +88,11 @@ class Damping:
         later += [at + self.patience.gather_s for at in self._cards.values() if at + self.patience.gather_s > now]
         return min(later, default=None)
 
-    def down(self) -> frozenset[str]:
+    def failed_nodes(self) -> frozenset[str]:
         """Nodes believed to have failed."""
         return frozenset(name for name, seen in self._nodes.items() if seen.believed)
 
-    def sick(self, now: float) -> dict[str, int]:
+    def failed_gpus(self, now: float) -> dict[str, int]:
         """Node -> mask of the cards believed to have failed."""
         found: dict[str, int] = {}
         for (name, card), since in self._cards.items():

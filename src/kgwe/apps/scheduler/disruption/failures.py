@@ -19,18 +19,18 @@ _MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True)
-class Losses:
+class Failures:
     """Nodes, and cards of nodes that are there."""
 
     nodes: frozenset[str] = frozenset()
     #: node -> mask of its sick cards
     cards: Mapping[str, int] = field(default_factory=dict)
 
-    def hit(self, place: Holding) -> bool:
+    def affects(self, place: Holding) -> bool:
         """Whether a pod cannot stay there. Cards count where they are known, not where they are guessed."""
         return place.node in self.nodes or bool(place.cards & self.cards.get(place.node, 0))
 
-    def words(self, places: Iterable[Holding], fault: Callable[[str], Fault | None]) -> str:
+    def describe(self, places: Iterable[Holding], fault: Callable[[str], Fault | None]) -> str:
         """What of it hit these places, for people."""
         parts = []
         for node, cards in sorted(self._hit(places).items()):
@@ -46,12 +46,12 @@ class Losses:
     def _hit(self, places: Iterable[Holding]) -> dict[str, int]:
         found: dict[str, int] = {}
         for place in places:
-            if self.hit(place):
+            if self.affects(place):
                 found[place.node] = found.get(place.node, 0) | place.cards & self.cards.get(place.node, 0)
         return found
 
 
-def move_words(repaired: Repaired) -> str:
+def describe_moves(repaired: Repaired) -> str:
     """What is planned for one that was hit."""
     moved = ", ".join(f"pod {move.member} moves to {move.node}" for move in repaired.moves[:_MOST_NAMED])
     moved += f" and {len(repaired.moves) - _MOST_NAMED} more move" * (len(repaired.moves) > _MOST_NAMED)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.disruption.failures import Losses
+from kgwe.apps.scheduler.disruption.failures import Failures
 from kgwe.cluster.gangs.gang_group import OWNER_PREFIX
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.workload import manifests, placement_annotations, relocation
@@ -32,8 +32,8 @@ from kgwe.placement.planning.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from kgwe.apps.scheduler.deps import Means
-    from kgwe.apps.scheduler.disruption.evictor import Evictions
+    from kgwe.apps.scheduler.deps import Deps
+    from kgwe.apps.scheduler.disruption.evictor import Evictor
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
@@ -52,7 +52,7 @@ _LONGEST_S: Final = 600.0
 
 
 @dataclass
-class Repairing:
+class RecoveryInProgress:
     """One owner on its way back."""
 
     since: float
@@ -65,31 +65,31 @@ class Repairing:
     writing: bool = False
 
 
-class Repairs:
+class RecoveryExecutor:
     """One term's repairs."""
 
     def __init__(
         self,
-        means: Means,
+        deps: Deps,
         planner: Planner,
-        evictions: Evictions,
+        evictor: Evictor,
         *,
         seat: Callable[[str, core.Pod], None],
         again: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`again`: something could not be done; look at what failed again in a while."""
-        self._client = means.client
-        self._state = means.state
-        self._gangs = means.gangs
-        self._events = means.events
-        self._metrics = means.metrics
+        self._client = deps.client
+        self._state = deps.state
+        self._gangs = deps.gangs
+        self._events = deps.events
+        self._metrics = deps.metrics
         self._planner = planner
-        self._evictions = evictions
+        self._evictor = evictor
         self._seat = seat
         self._again = again
         self._clock = clock
-        self.under_way: dict[str, Repairing] = {}
+        self.under_way: dict[str, RecoveryInProgress] = {}
         #: hears of an owner whose repair begins or ends
         self.on_change: Callable[[str], None] = _ignore
         #: hears of nodes that failed under work which then failed too
@@ -103,10 +103,10 @@ class Repairs:
             try:
                 note = run.meta.annotations.get(relocation.NOTE_ANNOTATION)
                 if note is not None and self._strays(run):
-                    self._track(owner, Repairing(self._clock(), note))
+                    self._track(owner, RecoveryInProgress(self._clock(), note))
                     self._advance(owner)
             except Exception as exc:  # noqa: BLE001 - an error of one run; the term begins for the others
-                self._planner.faults.note("recovery", owner, exc)
+                self._planner.faults.record("recovery", owner, exc)
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -120,7 +120,7 @@ class Repairs:
         owner = repaired.workload
         before = self.under_way.get(owner)
         since = since if before is None else min(since, before.since)
-        self._track(owner, Repairing(since, words, len(repaired.moves)))
+        self._track(owner, RecoveryInProgress(since, words, len(repaired.moves)))
         self.say(owner, "Warning", Reason.RECOVERING, words)
         log.info("recovering", owner=owner, outcome=str(repaired.outcome), plan=words)
         if owner.startswith(OWNER_PREFIX):
@@ -142,7 +142,7 @@ class Repairs:
         if owner in self.under_way:
             self._advance(owner)
 
-    def _track(self, owner: str, repairing: Repairing) -> None:
+    def _track(self, owner: str, repairing: RecoveryInProgress) -> None:
         self.under_way[owner] = repairing
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
@@ -170,21 +170,21 @@ class Repairs:
         if workload.recovery == RecoveryPolicy.NONE or workload.status.phase == Phase.FAILED:
             return False
         nodes = {seat.node for seat in run.seats}
-        losses = Losses(
+        failures = Failures(
             frozenset(node for node in nodes if reader.fault(node) is not None),
             {node: reader.sick(node) for node in nodes},
         )
         places = [Holding(seat.node, cards=seat.cards) for seat in run.seats]
-        if not any(map(losses.hit, places)):
+        if not any(map(failures.affects, places)):
             return False
         known = self.under_way.get(owner)
         if known is None or known.replaced != run.meta.uid:
-            words = f"{losses.words(places, reader.fault)}, and it failed there; it starts again elsewhere"
+            words = f"{failures.describe(places, reader.fault)}, and it failed there; it starts again elsewhere"
             since = self._clock() if known is None else known.since
             self._planner.remarks[owner] = (Reason.RECOVERING, words)
-            self._track(owner, Repairing(since, words, replaced=run.meta.uid))
+            self._track(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
             self._metrics.recoveries.labels("Restarted").inc()
-            self.on_lost({place.node for place in places if losses.hit(place)})
+            self.on_lost({place.node for place in places if failures.affects(place)})
             self.say(owner, "Warning", Reason.RECOVERING, words)
             self._do(self._delete(owner, run))
         return True
@@ -265,7 +265,7 @@ class Repairs:
             self._again()
             return
         for uid in list(self._state.pods_of(run)):
-            self._evictions.remove(uid, "its workload is placed elsewhere")
+            self._evictor.remove_pod(uid, "its workload is placed elsewhere")
 
     # --- a gang of others -------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Repairs:
             moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.cards, seat.slices)
         restarted = [int(member) for member in repaired.restarts if member.isdigit()]
         for uid in self._gangs.move(owner, moved, restarted):
-            self._evictions.remove(uid, self.under_way[owner].words)
+            self._evictor.remove_pod(uid, self.under_way[owner].words)
 
     # --- on the way -------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Repairs:
         run = self._state.runs.get(owner)
         if run is not None and run.meta.uid != repairing.replaced:
             for uid in self._strays(run):
-                self._evictions.remove(uid, repairing.words)
+                self._evictor.remove_pod(uid, repairing.words)
             for pod in self._state.unseated(owner):
                 self._seat(owner, pod)
         if self._is_whole(owner, repairing):
@@ -306,7 +306,7 @@ class Repairs:
         if owner not in self.under_way:
             self.on_change(owner)
 
-    def _is_over(self, owner: str, repairing: Repairing) -> bool:
+    def _is_over(self, owner: str, repairing: RecoveryInProgress) -> bool:
         """Whether it will not come true any more: its run has ended or is gone, or nobody comes."""
         late_s = self._clock() - repairing.since
         if owner.startswith(OWNER_PREFIX):
@@ -324,7 +324,7 @@ class Repairs:
         cards = functools.partial(effective_seats.cards, self._state)
         return [pod.metadata.uid for pod in relocation.of(run, pods, self._state.reader.sick, cards)]
 
-    def _is_whole(self, owner: str, repairing: Repairing) -> bool:
+    def _is_whole(self, owner: str, repairing: RecoveryInProgress) -> bool:
         run = self._state.runs.get(owner)
         places = self._state.ledger.places(owner)
         if not places or (run is not None and run.meta.uid == repairing.replaced):

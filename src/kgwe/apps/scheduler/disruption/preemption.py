@@ -29,7 +29,7 @@ from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api import resources
 from kgwe.kube.client import eviction
 from kgwe.kube.client.events import Event
-from kgwe.kube.client.eviction import Refused
+from kgwe.kube.client.eviction import DisruptionBudgetRefused
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Running
 from kgwe.placement.live.fleet import Holding
@@ -41,7 +41,7 @@ from kgwe.placement.planning.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.cluster.state.running_view import Census
     from kgwe.kube.api import core
@@ -72,7 +72,7 @@ _LISTED: Final = 5
 
 
 @dataclass
-class Preempting:
+class PreemptionInProgress:
     """One preemption under way."""
 
     since: float
@@ -88,17 +88,17 @@ class Preemption:
     """One term's preemptions."""
 
     def __init__(
-        self, means: Means, planner: Planner, census: Census, *, clock: Callable[[], float] = time.monotonic
+        self, deps: Deps, planner: Planner, census: Census, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._client = means.client
-        self._state = means.state
-        self._gangs = means.gangs
-        self._events = means.events
-        self._metrics = means.metrics
+        self._client = deps.client
+        self._state = deps.state
+        self._gangs = deps.gangs
+        self._events = deps.events
+        self._metrics = deps.metrics
         self._planner = planner
         self._census = census
         self._clock = clock
-        self.under_way: dict[str, Preempting] = {}
+        self.under_way: dict[str, PreemptionInProgress] = {}
         self._tried: dict[str, tuple[float, int]] = {}  # owner -> when, and at which version of the fleet
         self._copy: Shadow | None = None
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
@@ -140,7 +140,7 @@ class Preemption:
         if owner in self.under_way:
             self._end(owner, "the work is gone")
 
-    def _are_gone(self, each: Preempting) -> bool:
+    def _are_gone(self, each: PreemptionInProgress) -> bool:
         runs = self._state.runs
         return not each.pods & self._state.pods.keys() and all(
             owner not in runs or runs[owner].meta.uid != uid for owner, uid in each.runs.items()
@@ -173,7 +173,7 @@ class Preemption:
         self._looking = None
         broken = None if task.cancelled() else task.exception()
         if isinstance(broken, Exception):
-            self._planner.faults.note("preempt", "", broken)
+            self._planner.faults.record("preempt", "", broken)
             self._look_in(_AGAIN_S)
 
     async def _look_for_victims(self) -> None:
@@ -202,7 +202,7 @@ class Preemption:
             if plan is not None:
                 self._begin(ask, plan, budgets)
         except Exception as exc:  # noqa: BLE001 - counted; the others have their turn
-            self._planner.faults.note("preempt", ask.owner, exc)
+            self._planner.faults.record("preempt", ask.owner, exc)
             return False
         return plan is not None
 
@@ -235,7 +235,7 @@ class Preemption:
     def _victims(self, budgets: Budgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
-        for running in self._census.preemptible(self._planner.faults.note):
+        for running in self._census.preemptible(self._planner.faults.record):
             pods = self._pods(running.name)
             budget = budgets.of_all(pods)
             dying = any(pod.metadata.deletionTimestamp or pod.metadata.uid in busy for pod in pods)
@@ -303,7 +303,7 @@ class Preemption:
             self._gangs.make_way(victim.workload)
         names = [self._name(victim.workload) for victim in plan.victims]
         listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-        preempting = Preempting(
+        preempting = PreemptionInProgress(
             self._clock(), f"stops {listed}", frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName), runs
         )
         self.under_way[owner] = preempting
@@ -326,7 +326,9 @@ class Preemption:
             seat = Seat.of(nodes[grant.node].name, grant)
             yield Holding(seat.node, amounts, seat.cards, seat.slices)
 
-    async def _stop(self, ask: Ask, preempting: Preempting, pods: Sequence[core.Pod], budgets: Budgets) -> None:
+    async def _stop(
+        self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: Budgets
+    ) -> None:
         """Those under a budget first, one by one: when one is refused, the others have not been stopped in vain."""
         covered = [pod for pod in pods if pod.spec.nodeName and budgets.of(pod)]
         others = [pod for pod in pods if pod.spec.nodeName and not budgets.of(pod)]
@@ -351,7 +353,7 @@ class Preemption:
 
     async def _evict(self, pod: core.Pod) -> None:
         with contextlib.suppress(errors.NotFound):
-            await eviction.evict(self._client, pod)
+            await eviction.evict_pod(self._client, pod)
 
     async def _delete(self, victim: str, uid: str, ask: Ask) -> None:
         run = self._state.runs.get(victim)
@@ -365,12 +367,12 @@ class Preemption:
         """What was evicted already is made anew by its owner, at once where that is ours to say."""
         if owner in self.under_way:
             self._end(owner, str(why))
-        refused = isinstance(why, Refused)
+        refused = isinstance(why, DisruptionBudgetRefused)
         self._say(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
         for pod in evicted:
             if not self._state.is_foreign(pod):
                 with contextlib.suppress(errors.KgweError):
-                    await eviction.uncount(self._client, pod)
+                    await eviction.remove_tracking_finalizer(self._client, pod)
 
     # --- words ------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What happens when nodes or cards fail under work: who is hit, where it goes, and seeing to it that it gets there.
 
     node, GPUNode ──► believed? ──► who is hit ──► one plan for all ──► written down ──► old pods taken away
-                      (damping)      (census)      (plan_recovery)       in the Job       (evictions)
+                      (detector)     (census)      (plan_recovery)       in the Job       (evictor)
                                                                                               │
                running again ◄── seated at their new places (seater) ◄── made anew by the Job ◄┘
 
@@ -19,9 +19,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from kgwe.apps.scheduler.disruption.failure_detector import Damping, Patience
-from kgwe.apps.scheduler.disruption.failures import Losses, move_words
-from kgwe.apps.scheduler.disruption.moves import Repairs
+from kgwe.apps.scheduler.disruption.failure_detector import FailureDetector, Patience
+from kgwe.apps.scheduler.disruption.failures import Failures, describe_moves
+from kgwe.apps.scheduler.disruption.moves import RecoveryExecutor
 from kgwe.cluster.gangs import gang_group
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import Census
@@ -32,8 +32,8 @@ from kgwe.placement.planning.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kgwe.apps.scheduler.deps import Means
-    from kgwe.apps.scheduler.disruption.evictor import Evictions
+    from kgwe.apps.scheduler.deps import Deps
+    from kgwe.apps.scheduler.disruption.evictor import Evictor
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.cluster.workload.conditions import Trouble
     from kgwe.kube.api import core
@@ -56,27 +56,27 @@ class Recovery:
 
     def __init__(
         self,
-        means: Means,
+        deps: Deps,
         planner: Planner,
-        evictions: Evictions,
+        evictor: Evictor,
         *,
         seat: Callable[[str, core.Pod], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._state = means.state
-        self._gangs = means.gangs
-        self._metrics = means.metrics
-        self._most = means.settings.recovery_moves
+        self._state = deps.state
+        self._gangs = deps.gangs
+        self._metrics = deps.metrics
+        self._most = deps.settings.recovery_moves
         self._planner = planner
         self._clock = clock
-        self.repairs = Repairs(means, planner, evictions, seat=seat, again=self._again, clock=clock)
-        self.census = Census(means.state, means.gangs, means.settings.default_image)
-        self._damping = Damping(
+        self.repairs = RecoveryExecutor(deps, planner, evictor, seat=seat, again=self._again, clock=clock)
+        self.census = Census(deps.state, deps.gangs, deps.settings.default_image)
+        self._detector = FailureDetector(
             Patience(
-                gather_s=means.settings.recovery_gather_seconds,
-                not_ready_s=means.settings.recovery_not_ready_seconds,
-                share=means.settings.recovery_storm_share,
-                hold_s=means.settings.recovery_storm_hold_seconds,
+                gather_s=deps.settings.recovery_gather_seconds,
+                not_ready_s=deps.settings.recovery_not_ready_seconds,
+                share=deps.settings.recovery_storm_share,
+                hold_s=deps.settings.recovery_storm_hold_seconds,
             )
         )
         self._lacking: dict[str, float] = {}  # owner that was hit and finds no place -> since when
@@ -104,7 +104,7 @@ class Recovery:
 
     def _take_over_troubles(self) -> None:
         """A workload stays Degraded until this term has had the time to find out for itself."""
-        patience = self._damping.patience
+        patience = self._detector.patience
         self._settled_at = self._clock() + patience.gather_s + patience.not_ready_s + _GATHER_S
         for workload in self._state.workloads.values():
             stored = next((each for each in workload.status.conditions if each.type == conditions.DEGRADED), None)
@@ -138,9 +138,9 @@ class Recovery:
     def health(self, node: str) -> None:
         """Something about the node, or its cards, may have changed."""
         now = self._clock()
-        self._damping.node(node, self._state.reader.fault(node), now)
-        self._damping.cards(node, self._state.reader.sick(node), now)
-        if not self._damping.is_calm or self._lacking:
+        self._detector.observe_node(node, self._state.reader.fault(node), now)
+        self._detector.observe_gpus(node, self._state.reader.sick(node), now)
+        if not self._detector.is_calm or self._lacking:
             self._look_at(now)
 
     def room(self) -> None:
@@ -180,16 +180,16 @@ class Recovery:
         try:
             self._look_now()
         except Exception as exc:  # noqa: BLE001 - the next look may succeed
-            self._planner.faults.note("recovery", "", exc)
+            self._planner.faults.record("recovery", "", exc)
             self._again()
 
     def _look_now(self) -> None:
         now = self._clock()
-        again = self._damping.believe(now, len(self._state.fleet.snapshot))
+        again = self._detector.confirm_failures(now, len(self._state.fleet.snapshot))
         if again is not None:
             self._look_at(again)
-        losses = Losses(self._damping.down(), self._damping.sick(now))
-        hit = [owner for owner in self._state.ledger.owners() if any(map(losses.hit, self._places(owner)))]
+        failures = Failures(self._detector.failed_nodes(), self._detector.failed_gpus(now))
+        hit = [owner for owner in self._state.ledger.owners() if any(map(failures.affects, self._places(owner)))]
         for owner in set(self._lacking).difference(hit):
             self._suffices(owner)  # what it lost has come back
         inherited = self._inherited if now < self._settled_at else frozenset()
@@ -198,44 +198,44 @@ class Recovery:
         self._left_alone.intersection_update(hit)
         self._counted.intersection_update(hit)
         if hit:
-            self._plan(hit, losses)
+            self._plan(hit, failures)
 
     def _places(self, owner: str) -> Sequence[Holding]:
         return tuple(effective_seats.seats(self._state, owner).values())
 
-    def _plan(self, hit: Sequence[str], losses: Losses) -> None:
+    def _plan(self, hit: Sequence[str], failures: Failures) -> None:
         """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
-        known = [self._known(owner, losses) for owner in hit]
+        known = [self._known(owner, failures) for owner in hit]
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
             self._state.ledger.withdraw(gang_group.lost_key(owner))
-        for repaired in self._repairs(list(asked.values()), losses):
+        for repaired in self._repairs(list(asked.values()), failures):
             if repaired.moves and self.repairs.moving >= self._most:
                 self._again()
                 continue
             try:
-                self._apply(asked[repaired.workload], repaired, losses)
+                self._apply(asked[repaired.workload], repaired, failures)
             except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
-                self._planner.faults.note("recovery", repaired.workload, exc)
+                self._planner.faults.record("recovery", repaired.workload, exc)
 
-    def _known(self, owner: str, losses: Losses) -> Running | None:
+    def _known(self, owner: str, failures: Failures) -> Running | None:
         try:
-            return self.census.of(owner, losses.hit) if self._is_open(owner) else None
+            return self.census.of(owner, failures.affects) if self._is_open(owner) else None
         except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
-            self._planner.faults.note("recovery", owner, exc)
+            self._planner.faults.record("recovery", owner, exc)
             return None
 
-    def _repairs(self, hit: Sequence[Running], losses: Losses) -> Sequence[Repaired]:
+    def _repairs(self, hit: Sequence[Running], failures: Failures) -> Sequence[Repaired]:
         """One plan for all; when planning for one of them fails with an error, one plan for the others."""
         fleet = self._state.fleet
-        failure = Failure(nodes=losses.nodes & fleet.snapshot.index.keys())
+        failure = Failure(nodes=failures.nodes & fleet.snapshot.index.keys())
 
         def plan(running: Sequence[Running]) -> Sequence[Repaired] | None:
             try:
                 return plan_recovery(fleet.fitter, fleet.tree, running, failure).repairs
             except Exception as exc:  # noqa: BLE001 - counted for the owner that it concerns
-                self._planner.faults.note("recovery", running[0].name if len(running) == 1 else "", exc)
+                self._planner.faults.record("recovery", running[0].name if len(running) == 1 else "", exc)
                 return None
 
         found = plan(hit)
@@ -256,19 +256,19 @@ class Recovery:
         run = self._state.runs.get(owner)
         return run is None or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
 
-    def _since(self, running: Running, losses: Losses) -> float:
+    def _since(self, running: Running, failures: Failures) -> float:
         """When the first of what hit it went wrong."""
-        nodes = {place.node for place in self._places(running.name) if losses.hit(place)}
-        times = [at for node in nodes if (at := self._damping.since(node)) is not None]
+        nodes = {place.node for place in self._places(running.name) if failures.affects(place)}
+        times = [at for node in nodes if (at := self._detector.since(node)) is not None]
         return self._lacking.get(running.name, min(times, default=self._clock()))
 
-    def _apply(self, running: Running, repaired: Repaired, losses: Losses) -> None:
+    def _apply(self, running: Running, repaired: Repaired, failures: Failures) -> None:
         owner = repaired.workload
-        since = self._since(running, losses)
+        since = self._since(running, failures)
         if owner not in self._counted:
             self._counted.add(owner)
-            self.on_lost({place.node for place in self._places(owner) if losses.hit(place)})
-        cause = losses.words(self._places(owner), self._state.reader.fault)
+            self.on_lost({place.node for place in self._places(owner) if failures.affects(place)})
+        cause = failures.describe(self._places(owner), self._state.reader.fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
             words = f"{cause}; its recovery policy is to do nothing"
@@ -291,7 +291,7 @@ class Recovery:
             self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
-        self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", since, running.gang)
+        self.repairs.begin(repaired, f"{cause}; {describe_moves(repaired)}", since, running.gang)
 
     def leave(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
         """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
@@ -312,7 +312,7 @@ class Recovery:
         for repaired in planned.repairs:
             if repaired.moves:
                 self._metrics.recoveries.labels(repaired.outcome).inc()
-                self.repairs.begin(repaired, f"{cause}; {move_words(repaired)}", self._clock(), running.gang)
+                self.repairs.begin(repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang)
 
     def _lack(self, running: Running, since: float) -> None:
         """Let it wait for room before all others of its priority, and let others make way for it."""

@@ -33,7 +33,7 @@ from kgwe.placement.planning import planner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.state.run_state import Unplaced
     from kgwe.kube.api import core
@@ -52,24 +52,24 @@ class _Seated:
     unbound: int
 
 
-class Overdue:
+class UnboundGangs:
     """One term's gangs whose pods are not bound yet."""
 
     def __init__(
         self,
-        means: Means,
+        deps: Deps,
         *,
         revoke: Callable[[core.Pod], None],
         remove: Callable[[str, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`revoke`: the pod's seat was released; `remove`: delete the pod with that uid, for that reason."""
-        self._state = means.state
-        self._gangs = means.gangs
-        self._settings = means.settings
-        self._events = means.events
-        self._metrics = means.metrics
-        self._rng = means.rng
+        self._state = deps.state
+        self._gangs = deps.gangs
+        self._settings = deps.settings
+        self._events = deps.events
+        self._metrics = deps.metrics
+        self._rng = deps.rng
         self._revoke = revoke
         self._remove = remove
         self._clock = clock

@@ -42,7 +42,7 @@ _KEPT: Final = 20_000
 _POINTS_PER_SCORE: Final = 10.0
 
 
-class Answers:
+class ExtenderHandlers:
     """The extender's verbs over one state."""
 
     def __init__(

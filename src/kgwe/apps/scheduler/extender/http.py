@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Counter, Histogram
 
-    from kgwe.apps.scheduler.extender.handlers import Answers
+    from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.cluster.registry.pod_sightings import Sightings
     from kgwe.telemetry.http import Request
@@ -44,7 +44,7 @@ class ExtenderApp:
 
     def __init__(
         self,
-        answers: Answers,
+        answers: ExtenderHandlers,
         metrics: Metrics,
         *,
         bind: Callable[[extender_wire.BindArgs], Awaitable[str]] | None = None,

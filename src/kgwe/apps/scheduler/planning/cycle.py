@@ -71,7 +71,7 @@ class Result:
     faults: Sequence[Fault] = ()
 
 
-class Passes:
+class PlanningCycle:
     """The queue and what its passes need; used by one thread at a time."""
 
     def __init__(self, fleet: Fleet, choosers: Choosers, rng: Rng) -> None:

@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.5
 _PAUSE_MOST_S: Final = 30.0
 
 
-class Faults:
+class PlanningErrors:
     """The errors of one term."""
 
     def __init__(self, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class Faults:
         self._last = ""
         self._until = 0.0
 
-    def note(self, stage: str, owner: str, error: Exception) -> None:
+    def record(self, stage: str, owner: str, error: Exception) -> None:
         """Count and log an error that was isolated."""
         self._metrics.planning_errors.labels(stage).inc()
         log.error("planning_error", stage=stage, owner=owner, error=repr(error), exc_info=error)

@@ -22,8 +22,8 @@ import numpy as np
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.planning.cycle import Passes, broken
-from kgwe.apps.scheduler.planning.errors import Faults
+from kgwe.apps.scheduler.planning.cycle import PlanningCycle, broken
+from kgwe.apps.scheduler.planning.errors import PlanningErrors
 from kgwe.cluster.workload import scheduler_policy as policy
 from kgwe.kube.api import timestamp
 from kgwe.placement.planning.planner import Plan
@@ -72,7 +72,7 @@ class Planner:
         self._state = state
         self._metrics = metrics
         self._on_decided = on_decided
-        self._passes = Passes(state.fleet, choosers, rng)
+        self._passes = PlanningCycle(state.fleet, choosers, rng)
         self._passes.on_planned = lambda strategy, took_s: metrics.decision_seconds.labels(strategy).observe(took_s)
         self._later: list[Callable[[], None]] = []  # what to tell the queue once the pass under way is over
         self._soon: asyncio.TimerHandle | None = None
@@ -82,7 +82,7 @@ class Planner:
         self._kept: list[tuple[int, NDArray[np.bool_]]] = []
         self._kept_of = -1
         self.pass_s = 0.0  # how long the last pass took
-        self.faults = Faults(metrics)
+        self.faults = PlanningErrors(metrics)
         metrics.waiting.set_function(lambda: len(self.waiting))
 
     def record(self, recorder: Recorder | None) -> None:
@@ -162,7 +162,7 @@ class Planner:
         try:
             answer = self._passes.plan_now(ask, self._state.fleet)
         except Exception as exc:  # noqa: BLE001 - its turn in the next pass tells it
-            self.faults.note("plan", owner, exc)
+            self.faults.record("plan", owner, exc)
             self.pass_soon()
             return
         if isinstance(answer, Plan):
@@ -233,14 +233,14 @@ class Planner:
             try:
                 news()
             except Exception as exc:  # noqa: BLE001 - the remaining listeners still run
-                self.faults.note("queue", "", exc)
+                self.faults.record("queue", "", exc)
         return bool(later)
 
     def _pass_done(self, result: Result, now_s: float, took_s: float) -> None:
         self.pass_s = took_s
         self._metrics.dispatch_seconds.observe(took_s)
         for fault in result.faults:
-            self.faults.note(fault.stage, fault.owner, fault.error)
+            self.faults.record(fault.stage, fault.owner, fault.error)
         self._apply(result, now_s)
         self.faults.pass_succeeded()
 
@@ -250,7 +250,7 @@ class Planner:
         try:
             self._passes.start_again([ask for ask in self.waiting.values() if not self._is_refused(ask)])
         except Exception as exc:  # noqa: BLE001 - the next pass fails too then, and tries this again
-            self.faults.note("pass", "", exc)
+            self.faults.record("pass", "", exc)
         self._wake_at(time.time() + pause_s)
 
     def _is_refused(self, ask: Ask) -> bool:
@@ -265,7 +265,7 @@ class Planner:
                 try:
                     self._hold(refusal.ask.owner, refusal)
                 except Exception as exc:  # noqa: BLE001 - counted; it waits all the same
-                    self.faults.note("report", refusal.ask.owner, exc)
+                    self.faults.record("report", refusal.ask.owner, exc)
         self.estimates |= result.estimates
         self._keep(result)
         self._wake_at(self._passes.queue.next_s())
@@ -276,7 +276,7 @@ class Planner:
         try:
             self._commit(owner, plan, now_s)
         except Exception as exc:  # noqa: BLE001 - counted, and told to the work, which waits for its next try
-            self.faults.note("commit", owner, exc)
+            self.faults.record("commit", owner, exc)
             if ask is not None:
                 self._wait_longer(ask, exc, now_s)
 

@@ -20,7 +20,7 @@ from kgwe.kube.client.replace import Rewriter
 from kgwe.kube.client.workqueue import WorkQueue
 
 if TYPE_CHECKING:
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.kube.api import core
     from kgwe.placement.live.fleet import Holding
 
@@ -33,13 +33,13 @@ _LOOK_AGAIN_S = 10.0
 _FEW = 1000
 
 
-class Seater:
+class Pinner:
     """One term's worth of patches; a pod is asked for by its uid and looked at afresh when its turn comes."""
 
-    def __init__(self, means: Means) -> None:
-        self._client = means.client
-        self._pods = Rewriter(means.client, resources.POD, means.bytes_of)
-        self._state = means.state
+    def __init__(self, deps: Deps) -> None:
+        self._client = deps.client
+        self._pods = Rewriter(deps.client, resources.POD, deps.bytes_of)
+        self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue()
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
         self._chosen: dict[str, int] = {}  # pod uid -> the seat it must be
@@ -58,7 +58,7 @@ class Seater:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def seat(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
+    def pin(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
         """Give the pod a seat of its owner (that one), soon; asked for a pod that has gone, nothing happens."""
         uid = pod.metadata.uid
         self._revoked.discard(uid)
@@ -68,12 +68,12 @@ class Seater:
                 self._chosen[uid] = number
             self._queue.add(uid)
 
-    def free(self, pod: core.Pod) -> None:
+    def remove_gate(self, pod: core.Pod) -> None:
         """Take the gate away and nothing else: the pod turned out to belong to no gang."""
         self._freed.add(pod.metadata.uid)
         self._queue.add(pod.metadata.uid)
 
-    def revoke(self, pod: core.Pod) -> None:
+    def unpin(self, pod: core.Pod) -> None:
         """Remove the seat from what the pod says: it was released, and a restart must not believe it."""
         self._drop(pod.metadata.uid)
         self._revoked.add(pod.metadata.uid)
@@ -131,7 +131,7 @@ class Seater:
             self._given.pop(uid, None)
             return  # the watch will show when Kubernetes has entered its claim
         signature = self._state.signer.sign_seat(pod, owner, number, holding) if self._state.signer else ""
-        patch = relocation.mark(seated(pod, owner, number, holding, signature), self._state.runs.get(owner))
+        patch = relocation.mark(pin_patch(pod, owner, number, holding, signature), self._state.runs.get(owner))
         await self._write(pod, patch, as_known=not entered)
 
     async def _revoke(self, uid: str, pod: core.Pod | None) -> None:
@@ -217,7 +217,7 @@ class Seater:
         return self._owner.get(uid) == owner and pod is not None and self._lacks_seat(pod)
 
 
-def seated(pod: core.Pod, owner: str, number: int, holding: Holding, signature: str = "") -> dict[str, Any]:
+def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signature: str = "") -> dict[str, Any]:
     """The merge patch that gives a pod its place.
 
     One without a gate cannot be pinned any more: it is held to its seat by the extender, and the new label has

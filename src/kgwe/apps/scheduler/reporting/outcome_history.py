@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST: Final = 10_000
 
 
-class History:
+class OutcomeHistory:
     """One term's counts, by the name of the domain."""
 
     def __init__(self, state: ClusterState, clock: Callable[[], float] = time.time) -> None:

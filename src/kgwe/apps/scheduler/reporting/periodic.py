@@ -12,30 +12,30 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.reporting.gang_notices import GangNotices
-from kgwe.apps.scheduler.reporting.outcome_history import History
+from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.status_reports import ConfigReport, DomainReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
 
 log = structlog.get_logger(__name__)
 
 _EVERY_S: Final = 2.0
 
 
-class Chores:
+class PeriodicTasks:
     """One term's."""
 
-    def __init__(self, means: Means, *others: Callable[[], Any]) -> None:
+    def __init__(self, deps: Deps, *others: Callable[[], Any]) -> None:
         """`others`: called as often as its own."""
         self._others = others
-        settings = means.settings
-        self.history = History(means.state)
-        self._notices = GangNotices(means.gangs, means.events.record, after_s=settings.gang_notice_seconds)
-        self._config = ConfigReport(means)
-        self._domains = DomainReports(means, self.history, pause_s=settings.domain_status_seconds)
+        settings = deps.settings
+        self.history = OutcomeHistory(deps.state)
+        self._notices = GangNotices(deps.gangs, deps.events.record, after_s=settings.gang_notice_seconds)
+        self._config = ConfigReport(deps)
+        self._domains = DomainReports(deps, self.history, pause_s=settings.domain_status_seconds)
         self._history_s = settings.domain_status_seconds
         self._history_at = 0.0
         self._task: asyncio.Task[None] | None = None

@@ -21,8 +21,8 @@ from kgwe.kube.client.events import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kgwe.apps.scheduler.deps import Means
-    from kgwe.apps.scheduler.reporting.outcome_history import History
+    from kgwe.apps.scheduler.deps import Deps
+    from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api.kgwe.topologydomain import TopologyDomain
     from kgwe.kube.translate.label_check import Verdict
@@ -49,10 +49,10 @@ def _condition(stored: Sequence[Condition], verdict: Verdict, generation: int) -
 class ConfigReport:
     """The status of the SchedulerConfig."""
 
-    def __init__(self, means: Means) -> None:
-        self._state = means.state
-        self._client = means.client
-        self._events = means.events
+    def __init__(self, deps: Deps) -> None:
+        self._state = deps.state
+        self._client = deps.client
+        self._events = deps.events
         self._judged: tuple[tuple[str, int, int], Verdict] | None = None
 
     async def look(self) -> None:
@@ -89,10 +89,10 @@ class DomainReports:
     """The status of every TopologyDomain."""
 
     def __init__(
-        self, means: Means, history: History, *, pause_s: float, clock: Callable[[], float] = time.monotonic
+        self, deps: Deps, history: OutcomeHistory, *, pause_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._state = means.state
-        self._client = means.client
+        self._state = deps.state
+        self._client = deps.client
         self._history = history
         self._pause_s = pause_s
         self._clock = clock

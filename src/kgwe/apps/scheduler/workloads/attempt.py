@@ -14,7 +14,7 @@ SETTLE_S: Final = 1.0
 
 
 @dataclass
-class Memory:
+class Attempt:
     """What is worth remembering of one workload between calls; losing it in a crash does no harm."""
 
     generation: int = 0

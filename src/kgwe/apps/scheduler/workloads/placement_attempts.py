@@ -14,7 +14,7 @@ EXHAUSTED: Final = "AttemptsExhausted"
 PAUSE_S: Final = 300.0
 
 
-class Attempts:
+class AttemptLimits:
     """Workloads whose attempts are used up; one that is edited starts afresh."""
 
     def __init__(self, state: ClusterState) -> None:

@@ -24,8 +24,8 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler.workloads import placement_attempts
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.apps.scheduler.workloads.attempt import SETTLE_S, Memory
-from kgwe.apps.scheduler.workloads.placement_attempts import Attempts
+from kgwe.apps.scheduler.workloads.attempt import SETTLE_S, Attempt
+from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import Writer
 from kgwe.cluster.state import run_state
@@ -40,9 +40,9 @@ from kgwe.placement.planning.reasons import Reason, Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.planning.planner import Planner
-    from kgwe.apps.scheduler.workloads.rejected_pods import Rejections
+    from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
     from kgwe.cluster.state.cluster_state import Key
     from kgwe.cluster.state.run_state import Unplaced
     from kgwe.cluster.workload.conditions import Trouble
@@ -71,40 +71,40 @@ class Reconciler:
 
     def __init__(
         self,
-        means: Means,
+        deps: Deps,
         planner: Planner,
         *,
         requeue: Callable[[Key, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.planner = planner
-        self._client = means.client
-        self._write = Writer(means.client, means.events)
-        self._state = means.state
-        self._settings = means.settings
-        self._metrics = means.metrics
-        self._rng = means.rng
+        self._client = deps.client
+        self._write = Writer(deps.client, deps.events)
+        self._state = deps.state
+        self._settings = deps.settings
+        self._metrics = deps.metrics
+        self._rng = deps.rng
         self._requeue = requeue
         self._clock = clock
-        self._memory: dict[str, Memory] = {}
+        self._attempts: dict[str, Attempt] = {}
         self._starting: set[str] = set()  # workloads with a place that do not run yet
-        self._attempts = Attempts(means.state)
+        self._limits = AttemptLimits(deps.state)
         self._waiting = WaitingNotices(
-            self._write, planner, interval_s=means.settings.message_interval_seconds, requeue=requeue
+            self._write, planner, interval_s=deps.settings.message_interval_seconds, requeue=requeue
         )
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
         #: why a workload that has its place is not whole
         self.trouble: Callable[[str], Trouble | None] = lambda _owner: None
-        self.rejections: Rejections
+        self.rejected_pods: RejectedPods
         #: hears the nodes of work that completed
         self.on_completed: Callable[[set[str]], None] = lambda _nodes: None
 
     def gone(self, uid: str) -> None:
         """The workload object no longer exists."""
         self.planner.forget(uid)
-        self._memory.pop(uid, None)
+        self._attempts.pop(uid, None)
         self._starting.discard(uid)
-        self._attempts.forget(uid)
+        self._limits.forget(uid)
         self._write.forget(uid)
 
     def abandon(self, key: Key) -> None:
@@ -119,16 +119,16 @@ class Reconciler:
         if workload is None or workload.finished or workload.meta.uid in self._state.runs:
             return
         message = f"an error of the scheduler ({type(error).__name__}: {str(error)[:200]}); it is tried again"
-        status = phases.pending(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
+        status = phases.pending_status(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
         with contextlib.suppress(errors.KgweError):
             await self._write.status(workload, status)
 
     def renew_attempts(self) -> None:
         """Workloads whose attempts are used up get new ones if nodes, network or settings have changed since."""
-        for uid in self._attempts.renew():
-            key, memory = self._state.keys.get(uid), self._memory.get(uid)
-            if key is not None and memory is not None:
-                memory.retry_at, memory.refusals = 0.0, 0
+        for uid in self._limits.renew():
+            key, attempt = self._state.keys.get(uid), self._attempts.get(uid)
+            if key is not None and attempt is not None:
+                attempt.retry_at, attempt.refusals = 0.0, 0
                 self._requeue(key, 0.0)
 
     def is_echo(self, workload: Workload) -> bool:
@@ -164,15 +164,15 @@ class Reconciler:
     # --- waiting for a node -----------------------------------------------------------------------------
 
     async def _seek(self, workload: Workload) -> Result:
-        memory = self._remember(workload)
-        self._warn_of_priority(workload, memory)
+        attempt = self._remember(workload)
+        self._warn_of_priority(workload, attempt)
         now = self._clock()
-        if now < memory.retry_at:
-            self._requeue(workload.key, memory.retry_at - now)
+        if now < attempt.retry_at:
+            self._requeue(workload.key, attempt.retry_at - now)
             return "waiting"
         try:
             template, names = manifests.pod_template(workload, self._settings.default_image), self._state.reader.cards
-            ask = self._ask(workload, template, memory, now)
+            ask = self._ask(workload, template, attempt, now)
             planned = self.planner.planned.get(workload.meta.uid)
             body = manifests.build(workload, template, planned, f"{time.time_ns():x}", names) if planned else {}
             if planned and self._state.signer is not None:
@@ -187,31 +187,31 @@ class Reconciler:
             # Its Job could create no pods. Nothing is held for it until the class is there, which calls us again.
             self.planner.forget(workload.meta.uid)
             refusal = Refusal(ask, Reason.NO_PRIORITY_CLASS, missing, possible=False)
-            await self._waiting.tell(workload, memory, refusal, now)
+            await self._waiting.tell(workload, attempt, refusal, now)
             return "waiting"
-        if planned is not None and memory.planned_for == ask:
-            if memory.created_at is not None and now < memory.created_at + _WATCH_LAG_S:
-                self._requeue(workload.key, memory.created_at + _WATCH_LAG_S - now)
+        if planned is not None and attempt.planned_for == ask:
+            if attempt.created_at is not None and now < attempt.created_at + _WATCH_LAG_S:
+                self._requeue(workload.key, attempt.created_at + _WATCH_LAG_S - now)
                 return "done"  # the watch is about to show the Job
             return await self._start(workload, body, planned)
         # Not decided yet, or decided for a spec that was edited since.
         self.planner.forget_plan(workload.meta.uid)
-        memory.planned_for = ask
+        attempt.planned_for = ask
         self.planner.want(ask)
         held = self.planner.held.get(workload.meta.uid)
         if held is not None:
-            await self._waiting.tell(workload, memory, held, now)
-        if memory.avoid:
-            self._requeue(workload.key, min(memory.avoid.values()) - now + SETTLE_S)
+            await self._waiting.tell(workload, attempt, held, now)
+        if attempt.avoid:
+            self._requeue(workload.key, min(attempt.avoid.values()) - now + SETTLE_S)
         return "waiting"
 
-    def _ask(self, workload: Workload, template: dict[str, Any], memory: Memory, now: float) -> Ask:
+    def _ask(self, workload: Workload, template: dict[str, Any], attempt: Attempt, now: float) -> Ask:
         """Worked out once per spec; nodes that refused are left out until their time is over."""
-        memory.avoid = {node: until for node, until in memory.avoid.items() if until > now}
-        asked = frozenset(memory.avoid), workload.claims, workload.priority
-        if memory.ask is None or memory.asked != asked:
-            memory.ask, memory.asked = manifests.ask(workload, template, asked[0]), asked
-        return memory.ask
+        attempt.avoid = {node: until for node, until in attempt.avoid.items() if until > now}
+        asked = frozenset(attempt.avoid), workload.claims, workload.priority
+        if attempt.ask is None or attempt.asked != asked:
+            attempt.ask, attempt.asked = manifests.ask(workload, template, asked[0]), asked
+        return attempt.ask
 
     # --- creating the Job -------------------------------------------------------------------------------
 
@@ -251,54 +251,56 @@ class Reconciler:
         """An error, not a shortage: count it, wait longer each time, give up when the policy says so."""
         self.planner.forget(workload.meta.uid)
         self._metrics.failed.labels("job_creation_failed").inc()
-        attempt = phases.retries(workload)
-        if attempt >= workload.max_retries:
-            return await self._give_up(workload, "MaxRetriesExceeded", f"gave up after {attempt} retries: {error}")
-        delay_s = backoff.delay_s(workload.backoff_s, attempt, self._rng.random())
+        retries = phases.retry_count(workload)
+        if retries >= workload.max_retries:
+            return await self._give_up(workload, "MaxRetriesExceeded", f"gave up after {retries} retries: {error}")
+        delay_s = backoff.delay_s(workload.backoff_s, retries, self._rng.random())
         self._metrics.retries.inc()
         self._remember(workload).retry_at = self._clock() + delay_s
         self._requeue(workload.key, delay_s)
-        message = f"creating the Job failed, retry {attempt + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
-        await self._write.status(workload, phases.retrying(workload, attempt + 1, message, timestamp.seconds()))
+        message = f"creating the Job failed, retry {retries + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
+        await self._write.status(workload, phases.retrying_status(workload, retries + 1, message, timestamp.seconds()))
         self._write.event(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
         return "retry"
 
     # --- following the Job ------------------------------------------------------------------------------
 
     async def _follow(self, workload: Workload, run: Run) -> Result:
-        memory = self._remember(workload)
+        attempt = self._remember(workload)
         now = self._clock()
-        if memory.job_uid != run.meta.uid:
-            memory.job_uid, memory.job_seen_at, memory.settle_s = run.meta.uid, now, SETTLE_S
-            memory.created_at = memory.unplaced_at = None
-        if memory.taken_back == run.meta.uid:
+        if attempt.job_uid != run.meta.uid:
+            attempt.job_uid, attempt.job_seen_at, attempt.settle_s = run.meta.uid, now, SETTLE_S
+            attempt.created_at = attempt.unplaced_at = None
+        if attempt.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone
-        memory.held_at, memory.told_at = None, 0.0
+        attempt.held_at, attempt.told_at = None, 0.0
         pods = self._state.pods_of(run)
         if run.ended is not None:
             return await self._finish(workload, run, run.ended)
         if 0 < run.generation < workload.meta.generation and not run_state.is_bound(pods):
             # Edited before anything of it ran: what was asked for last counts.
             await self._write.delete(run)
-            memory.taken_back = run.meta.uid
+            attempt.taken_back = run.meta.uid
             return "done"
         lacking = self._settle_seats(workload, run, pods)
         if run_state.is_running(workload, run, pods):
-            memory.refusals, memory.unplaced_at, memory.suspended = 0, None, False
+            attempt.refusals, attempt.unplaced_at, attempt.suspended = 0, None, False
             placed = self._placed(workload, run)
             trouble = self.trouble(workload.meta.uid) or run_state.scaled(run, lacking)
-            await self._write.status(workload, phases.running(workload, placed, timestamp.seconds(), trouble))
+            await self._write.status(workload, phases.running_status(workload, placed, timestamp.seconds(), trouble))
             self._warn_of_edit(workload, run)
             return "done"
         if run.suspended:
-            memory.unplaced_at, memory.suspended = None, True
-            status = phases.scheduled(workload, self._placed(workload, run), timestamp.seconds(), "it is suspended")
+            attempt.unplaced_at, attempt.suspended = None, True
+            status = phases.scheduled_status(
+                workload, self._placed(workload, run), timestamp.seconds(), "it is suspended"
+            )
             await self._write.status(workload, status)
             return "done"
-        unfit = self.rejections.unfit(workload.meta.uid, run)
+        unfit = self.rejected_pods.unfit(workload.meta.uid, run)
         why = unfit or run_state.unplaced(self._state, workload, run, pods)
-        memory.note_unplaced(now, why.reason if why is not None else "")
-        return await self._wait_placed(workload, run, memory, why)
+        attempt.note_unplaced(now, why.reason if why is not None else "")
+        return await self._wait_placed(workload, run, attempt, why)
 
     def _settle_seats(self, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> int:
         """Make the seats of a run that has pods follow what it is scaled to; returns how many it lacks."""
@@ -318,11 +320,11 @@ class Reconciler:
             note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
             self._write.event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
-    def _warn_of_priority(self, workload: Workload, memory: Memory) -> None:
+    def _warn_of_priority(self, workload: Workload, attempt: Attempt) -> None:
         """Report a priority above the limit that got past admission, once per value that counts."""
         note = scheduler_policy.priority_note(workload)
-        if note and memory.limited_to != workload.priority:
-            memory.limited_to = workload.priority
+        if note and attempt.limited_to != workload.priority:
+            attempt.limited_to = workload.priority
             self._write.event(workload, "Warning", "PriorityLimited", note, action="Scheduling")
 
     async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
@@ -335,7 +337,7 @@ class Reconciler:
                 return "retry"
             if (why := await self._rejected(workload, run, ended)) is not None:
                 return await self._replace(workload, run, why)
-        status = phases.finished(workload, self._placed(workload, run), run, ended, timestamp.seconds())
+        status = phases.finished_status(workload, self._placed(workload, run), run, ended, timestamp.seconds())
         if await self._write.status(workload, status):
             if status.phase == Phase.FAILED:
                 self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
@@ -348,40 +350,40 @@ class Reconciler:
         """Why a Job that failed is a lost run and not failed work; its own failures have another reason."""
         if workload.status.phase == Phase.FAILED or ended.reason != "BackoffLimitExceeded":
             return None
-        return await self.rejections.ended(run)
+        return await self.rejected_pods.ended(run)
 
     async def _replace(self, workload: Workload, run: Run, why: Unplaced) -> Result:
         """Delete the run and plan the workload again, without the nodes that did not take it."""
-        memory = self._remember(workload)
-        memory.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
+        attempt = self._remember(workload)
+        attempt.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
         await self._write.delete(run)
-        memory.taken_back = run.meta.uid
+        attempt.taken_back = run.meta.uid
         result = await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
-        if why.reason == run_state.PLACE_LOST and run_state.has_started(workload, run) and not memory.suspended:
+        if why.reason == run_state.PLACE_LOST and run_state.has_started(workload, run) and not attempt.suspended:
             # It ran, and lost its node to a drain: before all others of its priority, as after a failure. A run that
             # was suspended gave its place away.
             self.planner.remarks[workload.meta.uid] = (Reason.RECOVERING, why.message)
         return result
 
-    async def _wait_placed(self, workload: Workload, run: Run, memory: Memory, why: Unplaced | None) -> Result:
+    async def _wait_placed(self, workload: Workload, run: Run, attempt: Attempt, why: Unplaced | None) -> Result:
         """Give kube-scheduler its time; then take the run back so that its room does not lie idle."""
         now = self._clock()
         if run.meta.deletionTimestamp is not None:
             return "done"
-        if why is not None and memory.unplaced_at is not None:
-            due = memory.unplaced_at + self._patience_s(why, run)
+        if why is not None and attempt.unplaced_at is not None:
+            due = attempt.unplaced_at + self._patience_s(why, run)
             if now >= due:
                 return await self._replace(workload, run, why)
             self._requeue(workload.key, due - now + 0.1)
-        since = memory.job_seen_at if memory.unplaced_at is None else max(memory.job_seen_at, memory.unplaced_at)
+        since = attempt.job_seen_at if attempt.unplaced_at is None else max(attempt.job_seen_at, attempt.unplaced_at)
         self._starting.add(workload.meta.uid)
-        memory.settle_s = max(memory.settle_s, len(self._starting) / _STARTS_PER_S)
-        if now - since < memory.settle_s:
-            self._requeue(workload.key, since + memory.settle_s - now)
+        attempt.settle_s = max(attempt.settle_s, len(self._starting) / _STARTS_PER_S)
+        if now - since < attempt.settle_s:
+            self._requeue(workload.key, since + attempt.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
             placed, trouble = self._placed(workload, run), self.trouble(workload.meta.uid)
             words = f"{placed.words}; {why.message}" if why is not None and why.is_certain else ""
-            status = phases.scheduled(workload, placed, timestamp.seconds(), words, trouble)
+            status = phases.scheduled_status(workload, placed, timestamp.seconds(), words, trouble)
             await self._write.status(workload, status)
         if why is None:
             self._warn_of_edit(workload, run)
@@ -400,32 +402,32 @@ class Reconciler:
         `at_once`: the first time another node may do without a pause.
         """
         self.planner.forget(workload.meta.uid)
-        memory = self._remember(workload)
-        memory.refusals += 1
-        memory.ask = None
+        attempt = self._remember(workload)
+        attempt.refusals += 1
+        attempt.ask = None
         again_s = 0.0
-        if memory.refusals > 1 or not at_once:
-            again_s = backoff.delay_s(workload.backoff_s, memory.refusals - 1, self._rng.random())
+        if attempt.refusals > 1 or not at_once:
+            again_s = backoff.delay_s(workload.backoff_s, attempt.refusals - 1, self._rng.random())
         self._write.event(workload, "Warning", reason, message, action="Scheduling")
         log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
-        if limit := self._attempts.exhaust(workload.meta.uid, memory.refusals):
+        if limit := self._limits.exhaust(workload.meta.uid, attempt.refusals):
             again_s = placement_attempts.PAUSE_S
             message = (
                 f"{limit} attempts in a row failed, the last with {reason}: {message}; change its spec or the nodes"
             )
-            reason, memory.refusals = placement_attempts.EXHAUSTED, 0
-        memory.retry_at = self._clock() + again_s
+            reason, attempt.refusals = placement_attempts.EXHAUSTED, 0
+        attempt.retry_at = self._clock() + again_s
         if again_s:
             self._requeue(workload.key, again_s)
             note = f"{message}; tried again in {again_s:.0f} s"
-            await self._write.status(workload, phases.pending(workload, reason, note, timestamp.seconds()))
+            await self._write.status(workload, phases.pending_status(workload, reason, note, timestamp.seconds()))
         return "retry"
 
     # --- ending -----------------------------------------------------------------------------------------
 
     async def _give_up(self, workload: Workload, reason: str, message: str) -> Result:
         self.planner.forget(workload.meta.uid)
-        if await self._write.status(workload, phases.gave_up(workload, reason, message, timestamp.seconds())):
+        if await self._write.status(workload, phases.failed_status(workload, reason, message, timestamp.seconds())):
             self._write.event(workload, "Warning", reason, message, action="Scheduling")
             log.warning("workload_failed", workload=workload.meta.key, reason=reason, message=message)
         return "done"
@@ -449,9 +451,9 @@ class Reconciler:
         await self._write.remove_finalizer(workload)
         return "done"
 
-    def _remember(self, workload: Workload) -> Memory:
+    def _remember(self, workload: Workload) -> Attempt:
         """What is known of the workload; an edit of its spec starts afresh."""
-        memory = self._memory.get(workload.meta.uid)
-        if memory is None or memory.generation != workload.meta.generation:
-            memory = self._memory[workload.meta.uid] = Memory(generation=workload.meta.generation)
-        return memory
+        attempt = self._attempts.get(workload.meta.uid)
+        if attempt is None or attempt.generation != workload.meta.generation:
+            attempt = self._attempts[workload.meta.uid] = Attempt(generation=workload.meta.generation)
+        return attempt

@@ -25,12 +25,12 @@ from kgwe.cluster.state import run_state
 from kgwe.cluster.state.run_state import POD_REJECTED, Unplaced
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
-from kgwe.kube.client.eviction import uncount
+from kgwe.kube.client.eviction import remove_tracking_finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from kgwe.apps.scheduler.deps import Means
+    from kgwe.apps.scheduler.deps import Deps
     from kgwe.cluster.workload.runs import Run
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
@@ -71,21 +71,21 @@ class Rejected:
     words: str
 
 
-class Rejections:
+class RejectedPods:
     """One term's rejected and deleted pods."""
 
     def __init__(
         self,
-        means: Means,
+        deps: Deps,
         *,
         leave: Callable[[str, Mapping[int, str], str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`leave`: move these seats (number -> node) of a running gang to other nodes, for that reason."""
-        self._client = means.client
-        self._state = means.state
-        self._events = means.events
-        self._metrics = means.metrics
+        self._client = deps.client
+        self._state = deps.state
+        self._events = deps.events
+        self._metrics = deps.metrics
         self._leave = leave
         self._clock = clock
         self._seats: dict[str, dict[int, Rejected]] = {}  # workload uid -> seat -> rejections by its node
@@ -118,7 +118,7 @@ class Rejections:
             self._do(functools.partial(self._look, owner, run, pod))
             return
         if not run.serves:
-            self._do(functools.partial(uncount, self._client, pod))
+            self._do(functools.partial(remove_tracking_finalizer, self._client, pod))
         self._leave_cordoned(owner, run, pod)
 
     def _leave_cordoned(self, owner: str, run: Run, pod: core.Pod) -> None:
@@ -145,7 +145,7 @@ class Rejections:
             self._events.record(Event(workload.kind.resource, workload.meta, "Warning", POD_REJECTED, note, "Starting"))
         log.warning("pod_rejected", pod=meta.key, node=rejected.node, times=rejected.times, reason=rejected.words)
         if not run.serves and (rejected.times == 1 or rejected.times >= _MOST):
-            await uncount(self._client, pod)
+            await remove_tracking_finalizer(self._client, pod)
         if rejected.times >= _MOST and workload is not None:
             self._move(workload, run, number, rejected)
 
@@ -154,7 +154,7 @@ class Rejections:
         before = seats.get(number)
         recent = before is not None and before.node == node and before.last_at > now - _FORGET_S
         times = before.times + 1 if before is not None and recent else 1
-        seats[number] = Rejected(node, times, now, words_of(pod))
+        seats[number] = Rejected(node, times, now, rejection_message(pod))
         return seats[number]
 
     def _move(self, workload: Workload, run: Run, number: int, rejected: Rejected) -> None:
@@ -190,7 +190,7 @@ class Rejections:
         if not pods or not all(map(never_started, pods)):
             return None
         nodes = frozenset(pod.spec.nodeName for pod in pods if pod.spec.nodeName)
-        return Unplaced(POD_REJECTED, _words(nodes, words_of(pods[-1])), nodes)
+        return Unplaced(POD_REJECTED, _words(nodes, rejection_message(pods[-1])), nodes)
 
     def _do(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(self._guarded(work))
@@ -208,7 +208,7 @@ class Rejections:
                 log.warning("ended_pod_not_handled", error=str(exc))
 
 
-def words_of(pod: core.EndedPod) -> str:
+def rejection_message(pod: core.EndedPod) -> str:
     status = pod.status
     return ": ".join(part for part in (status.reason, status.message) if part) or "no reason given"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.apps.scheduler.planning.planner import Planner
-    from kgwe.apps.scheduler.workloads.attempt import Memory
+    from kgwe.apps.scheduler.workloads.attempt import Attempt
     from kgwe.apps.scheduler.workloads.writer import Writer
     from kgwe.cluster.state.cluster_state import Key
     from kgwe.cluster.workload.workload import Workload
@@ -35,21 +35,21 @@ class WaitingNotices:
         self._interval_s = interval_s
         self._requeue = requeue
 
-    async def tell(self, workload: Workload, memory: Memory, held: Refusal, now: float) -> None:
+    async def tell(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
         """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
-        if memory.held_at is None:
-            memory.held_at = now
-            memory.warn_at = now + self._pause_s
-        self._warn(workload, memory, held, now)
-        new = phases.waiting(workload, held, timestamp.seconds(), self._estimate(workload))
+        if attempt.held_at is None:
+            attempt.held_at = now
+            attempt.warn_at = now + self._pause_s
+        self._warn(workload, attempt, held, now)
+        new = phases.waiting_status(workload, held, timestamp.seconds(), self._estimate(workload))
         if status_patch(workload, new) is None:
             return
         told = workload.status.conditions[0] if workload.status.conditions else None
-        due = self._due(workload, memory, is_news=told is None or told.reason != held.reason)
+        due = self._due(workload, attempt, is_news=told is None or told.reason != held.reason)
         if now < due:
             self._requeue(workload.key, due - now)
             return
-        memory.told_at = now
+        attempt.told_at = now
         await self._write.status(workload, new)
         self._requeue(workload.key, self._pause_s)
         if told is None or told.reason != held.reason:
@@ -60,22 +60,22 @@ class WaitingNotices:
         """Between two messages about the same workload: longer, the more work waits."""
         return max(self._interval_s, len(self._planner.waiting) / _MESSAGES_PER_S)
 
-    def _due(self, workload: Workload, memory: Memory, *, is_news: bool) -> float:
+    def _due(self, workload: Workload, attempt: Attempt, *, is_news: bool) -> float:
         """When the status may be written."""
         status = workload.status
         is_news |= status.phase != Phase.PENDING or status.observed_generation != workload.meta.generation
         if not is_news:
-            return memory.told_at + self._pause_s
-        pace_s = len(self._planner.waiting) / _MESSAGES_PER_S if memory.told_at else 0.0
-        return max((memory.held_at or 0.0) + SETTLE_S, memory.told_at + pace_s)
+            return attempt.told_at + self._pause_s
+        pace_s = len(self._planner.waiting) / _MESSAGES_PER_S if attempt.told_at else 0.0
+        return max((attempt.held_at or 0.0) + SETTLE_S, attempt.told_at + pace_s)
 
-    def _warn(self, workload: Workload, memory: Memory, held: Refusal, now: float) -> None:
+    def _warn(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
         """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
         time."""
-        if now >= memory.warn_at:
+        if now >= attempt.warn_at:
             self._write.event(workload, "Warning", held.reason, held.message, action="Waiting")
-            memory.warn_at = now + 2 * max(now - (memory.held_at or now), self._pause_s)
-        self._requeue(workload.key, memory.warn_at - now)
+            attempt.warn_at = now + 2 * max(now - (attempt.held_at or now), self._pause_s)
+        self._requeue(workload.key, attempt.warn_at - now)
 
     def _estimate(self, workload: Workload) -> tuple[str, str] | None:
         eta = self._planner.estimates.get(workload.meta.uid)

@@ -37,42 +37,42 @@ Verdict = tuple[bool, str, str]
 """(status, reason, message) of one condition."""
 
 
-def pending(workload: Workload, reason: str, message: str, now: str) -> Status:
+def pending_status(workload: Workload, reason: str, message: str, now: str) -> Status:
     """It waits: for room, or for something that only others can mend. Nothing of an earlier run is left."""
-    status = Status(phase=Phase.PENDING, message=_cut(message), retry_count=retries(workload))
+    status = Status(phase=Phase.PENDING, message=_cut(message), retry_count=retry_count(workload))
     return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: (False, reason, message)})
 
 
-def waiting(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
+def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
     """It waits for room: why, and what would start it now."""
-    status = pending(workload, held.reason, held.message, now)
+    status = pending_status(workload, held.reason, held.message, now)
     words = held.certificate.words() if held.certificate else ""
     return replace(status, certificate=_cut(words), estimate=estimate)
 
 
-def retrying(workload: Workload, attempt: int, message: str, now: str) -> Status:
+def retrying_status(workload: Workload, attempt: int, message: str, now: str) -> Status:
     """An error is being retried; `attempt` counts from 1."""
     status = Status(phase=Phase.SCHEDULING, message=_cut(message), retry_count=attempt)
     verdict = (False, "JobCreationFailed", message)
     return _conditioned(workload, status, workload.meta.generation, now, {SCHEDULED: verdict})
 
 
-def gave_up(workload: Workload, reason: str, message: str, now: str) -> Status:
+def failed_status(workload: Workload, reason: str, message: str, now: str) -> Status:
     """Failed without ever having had a Job."""
-    status = Status(phase=Phase.FAILED, message=_cut(message), retry_count=retries(workload), completion_time=now)
+    status = Status(phase=Phase.FAILED, message=_cut(message), retry_count=retry_count(workload), completion_time=now)
     verdict = (False, reason, message)
     verdicts = {SCHEDULED: verdict, SUCCEEDED: verdict, FAILED: (True, reason, message)}
     return _conditioned(workload, status, workload.meta.generation, now, verdicts)
 
 
-def scheduled(
+def scheduled_status(
     workload: Workload, placed: Placement, now: str, message: str = "", trouble: Trouble | None = None
 ) -> Status:
     verdicts = _troubled(trouble)
     return _with_job(workload, placed, now, phase=Phase.SCHEDULED, message=message or placed.words, verdicts=verdicts)
 
 
-def running(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
+def running_status(workload: Workload, placed: Placement, now: str, trouble: Trouble | None = None) -> Status:
     """It runs, as a whole or (`trouble`) with a part of it lost."""
     message = f"running on {placed.where}" + (f"; {trouble[1]}" if trouble else "")
     verdicts = {RUNNING: (True, "PodRunning", message), **_troubled(trouble)}
@@ -80,7 +80,7 @@ def running(workload: Workload, placed: Placement, now: str, trouble: Trouble | 
     return replace(status, start_time=workload.status.start_time or now)
 
 
-def finished(workload: Workload, placed: Placement, run: Run, ended: core.Condition, now: str) -> Status:
+def finished_status(workload: Workload, placed: Placement, run: Run, ended: core.Condition, now: str) -> Status:
     success = ended.type == "Complete"
     message = "completed" if success else (ended.message or ended.reason or "the Job failed")
     reason = ended.reason or ended.type
@@ -141,7 +141,7 @@ def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Pla
     )
 
 
-def retries(workload: Workload) -> int:
+def retry_count(workload: Workload) -> int:
     """Errors so far; an edited spec starts from none."""
     return workload.status.retry_count if workload.status.observed_generation == workload.meta.generation else 0
 
