@@ -13,12 +13,10 @@ import pytest
 import yaml
 
 from kgwe import errors
-from kgwe.apps.scheduler.extender.http import ExtenderApp
-from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.bench.extender import benchmark, caller, capture
+from kgwe.bench.extender import benchmark, caller, capture, echo_uvicorn
 from kgwe.bench.extender.capture import Payload, Recorder
-from kgwe.bench.extender.echo import Echo
-from kgwe.telemetry import http, probes
+from kgwe.bench.extender.echo import build_app
+from kgwe.telemetry import http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -59,14 +57,29 @@ def test_kube_scheduler_is_told_how_many_nodes_to_name(percentage: int, said: in
 # --- calling --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def echo() -> AsyncIterator[int]:
-    """The port of the server that decides nothing."""
-    metrics = Metrics()
-    answers: Any = Echo()
-    app = probes.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
-    async with http.serving(app, http.Address("127.0.0.1", 0)) as port:
-        yield port
+@contextlib.asynccontextmanager
+async def on_uvicorn() -> AsyncIterator[int]:
+    uvicorn = pytest.importorskip("uvicorn")
+    app = echo_uvicorn.wrap_asgi(build_app())
+    server = uvicorn.Server(uvicorn.Config(app, http="httptools", lifespan="off", log_level="warning"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.ensure_future(server._serve([listening]))
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@pytest.fixture(params=["own", "uvicorn"])
+async def echo(request: pytest.FixtureRequest) -> AsyncIterator[int]:
+    """The port of the server that decides nothing, on each HTTP server."""
+    if request.param == "uvicorn":
+        async with on_uvicorn() as port:
+            yield port
+    else:
+        async with http.serving(build_app(), http.Address("127.0.0.1", 0)) as port:
+            yield port
 
 
 async def test_both_calls_of_every_turn_are_timed(echo: int):

@@ -2,7 +2,8 @@
 
     nodes, half taken → kube-scheduler asks about pods, all calls are taken down → KGWE is asked the same
 
-    quiet     nothing else happens; in turns with a server that reads the same calls and decides nothing (echo)
+    quiet     nothing else happens; in turns with a server that reads the same calls and decides nothing (echo), and
+              with the same echo on uvicorn, where that is installed
     busy      a gang that does not fit is planned again and again, because its pods are replaced one by one
     landing   a gang arrives, is planned, and every one of its pods is given its seat; then once more, while the echo is
               asked in KGWE's place: what is left of the figure then is the machine's
@@ -34,7 +35,7 @@ from kgwe.bench.cluster.nodes import NodeSet
 from kgwe.bench.cluster.scenarios import Gang, Phase, Piece, Scenario, Size
 from kgwe.bench.cluster.timeline import percentile, work_name
 from kgwe.bench.cluster.verdict import Verdict
-from kgwe.bench.extender import caller, capture
+from kgwe.bench.extender import caller, capture, echo, echo_uvicorn
 from kgwe.bench.loop import loop_factory
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
@@ -47,10 +48,11 @@ from kgwe.local.toolchain import build
 from kgwe.telemetry import http
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kgwe.bench.extender.capture import Payload
+    from kgwe.local.host.processes import ProcessRecord
     from kgwe.local.host.progress import Progress, Step
 
 _SIZES = (1, 2, 4, 8)
@@ -60,6 +62,7 @@ _TURN = 50
 # So soon after one pod of the gang the next one is replaced, while the planner is kept busy.
 _NUDGE_S = 0.01
 _ECHO = "kgwe-echo"
+_UVICORN = "uvicorn-echo"
 _PLANNING = re.compile(rb"^kgwe_dispatch_duration_seconds_sum ([0-9.e+-]+)$", re.MULTILINE)
 
 
@@ -155,6 +158,18 @@ async def _capture(ground: Bed, port: int, options: Options) -> list[Payload]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server under measurement."""
+
+    port: int
+    process: ProcessRecord | None
+
+    def cpu_s(self) -> float:
+        used = processes.usage(self.process) if self.process else None
+        return used.cpu_s if used else 0.0
+
+
 class Asking:
     """The three parts, on one cluster with KGWE beside it."""
 
@@ -169,13 +184,17 @@ class Asking:
 
     async def run(self) -> dict[str, Any]:
         ground = self._bed
-        async with self._echo() as echo:
-            metrics = await self._quiet(echo)
+        async with contextlib.AsyncExitStack() as stack:
+            servers = {"echo_": await stack.enter_async_context(self._echo(_ECHO, echo.__name__))}
+            if echo_uvicorn.is_installed():
+                other = self._echo(_UVICORN, echo_uvicorn.__name__)
+                servers["uvicorn_"] = await stack.enter_async_context(other)
+            metrics = await self._quiet(servers)
             if self._options.gang_size:
                 metrics |= await self._busy()
                 metrics |= await self._landing("landing", self._port)
                 await ground.clear(bed.WARM_UP_NAMESPACE)
-                again = await self._landing("echo_landing", echo)
+                again = await self._landing("echo_landing", servers["echo_"].port)
                 metrics |= {key: value for key, value in again.items() if key.endswith("_ms")}
         payload = self._payloads[0]
         metrics["payload_bytes"] = [len(payload.filter), len(payload.prioritize)]
@@ -187,38 +206,42 @@ class Asking:
     # --- parts ------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _echo(self) -> AsyncIterator[int]:
-        """The port of the server that decides nothing, beside KGWE."""
+    async def _echo(self, name: str, module: str) -> AsyncIterator[Server]:
+        """Run a server that decides nothing beside KGWE."""
         ground = self._bed
         port = scheduler.free_port(ground.cluster.name)
-        argv = [sys.executable, "-m", "kgwe.bench.extender.echo", str(port)]
+        argv = [sys.executable, "-m", module, str(port)]
         argv += [str(self._certificates.directory)] if self._tls else []
-        echo = ground.cluster.start_sidecar(_ECHO, argv)
+        process = ground.cluster.start_sidecar(name, argv)
         try:
-            await ground.until("the echo to listen", lambda: scheduler.listens(port))
-            yield port
+            await ground.until(f"{name} to listen", lambda: scheduler.listens(port))
+            yield Server(port, process)
         finally:
-            processes.terminate([echo], grace_s=5.0)
+            processes.terminate([process], grace_s=5.0)
 
-    async def _quiet(self, echo_port: int) -> dict[str, Any]:
+    async def _quiet(self, echoes: Mapping[str, Server]) -> dict[str, Any]:
+        """Ask KGWE and the echoes in turns; the keys of `echoes` are the prefixes of their metrics."""
         ground = self._bed
-        mine, other = caller.Spent(), caller.Spent()
-        for port in (self._port, echo_port):
-            await self._call(port, self._warm, caller.Spent(), range(len(self._warm)))
-        cpu_s = self._cpu_s()
+        servers = {"": Server(self._port, ground.kgwe), **echoes}
+        spent = {prefix: caller.Spent() for prefix in servers}
+        for server in servers.values():
+            await self._call(server.port, self._warm, caller.Spent(), range(len(self._warm)))
+        cpu_s = {prefix: -server.cpu_s() for prefix, server in servers.items()}
         for first in range(0, self._options.calls, _TURN):
             ground.step.update(f"quiet: {first} of {self._options.calls}")
             turns = range(first, min(first + _TURN, self._options.calls))
-            await self._call(self._port, self._payloads, mine, turns)
-            await self._call(echo_port, self._payloads, other, turns)
-        cpu_ms = (self._cpu_s() - cpu_s) * 1e3 / self._options.calls
-        return {
-            **_numbers("", mine),
+            for prefix, server in servers.items():
+                await self._call(server.port, self._payloads, spent[prefix], turns)
+        found: dict[str, Any] = {}
+        for prefix, server in servers.items():
+            used_s = cpu_s[prefix] + server.cpu_s()
+            found |= _numbers(prefix, spent[prefix])
+            found[f"{prefix}cpu_ms_per_pod"] = round(used_s * 1e3 / self._options.calls, 3)
+        mine = spent[""]
+        return found | {
             "filter_p50_ms": _rounded(mine.filter_ms, 50),
             "filter_p99_ms": _rounded(mine.filter_ms, 99),
             "placed_share": round(mine.placed / self._options.calls, 3),
-            "cpu_ms_per_pod": round(cpu_ms, 2),
-            **_numbers("echo_", other),
         }
 
     async def _busy(self) -> dict[str, Any]:
@@ -285,10 +308,6 @@ class Asking:
     async def _call(self, port: int, payloads: Sequence[Payload], spent: caller.Spent, turns: Any) -> None:
         """In a thread: what nudges or submits meanwhile is not to be waited for."""
         await asyncio.to_thread(caller.call, port, payloads, spent, turns, self._tls)
-
-    def _cpu_s(self) -> float:
-        used = processes.usage(self._bed.kgwe) if self._bed.kgwe else None
-        return used.cpu_s if used else 0.0
 
     async def _planning_s(self) -> float:
         """Seconds the planner has taken in all, by its own count."""

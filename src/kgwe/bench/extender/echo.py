@@ -1,4 +1,4 @@
-"""The extender's server without the extender: reads every call as the real one does, and decides nothing.
+"""The extender's HTTP server without the decisions: it reads every call as the real one does and answers at once.
 
 python -m kgwe.bench.extender.echo PORT [CERTIFICATES]
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Echo:
-    """In the place of `Answers`: the first node, and no points for anybody."""
+    """Replaces the handlers: returns the first node, and a score of 0 for every node."""
 
     def filter(self, args: Args) -> tuple[bytes, str]:
         return extender_wire.one(args.names()[0]), "placed"
@@ -34,13 +34,20 @@ class Echo:
         return args.scores([0] * len(args.names()))
 
 
-async def serve(port: int, certificates: Path | None = None) -> None:
-    """Until SIGTERM; over TLS with the certificates of a local cluster, in that directory."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+def build_app() -> probes.ProbeApp:
+    """The application of a scheduler's extender address, with the echo behind it."""
     metrics = Metrics()
     answers = cast("Any", Echo())
-    app = probes.ProbeApp(metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics))
+    return probes.ProbeApp(
+        metrics.registry, live=lambda: None, ready=lambda: None, others=ExtenderApp(answers, metrics)
+    )
+
+
+async def serve(port: int, certificates: Path | None = None) -> None:
+    """Serve until SIGTERM; over TLS with the certificates of a local cluster in that directory."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    app = build_app()
     tls = http.Renewing(local_extender.server_files(Certificates(certificates))) if certificates else None
     async with http.serving(app, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=extender_wire.LARGEST)):
         await stop.wait()

@@ -10,6 +10,7 @@ from cyclopts import App
 
 from kgwe.cli.bench import (
     agent,
+    client,
     cluster,
     engine,
     extender,
@@ -36,6 +37,7 @@ Close other programs first: the machine is part of every number.""",
 
 for each in (
     agent,
+    client,
     cluster,
     engine,
     extender,
