@@ -32,7 +32,7 @@ def work(key: str, cards: int = 1, pods: int = 1, *, lasts: RunTime | float | No
     request = racks.cards(cards)
     return Work(
         key,
-        GangRequest.of(request, pods, **limits) if pods > 1 or limits else request,
+        GangRequest.uniform(request, pods, **limits) if pods > 1 or limits else request,
         run_time=exactly(lasts) if isinstance(lasts, (int, float)) else lasts,
         **more,
     )

@@ -34,7 +34,7 @@ class Racks:
 
     def refuse(self, gang: GangRequest, **more: Any) -> GangRefusal:
         refusal = self.planner.plan(gang, **more)
-        assert isinstance(refusal, GangRefusal), refusal.words()
+        assert isinstance(refusal, GangRefusal), refusal.describe()
         return refusal
 
 

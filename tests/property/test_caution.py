@@ -27,7 +27,7 @@ def beds(draw: st.DrawFn) -> tuple[GangPlanner, GangPlanner, Snapshot]:
 
 
 gangs = st.builds(
-    lambda pods, each, required: GangRequest.of(cards(each), pods, required=required),
+    lambda pods, each, required: GangRequest.uniform(cards(each), pods, required=required),
     st.integers(1, 5),
     st.sampled_from((2, 4, 8)),
     st.sampled_from(("", "leaf", "spine")),
@@ -55,11 +55,11 @@ def test_the_careful_plan_is_never_less_reliable_where_it_says_so(bed, gang):
     if not (isinstance(plain, GangPlan) and isinstance(careful, GangPlan)):
         return
     worst = [min(snapshot.reliability[snapshot.index[name]] for name in plan.nodes) for plan in (plain, careful)]
-    if careful.caution.startswith("kept off"):
+    if careful.reliability_note.startswith("kept off"):
         assert worst[1] > worst[0]
     else:
         assert careful.nodes == plain.nodes
-        assert bool(careful.caution) == (worst[1] < 0.9)
+        assert bool(careful.reliability_note) == (worst[1] < 0.9)
 
 
 @given(beds(), gangs)

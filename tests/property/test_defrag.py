@@ -110,4 +110,4 @@ def test_a_pod_moves_no_more_than_the_fewest_there_are(fleet, cards):
 @settings(max_examples=30)
 @given(fragmented(), st.integers(2, CARDS), st.integers(2, 3), st.sampled_from([None, "leaf"]))
 def test_a_gang_moves_no_more_than_the_fewest_there_are(fleet, cards, pods, level):
-    check(fleet, GangRequest.of(whole(cards), pods, required=level or ""), cards, pods, level)
+    check(fleet, GangRequest.uniform(whole(cards), pods, required=level or ""), cards, pods, level)

@@ -19,7 +19,7 @@ from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gang import ring, split
-from kgwe.placement.gang.levels import Ladders
+from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.planning.diagnosis import ChangeKind
 from kgwe.placement.planning.gang_planner import (
     NODE,
@@ -85,7 +85,7 @@ def gangs(draw: st.DrawFn) -> GangRequest:
     groups = draw(st.integers(1, 4))
     segments = (Segment(size, draw(st.sampled_from((NODE, NVLINK, "leaf")))),) if draw(st.booleans()) else ()
     replicas = size * groups
-    return GangRequest.of(
+    return GangRequest.uniform(
         Request(Gpus(count=draw(st.integers(1, 3))), cpu_milli=draw(st.sampled_from((0, 3_000)))),
         replicas,
         min_replicas=draw(st.sampled_from((0, size))),
@@ -230,7 +230,7 @@ def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
 )
 def test_the_fewest_children_are_taken_with_as_few_pairs_apart_as_can_be(room, wanted):
     assume(sum(room) >= wanted)
-    found = split.divide(np.array(room), wanted).tolist()
+    found = split.divide_pods(np.array(room), wanted).tolist()
     assert sum(found) == wanted
     assert all(0 <= n <= most for n, most in zip(found, room, strict=True))
     ways = (
@@ -251,7 +251,7 @@ def test_the_fewest_children_are_taken_with_as_few_pairs_apart_as_can_be(room, w
 )
 def test_the_fewest_nodes_share_as_evenly_as_can_be(room, wanted):
     assume(sum(room) >= wanted)
-    found = split.divide(np.array(room), wanted, of_nodes=True).tolist()
+    found = split.divide_pods(np.array(room), wanted, of_nodes=True).tolist()
     assert sum(found) == wanted
     assert all(0 <= n <= most for n, most in zip(found, room, strict=True))
     if np.prod([most + 1 for most in room]) >= 20_000:
@@ -327,7 +327,7 @@ def wide_worlds(draw: st.DrawFn) -> World:
 
 
 equal_gangs = st.builds(
-    lambda gpus, pods, preferred: GangRequest.of(Request(Gpus(count=gpus)), pods, preferred=preferred),
+    lambda gpus, pods, preferred: GangRequest.uniform(Request(Gpus(count=gpus)), pods, preferred=preferred),
     gpus=st.sampled_from((1, 2, 4)),
     pods=st.integers(1, 9),
     preferred=st.sampled_from(("", "leaf", "spine")),
@@ -337,25 +337,25 @@ equal_gangs = st.builds(
 @given(world=st.one_of(worlds(), wide_worlds()), gang=equal_gangs, others=st.lists(equal_gangs, max_size=5))
 def test_no_plan_uses_more_leaves_than_best_fit_unless_it_says_why(world, gang, others):
     before = state(world.snapshot)
-    plan = world.planner.plan(gang, following=Following.of(others))
+    plan = world.planner.plan(gang, following=Following.from_gangs(others))
     assert state(world.snapshot) == before
     if isinstance(plan, GangPlan):
         assert plan.leaves == len({domain_of(world, node, "leaf") for node in plan.nodes})
-        assert plan.leaves <= best_fit_leaves(world, gang, len(plan.seats)) or plan.because
+        assert plan.leaves <= best_fit_leaves(world, gang, len(plan.seats)) or plan.choice_note
 
 
 @given(world=wide_worlds(), gang=equal_gangs, others=st.lists(equal_gangs, max_size=5))
 def test_those_that_follow_cost_a_gang_nothing_it_asked_for(world, gang, others):
-    alone, plan = world.planner.plan(gang), world.planner.plan(gang, following=Following.of(others))
+    alone, plan = world.planner.plan(gang), world.planner.plan(gang, following=Following.from_gangs(others))
     if isinstance(alone, GangRefusal):
         assert isinstance(plan, GangRefusal)
         return
     assert isinstance(plan, GangPlan)
     assert len(plan.seats) == len(alone.seats)
-    assert plan.leaves == alone.leaves or "will find room" in plan.because
-    assert plan.prefers == alone.prefers
+    assert plan.leaves == alone.leaves or "will find room" in plan.choice_note
+    assert plan.preferred_met == alone.prefers
     assert plan.ring.gb_per_s >= alone.ring.gb_per_s
-    assert bool(plan.because) is (plan.nodes != alone.nodes)
+    assert bool(plan.choice_note) is (plan.nodes != alone.nodes)
     world.snapshot.commit_all(plan.grants)()
 
 
@@ -471,21 +471,23 @@ def test_steps_of_the_network_are_what_the_tree_says(world, linked):
 
 @given(world=worlds())
 def test_no_step_is_faster_than_the_ceiling_of_its_node(world):
-    rings, ladder = ring.Rings(world.snapshot), Ladders(world.tree, world.snapshot).of()
+    rings, ladder = ring.RingPredictor(world.snapshot), LevelTables(world.tree, world.snapshot).for_levels()
     pairs = list(itertools.permutations(range(len(ladder.node)), 2))
     assume(pairs)
     here, there = np.array(pairs).T
     whole = np.ones(len(pairs))
-    rates, _ = rings.edges(ladder, here, there, whole, whole)
-    assert (rates <= rings.ceilings(ladder)[here]).all()
+    rates, _ = rings.predict_steps(ladder, here, there, whole, whole)
+    assert (rates <= rings.bound_steps(ladder)[here]).all()
 
 
 @given(world=worlds(), gang=gangs())
 def test_a_gang_over_several_nodes_has_no_faster_ring_than_their_ceilings(world, gang):
     plan = world.planner.plan(gang)
     if isinstance(plan, GangPlan) and len(plan.nodes) > 1:
-        ladder = Ladders(world.tree, world.snapshot).of(gang.named_levels)
-        ceilings = dict(zip(ladder.rungs[0].names, ring.Rings(world.snapshot).ceilings(ladder).tolist(), strict=True))
+        ladder = LevelTables(world.tree, world.snapshot).for_levels(gang.named_levels)
+        ceilings = dict(
+            zip(ladder.levels[0].names, ring.RingPredictor(world.snapshot).bound_steps(ladder).tolist(), strict=True)
+        )
         assert plan.ring.gb_per_s <= min(ceilings[node] for node in plan.nodes)
 
 

@@ -62,7 +62,7 @@ def check(pods: list[Bound], cards: int, count: int) -> None:
     everyone = {f"p{number}" for number in range(len(pods))}
     lower = {f"p{number}" for number, (_, _, each, may) in enumerate(pods) if may and each < priority}
     request = Request(Gpus(count=cards))
-    wanted = request if count == 1 else GangRequest.of(request, count)
+    wanted = request if count == 1 else GangRequest.uniform(request, count)
     copy = Shadow(fleet)
     copy.sync()
 

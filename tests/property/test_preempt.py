@@ -125,7 +125,7 @@ def test_victims_of_a_pod_are_the_cheapest_there_are(fleet, cards, priority):
 @settings(max_examples=40)
 @given(fleets(), st.integers(1, 4), st.integers(1, 4), st.sampled_from([None, "leaf"]), st.sampled_from([1, 5, 11]))
 def test_victims_of_a_gang_are_the_cheapest_there_are(fleet, cards, pods, level, priority):
-    gang = GangRequest.of(whole(cards), pods, required=level or "")
+    gang = GangRequest.uniform(whole(cards), pods, required=level or "")
     check(fleet, gang, cards, pods, level, priority)
 
 
@@ -135,7 +135,7 @@ def test_proposals_that_are_not_searched_to_the_end_keep_all_rules(exact_items, 
     """The same with the exact search switched off: what large fleets get."""
     fleet = data.draw(fleets("abc def", most=12))
     cards, pods = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
-    gang = GangRequest.of(whole(cards), pods, required="leaf")
+    gang = GangRequest.uniform(whole(cards), pods, required="leaf")
     search = GangSearch(fleet.fitter, fleet.tree)
     lower = [work for work in fleet.running if work.preemptible and work.priority < 10]
     pool = Pool(fleet.snapshot, lower, NOW, BUDGETS)
@@ -170,7 +170,7 @@ def test_on_overbooked_nodes_plans_still_hold(fleet, cards, pods, cpu, node):
     fleet.snapshot.book(grant(fleet.names.index(node), 0, cpu=100_000))
     before = state(fleet.snapshot)
     request = whole(cards, cpu=cpu)
-    for wanted in (request, GangRequest.of(request, pods)):
+    for wanted in (request, GangRequest.uniform(request, pods)):
         made = plan_preemption(fleet.fitter, fleet.tree, wanted, fleet.running, NOW, priority=11, budgets=BUDGETS)
         assert state(fleet.snapshot) == before
         if isinstance(made, PreemptionPlan):

@@ -76,7 +76,7 @@ policies = st.sampled_from(SpotPolicy)
 def gangs(draw: st.DrawFn) -> GangRequest:
     size = draw(st.integers(1, 2))
     request = Request(Gpus(count=draw(st.integers(1, 3))), spot=draw(policies))
-    return GangRequest.of(
+    return GangRequest.uniform(
         request,
         size * draw(st.integers(1, 3)),
         segments=(Segment(size, "leaf"),) if draw(st.booleans()) else (),
@@ -131,9 +131,9 @@ class TestGangs:
         if not spot_nodes(world) & set(plan.nodes):
             return
         other = world.without(spot_nodes(world)).planner.try_plan(gang)
-        if isinstance(other, GangPlan) and other.prefers >= plan.prefers:
-            ladder = GangSearch(world.fitter, world.tree).ladders.of(gang.named_levels)
-            assert ladder.index(other.level) > ladder.index(plan.level)
+        if isinstance(other, GangPlan) and other.preferred_met >= plan.prefers:
+            ladder = GangSearch(world.fitter, world.tree).level_tables.for_levels(gang.named_levels)
+            assert ladder.find_level(other.level) > ladder.find_level(plan.level)
 
     @given(worlds(), gangs())
     def test_to_avoid_spot_never_keeps_a_gang_waiting(self, world, gang):
@@ -142,7 +142,7 @@ class TestGangs:
         assert isinstance(free, GangPlan) == isinstance(avoiding, GangPlan)
         if isinstance(free, GangPlan):
             assert len(avoiding.seats) == len(free.seats)
-            assert avoiding.prefers >= free.prefers
+            assert avoiding.prefers >= free.preferred_met
 
     @given(worlds(), gangs())
     def test_required_spot_is_never_relaxed(self, world, gang):
@@ -177,14 +177,14 @@ class TestGangs:
     @given(worlds(), gangs())
     def test_a_quick_look_and_a_plan_agree(self, world, gang):
         search = GangSearch(world.fitter, world.tree)
-        assert search.holds(gang) == isinstance(search.find(gang), GangPlan)
+        assert search.has_room(gang) == isinstance(search.find(gang), GangPlan)
 
     @given(worlds(), gangs(), st.data())
     def test_a_member_that_moves_stays_on_the_kind_of_the_others(self, world, gang, data):
         plan = world.planner.try_plan(gang)
         assume(isinstance(plan, GangPlan) and len(plan.seats) > 1)
         moving = data.draw(st.integers(0, len(plan.seats) - 1))
-        bonds = Bonds(GangSearch(world.fitter, world.tree).ladders, gang, len(plan.seats))
+        bonds = Bonds(GangSearch(world.fitter, world.tree).level_tables, gang, len(plan.seats))
         placed = {seat.rank: seat.grant.node for seat in plan.seats if seat.rank != moving}
         allowed = bonds.allowed(moving, placed)
         assert allowed[plan.seats[moving].grant.node]

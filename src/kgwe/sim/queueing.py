@@ -67,7 +67,7 @@ def by_kind(workload: Workload) -> Predict:
 
 
 def request_of(job: Job, required: str = "") -> GangRequest | None:
-    return GangRequest.of(job.request, job.pods, required=required) if job.pods > 1 else None
+    return GangRequest.uniform(job.request, job.pods, required=required) if job.pods > 1 else None
 
 
 class QueueDispatcher(Dispatcher):

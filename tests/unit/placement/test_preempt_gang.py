@@ -36,7 +36,7 @@ def leaves(fleet, made):
 def test_a_gang_that_fits_stops_nobody():
     fleet = Fleet("ab cd")
     fleet.run("low", "a", 4)
-    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    made = plan(fleet, GangRequest.uniform(whole(4), 2, required="leaf"))
     assert stopped(made) == set()
     assert leaves(fleet, made) == {1}
 
@@ -53,7 +53,7 @@ def test_a_hard_gang_preempts_inside_one_domain_only():
     fleet.run("high", "b", 4, priority=10)
     fleet.run("m1", "c", 4)
     fleet.run("m2", "d", 4)
-    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    made = plan(fleet, GangRequest.uniform(whole(4), 2, required="leaf"))
     assert stopped(made) == {"m1", "m2"}
     assert leaves(fleet, made) == {1}
     assert made.proven
@@ -65,7 +65,7 @@ def test_where_nothing_is_required_the_cheapest_go_wherever_they_are():
     fleet.run("high", "b", 4, priority=10)
     fleet.run("m1", "c", 4)
     fleet.run("m2", "d", 4)
-    assert stopped(plan(fleet, GangRequest.of(whole(4), 2))) == {"l", "m1"}
+    assert stopped(plan(fleet, GangRequest.uniform(whole(4), 2))) == {"l", "m1"}
 
 
 def test_nothing_is_stopped_when_no_domain_suffices():
@@ -75,7 +75,7 @@ def test_nothing_is_stopped_when_no_domain_suffices():
     fleet.run("high-1", "b", 4, priority=10)
     fleet.run("m", "c", 4)
     fleet.run("high-2", "d", 4, priority=10)
-    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    made = plan(fleet, GangRequest.uniform(whole(4), 2, required="leaf"))
     assert made == Refusal(Why.NOT_ENOUGH, workloads=2, evictable_milli=8000)
 
 
@@ -91,7 +91,7 @@ def test_one_gang_that_frees_many_nodes_is_better_than_many_pods():
     fleet.run("g", "abc", 4, started_at_s=NOW - 3000)
     for number, node in enumerate("def"):
         fleet.run(f"p{number}", node, 4)
-    assert stopped(plan(fleet, GangRequest.of(whole(4), 3, required="leaf"))) == {"g"}
+    assert stopped(plan(fleet, GangRequest.uniform(whole(4), 3, required="leaf"))) == {"g"}
 
 
 def test_a_gang_that_reaches_into_another_domain_costs_all_of_itself():
@@ -99,7 +99,7 @@ def test_a_gang_that_reaches_into_another_domain_costs_all_of_itself():
     fleet = Fleet("ab cd")
     fleet.run("g", "acd", 4, started_at_s=NOW - 2000)
     fleet.run("p", "b", 4, started_at_s=NOW - 2000)
-    made = plan(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    made = plan(fleet, GangRequest.uniform(whole(4), 2, required="leaf"))
     assert stopped(made) == {"g"}, "leaf-1 takes g alone, leaf-0 would take g and p"
     assert leaves(fleet, made) == {1}
 
@@ -110,7 +110,7 @@ def test_segments_are_kept():
     for node in "abcd":
         for number in range(2):
             fleet.run(f"{node}{number}", node, 2, started_at_s=NOW - 100 - ord(node))
-    gang = GangRequest.of(whole(2), 4, segments=(Segment(2, "node"),))
+    gang = GangRequest.uniform(whole(2), 4, segments=(Segment(2, "node"),))
     made = plan(fleet, gang)
     assert stopped(made) == {"a0", "a1", "b0", "b1"}
 
@@ -130,7 +130,7 @@ def test_an_elastic_gang_stops_no_more_than_its_least_needs():
     fleet = Fleet("abc")
     for number, node in enumerate("abc"):
         fleet.run(f"p{number}", node, 4)
-    made = plan(fleet, GangRequest.of(whole(4), 3, min_replicas=1))
+    made = plan(fleet, GangRequest.uniform(whole(4), 3, min_replicas=1))
     assert stopped(made) == {"p0"}
     assert len(made.placement) == 1
 
@@ -140,7 +140,7 @@ def test_cpu_is_what_is_short():
     fleet = Fleet("ab", cards=4, cpu=8000)
     fleet.run("a-cpu", "a", request=Request(Gpus(), cpu_milli=6000))
     fleet.run("b-cpu", "b", request=Request(Gpus(), cpu_milli=6000))
-    made = plan(fleet, GangRequest.of(whole(1, cpu=4000), 3))
+    made = plan(fleet, GangRequest.uniform(whole(1, cpu=4000), 3))
     assert stopped(made) == {"a-cpu", "b-cpu"}
 
 
@@ -149,7 +149,7 @@ def test_cpu_is_what_is_short_on_many_nodes():
     fleet = Fleet("abcdefgh ijklmnop", cards=4, cpu=8000)
     for node in fleet.names:
         fleet.run(f"{node}-cpu", node, request=Request(Gpus(), cpu_milli=6000))
-    made = plan(fleet, GangRequest.of(whole(1, cpu=4000), 3, required="leaf", max_pods_per_node=1))
+    made = plan(fleet, GangRequest.uniform(whole(1, cpu=4000), 3, required="leaf", max_pods_per_node=1))
     assert len(made.victims) == 3
     assert len(leaves(fleet, made)) == 1
 
@@ -158,7 +158,7 @@ def test_budgets_hold_across_the_gang():
     fleet = Fleet("abc")
     for number, node in enumerate("abc"):
         fleet.run(f"p{number}", node, 4, budget="web" if number < 2 else "", started_at_s=NOW - 100 * (number + 1))
-    gang = GangRequest.of(whole(4), 2)
+    gang = GangRequest.uniform(whole(4), 2)
     assert stopped(plan(fleet, gang, budgets={"web": 2})) == {"p0", "p1"}
     assert stopped(plan(fleet, gang, budgets={"web": 1})) == {"p0", "p2"}
     made = plan(fleet, gang, budgets={"web": 0})
@@ -169,7 +169,7 @@ def test_budgets_hold_across_the_gang():
 def test_without_a_network_everything_is_one_domain():
     fleet = Fleet("ab")
     fleet.run("p", "ab", 4)
-    made = plan_preemption(fleet.fitter, None, GangRequest.of(whole(4), 2), fleet.running, NOW, priority=1)
+    made = plan_preemption(fleet.fitter, None, GangRequest.uniform(whole(4), 2), fleet.running, NOW, priority=1)
     assert stopped(made) == {"p"}
 
 
@@ -179,7 +179,7 @@ def test_many_items_are_handled_by_proposal_and_stay_minimal():
     for node in fleet.names:
         for number in range(8):
             fleet.run(f"{node}{number}", node, 1, started_at_s=NOW - 50 - (7 * ord(node) + 13 * number) % 31)
-    gang = GangRequest.of(whole(4), 6, required="leaf")
+    gang = GangRequest.uniform(whole(4), 6, required="leaf")
     made = plan(fleet, gang)
     assert len(made.victims) == 24
     assert len(leaves(fleet, made)) == 1
@@ -196,9 +196,9 @@ def test_victims_for_cards_of_one_model_are_on_one_model():
         held = grant(number, 0b1111)
         fitter.snapshot.commit(held)
         running.append(Running(name, (Member(name, whole(4), held),), started_at_s=NOW - age_s))
-    gang = GangRequest.of(whole(4), 2, hardware=Hardware.SAME)
+    gang = GangRequest.uniform(whole(4), 2, hardware=Hardware.SAME)
     assert stopped(plan_preemption(fitter, None, gang, running, NOW, priority=1)) == {"on-b", "on-c"}
-    mixed = GangRequest.of(whole(4), 2)
+    mixed = GangRequest.uniform(whole(4), 2)
     assert stopped(plan_preemption(fitter, None, mixed, running, NOW, priority=1)) == {"on-a", "on-b"}
 
 
@@ -214,7 +214,7 @@ def test_a_disruption_budget_is_spent_where_it_is_missed_most():
     fleet.run("0", "fc", 1, least=1, started_at_s=NOW - 8000)
     fleet.run("B", "ab", 1, least=0, budget="b", started_at_s=NOW - 5000)
     pool = Pool(fleet.snapshot, fleet.running, NOW, {"b": 2})
-    gang = GangRequest.of(whole(2), 4)
+    gang = GangRequest.uniform(whole(2), 4)
     search = GangSearch(fleet.fitter, fleet.tree)
     proposed = Clearing(search, pool, gang).lightest(exact_items=-1).picked
     exact = Clearing(search, pool, gang).lightest().picked

@@ -46,14 +46,14 @@ def again(kind: type[Any], value: Any) -> Any:
 
 
 def test_a_part_of_a_gang_is_read_back() -> None:
-    partial = Partial((Sitting("p0", REQUEST, "n1"), Sitting("p1", REQUEST)), GangRequest.of(REQUEST, 2), least=1)
+    partial = Partial((Sitting("p0", REQUEST, "n1"), Sitting("p1", REQUEST)), GangRequest.uniform(REQUEST, 2), least=1)
     ask = Ask("gang", REQUEST, pods=1, partial=partial)
     assert again(Ask, ask) == ask
 
 
 def test_the_gangs_that_follow_an_ask_are_read_back() -> None:
-    gangs = [GangRequest.of(REQUEST, pods, preferred="leaf", name=f"gang-{pods}") for pods in (4, 2, 4)]
-    following = Following.of(gangs)
+    gangs = [GangRequest.uniform(REQUEST, pods, preferred="leaf", name=f"gang-{pods}") for pods in (4, 2, 4)]
+    following = Following.from_gangs(gangs)
     assert following.order == (0, 1, 0)
     assert again(Ask, Ask("gang", REQUEST, pods=2, following=following)).following == following
 

@@ -81,7 +81,7 @@ class Breaking(GangRequest):
 
 def breaker(owner: str) -> Ask:
     plain = ask(owner)
-    return replace(plain, gang=Breaking(GangRequest.of(plain.request, 2).roles))
+    return replace(plain, gang=Breaking(GangRequest.uniform(plain.request, 2).roles))
 
 
 async def test_an_error_in_planning_one_work_leaves_the_others_alone(bed: Bed):

@@ -204,7 +204,7 @@ def test_a_reader_gets_back_what_was_written():
 def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
     made = kgwe_workload()
     certificate = racks.racks({"s": {"a": [8], "b": [8]}}).refuse(
-        GangRequest.of(Request(Gpus(count=8)), 2, required="leaf")
+        GangRequest.uniform(Request(Gpus(count=8)), 2, required="leaf")
     )
     ask = Ask("u", Request(Gpus(count=8)))
     refusal = Refusal(ask, Reason.TOPOLOGY_NOT_MET, "needs a leaf", certificate=certificate)

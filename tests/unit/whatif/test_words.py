@@ -24,7 +24,7 @@ from kgwe.placement.planning.planner import Ask, Nearness
 )
 def test_asked_for_names_the_spot_policy(policy: SpotPolicy, said: str) -> None:
     request = Request(Gpus(count=8), spot=policy)
-    for ask in (Ask("w", request), Ask("w", request, gang=GangRequest.of(request, 2))):
+    for ask in (Ask("w", request), Ask("w", request, gang=GangRequest.uniform(request, 2))):
         lines = [line for line in words.asked(ask) if "spot" in line]
         assert bool(lines) == bool(said)
         assert all(said in line for line in lines)

@@ -408,7 +408,7 @@ def why(found: Why) -> Waiting:
         binding=found.binding,
         hopeless=not refusal.possible,
         best=None if best is None else Best(best.level, best.domain, best.room, best.needed, best.short),
-        levels=tuple(look.words() for look in found.looks),
+        levels=tuple(look.describe() for look in found.looks),
         nodes=tuple(
             NodeCount(each.verdict.reason, each.count, each.examples, role)
             for role, listed in found.nodes.items()

@@ -45,7 +45,7 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
         parts = f", as {needs(whole)}" if whole is not None and whole.pods != ask.pods else ""
         lines = [needs(ask) + parts, *_of_pod(ask.request)]
     else:
-        lines = [_role(role.name, role.replicas, role.least, role.request) for role in ask.gang.roles]
+        lines = [_role(role.name, role.replicas, role.required_replicas, role.request) for role in ask.gang.roles]
     lines += _nearness(ask)
     if ask.strategy:
         lines.append(f"strategy {ask.strategy}")

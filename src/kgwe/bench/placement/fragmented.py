@@ -228,7 +228,7 @@ class Site:
         for number, (pods, gpus) in enumerate(gangs):
             name = f"gang-{number:04d}"
             sizes[name] = pods, gpus
-            queue.put(Work(name, GangRequest.of(Request(Gpus(count=gpus)), pods, preferred="leaf"), "bench"))
+            queue.put(Work(name, GangRequest.uniform(Request(Gpus(count=gpus)), pods, preferred="leaf"), "bench"))
         planner = _Timed(self)
         outcomes = run_pass(queue, planner, 0.0, Roster(lambda _: ()))
         landed = [

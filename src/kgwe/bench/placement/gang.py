@@ -97,7 +97,7 @@ def is_correct(metrics: dict[str, Any]) -> bool:
 
 def _tree(shape: Shape, options: Options) -> dict[str, Any]:
     where = site(shape, (("rack", 2), ("block", 16), ("zone", 128)), 512)
-    gang = GangRequest.of(_PAIR, 512, preferred="rack")
+    gang = GangRequest.uniform(_PAIR, 512, preferred="rack")
     first_s, plan = _timed(lambda: planned(where, gang))
     spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
     naive = [_timed(lambda: naive_plan(where, _PAIR, 512))[0] for _ in range(max(1, options.repeat // 2))]
@@ -116,7 +116,7 @@ def _fill(shape: Shape, options: Options) -> dict[str, Any]:
     gangs, pods, leaf = 50, 8, 10
     where = site(shape, (("leaf", leaf), ("spine", 10 * leaf)), 500)
     planner = GangPlanner(Fitter(where.snapshot), where.tree)
-    gang = GangRequest.of(WHOLE, pods, preferred="leaf")
+    gang = GangRequest.uniform(WHOLE, pods, preferred="leaf")
     spent, leaves, unplaced = [], [], 0
     for _ in range(gangs):
         seconds, plan = _timed(lambda: planner.plan(gang))
@@ -148,7 +148,7 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
     # Jobs of up to eight nodes that may be evicted, all of lower priority.
     pods = [Member(f"pod-{i}", WHOLE, grant) for i, grant in enumerate(grants)]
     jobs = Evictable([Running(f"job-{i // 8}", tuple(pods[i : i + 8])) for i in range(0, len(pods), 8)], now_s=3600.0)
-    gang = GangRequest.of(WHOLE, 20, required="spine", priority=1, name="hero")
+    gang = GangRequest.uniform(WHOLE, 20, required="spine", priority=1, name="hero")
     refusal = _refused(where, gang, jobs)
     spent = [_timed(lambda: _refused(where, gang, jobs))[0] for _ in range(options.repeat)]
     verdict = [_timed(lambda: _refused(where, gang))[0] for _ in range(options.repeat)]
@@ -164,7 +164,7 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
 
 def _large(shape: Shape, options: Options) -> dict[str, Any]:
     where = half_taken(shape, 5_000, options.seed)
-    gang = GangRequest.of(WHOLE, 1_000, preferred="leaf")
+    gang = GangRequest.uniform(WHOLE, 1_000, preferred="leaf")
     plan = planned(where, gang)
     spent = [_timed(lambda: planned(where, gang))[0] for _ in range(options.repeat)]
     naive = _timed(lambda: naive_plan(where, WHOLE, 1_000))[0]

@@ -194,7 +194,7 @@ def _half_full(snapshot: Snapshot, asked: Sequence[Request], rng: np.random.Gene
 def _gang(options: Options, nodes: int, pods: int) -> dict[str, float]:
     shape = fleets.shape_of(models.load(gangs.FLEET).pools[0].machine)
     where = gangs.half_taken(shape, nodes, options.seed)
-    gang = GangRequest.of(gangs.WHOLE, pods, preferred="leaf")
+    gang = GangRequest.uniform(gangs.WHOLE, pods, preferred="leaf")
     gangs.planned(where, gang)
     return {
         "plan": statistics.median(_cpu_s(lambda: gangs.planned(where, gang)) for _ in range(options.repeat)),

@@ -123,7 +123,7 @@ def _share_evenly(grid: Grid, slots: Ints, loads: Ints, inside: NDArray[np.bool_
         children = np.unique(domain[inside])
         if len(children) > 1:
             room = np.bincount(domain[inside], slots[inside])[children].astype(np.int64)
-            for child, share in zip(children, split.divide(room, pods, Strategy.BALANCED).tolist(), strict=True):
+            for child, share in zip(children, split.divide_pods(room, pods, Strategy.BALANCED).tolist(), strict=True):
                 if share:
                     _share_evenly(grid, slots, loads, inside & (domain == child), share)
             return

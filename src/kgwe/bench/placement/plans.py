@@ -91,7 +91,7 @@ class Fleet:
                 members,
                 priority=chance.choice(_PRIORITIES),
                 started_at_s=chance.random() * _NOW_S,
-                gang=GangRequest.of(_ONE, size),
+                gang=GangRequest.uniform(_ONE, size),
             )
             self.running.append(work)
 
@@ -125,10 +125,10 @@ def is_correct(metrics: dict[str, Any]) -> bool:
 def _preemption(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
     wanted: dict[str, Request | GangRequest] = {
         "pod": _WHOLE,
-        "gang_leaf": GangRequest.of(_WHOLE, 2, required="leaf"),
-        "gang_spine": GangRequest.of(_WHOLE, 8, required="spine"),
-        "gang_anywhere": GangRequest.of(_WHOLE, max(2, options.nodes // 10)),
-        "gang_impossible": GangRequest.of(_WHOLE, options.nodes + 1),
+        "gang_leaf": GangRequest.uniform(_WHOLE, 2, required="leaf"),
+        "gang_spine": GangRequest.uniform(_WHOLE, 8, required="spine"),
+        "gang_anywhere": GangRequest.uniform(_WHOLE, max(2, options.nodes // 10)),
+        "gang_impossible": GangRequest.uniform(_WHOLE, options.nodes + 1),
     }
     unplanned = 0
     for name, work in wanted.items():
@@ -165,7 +165,7 @@ def _recovery(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
 
 
 def _defrag(fleet: Fleet, options: Options, metrics: dict[str, Any]) -> None:
-    wanted: dict[str, Request | GangRequest] = {"pod": _WHOLE, "gang": GangRequest.of(_WHOLE, 2, required="leaf")}
+    wanted: dict[str, Request | GangRequest] = {"pod": _WHOLE, "gang": GangRequest.uniform(_WHOLE, 2, required="leaf")}
     for name, work in wanted.items():
         waiting = [Waiting(name, work, 36_000.0)]
 
@@ -186,7 +186,7 @@ def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
         chance = random.Random(options.seed * options.small + number)  # noqa: S311 - see Fleet
         search, running = _small_fleet(shape, chance)
         request = Request(Gpus(count=chance.choice((2, 4, 8))))
-        gang = GangRequest.of(request, chance.randint(2, 5), required=chance.choice(("cluster", "leaf")))
+        gang = GangRequest.uniform(request, chance.randint(2, 5), required=chance.choice(("cluster", "leaf")))
         pool = Pool(search.fitter.snapshot, running, _NOW_S)
         best = Clearing(search, pool, gang).lightest(exact_items=_SMALL_ITEMS)
         if not best.picked or not best.proven:

@@ -116,7 +116,7 @@ def _costs(options: Options) -> dict[str, Any]:
     full = _Full(options)
     outlook = Outlook(full, full.roster)
     estimator = Estimator(full, full.roster)
-    gang = GangRequest.of(_WHOLE, max(2, options.nodes // 8))
+    gang = GangRequest.uniform(_WHOLE, max(2, options.nodes // 8))
     chance = random.Random(options.seed)  # noqa: S311 - as above
     works = [_some(f"w{number:05}", chance) for number in range(_MANY)]
     queue = Queue()
@@ -143,7 +143,7 @@ def _some(key: str, chance: random.Random) -> Work:
     level = chance.choice(("", "", "leaf"))
     return Work(
         key,
-        request if pods == 1 else GangRequest.of(request, pods, required=level),
+        request if pods == 1 else GangRequest.uniform(request, pods, required=level),
         namespace=f"ns-{chance.randrange(40)}",
         priority=chance.randrange(3),
         since_s=chance.random() * 1000,
@@ -197,7 +197,7 @@ def _in_vain(full: _Full, options: Options) -> tuple[int, float]:
     planner = Counting(full, full.engine, GangPlanner(full.world.fitter, full.tree), full.book)
     queue = Queue()
     for number in range(_MANY):
-        queue.put(Work(f"equal-{number}", GangRequest.of(_WHOLE, 2), f"ns-{number % 40}"))
+        queue.put(Work(f"equal-{number}", GangRequest.uniform(_WHOLE, 2), f"ns-{number % 40}"))
     run_pass(queue, planner, 0.0, full.roster)
 
     def wake() -> None:

@@ -150,7 +150,7 @@ def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[cor
     members = tuple(
         Sitting(pod.metadata.uid, request_of(pod), nodes[pod.metadata.uid]) for pod in found.order if pod is not None
     )
-    least = sum(role.least for role in found.request.roles)
+    least = sum(role.required_replicas for role in found.request.roles)
     return Partial(members, found.request, least if least < len(members) else None)
 
 
@@ -190,7 +190,7 @@ def ask_for_lost(running: Running, fleet: Fleet, namespace: str, name: str) -> A
         )
         for member in running.members
     )
-    gang = running.gang or GangRequest.of(members[0].request, len(members), priority=running.priority)
+    gang = running.gang or GangRequest.uniform(members[0].request, len(members), priority=running.priority)
     partial = Partial(members, gang, running.least)
     if not partial.missing:
         return None

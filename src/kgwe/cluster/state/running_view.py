@@ -271,7 +271,7 @@ class Census:
         if isinstance(found, dialects.Problem):
             return None
         order = tuple(pod for pod in found.order if pod is not None)
-        least = sum(role.least for role in found.request.roles)
+        least = sum(role.required_replicas for role in found.request.roles)
         return _Pods(order, found.request, least) if order else None
 
     def _request(self, pod: core.Pod) -> Request:

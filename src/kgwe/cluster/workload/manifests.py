@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api.resources import Resource
     from kgwe.model.units.amounts import Amounts
-    from kgwe.placement.gang.site import Site
+    from kgwe.placement.gang.site import GangLocation
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 CONTROLLER_NAME = "kgwe-scheduler"
@@ -323,7 +323,7 @@ def _details(plan: Plan) -> Details:
     )
 
 
-def moved_details(site: Site | None, note: str) -> Details:
+def moved_details(site: GangLocation | None, note: str) -> Details:
     """Why a plan is as it is after recovery changed it; what is not known of the new place is left out."""
     why = f"changed by recovery: {note}"
     if site is None:
@@ -332,7 +332,7 @@ def moved_details(site: Site | None, note: str) -> Details:
     return Details(
         gb_per_s=None if math.isinf(rate) else round(rate, 1),
         domain=f"{site.level}/{site.domain}",
-        reasons=f"{site.words()}\n{why}"[:_REASON_CHARS],
+        reasons=f"{site.describe()}\n{why}"[:_REASON_CHARS],
     )
 
 

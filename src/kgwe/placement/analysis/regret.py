@@ -136,7 +136,7 @@ def _released(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
 
 def ring_gb_per_s(search: GangSearch, grants: Iterable[Grant]) -> float | None:
     """The ring through the cards; None for one card."""
-    ladder = search.ladders.of(())
+    ladder = search.level_tables.for_levels(())
     place_of = {node: place for place, node in enumerate(ladder.node.tolist())}
     cards: dict[int, int] = {}
     for grant in grants:

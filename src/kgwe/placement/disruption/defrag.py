@@ -287,18 +287,18 @@ class _Defrag:
 
     def _pods(self) -> int:
         wanted = self._waiting.wanted
-        return sum(role.least for role in wanted.roles) if isinstance(wanted, GangRequest) else 1
+        return sum(role.required_replicas for role in wanted.roles) if isinstance(wanted, GangRequest) else 1
 
     def _wanted_party(self, node: int | None) -> Party:
         wanted = self._waiting.wanted
         gang = wanted if isinstance(wanted, GangRequest) else None
         roles = wanted.roles if isinstance(wanted, GangRequest) else [Role("", wanted, 1)]
-        requests = [role.request for role in roles for _ in range(role.least)]
+        requests = [role.request for role in roles for _ in range(role.required_replicas)]
         only = None
         if node is not None:
             only = np.zeros(len(self._fitter.snapshot), np.bool_)
             only[node] = True
-        bound = Bonds(self._search.ladders, gang, len(requests))
+        bound = Bonds(self._search.level_tables, gang, len(requests))
         return Party(bound, requests, range(len(requests)), only=only)
 
     def _parties(self, picked: Picked) -> list[Party]:
@@ -308,7 +308,7 @@ class _Defrag:
             held = {i: grant.node for i in workload.held if (grant := workload.members[i].grant) is not None}
             parties.append(
                 Party(
-                    Bonds(self._search.ladders, workload.gang, len(workload.members)),
+                    Bonds(self._search.level_tables, workload.gang, len(workload.members)),
                     [member.request for member in workload.members],
                     members,
                     homes={i: held[i] for i in members},
@@ -363,7 +363,9 @@ class _Defrag:
         """Cards and shares the waiting work needs at least; slices lie on cards that nobody shares."""
         wanted = self._waiting.wanted
         pods = (
-            [(role.request, role.least) for role in wanted.roles] if isinstance(wanted, GangRequest) else [(wanted, 1)]
+            [(role.request, role.required_replicas) for role in wanted.roles]
+            if isinstance(wanted, GangRequest)
+            else [(wanted, 1)]
         )
         return sum((request.gpus.count * CARD_MILLI + request.gpus.milli) * count for request, count in pods)
 

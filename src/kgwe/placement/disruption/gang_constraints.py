@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Shape
     from kgwe.placement.fleet.snapshot import Snapshot
-    from kgwe.placement.gang.levels import Ladder, Ladders
+    from kgwe.placement.gang.levels import LevelTable, LevelTables
     from kgwe.placement.gang.request import GangRequest
 
 
@@ -47,11 +47,11 @@ class Bond:
 class Rungs:
     """Node -> domain, rung by rung."""
 
-    def __init__(self, ladder: Ladder) -> None:
-        self.names = tuple(rung.name for rung in ladder.rungs)
-        self.domain = np.zeros((len(ladder.rungs), len(ladder.node)), np.int64)
-        self.known = np.ones((len(ladder.rungs), len(ladder.node)), np.bool_)
-        for number, rung in enumerate(ladder.rungs):
+    def __init__(self, ladder: LevelTable) -> None:
+        self.names = tuple(rung.name for rung in ladder.levels)
+        self.domain = np.zeros((len(ladder.levels), len(ladder.node)), np.int64)
+        self.known = np.ones((len(ladder.levels), len(ladder.node)), np.bool_)
+        for number, rung in enumerate(ladder.levels):
             ids = np.repeat(np.arange(len(rung)), np.diff(rung.starts))
             self.domain[number, ladder.node] = ids
             # A node alone is near itself; of a domain without a name nobody knows whether it is one.
@@ -69,8 +69,8 @@ class Rungs:
 class Bonds:
     """The bonds and limits of one gang."""
 
-    def __init__(self, ladders: Ladders, gang: GangRequest | None, members: int) -> None:
-        ladder = ladders.of(gang.named_levels if gang is not None else ())
+    def __init__(self, ladders: LevelTables, gang: GangRequest | None, members: int) -> None:
+        ladder = ladders.for_levels(gang.named_levels if gang is not None else ())
         self.rungs = Rungs(ladder)
         self._gang = gang
         self._tree = ladder.tree
@@ -201,21 +201,21 @@ def _milli(shapes: Sequence[Shape], gang: GangRequest, members: int) -> list[int
     """Member -> its GPU, by rank."""
     found: list[int] = []
     for role in gang.roles:
-        found += [capacity.most_milli(role.request, shapes)] * min(role.replicas, members - len(found))
+        found += [capacity.max_pod_milli(role.request, shapes)] * min(role.replicas, members - len(found))
     # Members beyond what was asked for are like the last.
     return found + found[-1:] * (members - len(found))
 
 
-def _bonds(ladder: Ladder, gang: GangRequest, members: int) -> list[Bond]:
+def _bonds(ladder: LevelTable, gang: GangRequest, members: int) -> list[Bond]:
     found = []
     if gang.required not in ("", CLUSTER):
-        found.append(Bond(frozenset(range(members)), ladder.index(gang.required)))
+        found.append(Bond(frozenset(range(members)), ladder.find_level(gang.required)))
     first = 0
     for role in gang.roles:
         # An elastic gang may have fewer members than its last role asks for at most.
         count = min(role.replicas, members - first)
         for segment in role.segments:
-            rung = ladder.index(segment.level)
+            rung = ladder.find_level(segment.level)
             starts = range(first, first + count, segment.size)
             found += [Bond(frozenset(range(at, min(at + segment.size, first + count))), rung) for at in starts]
         first += count

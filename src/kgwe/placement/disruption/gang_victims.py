@@ -23,7 +23,7 @@ import numpy as np
 
 from kgwe.placement.disruption import room_curves, victims
 from kgwe.placement.disruption.room_curves import Curves
-from kgwe.placement.gang.capacity import GangRoom
+from kgwe.placement.gang.capacity import GangCapacity
 from kgwe.placement.gang.request import CLUSTER
 from kgwe.placement.pod.fit import Verdict
 
@@ -57,10 +57,10 @@ class Clearing:
         self._pool = pool
         self._gang = gang
         self._also = also
-        self._ladder = search.ladders.of(gang.named_levels)
-        self._top = self._ladder.index(gang.required or CLUSTER)
-        rung = self._ladder.rungs[self._top]
-        self._domains = [np.sort(self._ladder.node[rung.places(number)]) for number in range(len(rung))]
+        self._ladder = search.level_tables.for_levels(gang.named_levels)
+        self._top = self._ladder.find_level(gang.required or CLUSTER)
+        rung = self._ladder.levels[self._top]
+        self._domains = [np.sort(self._ladder.node[rung.place_range(number)]) for number in range(len(rung))]
         self._domain_of = np.zeros(len(self._fitter.snapshot), np.int64)
         for number, nodes in enumerate(self._domains):
             self._domain_of[nodes] = number
@@ -93,7 +93,7 @@ class Clearing:
 
     def holds(self, picked: Picked) -> bool:
         """The same, the snapshot being without the set already."""
-        return self._search.holds(self._gang) and (self._also is None or self._also(picked))
+        return self._search.has_room(self._gang) and (self._also is None or self._also(picked))
 
     def _relevant(self, weight: int | None) -> list[int]:
         """Items that could be part of a lighter set: on nodes the gang can use, and not too heavy themselves."""
@@ -121,11 +121,11 @@ class Clearing:
     def _hopeful(self) -> list[int]:
         """Domains that would hold the gang with everything stopped."""
         with self._pool.without(range(len(self._pool.items))):
-            room = GangRoom(self._fitter, self._ladder, self._gang)
+            room = GangCapacity(self._fitter, self._ladder, self._gang)
             holds = np.ones(len(self._domains), np.bool_)
             # What the network allows differs from level to level; there no domain is ruled out.
             for number, role in enumerate(self._gang.roles if not self._gang.min_network_gb_per_s else ()):
-                holds &= room.capacity(number, self._top)[self._top] >= role.least
+                holds &= room.by_level(number, self._top)[self._top] >= role.required_replicas
         found: list[int] = np.flatnonzero(holds).tolist()
         return found
 
@@ -166,7 +166,7 @@ class Clearing:
         useful = [number for number, amount in freed.items() if amount]
         useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
         # Among hundreds of pods one gang more or less decides little, and each try takes longer.
-        tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.least for role in self._gang.roles)))
+        tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.required_replicas for role in self._gang.roles)))
         return [frozenset(), *(frozenset({number}) for number in useful[:tries])]
 
     def _within_budgets(self, domain: int, gone: frozenset[int], *, weighed: bool) -> Picked | None:
@@ -245,7 +245,7 @@ class Clearing:
     ) -> frozenset[int] | None:
         nodes = self._domains[domain]
         nodes = nodes[self._possible[role.name][nodes]]
-        missing = role.least - int(self._room[role.name][nodes].sum())
+        missing = role.required_replicas - int(self._room[role.name][nodes].sum())
         if missing <= 0:
             return frozenset()
         curves = self._curves[role.name]

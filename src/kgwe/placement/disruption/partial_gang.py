@@ -63,7 +63,7 @@ def confined(fitter: Fitter, tree: Tree, partial: Partial) -> GangRequest:
     where nothing binds parts of the gang, the other way round too.
     """
     index = fitter.snapshot.index
-    bound = Bonds(GangSearch(fitter, tree).ladders, partial.gang, len(partial.members))
+    bound = Bonds(GangSearch(fitter, tree).level_tables, partial.gang, len(partial.members))
     placed = {rank: index[each.node] for rank, each in enumerate(partial.members) if each.node in index}
     missing = [rank for rank in range(len(partial.members)) if rank not in placed]
     near = np.logical_or.reduce([bound.allowed(rank, placed) for rank in missing])
@@ -71,7 +71,7 @@ def confined(fitter: Fitter, tree: Tree, partial: Partial) -> GangRequest:
     if not near.all():
         names = tuple(fitter.snapshot.nodes[number].name for number in np.flatnonzero(near))
         request = replace(request, constraints=within(request.constraints, names))
-    return GangRequest.of(request, len(missing), priority=partial.gang.priority, name=partial.gang.name)
+    return GangRequest.uniform(request, len(missing), priority=partial.gang.priority, name=partial.gang.name)
 
 
 def within(constraints: Constraints, names: tuple[str, ...]) -> Constraints:

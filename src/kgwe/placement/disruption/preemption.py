@@ -183,7 +183,7 @@ def _for_gang(search: GangSearch, pool: Pool, gang: GangRequest) -> PreemptionPl
         return nothing_to_stop(now.grants)
     cleared = clear(search, pool, gang)
     if cleared is None:
-        return refuse(search.fitter, pool, lambda: search.holds(gang))
+        return refuse(search.fitter, pool, lambda: search.has_room(gang))
     return plan_of(search.fitter, pool, cleared.picked, cleared.plan.grants, proven=cleared.proven)
 
 
@@ -199,7 +199,7 @@ class Cleared:
 def clear(search: GangSearch, pool: Pool, gang: GangRequest) -> Cleared | None:
     """The cheapest set that lets a gang start which does not start as things are, planned anew without it."""
     with pool.without(range(len(pool.items))):
-        hopeless = not search.holds(gang)
+        hopeless = not search.has_room(gang)
     found = Found(None, proven=True) if hopeless else Clearing(search, pool, gang).lightest()
     if found.picked is None:
         return None

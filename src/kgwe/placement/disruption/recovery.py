@@ -193,7 +193,7 @@ class _Site:
         if workload.repair is Repair.NONE:
             names = tuple(workload.members[i].name for i in lost)
             return Repaired(workload.name, Outcome.LEFT_ALONE, names, missing=len(lost))
-        bound = Bonds(self._search.ladders, workload.gang, len(workload.members))
+        bound = Bonds(self._search.level_tables, workload.gang, len(workload.members))
         requests = [member.request for member in workload.members]
         reseating = Reseating(self._fitter, bound, requests, _homes(workload), self._usable, trial=self._trial)
         seated = reseating.seat(lost, _nodes(workload, lost))

@@ -124,7 +124,7 @@ class Reseating:
         found = np.flatnonzero(nodes)
         free = np.bitwise_count(self._fitter.snapshot.free[found])
         near = np.zeros(len(found), np.int64) if steps is None else steps[found]
-        doubt = reliability.doubt(self._fitter.snapshot, found)
+        doubt = reliability.count_missed_cutoffs(self._fitter.snapshot, found)
         spot = self._fitter.avoided(request, found)
         leaf = self._bonds.rank_leaves(placed, max(len(alike), 1), room)[found]
         ordered: list[int] = found[np.lexsort((found, free, leaf, doubt, spot, near))].tolist()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant, Trial
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.gang.request import Role
     from kgwe.placement.pod.fit import Fitter
 
@@ -31,12 +31,12 @@ Seating = list[list[tuple[int, "Grant"]]]
 
 
 def assign_gpus(
-    trial: Trial, fitter: Fitter, ladder: Ladder, request: Request, loads: NDArray[np.int64]
+    trial: Trial, fitter: Fitter, table: LevelTable, request: Request, loads: NDArray[np.int64]
 ) -> list[tuple[int, Grant]] | None:
     """Book `loads[place]` such pods at each place, within the trial; None as soon as one does not fit."""
     assigned: list[tuple[int, Grant]] = []
     for place in np.flatnonzero(loads).tolist():
-        node = int(ladder.node[place])
+        node = int(table.node[place])
         for _ in range(int(loads[place])):
             grant = fitter.grant(request, node)
             if grant is None:
@@ -46,21 +46,21 @@ def assign_gpus(
     return assigned
 
 
-def rank(roles: Sequence[Role], seating: Seating) -> list[list[tuple[int, Grant]]]:
+def order_by_rank(roles: Sequence[Role], seating: Seating) -> list[list[tuple[int, Grant]]]:
     """Each role's pods in the order of their ranks."""
     ordered: list[list[tuple[int, Grant]]] = []
     last: int | None = None
     for role, pods in zip(roles, seating, strict=True):
         turned = pods
         if last is not None:
-            begin = bisect_left(pods, last, key=lambda pod: pod[0]) // role.step * role.step
+            begin = bisect_left(pods, last, key=lambda pod: pod[0]) // role.replica_step * role.replica_step
             turned = pods[begin:] + pods[:begin]
         ordered.append(turned)
         last = turned[-1][0]
     return ordered
 
 
-def seats(roles: Sequence[Role], ordered: Seating, names: Sequence[str]) -> Iterator[Seat]:
+def number_seats(roles: Sequence[Role], ordered: Seating, names: Sequence[str]) -> Iterator[Seat]:
     number = 0
     for role, pods in zip(roles, ordered, strict=True):
         for index, (place, grant) in enumerate(pods):
@@ -68,7 +68,7 @@ def seats(roles: Sequence[Role], ordered: Seating, names: Sequence[str]) -> Iter
             number += 1
 
 
-def cards_in_use(ordered: Seating) -> dict[int, int]:
+def merge_card_masks(ordered: Seating) -> dict[int, int]:
     """Place -> mask of the cards the gang touches there."""
     used: dict[int, int] = {}
     for pods in ordered:

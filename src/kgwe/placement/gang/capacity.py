@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.hardware_kinds import Kind
     from kgwe.placement.fleet.node import Request, Shape
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.gang.request import Following, GangRequest
     from kgwe.placement.pod.fit import Fitter
 
@@ -32,100 +32,102 @@ class Scope:
 
     #: None: any
     kind: Kind | None = None
-    avoid: NDArray[np.bool_] | None = None
+    excluded: NDArray[np.bool_] | None = None
     #: no spot nodes for roles that avoid them
-    spares_spot: bool = False
+    excludes_spot: bool = False
     following: Following = NONE_FOLLOW
 
 
 ALL_NODES: Final = Scope()
 
 
-class GangRoom:
+class GangCapacity:
     """Capacities of the domains for the roles of one gang, as the snapshot is when they are first asked for."""
 
-    def __init__(self, fitter: Fitter, ladder: Ladder, gang: GangRequest, scope: Scope = ALL_NODES) -> None:
+    def __init__(self, fitter: Fitter, table: LevelTable, gang: GangRequest, scope: Scope = ALL_NODES) -> None:
         self._scope = scope
-        self._avoid = None if scope.avoid is None else scope.avoid[ladder.node]
+        self._excluded = None if scope.excluded is None else scope.excluded[table.node]
         self._fitter = fitter
-        self._ladder = ladder
+        self._table = table
         self._gang = gang
         shapes = fitter.snapshot.shapes
-        self._of_kind = [self._kind_mask(role.request) for role in gang.roles]
+        self._kind_masks = [self._kind_mask(role.request) for role in gang.roles]
         """Role -> places of the kind of node it may use; None: all."""
-        self.units = [split.units(ladder, role) for role in gang.roles]
-        self.pod_milli = [most_milli(role.request, shapes) for role in gang.roles]
+        self.units = [split.segment_units(table, role) for role in gang.roles]
+        self.pod_milli = [max_pod_milli(role.request, shapes) for role in gang.roles]
         """Role -> GPU of one of its pods."""
-        self._nobody = np.zeros(len(ladder.node), np.int64)
-        self._known: dict[tuple[int, int], list[Ints]] = {}
+        self._no_pods = np.zeros(len(table.node), np.int64)
+        self._cached: dict[tuple[int, int], list[Ints]] = {}
 
     def _kind_mask(self, request: Request) -> NDArray[np.bool_] | None:
         kind = self._scope.kind
         mask = None if kind is None else self._fitter.snapshot.kinds.allowed(kind, request)
-        return None if mask is None else mask[self._ladder.node]
+        return None if mask is None else mask[self._table.node]
 
-    def capacity(self, role: int, rung: int) -> list[Ints]:
-        """Per rung up to this one, what each domain takes of the role when the gang's domain is of this rung."""
-        # Only a demand on the network makes a difference between the rungs.
-        key = (role, rung if self._gang.min_network_gb_per_s else -1)
-        if key not in self._known:
-            top = rung if self._gang.min_network_gb_per_s else self._ladder.top
-            self._known[key] = self._capacities(role, self._on_nodes(role, rung, self._nobody), top, self._nobody)
-        return self._known[key]
+    def by_level(self, role: int, level: int) -> list[Ints]:
+        """Per level up to this one, what each domain takes of the role when the gang's domain is of this level."""
+        # Only a demand on the network makes a difference between the levels.
+        key = (role, level if self._gang.min_network_gb_per_s else -1)
+        if key not in self._cached:
+            top = level if self._gang.min_network_gb_per_s else self._table.top
+            self._cached[key] = self._sum_by_level(
+                role, self._count_on_nodes(role, level, self._no_pods), top, self._no_pods
+            )
+        return self._cached[key]
 
-    def left(self, role: int, rung: int, loads: Ints, milli: Ints) -> list[Ints]:
+    def remaining_by_level(self, role: int, level: int, loads: Ints, milli: Ints) -> list[Ints]:
         """The same, now, with so many pods and so much GPU of the gang already on the nodes."""
-        return self._capacities(role, self._on_nodes(role, rung, loads), rung, milli)
+        return self._sum_by_level(role, self._count_on_nodes(role, level, loads), level, milli)
 
-    def when_empty(self, role: int) -> Ints:
+    def count_when_empty(self, role: int) -> Ints:
         """Per place, what the node's cards would hold if nothing ran there; without whole cards, what it holds now."""
-        request, nodes = self._gang.roles[role].request, self._ladder.node
+        request, nodes = self._gang.roles[role].request, self._table.node
         if not request.gpus.count:
             return self._fitter.room(request)[nodes].astype(np.int64)
         fits = self._fitter.when_empty(request)[nodes] == Verdict.FITS
-        if (mine := self._of_kind[role]) is not None:
+        if (mine := self._kind_masks[role]) is not None:
             fits &= mine
-        return np.where(fits, self._ladder.cards // request.gpus.count, 0)
+        return np.where(fits, self._table.cards // request.gpus.count, 0)
 
-    def most_when_empty(self, role: int, top: int) -> int:
-        """The most pods that one domain up to this rung would hold if nothing ran there."""
-        room = self._limited(self.when_empty(role), self._nobody)
-        return max(int(each.max(initial=0)) for each in self._capacities(role, room, top, self._nobody))
+    def max_when_empty(self, role: int, top: int) -> int:
+        """The most pods that one domain up to this level would hold if nothing ran there."""
+        room = self._apply_limits(self.count_when_empty(role), self._no_pods)
+        return max(int(each.max(initial=0)) for each in self._sum_by_level(role, room, top, self._no_pods))
 
-    def _capacities(self, role: int, room: Ints, top: int, milli: Ints) -> list[Ints]:
+    def _sum_by_level(self, role: int, room: Ints, top: int, milli: Ints) -> list[Ints]:
         per_leaf = None
         each = self.pod_milli[role]
         if self._gang.max_gpus_per_leaf and each:
-            leaf = self._ladder.leaf
+            leaf = self._table.leaf
             held = np.bincount(leaf, weights=milli).astype(np.int64)
             per_leaf = np.maximum(self._gang.max_gpus_per_leaf * CARD_MILLI - held, 0)[leaf] // each
-        return split.capacities(self._ladder, room, self.units[role], top, per_leaf)
+        return split.sum_capacities(self._table, room, self.units[role], top, per_leaf)
 
-    def _on_nodes(self, role: int, rung: int, loads: Ints) -> Ints:
-        gang, ladder = self._gang, self._ladder
+    def _count_on_nodes(self, role: int, level: int, loads: Ints) -> Ints:
+        gang, table = self._gang, self._table
         request = gang.roles[role].request
-        room = self._fitter.room(request)[ladder.node].astype(np.int64)
-        if (mine := self._of_kind[role]) is not None:
+        room = self._fitter.room(request)[table.node].astype(np.int64)
+        if (mine := self._kind_masks[role]) is not None:
             room[~mine] = 0
-        if self._avoid is not None:
-            room[self._avoid] = 0
-        if self._scope.spares_spot and request.spot is SpotPolicy.AVOID:
-            room[self._fitter.snapshot.spot[ladder.node]] = 0
+        if self._excluded is not None:
+            room[self._excluded] = 0
+        if self._scope.excludes_spot and request.spot is SpotPolicy.AVOID:
+            room[self._fitter.snapshot.spot[table.node]] = 0
         if gang.min_network_gb_per_s:
-            room[ladder.reach_gb_per_s(rung) < gang.min_network_gb_per_s] = 0
-        return self._limited(room, loads)
+            room[table.reach_gb_per_s(level) < gang.min_network_gb_per_s] = 0
+        return self._apply_limits(room, loads)
 
-    def _limited(self, room: Ints, loads: Ints) -> Ints:
+    def _apply_limits(self, room: Ints, loads: Ints) -> Ints:
         """What the limits of nodes per leaf and pods per node leave, so many pods of the gang being there."""
         gang = self._gang
         if gang.max_pods_per_node:
             room = np.minimum(room, np.maximum(gang.max_pods_per_node - loads, 0))
         if gang.max_nodes_per_leaf:
-            room = split.limit_nodes(room, self._ladder.leaf, gang.max_nodes_per_leaf, loads > 0)
+            room = split.limit_nodes(room, self._table.leaf, gang.max_nodes_per_leaf, loads > 0)
         return room
 
 
-def most_milli(request: Request, shapes: Iterable[Shape]) -> int:
+def max_pod_milli(request: Request, shapes: Iterable[Shape]) -> int:
     """GPU of one such pod, in thousandths of a card; of a slice, the largest part of a card that it is anywhere."""
     gpus = request.gpus
     if not gpus.slices:

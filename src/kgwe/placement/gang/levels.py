@@ -2,13 +2,13 @@
 
     cluster  ┌───────────────────────────────────────┐   one domain
     spine    ├───────────────────┬───────────────────┤
-    leaf     ├─────────┬─────────┼─────────┬─────────┤   a rung: domains side by side, each a slice of the places,
-    node     ├─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┤   and a slice of the domains of the rung below
+    leaf     ├─────────┬─────────┼─────────┬─────────┤   a level: domains side by side, each a slice of the places,
+    node     ├─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┼─┬─┬─┬─┬─┤   and a slice of the domains of the level below
 
-A *place* is a node's number in tree order; `node` turns it into the snapshot's number. Sums over all domains of a rung
+A *place* is a node's number in tree order; `node` turns it into the snapshot's number. Sums over all domains of a level
 are one `np.add.reduceat`.
 
-NVLink domains are a dimension of their own in the tree. Where they nest, as an NVL72 in its leaf, they become a rung;
+NVLink domains are a dimension of their own in the tree. Where they nest, as an NVL72 in its leaf, they become a level;
 where they cross a level, the gang says by naming one which of the two counts, and when it names both, the domains of
 the inner one are cut at the borders of the outer (`GangRequest.named_levels`). A node whose place is not known is a
 domain by itself on every level it is silent about: such a domain holds one node, or one known domain of a lower
@@ -40,7 +40,7 @@ NO_PLACE: Final = -1
 
 
 @dataclass(frozen=True)
-class Rung:
+class Level:
     """All domains of one level. Domain d holds the places `starts[d]:starts[d + 1]`."""
 
     name: str
@@ -48,22 +48,22 @@ class Rung:
     """Name of each domain; empty for one that is not known."""
     starts: Ints
     children: Ints
-    """Domain d holds the domains `children[d]:children[d + 1]` of the rung below."""
+    """Domain d holds the domains `children[d]:children[d + 1]` of the level below."""
     known: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def places(self, domain: int) -> slice:
+    def place_range(self, domain: int) -> slice:
         return slice(int(self.starts[domain]), int(self.starts[domain + 1]))
 
-    def sums(self, values: NDArray[np.integer] | NDArray[np.bool_]) -> Ints:
+    def sum_by_domain(self, values: NDArray[np.integer] | NDArray[np.bool_]) -> Ints:
         """Per domain, the sum of a value of its places."""
         if not len(self):
             return np.zeros(0, np.int64)
         return np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
 
-    def largest(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def max_by_domain(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Per domain, the largest value of its places."""
         if not len(self):
             return np.zeros(0)
@@ -71,11 +71,11 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """Rungs from the node up to the cluster, over the nodes of one snapshot."""
+class LevelTable:
+    """Levels from the node up to the cluster, over the nodes of one snapshot."""
 
     tree: Tree
-    rungs: tuple[Rung, ...]
+    levels: tuple[Level, ...]
     node: NDArray[np.intp]
     """Place -> node of the snapshot."""
     tree_place: Ints
@@ -85,23 +85,23 @@ class Ladder:
     leaf: Ints
     """Place -> its leaf; without levels, everything is one leaf."""
 
-    def index(self, level: str) -> int:
-        """Number of the rung of that name; Permanent when the tree has no such level."""
-        for number, rung in enumerate(self.rungs):
-            if rung.name == level:
+    def find_level(self, name: str) -> int:
+        """Number of the level of that name; Permanent when the tree has no such level."""
+        for number, level in enumerate(self.levels):
+            if level.name == name:
                 return number
-        return self.tree.level(level)
+        return self.tree.level(name)
 
-    def leaves_of(self, rung: int) -> tuple[range, ...]:
-        """Per domain of a rung from the leaves up, its leaves: domains of `leaf_rung`."""
-        return self._leaves[rung]
+    def leaf_ranges(self, level: int) -> tuple[range, ...]:
+        """Per domain of a level from the leaves up, its leaves: domains of `leaf_level`."""
+        return self._leaves[level]
 
     @functools.cached_property
     def _leaves(self) -> dict[int, tuple[range, ...]]:
-        first = self.leaf_rung
+        first = self.leaf_level
         borders = {
-            number: np.searchsorted(self.rungs[first].starts, self.rungs[number].starts).tolist()
-            for number in range(first, len(self.rungs))
+            number: np.searchsorted(self.levels[first].starts, self.levels[number].starts).tolist()
+            for number in range(first, len(self.levels))
         }
         return {
             number: tuple(range(begin, end) for begin, end in itertools.pairwise(each))
@@ -110,30 +110,30 @@ class Ladder:
 
     @property
     def top(self) -> int:
-        return len(self.rungs) - 1
+        return len(self.levels) - 1
 
     @property
-    def leaf_rung(self) -> int:
-        """The first rung of the network."""
-        return next((i for i, rung in enumerate(self.rungs) if rung.name not in (NODE, NVLINK)), self.top)
+    def leaf_level(self) -> int:
+        """The first level of the network."""
+        return next((i for i, level in enumerate(self.levels) if level.name not in (NODE, NVLINK)), self.top)
 
     @functools.cached_property
-    def whole_leaf_rung(self) -> int | None:
-        """The rung whose domains are the leaves; None where the gang's levels leave out the leaves or cut them."""
+    def whole_leaf_level(self) -> int | None:
+        """The level whose domains are the leaves; None where the gang's levels leave out the leaves or cut them."""
         leaves = len(np.unique(self.leaf))
-        for number, rung in enumerate(self.rungs):
-            ids = np.repeat(np.arange(len(rung)), np.diff(rung.starts))
-            if len(rung) == leaves == len(np.unique(ids * (int(self.leaf.max(initial=0)) + 1) + self.leaf)):
+        for number, level in enumerate(self.levels):
+            ids = np.repeat(np.arange(len(level)), np.diff(level.starts))
+            if len(level) == leaves == len(np.unique(ids * (int(self.leaf.max(initial=0)) + 1) + self.leaf)):
                 return number
         return None
 
-    def reach_gb_per_s(self, rung: int) -> NDArray[np.float64]:
-        """Per place, what the node can expect on its way to the far side of its domain of this rung.
+    def reach_gb_per_s(self, level: int) -> NDArray[np.float64]:
+        """Per place, what the node can expect on its way to the far side of its domain of this level.
 
         As `Tree.gb_per_s` counts, with a partner no slower than the node itself. Infinite where no network is used:
         inside a node and inside an NVLink domain.
         """
-        name = self.rungs[rung].name
+        name = self.levels[level].name
         if name in (NODE, NVLINK):
             return np.full(len(self.node), np.inf)
         levels = self.tree.levels
@@ -155,19 +155,19 @@ class Ladder:
         return rate
 
 
-class Ladders:
-    """The ladders of one tree and snapshot, built when first asked for."""
+class LevelTables:
+    """The tables of one tree and snapshot, built when first asked for."""
 
     def __init__(self, tree: Tree, snapshot: Snapshot) -> None:
         self.tree = tree
         self.snapshot = snapshot
-        self._built: dict[tuple[str, ...], Ladder] = {}
+        self._built: dict[tuple[str, ...], LevelTable] = {}
 
-    def of(self, named: tuple[str, ...] = ()) -> Ladder:
-        """The ladder of a gang that names these levels, the outermost first."""
+    def for_levels(self, named: tuple[str, ...] = ()) -> LevelTable:
+        """The table of a gang that names these levels, the outermost first."""
         key = named if NVLINK in named else ()
         if key not in self._built:
-            self._built[key] = build(self.tree, self.snapshot, key)
+            self._built[key] = build_level_table(self.tree, self.snapshot, key)
         return self._built[key]
 
 
@@ -183,8 +183,8 @@ class _Column:
     names: tuple[str, ...]
 
 
-def build(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = ()) -> Ladder:
-    """The ladder over the nodes of the snapshot; those the tree does not know come last, near nothing."""
+def build_level_table(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = ()) -> LevelTable:
+    """The table over the nodes of the snapshot; those the tree does not know come last, near nothing."""
     at = np.array([snapshot.index.get(name, -1) for name in tree.nodes], np.int64)
     tree_place = np.flatnonzero(at >= 0)
     missing = np.setdiff1d(np.arange(len(snapshot)), at[tree_place])
@@ -192,26 +192,28 @@ def build(tree: Tree, snapshot: Snapshot, named: tuple[str, ...] = ()) -> Ladder
     tree_place = np.concatenate((tree_place, np.full(len(missing), NO_PLACE)))
     columns = [_network_column(tree, number, tree_place) for number in range(len(tree.levels))]
     leaf = columns[0].ids if columns else np.zeros(len(node), np.int64)
-    columns = _with_nvlink(columns, _nvlink_column(tree, tree_place), named)
+    columns = _insert_nvlink(columns, _nvlink_column(tree, tree_place), named)
     # Stable, so the tree's order stays wherever NVLink domains do not change it.
     order = np.lexsort([column.ids for column in columns]) if columns else np.arange(len(node))
     node, tree_place, leaf = node[order], tree_place[order], leaf[order]
     cards = np.array([shape.cards for shape in snapshot.shapes], np.int64)[snapshot.shape[node]]
-    return Ladder(tree, _rungs(columns, order, [snapshot.nodes[i].name for i in node]), node, tree_place, cards, leaf)
+    return LevelTable(
+        tree, _build_levels(columns, order, [snapshot.nodes[i].name for i in node]), node, tree_place, cards, leaf
+    )
 
 
 def _network_column(tree: Tree, number: int, tree_place: Ints) -> _Column:
     level = tree.levels[number]
     ids = np.where(tree_place >= 0, tree.domain_of[number, tree_place], 0)
-    return _Column(level.name, *_own_where(tree_place < 0, ids, level.names))
+    return _Column(level.name, *_isolate_places(tree_place < 0, ids, level.names))
 
 
 def _nvlink_column(tree: Tree, tree_place: Ints) -> _Column:
     ids = np.where(tree_place >= 0, tree.nvlink_of[tree_place], NO_DOMAIN)
-    return _Column(NVLINK, *_own_where(ids == NO_DOMAIN, ids, tree.nvlink_names))
+    return _Column(NVLINK, *_isolate_places(ids == NO_DOMAIN, ids, tree.nvlink_names))
 
 
-def _own_where(alone: NDArray[np.bool_], ids: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
+def _isolate_places(alone: NDArray[np.bool_], ids: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
     """Give each of these places a domain to itself, without a name."""
     count = int(alone.sum())
     out = ids.copy()
@@ -219,46 +221,46 @@ def _own_where(alone: NDArray[np.bool_], ids: Ints, names: tuple[str, ...]) -> t
     return out, (*names, *[""] * count)
 
 
-def _with_nvlink(columns: list[_Column], nvlink: _Column, named: tuple[str, ...]) -> list[_Column]:
+def _insert_nvlink(columns: list[_Column], nvlink: _Column, named: tuple[str, ...]) -> list[_Column]:
     """Columns from the lowest up, with the NVLink domains where they nest."""
     if NVLINK not in named:
-        crossed = any(not _nests(nvlink, c) and not _nests(c, nvlink) for c in columns)
+        crossed = any(not _is_nested(nvlink, c) and not _is_nested(c, nvlink) for c in columns)
         if crossed or not any(nvlink.names):
             return columns
     kept = []
     for column in columns:
-        if not _nests(nvlink, column) and not _nests(column, nvlink):
+        if not _is_nested(nvlink, column) and not _is_nested(column, nvlink):
             if column.name not in named:
                 continue
             if named.index(NVLINK) < named.index(column.name):
-                kept.append(_cut(column, nvlink))
+                kept.append(_split_at_borders(column, nvlink))
                 continue
-            nvlink = _cut(nvlink, column)
+            nvlink = _split_at_borders(nvlink, column)
         kept.append(column)
-    above = next((i for i, column in enumerate(kept) if _nests(nvlink, column)), len(kept))
+    above = next((i for i, column in enumerate(kept) if _is_nested(nvlink, column)), len(kept))
     return [*kept[:above], nvlink, *kept[above:]]
 
 
-def _pairs(one: _Column, other: _Column) -> Ints:
+def _pair_ids(one: _Column, other: _Column) -> Ints:
     return one.ids * (len(other.names) + 1) + other.ids
 
 
-def _nests(inner: _Column, outer: _Column) -> bool:
+def _is_nested(inner: _Column, outer: _Column) -> bool:
     """Whether every domain of one lies inside a single domain of the other."""
-    return len(np.unique(_pairs(inner, outer))) == len(np.unique(inner.ids))
+    return len(np.unique(_pair_ids(inner, outer))) == len(np.unique(inner.ids))
 
 
-def _cut(inner: _Column, outer: _Column) -> _Column:
+def _split_at_borders(inner: _Column, outer: _Column) -> _Column:
     """Domains of a level cut at the borders of another."""
-    keys, ids = np.unique(_pairs(inner, outer), return_inverse=True)
+    keys, ids = np.unique(_pair_ids(inner, outer), return_inverse=True)
     names = tuple(inner.names[key // (len(outer.names) + 1)] for key in keys)
     return _Column(inner.name, ids.astype(np.int64), names)
 
 
-def _rungs(columns: list[_Column], order: NDArray[np.intp], node_names: list[str]) -> tuple[Rung, ...]:
+def _build_levels(columns: list[_Column], order: NDArray[np.intp], node_names: list[str]) -> tuple[Level, ...]:
     count = len(order)
     whole = np.arange(count + 1, dtype=np.int64)
-    rungs = [Rung(NODE, tuple(node_names), whole, whole, np.ones(count, np.bool_))]
+    levels = [Level(NODE, tuple(node_names), whole, whole, np.ones(count, np.bool_))]
     columns = [*columns, _Column(CLUSTER, np.zeros(count, np.int64), (CLUSTER,))]
     for column in columns:
         ids = column.ids[order]
@@ -266,5 +268,5 @@ def _rungs(columns: list[_Column], order: NDArray[np.intp], node_names: list[str
         starts = np.append(first, count).astype(np.int64)
         names = tuple(column.names[i] for i in ids[first])
         known = np.array([bool(name) for name in names], np.bool_)
-        rungs.append(Rung(column.name, names, starts, np.searchsorted(rungs[-1].starts, starts), known))
-    return tuple(rungs)
+        levels.append(Level(column.name, names, starts, np.searchsorted(levels[-1].starts, starts), known))
+    return tuple(levels)

@@ -77,7 +77,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LevelReport:
     """What was found on one level."""
 
     level: str
@@ -88,7 +88,7 @@ class Look:
     """The most pods (of the role that is shortest) that any domain has room for."""
     needed: int
 
-    def words(self) -> str:
+    def describe(self) -> str:
         if self.holding:
             return f"{self.level}: {self.holding} of {self.domains} can hold it"
         return f"{self.level}: none of {self.domains} holds it, at most {self.most} of {self.needed} pods fit in one"
@@ -106,20 +106,20 @@ class GangPlan:
     """Its name; empty for one that is not known."""
     replicas: Mapping[str, int]
     """Role -> pods; fewer than asked at most for when the gang is elastic."""
-    prefers: bool
+    preferred_met: bool
     """Whether the preferred level holds; True when none was asked for."""
     ring: Ring
     score: DomainScore
-    size: SizeClass
-    looks: tuple[Look, ...]
+    size_class: SizeClass
+    level_reports: tuple[LevelReport, ...]
     """Level by level, why it is not a lower one."""
-    caution: str = ""
+    reliability_note: str = ""
     """Unreliable nodes it was kept off, or has to use all the same."""
     leaves: int = 1
     """Leaves that its pods are in."""
-    because: str = ""
+    choice_note: str = ""
     """Why it is not where it would be if no gang followed; empty: it is."""
-    spot: str = ""
+    spot_note: str = ""
     """Why it is on spot nodes that it avoids; empty: it is not."""
 
     @property
@@ -131,13 +131,13 @@ class GangPlan:
         """Nodes in the order the ranks visit them first."""
         return tuple(dict.fromkeys(seat.node for seat in self.seats))
 
-    def words(self) -> str:
-        found = place_words(len(self.seats), len(self.nodes), self.level, self.domain, self.ring.words())
-        remarks = [remark for remark in (self.because, self.spot, self.caution) if remark]
-        return "\n".join([found, *remarks, *[look.words() for look in self.looks]])
+    def describe(self) -> str:
+        found = describe_place(len(self.seats), len(self.nodes), self.level, self.domain, self.ring.describe())
+        remarks = [remark for remark in (self.choice_note, self.spot_note, self.reliability_note) if remark]
+        return "\n".join([found, *remarks, *[look.describe() for look in self.level_reports]])
 
 
-def place_words(pods: int, nodes: int, level: str, domain: str, ring: str) -> str:
+def describe_place(pods: int, nodes: int, level: str, domain: str, ring: str) -> str:
     where = f"{level} {domain}" if domain != level else level
     return f"{counted(pods, 'pod')} on {counted(nodes, 'node')} in {where}; ring {ring}"
 
@@ -154,7 +154,7 @@ class Missing:
     """Pods of it that the best domain takes."""
     level: str
     domain: str
-    looks: tuple[Look, ...]
+    looks: tuple[LevelReport, ...]
     most_when_empty: int | None
     """Pods of it that one domain could take if nothing ran there; None: not known. Below `needed`, it never starts."""
     proven: bool

@@ -47,20 +47,22 @@ def is_exposed(gpus: float, expected_s: float | None) -> bool:
     return gpus * (_UNKNOWN_S if expected_s is None else expected_s) / 3600 >= EXPOSED_GPU_HOURS
 
 
-def doubt(snapshot: Snapshot, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
+def count_missed_cutoffs(snapshot: Snapshot, nodes: NDArray[np.intp]) -> NDArray[np.int64]:
     """Node -> how many of the cutoffs it is below: 0 where it can be relied on."""
     below: NDArray[np.bool_] = snapshot.reliability[nodes] < np.array(CUTOFFS)[:, np.newaxis]
     found: NDArray[np.int64] = below.sum(axis=0, dtype=np.int64)
     return found
 
 
-def careful(gang: GangRequest, expected_s: float | None) -> GangRequest:
+def mark_exposed(gang: GangRequest, expected_s: float | None) -> GangRequest:
     """The gang, marked when it is exposed."""
     gpus = sum(role.replicas * role.request.gpus.count for role in gang.roles)
     return dataclasses.replace(gang, exposed=True) if is_exposed(gpus, expected_s) else gang
 
 
-def gang(snapshot: Snapshot, found: GangPlan, again: Callable[[NDArray[np.bool_]], Planned]) -> GangPlan:
+def prefer_reliable_plan(
+    snapshot: Snapshot, found: GangPlan, again: Callable[[NDArray[np.bool_]], Planned]
+) -> GangPlan:
     """The plan of an exposed gang; `again` plans it without the nodes of a mask."""
     used = [snapshot.index[name] for name in found.nodes]
     least = float(snapshot.reliability[used].min(initial=1.0))
@@ -68,16 +70,17 @@ def gang(snapshot: Snapshot, found: GangPlan, again: Callable[[NDArray[np.bool_]
         if least >= cutoff:
             break
         other = again(snapshot.reliability < cutoff)
-        if isinstance(other, GangPlan) and _is_as_good(snapshot, other, found):
-            return dataclasses.replace(other, caution=f"kept off {_named(snapshot, used, cutoff)}")
+        if isinstance(other, GangPlan) and _is_as_good_plan(snapshot, other, found):
+            return dataclasses.replace(other, reliability_note=f"kept off {_list_unreliable(snapshot, used, cutoff)}")
     if least >= CUTOFFS[0]:
         return found
-    words = f"on {_named(snapshot, used, CUTOFFS[0])}: without, no place is as good"
-    return dataclasses.replace(found, caution=words)
+    words = f"on {_list_unreliable(snapshot, used, CUTOFFS[0])}: without, no place is as good"
+    return dataclasses.replace(found, reliability_note=words)
 
 
-def pod(engine: Engine, request: Request, strategy: Strategy, found: Decision | Refusal, expected_s: float | None
-        ) -> tuple[Decision | Refusal, str]:  # fmt: skip
+def prefer_reliable_node(
+    engine: Engine, request: Request, strategy: Strategy, found: Decision | Refusal, *, expected_s: float | None
+) -> tuple[Decision | Refusal, str]:
     """What was decided for one pod, or as good a node that can be relied on; and what to say about it."""
     snapshot = engine.snapshot
     if not isinstance(found, Decision) or strategy in _LEFT_ALONE:
@@ -91,33 +94,33 @@ def pod(engine: Engine, request: Request, strategy: Strategy, found: Decision | 
             reliable &= ~snapshot.spot
         among = np.flatnonzero(reliable)
         other = engine.decide(request, strategy=strategy, among=among)
-        if isinstance(other, Decision) and _is_as_good_for_one(snapshot, other, found):
-            return other, f", kept off {_named(snapshot, [found.node], cutoff)}"
-    return found, f", {_named(snapshot, [found.node], CUTOFFS[0])}: without, no place is as good"
+        if isinstance(other, Decision) and _is_as_good_node(snapshot, other, found):
+            return other, f", kept off {_list_unreliable(snapshot, [found.node], cutoff)}"
+    return found, f", {_list_unreliable(snapshot, [found.node], CUTOFFS[0])}: without, no place is as good"
 
 
-def _is_as_good(snapshot: Snapshot, other: GangPlan, found: GangPlan) -> bool:
-    """A level that was passed by would be in the looks: as many of them is as low."""
+def _is_as_good_plan(snapshot: Snapshot, other: GangPlan, found: GangPlan) -> bool:
+    """Every level that was tried has a report: as many reports mean an equally low level."""
     return (
         len(other.seats) == len(found.seats)
-        and len(other.looks) <= len(found.looks)
+        and len(other.level_reports) <= len(found.level_reports)
         and other.leaves <= found.leaves
-        and other.prefers == found.prefers
+        and other.preferred_met == found.preferred_met
         and other.ring.gb_per_s >= found.ring.gb_per_s * _AS_FAST
-        and _models(snapshot, other.nodes) == _models(snapshot, found.nodes)
+        and _list_models(snapshot, other.nodes) == _list_models(snapshot, found.nodes)
     )
 
 
-def _is_as_good_for_one(snapshot: Snapshot, other: Decision, found: Decision) -> bool:
+def _is_as_good_node(snapshot: Snapshot, other: Decision, found: Decision) -> bool:
     is_as_fast = (other.gb_per_s or 0.0) >= (found.gb_per_s or 0.0) * _AS_FAST
-    return is_as_fast and _models(snapshot, [other.name]) == _models(snapshot, [found.name])
+    return is_as_fast and _list_models(snapshot, [other.name]) == _list_models(snapshot, [found.name])
 
 
-def _models(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
+def _list_models(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
     return {snapshot.nodes[snapshot.index[name]].shape.model for name in names}
 
 
-def _named(snapshot: Snapshot, nodes: list[int], cutoff: float) -> str:
+def _list_unreliable(snapshot: Snapshot, nodes: list[int], cutoff: float) -> str:
     """Those of the nodes that are below the cutoff, the worst first."""
     bad = sorted((float(snapshot.reliability[node]), snapshot.nodes[node].name) for node in nodes)
     bad = [each for each in bad if each[0] < cutoff]

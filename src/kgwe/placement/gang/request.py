@@ -85,18 +85,19 @@ class Role:
         if any(size < 1 for size in sizes):
             raise errors.Permanent(f"role {self.name}: a segment has at least one rank")
         for size, larger in itertools.pairwise([*sizes, self.replicas]):
-            if larger % size or self.least % size:
+            if larger % size or self.required_replicas % size:
                 raise errors.Permanent(
-                    f"role {self.name}: segments of {size} ranks do not divide {larger} (at least {self.least}); "
-                    "make the numbers multiples of each other"
+                    f"role {self.name}: segments of {size} ranks do not divide {larger} "
+                    f"(at least {self.required_replicas}); make the numbers multiples of each other"
                 )
 
     @property
-    def least(self) -> int:
+    def required_replicas(self) -> int:
+        """Pods that it needs to start."""
         return self.min_replicas or self.replicas
 
     @property
-    def step(self) -> int:
+    def replica_step(self) -> int:
         """Replicas come in multiples of the largest segment."""
         return max((segment.size for segment in self.segments), default=1)
 
@@ -133,7 +134,7 @@ class GangRequest:
             raise errors.Permanent("limits of a gang are not negative")
 
     @classmethod
-    def of(
+    def uniform(
         cls,
         request: Request,
         replicas: int,
@@ -152,10 +153,10 @@ class GangRequest:
 
     @property
     def is_elastic(self) -> bool:
-        return any(role.least < role.replicas for role in self.roles)
+        return any(role.required_replicas < role.replicas for role in self.roles)
 
     @property
-    def unnamed(self) -> GangRequest:
+    def without_name(self) -> GangRequest:
         """The same gang without what makes no difference to where it goes."""
         return dataclasses.replace(self, name="", priority=0)
 
@@ -172,9 +173,9 @@ class GangRequest:
 
     def with_requests(self, **changes: Any) -> GangRequest:
         """The same gang with every pod's request changed so."""
-        return dataclasses.replace(self, roles=tuple(self._changed(changes)))
+        return dataclasses.replace(self, roles=tuple(self._change_requests(changes)))
 
-    def _changed(self, changes: dict[str, Any]) -> Iterator[Role]:
+    def _change_requests(self, changes: dict[str, Any]) -> Iterator[Role]:
         for role in self.roles:
             yield dataclasses.replace(role, request=dataclasses.replace(role.request, **changes))
 
@@ -190,9 +191,9 @@ class Following:
     """How many of them, the last ones, do not wait but usually come."""
 
     @classmethod
-    def of(cls, gangs: Iterable[GangRequest]) -> Following:
+    def from_gangs(cls, gangs: Iterable[GangRequest]) -> Following:
         numbers: dict[GangRequest, int] = {}
-        order = [numbers.setdefault(gang.unnamed, len(numbers)) for gang in gangs]
+        order = [numbers.setdefault(gang.without_name, len(numbers)) for gang in gangs]
         return cls(tuple(numbers), tuple(order))
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.topology import Wiring
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.snapshot import Snapshot
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
 
 
 class Step(enum.StrEnum):
@@ -53,7 +53,7 @@ class Ring:
     nodes: tuple[str, ...] = ()
     """Where the slowest step is: one node, or the two it joins."""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         where = " to ".join(self.nodes)
         if self.step is Step.NONE:
             return "one card, no ring"
@@ -66,7 +66,7 @@ class Ring:
 NO_RING: Final = Ring(np.inf, Step.NONE)
 
 
-class Rings:
+class RingPredictor:
     """Predicts rings over one snapshot; what it works out for one shape and set of cards it keeps."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -76,16 +76,16 @@ class Rings:
         self.nvlink = np.array([nvlink_gb_per_s(shape.wiring) for shape in snapshot.shapes], np.float64)
         """Shape -> GB/s of a card over NVLink beyond the box."""
 
-    def predict(self, ladder: Ladder, places: Sequence[int], cards: Mapping[int, int]) -> Ring:
+    def predict(self, table: LevelTable, places: Sequence[int], cards: Mapping[int, int]) -> Ring:
         """The ring that visits the places in this order, back to the first; `cards`: place -> mask in use there."""
         order = [place for place in places if cards.get(place)]
         if not order:
             return NO_RING
-        shape = self._snapshot.shape[ladder.node]
+        shape = self._snapshot.shape[table.node]
         visited = list(dict.fromkeys(order))
-        inside = [self.inside(int(shape[place]), cards[place]) for place in visited]
+        inside = [self.predict_inside_node(int(shape[place]), cards[place]) for place in visited]
         worst = int(np.argmin(inside))
-        found = Ring(inside[worst], Step.INSIDE_NODE, (ladder.rungs[0].names[visited[worst]],))
+        found = Ring(inside[worst], Step.INSIDE_NODE, (table.levels[0].names[visited[worst]],))
         if np.isinf(found.gb_per_s):
             found = NO_RING
         here = np.array(order)
@@ -94,56 +94,56 @@ class Rings:
         if not moves.any():
             return found
         here, there = here[moves], there[moves]
-        part = {place: self.part(int(shape[place]), cards[place]) for place in visited}
-        rates, by_nvlink = self.edges(
-            ladder, here, there, np.array([part[p] for p in here.tolist()]), np.array([part[p] for p in there.tolist()])
+        part = {place: self.network_fraction(int(shape[place]), cards[place]) for place in visited}
+        rates, by_nvlink = self.predict_steps(
+            table, here, there, np.array([part[p] for p in here.tolist()]), np.array([part[p] for p in there.tolist()])
         )
         slowest = int(np.argmin(rates))
         if rates[slowest] >= found.gb_per_s:
             return found
-        names = ladder.rungs[0].names
+        names = table.levels[0].names
         step = Step.NVLINK_DOMAIN if by_nvlink[slowest] else Step.NETWORK
         return Ring(float(rates[slowest]), step, (names[here[slowest]], names[there[slowest]]))
 
-    def edges(
+    def predict_steps(
         self,
-        ladder: Ladder,
+        table: LevelTable,
         here: NDArray[np.intp],
         there: NDArray[np.intp],
         here_part: NDArray[np.float64],
         there_part: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """GB/s of each step between two nodes, and whether it goes over NVLink."""
-        tree = ladder.tree
-        a, b = ladder.tree_place[here], ladder.tree_place[there]
+        tree = table.tree
+        a, b = table.tree_place[here], table.tree_place[there]
         known = (a >= 0) & (b >= 0)
         rates = np.where(known, network_gb_per_s(tree, a, b) * np.minimum(here_part, there_part), UNKNOWN_GB_PER_S)
-        shape = self._snapshot.shape[ladder.node]
+        shape = self._snapshot.shape[table.node]
         nvlink = np.minimum(self.nvlink[shape[here]], self.nvlink[shape[there]])
         joined = known & (tree.nvlink_of[a] == tree.nvlink_of[b]) & (tree.nvlink_of[a] != NO_DOMAIN) & (nvlink > 0)
         return np.where(joined, nvlink, rates), joined
 
-    def ceilings(self, ladder: Ladder) -> NDArray[np.float64]:
+    def bound_steps(self, table: LevelTable) -> NDArray[np.float64]:
         """Per place, no less than the GB/s of any step from there to another node."""
-        tree, places = ladder.tree, ladder.tree_place
+        tree, places = table.tree, table.tree_place
         if any((level.oversubscription < 1).any() for level in tree.levels):
             return np.full(len(places), np.inf)
         rates = np.where(places >= 0, tree.node_gb_per_s[places], UNKNOWN_GB_PER_S)
         if tree.levels:
             rates = np.minimum(rates, tree.levels[0].gb_per_s[tree.domain_of[0, places]])
         joined = (places >= 0) & (tree.nvlink_of[places] != NO_DOMAIN)
-        nvlink = np.where(joined, self.nvlink[self._snapshot.shape[ladder.node]], UNKNOWN_GB_PER_S)
+        nvlink = np.where(joined, self.nvlink[self._snapshot.shape[table.node]], UNKNOWN_GB_PER_S)
         fastest: NDArray[np.float64] = np.maximum(rates, nvlink)
         return fastest
 
-    def inside(self, shape: int, mask: int) -> float:
+    def predict_inside_node(self, shape: int, mask: int) -> float:
         """Ring through a set of cards of one node, one direction."""
         key = (shape, mask)
         if key not in self._inside:
             self._inside[key] = _inside_gb_per_s(self._snapshot.shapes[shape].wiring, mask)
         return self._inside[key]
 
-    def part(self, shape: int, mask: int) -> float:
+    def network_fraction(self, shape: int, mask: int) -> float:
         """Part of the node's network that the cards can use."""
         key = (shape, mask)
         if key not in self._part:
@@ -173,7 +173,7 @@ def network_gb_per_s(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> 
     """`Tree.gb_per_s` of many pairs of tree places at once."""
     own = np.minimum(tree.node_gb_per_s[a], tree.node_gb_per_s[b])
     rate: NDArray[np.float64] = np.where(own > 0, own, UNKNOWN_GB_PER_S)
-    hops = _hops(tree, a, b)
+    hops = _count_hops(tree, a, b)
     limit = np.full(len(a), np.inf)
     for number, level in enumerate(tree.levels):
         one, other = tree.domain_of[number, a], tree.domain_of[number, b]
@@ -187,7 +187,7 @@ def network_gb_per_s(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> 
     return rate
 
 
-def _hops(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_hops(tree: Tree, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     if tree.connected:
         # Declared neighbours are few and written by hand: asked pair by pair.
         return np.array([tree.hops(int(one), int(other)) for one, other in zip(a, b, strict=True)], np.int64)

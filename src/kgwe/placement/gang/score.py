@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.snapshot import Snapshot
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Parts of the score, 0..1, of the domains of one rung; alignment is known only once a ring is."""
+class DomainScores:
+    """Parts of the score, 0..1, of the domains of one level; alignment is known only once a ring is."""
 
     availability: Floats
     utilisation: Floats
     history: Floats
 
-    def score(self, weights: DomainWeights, domain: int, alignment: float) -> DomainScore:
+    def score_domain(self, weights: DomainWeights, domain: int, alignment: float) -> DomainScore:
         return DomainScore(
             availability=weights.availability * float(self.availability[domain]),
             alignment=weights.alignment * alignment,
@@ -47,7 +47,7 @@ class Standing:
             history=weights.history * float(self.history[domain]),
         )
 
-    def partial(self, weights: DomainWeights) -> Floats:
+    def score_without_alignment(self, weights: DomainWeights) -> Floats:
         """Without alignment, for all domains."""
         return (
             weights.availability * self.availability
@@ -56,30 +56,30 @@ class Standing:
         )
 
 
-def standing(
-    ladder: Ladder, snapshot: Snapshot, rung: int, *, tightness: Floats, strategy: Strategy, history: Floats | None
-) -> Standing:
-    """How the domains of a rung stand; `tightness`: pods over room, `history`: per node of the snapshot or NaN."""
-    level = ladder.rungs[rung]
-    free = level.sums(np.bitwise_count(snapshot.free[ladder.node]).astype(np.int64))
-    cards = level.sums(ladder.cards)
+def score_domains(
+    table: LevelTable, snapshot: Snapshot, level: int, *, tightness: Floats, strategy: Strategy, history: Floats | None
+) -> DomainScores:
+    """How the domains of a level stand; `tightness`: pods over room, `history`: per node of the snapshot or NaN."""
+    domains = table.levels[level]
+    free = domains.sum_by_domain(np.bitwise_count(snapshot.free[table.node]).astype(np.int64))
+    cards = domains.sum_by_domain(table.cards)
     used = np.where(cards > 0, 1 - free / np.maximum(cards, 1), 0.0)
     availability = np.clip(tightness, 0.0, 1.0)
-    past = np.zeros(len(level))
-    if history is not None and len(level):
-        told = np.nan_to_num(history[ladder.node], nan=0.0)
-        past = np.clip(np.add.reduceat(told, level.starts[:-1]) / np.diff(level.starts), 0.0, 1.0)
+    past = np.zeros(len(domains))
+    if history is not None and len(domains):
+        told = np.nan_to_num(history[table.node], nan=0.0)
+        past = np.clip(np.add.reduceat(told, domains.starts[:-1]) / np.diff(domains.starts), 0.0, 1.0)
     if strategy is Strategy.DISTRIBUTED:
-        return Standing(1 - availability, 1 - used, past)
-    return Standing(availability, used, past)
+        return DomainScores(1 - availability, 1 - used, past)
+    return DomainScores(availability, used, past)
 
 
-def size_class(ladder: Ladder, room_when_empty: Ints, pods: int) -> SizeClass:
+def classify_size(table: LevelTable, room_when_empty: Ints, pods: int) -> SizeClass:
     """How large the gang is for this cluster; `room_when_empty` is per place."""
-    leaf = ladder.leaf_rung
-    above = min(leaf + 1, ladder.top)
+    leaf = table.leaf_level
+    above = min(leaf + 1, table.top)
     node_most, leaf_most, above_most = (
-        int(ladder.rungs[rung].sums(room_when_empty).max(initial=0)) for rung in (0, leaf, above)
+        int(table.levels[level].sum_by_domain(room_when_empty).max(initial=0)) for level in (0, leaf, above)
     )
     if pods <= node_most:
         return SizeClass.SINGLE_NODE

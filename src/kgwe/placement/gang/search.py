@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final
 from kgwe.placement.fleet.node import SpotPolicy
 from kgwe.placement.gang import reliability, ring
 from kgwe.placement.gang.capacity import Scope
-from kgwe.placement.gang.domain_search import Climb
+from kgwe.placement.gang.domain_search import DomainSearch
 from kgwe.placement.gang.hardware import hardware_stages
-from kgwe.placement.gang.levels import Ladders
+from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.lookahead.follow_up import Ahead
 from kgwe.placement.gang.plan import DomainWeights, GangPlan, Missing
 from kgwe.placement.gang.request import NONE_FOLLOW, NVLINK, Strategy
@@ -64,42 +64,44 @@ class GangSearch:
         history: NDArray[np.float64] | None = None,
     ) -> None:
         self.fitter = fitter
-        self.ladders = Ladders(tree, fitter.snapshot)
-        self.rings = ring.Rings(fitter.snapshot)
-        self.ahead = Ahead(fitter)
+        self.level_tables = LevelTables(tree, fitter.snapshot)
+        self.rings = ring.RingPredictor(fitter.snapshot)
+        self.lookahead = Ahead(fitter)
         self.weights = weights or DomainWeights()
-        self._is_all_well = bool((fitter.snapshot.reliability >= 1.0).all())
+        self._all_reliable = bool((fitter.snapshot.reliability >= 1.0).all())
         # All ones would change no order: then the part is left out.
         past = fitter.snapshot.history
         self.history = past if history is None and bool((past < 1.0).any()) else history
 
     def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
         """The place of the gang, or why there is none; of places as near, one that leaves most to those that follow."""
-        found, scope, why = self._sparing_spot(gang, Scope(following=following))
-        if not (self._is_all_well or not gang.exposed or isinstance(found, Missing)):
-            found = reliability.gang(
-                self.fitter.snapshot, found, lambda avoid: self._wished(gang, dataclasses.replace(scope, avoid=avoid))
+        found, scope, why = self._find_without_spot(gang, Scope(following=following))
+        if not (self._all_reliable or not gang.exposed or isinstance(found, Missing)):
+            found = reliability.prefer_reliable_plan(
+                self.fitter.snapshot,
+                found,
+                lambda excluded: self._find_preferred(gang, dataclasses.replace(scope, excluded=excluded)),
             )
         if not why or isinstance(found, Missing):
             return found
-        nodes = self._avoided(gang, found)
-        return dataclasses.replace(found, spot=f"on {_named(nodes)}: {why}") if nodes else found
+        nodes = self._list_avoided_spot(gang, found)
+        return dataclasses.replace(found, spot_note=f"on {_list_spot_nodes(nodes)}: {why}") if nodes else found
 
-    def _sparing_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Missing, Scope, str]:
+    def _find_without_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Missing, Scope, str]:
         """The plan without spot nodes for roles that avoid them, where one is good enough; else why none is."""
-        found = self._wished(gang, scope)
+        found = self._find_preferred(gang, scope)
         avoids = any(role.request.spot is SpotPolicy.AVOID for role in gang.roles)
         if isinstance(found, Missing) or not avoids or not self.fitter.snapshot.spot.any():
             return found, scope, ""
-        sparing = dataclasses.replace(scope, spares_spot=True)
-        if not self._avoided(gang, found):
+        sparing = dataclasses.replace(scope, excludes_spot=True)
+        if not self._list_avoided_spot(gang, found):
             return found, sparing, ""
-        other = self._wished(gang, sparing)
+        other = self._find_preferred(gang, sparing)
         if isinstance(other, GangPlan) and self._is_worth_it(gang, other, found):
             return other, sparing, ""
-        return found, scope, _spot_words(gang, other, found)
+        return found, scope, _explain_spot_nodes(gang, other, found)
 
-    def _avoided(self, gang: GangRequest, plan: GangPlan) -> list[str]:
+    def _list_avoided_spot(self, gang: GangRequest, plan: GangPlan) -> list[str]:
         """Spot nodes in the plan of roles that avoid them."""
         spot = self.fitter.snapshot.spot
         avoiding = {role.name for role in gang.roles if role.request.spot is SpotPolicy.AVOID}
@@ -108,70 +110,70 @@ class GangSearch:
     def _is_worth_it(self, gang: GangRequest, other: GangPlan, found: GangPlan) -> bool:
         """Whether to take the plan without spot nodes: it has all pods, keeps the preferred level, and is at the same
         level or a lower one, or has at least half the bandwidth."""
-        if len(other.seats) < len(found.seats) or other.prefers < found.prefers:
+        if len(other.seats) < len(found.seats) or other.preferred_met < found.preferred_met:
             return False
-        ladder = self.ladders.of(gang.named_levels)
-        is_as_near = ladder.index(other.level) <= ladder.index(found.level)
+        table = self.level_tables.for_levels(gang.named_levels)
+        is_as_near = table.find_level(other.level) <= table.find_level(found.level)
         return is_as_near or other.ring.gb_per_s >= found.ring.gb_per_s * _WORTH
 
-    def _wished(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
-        found = self._find(gang, scope)
-        if isinstance(found, GangPlan) and not found.prefers and gang.preferred == NVLINK:
+    def _find_preferred(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
+        found = self._find_by_hardware(gang, scope)
+        if isinstance(found, GangPlan) and not found.preferred_met and gang.preferred == NVLINK:
             # Levels that NVLink domains cross were left out for a wish that could not be granted: they count again.
-            plain = self._find(dataclasses.replace(gang, preferred=""), scope)
+            plain = self._find_by_hardware(dataclasses.replace(gang, preferred=""), scope)
             if isinstance(plain, GangPlan) and len(plain.seats) == len(found.seats):
-                return dataclasses.replace(plain, prefers=False)
+                return dataclasses.replace(plain, preferred_met=False)
         return found
 
-    def _find(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
+    def _find_by_hardware(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
         missing: list[Missing] = []
-        for stage in self._stages(gang):
-            found = [Climb(self, gang, dataclasses.replace(scope, kind=kind)).search() for kind in stage]
+        for stage in self._hardware_stages(gang):
+            found = [DomainSearch(self, gang, dataclasses.replace(scope, kind=kind)).search() for kind in stage]
             plans = [each for each in found if isinstance(each, GangPlan)]
             if plans:
-                plans = [_explained(each, stage) for each in plans]
-                return min(plans, key=lambda plan: self._order(gang, plan))
+                plans = [_note_hardware_choice(each, stage) for each in plans]
+                return min(plans, key=lambda plan: self._plan_order(gang, plan))
             missing = [each for each in found if isinstance(each, Missing)]
         return min(missing, key=lambda miss: miss.needed - miss.room)
 
-    def _stages(self, gang: GangRequest) -> list[list[Kind | None]]:
+    def _hardware_stages(self, gang: GangRequest) -> list[list[Kind | None]]:
         fitter = self.fitter
         return hardware_stages(fitter.snapshot.kinds, gang, lambda request: fitter.when_empty(request) == Verdict.FITS)
 
-    def _order(self, gang: GangRequest, plan: GangPlan) -> tuple[float, ...]:
+    def _plan_order(self, gang: GangRequest, plan: GangPlan) -> tuple[float, ...]:
         """Which of the kinds of node: the least is the best."""
         talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
         rate = plan.ring.gb_per_s if talks else 0.0
-        level = self.ladders.of(gang.named_levels).index(plan.level)
+        level = self.level_tables.for_levels(gang.named_levels).find_level(plan.level)
         return (-len(plan.seats), level, plan.leaves, -rate, -plan.score.total)
 
-    def holds(self, gang: GangRequest) -> bool:
+    def has_room(self, gang: GangRequest) -> bool:
         """Whether there is a place; much faster than finding it for a gang of equal pods."""
         if len(gang.roles) > 1 or gang.min_network_gb_per_s:
             return isinstance(self.find(gang), GangPlan)
         # What a stage does not hold, the ones before it hold neither.
-        last = self._stages(gang)[-1]
-        return any(Climb(self, gang, Scope(kind)).has_room() for kind in last)
+        last = self._hardware_stages(gang)[-1]
+        return any(DomainSearch(self, gang, Scope(kind)).has_room() for kind in last)
 
 
-def _spot_words(gang: GangRequest, other: GangPlan | Missing, found: GangPlan) -> str:
+def _explain_spot_nodes(gang: GangRequest, other: GangPlan | Missing, found: GangPlan) -> str:
     """Why the plan without spot nodes is not good enough."""
     if isinstance(other, Missing) or len(other.seats) < len(found.seats):
         return "without spot nodes not all pods have a place"
-    if other.prefers < found.prefers:
+    if other.preferred_met < found.preferred_met:
         return f"without spot nodes it is not in one {gang.preferred}, as preferred"
     where = other.level if other.domain in ("", other.level) else f"{other.level} {other.domain}"
-    return f"without spot nodes it is in {where}, ring {other.ring.words()}"
+    return f"without spot nodes it is in {where}, ring {other.ring.describe()}"
 
 
-def _named(nodes: Sequence[str]) -> str:
+def _list_spot_nodes(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return f"spot {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_NAMED])}{more}"
 
 
-def _explained(plan: GangPlan, stage: Sequence[Kind | None]) -> GangPlan:
+def _note_hardware_choice(plan: GangPlan, stage: Sequence[Kind | None]) -> GangPlan:
     """The plan with why it is on several leaves, where other kinds of node might have held it on one."""
-    if len(stage) == 1 or plan.because or plan.leaves == 1:
+    if len(stage) == 1 or plan.choice_note or plan.leaves == 1:
         return plan
     words = "GPU model" if any(kind is not None and kind.model for kind in stage) else "CPU architecture"
-    return dataclasses.replace(plan, because=f"kept to one {words}")
+    return dataclasses.replace(plan, choice_note=f"kept to one {words}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.gang.plan import place_words
+from kgwe.placement.gang.plan import describe_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class GangLocation:
     """The place of a gang."""
 
     pods: int
@@ -32,19 +32,19 @@ class Site:
     domain: str
     ring: Ring | None
     """None: the cards of some pod are not known."""
-    missed: str = ""
+    missed_level: str = ""
     """The preferred level, where the place does not keep it."""
 
-    def words(self) -> str:
-        ring = "unknown" if self.ring is None else self.ring.words()
-        found = place_words(self.pods, self.nodes, self.level, self.domain, ring)
-        return found + (f"\nnot in one {self.missed}, as preferred" if self.missed else "")
+    def describe(self) -> str:
+        ring = "unknown" if self.ring is None else self.ring.describe()
+        found = describe_place(self.pods, self.nodes, self.level, self.domain, ring)
+        return found + (f"\nnot in one {self.missed_level}, as preferred" if self.missed_level else "")
 
 
-def survey(search: GangSearch, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> Site | None:
+def locate_gang(search: GangSearch, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
     """The place of pods on these (node, mask of cards), by rank; None when a node is not there."""
-    ladder = search.ladders.of(gang.named_levels if gang is not None else ())
-    number_of = {name: number for number, name in enumerate(ladder.rungs[0].names)}
+    table = search.level_tables.for_levels(gang.named_levels if gang is not None else ())
+    number_of = {name: number for number, name in enumerate(table.levels[0].names)}
     if not seats or any(node not in number_of for node, _ in seats):
         return None
     places = [number_of[node] for node, _ in seats]
@@ -52,17 +52,17 @@ def survey(search: GangSearch, gang: GangRequest | None, seats: Sequence[tuple[s
     for place, (_, cards) in zip(places, seats, strict=True):
         used[place] = used.get(place, 0) | cards
     passed: list[str] = []
-    for rung in ladder.rungs:
-        domains = np.unique(np.searchsorted(rung.starts, places, "right") - 1)
-        if len(domains) == 1 and rung.known[domains[0]]:
+    for level in table.levels:
+        domains = np.unique(np.searchsorted(level.starts, places, "right") - 1)
+        if len(domains) == 1 and level.known[domains[0]]:
             break
-        passed.append(rung.name)
+        passed.append(level.name)
     preferred = gang.preferred if gang is not None else ""
-    return Site(
+    return GangLocation(
         pods=len(seats),
         nodes=len(used),
-        level=rung.name,
-        domain=rung.names[int(domains[0])],
-        ring=search.rings.predict(ladder, places, used) if all(cards for _, cards in seats) else None,
-        missed=preferred if preferred in passed else "",
+        level=level.name,
+        domain=level.names[int(domains[0])],
+        ring=search.rings.predict(table, places, used) if all(cards for _, cards in seats) else None,
+        missed_level=preferred if preferred in passed else "",
     )

@@ -28,38 +28,40 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.gang.request import Role
 
     Ints = NDArray[np.int64]
 
 
-def units(ladder: Ladder, role: Role) -> list[int]:
-    """Per rung, the number that every domain's pods are a multiple of."""
-    levels = [(ladder.index(segment.level), segment.size) for segment in role.segments]
-    return [max((size for rung, size in levels if rung <= number), default=1) for number in range(len(ladder.rungs))]
+def segment_units(table: LevelTable, role: Role) -> list[int]:
+    """Per level, the number that every domain's pods are a multiple of."""
+    levels = [(table.find_level(segment.level), segment.size) for segment in role.segments]
+    return [max((size for level, size in levels if level <= number), default=1) for number in range(len(table.levels))]
 
 
-def capacities(ladder: Ladder, room: Ints, unit: Sequence[int], top: int, per_leaf: Ints | None = None) -> list[Ints]:
-    """Per rung up to `top`, how many pods each domain takes; `per_leaf`: per place, the most that its leaf may take."""
-    leaf_rung = ladder.whole_leaf_rung
-    if per_leaf is not None and leaf_rung is None:
-        room, per_leaf = _limit_pods(room, ladder.leaf, per_leaf), None
+def sum_capacities(
+    table: LevelTable, room: Ints, unit: Sequence[int], top: int, per_leaf: Ints | None = None
+) -> list[Ints]:
+    """Per level up to `top`, how many pods each domain takes; `per_leaf`: per place, the limit of its leaf."""
+    leaf_level = table.whole_leaf_level
+    if per_leaf is not None and leaf_level is None:
+        room, per_leaf = _limit_pods(room, table.leaf, per_leaf), None
     found: list[Ints] = []
     for number in range(top + 1):
-        rung = ladder.rungs[number]
+        domains = table.levels[number]
         sums = room
         if number:
-            children = rung.children[:-1]
+            children = domains.children[:-1]
             sums = np.add.reduceat(found[-1], children) if len(children) else np.zeros(0, np.int64)
-        if per_leaf is not None and leaf_rung is not None and number <= leaf_rung:
-            sums = np.minimum(sums, per_leaf[rung.starts[:-1]])
+        if per_leaf is not None and leaf_level is not None and number <= leaf_level:
+            sums = np.minimum(sums, per_leaf[domains.starts[:-1]])
         found.append(sums // unit[number] * unit[number])
     return found
 
 
 def _limit_pods(room: Ints, leaf: Ints, per_leaf: Ints) -> Ints:
-    """Room when leaves that are no rung may take at most so many pods: on the nodes with the most room."""
+    """Room when leaves that are no level may take at most so many pods: on the nodes with the most room."""
     order = np.lexsort((-room, leaf))
     total = np.cumsum(room[order]) - room[order]
     first = np.searchsorted(leaf[order], leaf[order])
@@ -80,8 +82,8 @@ def limit_nodes(room: Ints, leaf: Ints, most: int, used: NDArray[np.bool_]) -> I
     return out
 
 
-def spread(
-    ladder: Ladder,
+def split_pods(
+    table: LevelTable,
     capacity: Sequence[Ints],
     unit: Sequence[int],
     at: tuple[int, int],
@@ -89,48 +91,48 @@ def spread(
     *,
     strategy: Strategy = Strategy.CONSOLIDATED,
 ) -> Ints:
-    """Per place, how many of `count` pods go there when the domain `at` (rung, domain) takes them all."""
+    """Per place, how many of `count` pods go there when the domain `at` (level, domain) takes them all."""
     upper, domain = at
     wanted = {domain: count}
-    for lower in _stops(ladder, unit, upper, strategy):
+    for lower in _split_levels(table, unit, upper, strategy):
         below: dict[int, int] = {}
         for parent, pods in wanted.items():
-            first, last = children_of(ladder, upper, parent, lower)
+            first, last = child_range(table, upper, parent, lower)
             room = capacity[lower][first:last] // unit[lower]
-            shares = divide(room, pods // unit[lower], strategy, of_nodes=not lower)
+            shares = divide_pods(room, pods // unit[lower], strategy, of_nodes=not lower)
             for child in np.flatnonzero(shares).tolist():
                 below[first + child] = int(shares[child]) * unit[lower]
         wanted, upper = below, lower
-    loads = np.zeros(len(ladder.node), np.int64)
+    loads = np.zeros(len(table.node), np.int64)
     loads[list(wanted)] = list(wanted.values())
     return loads
 
 
-def _stops(ladder: Ladder, unit: Sequence[int], rung: int, strategy: Strategy) -> Iterator[int]:
-    """The rungs on which a number is divided, from below this one down to the nodes.
+def _split_levels(table: LevelTable, unit: Sequence[int], level: int, strategy: Strategy) -> Iterator[int]:
+    """The levels on which a number is divided, from below this one down to the nodes.
 
     Leaves are divided over directly, unless a segment binds pods to a domain between.
     """
-    leaf = ladder.leaf_rung
-    while rung:
-        rung -= 1
+    leaf = table.leaf_level
+    while level:
+        level -= 1
         if strategy is Strategy.CONSOLIDATED:
-            while rung > leaf and unit[rung - 1] == unit[rung]:
-                rung -= 1
-        yield rung
+            while level > leaf and unit[level - 1] == unit[level]:
+                level -= 1
+        yield level
 
 
-def children_of(ladder: Ladder, upper: int, domain: int, lower: int) -> tuple[int, int]:
-    """The first domain of a lower rung inside this one, and the first behind it."""
-    inside, starts = ladder.rungs[upper].places(domain), ladder.rungs[lower].starts
+def child_range(table: LevelTable, upper: int, domain: int, lower: int) -> tuple[int, int]:
+    """The first domain of a lower level inside this one, and the first behind it."""
+    inside, starts = table.levels[upper].place_range(domain), table.levels[lower].starts
     first, last = np.searchsorted(starts, (inside.start, inside.stop)).tolist()
     return first, last
 
 
-def count_leaves(ladder: Ladder, capacity: Sequence[Ints], rung: int, count: int) -> Ints:
-    """Per domain of a rung, the fewest leaves of it that hold so many pods."""
-    leaf = min(ladder.leaf_rung, rung)
-    borders = np.searchsorted(ladder.rungs[leaf].starts, ladder.rungs[rung].starts)
+def count_leaves(table: LevelTable, capacity: Sequence[Ints], level: int, count: int) -> Ints:
+    """Per domain of a level, the fewest leaves of it that hold so many pods."""
+    leaf = min(table.leaf_level, level)
+    borders = np.searchsorted(table.levels[leaf].starts, table.levels[level].starts)
     domain = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
     room = capacity[leaf][np.lexsort((-capacity[leaf], domain))]
     before = np.cumsum(room) - room
@@ -138,22 +140,22 @@ def count_leaves(ladder: Ladder, capacity: Sequence[Ints], rung: int, count: int
     return np.add.reduceat((begun < count) & (room > 0), borders[:-1], dtype=np.int64)
 
 
-def divide(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDATED, *, of_nodes: bool = False) -> Ints:
+def divide_pods(room: Ints, count: int, strategy: Strategy = Strategy.CONSOLIDATED, *, of_nodes: bool = False) -> Ints:
     """Divide a number over children with that much room each; their room together is enough."""
     if int(room.sum()) == count:
         return room
     if len(room) == 1:
         return np.array([count], np.int64)
     if strategy is Strategy.PACK:
-        return smallest_first(room, count)
+        return fill_smallest_first(room, count)
     if strategy is Strategy.DISTRIBUTED or (strategy is Strategy.BALANCED and of_nodes):
-        return _evenly(room, np.argsort(room, kind="stable"), count)
+        return _balance(room, np.argsort(room, kind="stable"), count)
     if strategy is Strategy.BALANCED or of_nodes:
-        return _evenly_over_fewest(room, count)
-    return _over_fewest(room, count)
+        return _balance_over_fewest(room, count)
+    return _fill_fewest(room, count)
 
 
-def _over_fewest(room: Ints, count: int) -> Ints:
+def _fill_fewest(room: Ints, count: int) -> Ints:
     """The largest children are filled, the rest goes to the tightest: the fewest, with the fewest pairs apart."""
     ascending = np.argsort(room, kind="stable")
     largest = np.cumsum(room[ascending][::-1])
@@ -166,7 +168,7 @@ def _over_fewest(room: Ints, count: int) -> Ints:
     return out
 
 
-def _evenly_over_fewest(room: Ints, count: int) -> Ints:
+def _balance_over_fewest(room: Ints, count: int) -> Ints:
     """The fewest children; of those sets the one that is divided most evenly; of those the one with the least room."""
     ascending = np.argsort(room, kind="stable")
     largest = np.cumsum(room[ascending][::-1])
@@ -176,14 +178,14 @@ def _evenly_over_fewest(room: Ints, count: int) -> Ints:
     enough = ascending[room[ascending] >= share]
     others = enough[~np.isin(enough, roomy)][: number - extra]
     if len(roomy) < extra or len(others) < number - extra:
-        return _evenly(room, ascending[-number:], count)
+        return _balance(room, ascending[-number:], count)
     out = np.zeros(len(room), np.int64)
     out[others] = share
     out[roomy] = share + 1
     return out
 
 
-def _evenly(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
+def _balance(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
     """As even as the room allows: the small ones are filled, the others share the rest."""
     out = np.zeros(len(room), np.int64)
     left = len(ascending)
@@ -194,7 +196,7 @@ def _evenly(room: Ints, ascending: NDArray[np.intp], count: int) -> Ints:
     return out
 
 
-def smallest_first(room: Ints, count: int) -> Ints:
+def fill_smallest_first(room: Ints, count: int) -> Ints:
     """Fill up the smallest holes."""
     ascending = np.argsort(room, kind="stable")
     before = np.cumsum(room[ascending]) - room[ascending]

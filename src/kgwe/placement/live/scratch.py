@@ -98,7 +98,7 @@ class Shadow:
 
     def fits(self, request: Request | GangRequest) -> bool:
         if isinstance(request, GangRequest):
-            return self.search.holds(request)
+            return self.search.has_room(request)
         return bool((self.fitter.verdicts(request) == Verdict.FITS).any())
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kgwe.placement.disruption.running import Victim
-    from kgwe.placement.gang.plan import Look
+    from kgwe.placement.gang.plan import LevelReport
     from kgwe.placement.gang.request import GangRequest
     from kgwe.placement.gang.search import GangSearch, Missing
 
@@ -108,7 +108,7 @@ class GangRefusal:
     domain: str
     verdicts: Mapping[Verdict, int]
     """Verdict -> nodes of the whole fleet that give it to a pod of the role."""
-    looks: tuple[Look, ...]
+    looks: tuple[LevelReport, ...]
     changes: tuple[Change, ...]
     most_when_empty: int | None
     """Pods of the role that one domain could take if nothing ran there; None: not known."""
@@ -146,7 +146,7 @@ class GangRefusal:
             f"Best is {where}: room for {self.room} of {self.needed} pods ({self.role}), {self.short} short.",
             f"Nodes: {', '.join(f'{count} {verdict.reason}' for verdict, count in self.verdicts.items())}.",
         ]
-        lines += [f"Level {look.words()}." for look in self.looks if not look.holding]
+        lines += [f"Level {look.describe()}." for look in self.looks if not look.holding]
         if self.is_hopeless:
             lines.append(
                 f"Waiting does not help: with nothing running, {_one(self.gang.required or CLUSTER)} "
@@ -326,18 +326,20 @@ def _spot(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
 
 def _levels(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
     """One level up after the other."""
-    ladder = search.ladders.of(gang.named_levels)
+    table = search.level_tables.for_levels(gang.named_levels)
     if not gang.required or gang.required == CLUSTER:
         return
-    for rung in ladder.rungs[ladder.index(gang.required) + 1 :]:
-        text = f"require {rung.name} instead of {gang.required} (it would go to {{where}}, ring {{rate}} GB/s)"
-        yield ChangeKind.LOWER_LEVEL, text, dataclasses.replace(gang, required=rung.name)
+    for level in table.levels[table.find_level(gang.required) + 1 :]:
+        text = f"require {level.name} instead of {gang.required} (it would go to {{where}}, ring {{rate}} GB/s)"
+        yield ChangeKind.LOWER_LEVEL, text, dataclasses.replace(gang, required=level.name)
 
 
 def _fewer(gang: GangRequest, missing: Missing) -> Iterator[_Tried]:
     short = next(role for role in gang.roles if role.name == missing.role)
-    if short.least > short.step:
-        fewer = dataclasses.replace(short, replicas=short.least - short.step, min_replicas=short.step)
+    if short.required_replicas > short.replica_step:
+        fewer = dataclasses.replace(
+            short, replicas=short.required_replicas - short.replica_step, min_replicas=short.replica_step
+        )
         roles = tuple(fewer if role is short else role for role in gang.roles)
         text = f"run {{replicas}} instead of {missing.needed} {missing.role} pods"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)

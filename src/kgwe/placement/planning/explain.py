@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgwe.placement.disruption.preemption import Evictable
     from kgwe.placement.disruption.running import Victim
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.gang.plan import Look
+    from kgwe.placement.gang.plan import LevelReport
     from kgwe.placement.planning.planner import Ask, Place, Refusal
     from kgwe.placement.pod.fit import Fitter
 
@@ -73,7 +73,7 @@ class Why:
     #: the constraint that binds, in words
     binding: str
     best: Best | None
-    looks: tuple[Look, ...]
+    looks: tuple[LevelReport, ...]
     #: by role; one that has no name when there is only one
     nodes: dict[str, tuple[Nodes, ...]]
     changes: tuple[Change, ...]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kgwe.placement.gang import site
-from kgwe.placement.gang.plan import DomainScore, DomainWeights, GangPlan, Look, Seat, SizeClass
+from kgwe.placement.gang.plan import DomainScore, DomainWeights, GangPlan, LevelReport, Seat, SizeClass
 from kgwe.placement.gang.request import (
     CLUSTER,
     NODE,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.model.network.domains import Tree
-    from kgwe.placement.gang.site import Site
+    from kgwe.placement.gang.site import GangLocation
     from kgwe.placement.pod.fit import Fitter
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
     "GangRefusal",
     "GangRequest",
     "Hardware",
-    "Look",
+    "LevelReport",
     "Role",
     "Seat",
     "Segment",
@@ -98,9 +98,9 @@ class GangPlanner:
         """All of the gang, or a bare no: for callers that try many and explain none."""
         return self._search.find(gang, following)
 
-    def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> Site | None:
+    def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
         """The place of pods that have their seats (node, mask of cards); None when a node is not there."""
-        return site.survey(self._search, gang, seats)
+        return site.locate_gang(self._search, gang, seats)
 
 
 def plan_gang(

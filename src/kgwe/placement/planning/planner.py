@@ -246,7 +246,9 @@ def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | 
     strategy = ALIASES.get(name) or Strategy(name)
     generator = np.random.default_rng(rng.randrange(2**32)) if strategy is Strategy.RANDOM and rng else None
     best = place.engine.decide(ask.request, strategy=strategy, rng=generator)
-    found, words = reliability.pod(place.engine, ask.request, strategy, best, ask.expected_s)
+    found, words = reliability.prefer_reliable_node(
+        place.engine, ask.request, strategy, best, expected_s=ask.expected_s
+    )
     if not isinstance(found, Decision):
         return refused(place.fitter, ask, found)
     return _seated(ask, found, words + _spot_words(place, ask, found))
@@ -318,7 +320,7 @@ GANG_STRATEGIES: Mapping[str, GangStrategy] = {
 def gang_request(ask: Ask) -> GangRequest:
     """The ask as the gang planner takes it."""
     near = ask.nearness
-    gang = ask.gang or GangRequest.of(
+    gang = ask.gang or GangRequest.uniform(
         ask.request,
         ask.pods,
         segments=near.segments,
@@ -333,11 +335,11 @@ def gang_request(ask: Ask) -> GangRequest:
         priority=ask.priority,
         name=ask.name,
     )
-    return reliability.careful(gang, ask.expected_s)
+    return reliability.mark_exposed(gang, ask.expected_s)
 
 
 def _gang(place: Place, ask: Ask, evictable: Evictable | None, *, explain: bool) -> Plan | Refusal:
-    first = ask.first and reliability.careful(ask.first, ask.expected_s)
+    first = ask.first and reliability.mark_exposed(ask.first, ask.expected_s)
     if first is not None and isinstance(liked := place.gangs.try_plan(first, ask.following), GangPlan):
         return seated_gang(ask, liked)
     gang = gang_request(ask)
@@ -369,8 +371,8 @@ def seated_gang(ask: Ask, found: GangPlan) -> Plan:
         gb_per_s=found.ring.gb_per_s,
         level=found.level,
         domain=found.domain,
-        prefers=found.prefers,
-        words=found.words(),
+        prefers=found.preferred_met,
+        words=found.describe(),
         gang=found,
         by_seat=_by_seat(ask, found),
     )

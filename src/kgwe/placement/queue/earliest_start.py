@@ -211,11 +211,11 @@ def _node_of(shadow: Shadow, request: Request, start_s: float | None) -> Prospec
 
 def _least_lacking(shadow: Shadow, gang: GangRequest, missing: Missing, veil: frozenset[str]) -> Prospect | None:
     """Of the domain with most room, the nodes that would hold the gang once they are empty, the emptiest first."""
-    ladder = shadow.search.ladders.of(gang.named_levels)
-    rung = ladder.rungs[ladder.index(missing.level)]
+    ladder = shadow.search.level_tables.for_levels(gang.named_levels)
+    rung = ladder.levels[ladder.find_level(missing.level)]
     if missing.domain not in rung.names:
         return None
-    places = rung.places(rung.names.index(missing.domain))
+    places = rung.place_range(rung.names.index(missing.domain))
     nodes, cards = ladder.node[places], ladder.cards[places]
     role = next(role for role in gang.roles if role.name == missing.role)
     room = shadow.fitter.room(role.request)[nodes]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.placement.gang.levels import Ladders
+from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK, GangRequest
 from kgwe.placement.pod.fit import Fitter, Verdict
 from kgwe.placement.queue.playout import FIRST_S, NOT_KNOWN, SAMPLES, Eta, Forward, Kind, Need, draws, uniform
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.live.scratch import Source
     from kgwe.placement.queue.work import Roster, Work
 
@@ -60,7 +60,7 @@ class Estimator:
     def __init__(self, source: Source, roster: Roster) -> None:
         self._source = source
         self._roster = roster
-        self._ladders = Ladders(source.tree, source.snapshot)
+        self._ladders = LevelTables(source.tree, source.snapshot)
         self._fitter = Fitter(source.snapshot)
         # Equal kinds are one object, which is faster to look up than its bytes are to compare.
         self._kinds: dict[Kind, Kind] = {}
@@ -103,7 +103,7 @@ class Estimator:
 
     def _forward(self, works: Sequence[Work], now_s: float) -> dict[str, Eta]:
         if self._ladders.snapshot is not self._source.snapshot or self._ladders.tree is not self._source.tree:
-            self._ladders = Ladders(self._source.tree, self._source.snapshot)
+            self._ladders = LevelTables(self._source.tree, self._source.snapshot)
             self._fitter = Fitter(self._source.snapshot)
             self._kinds.clear()
         needs = {work.key: self._need(work.request) for work in works}
@@ -120,8 +120,8 @@ class Estimator:
         """None: not in whole cards, or not to be had."""
         if not isinstance(request, GangRequest):
             return self._pods(request, 1, "", one_per_node=False)
-        largest = max(request.roles, key=lambda role: role.least * role.request.gpus.count)
-        pods, pod = largest.least, largest.request
+        largest = max(request.roles, key=lambda role: role.required_replicas * role.request.gpus.count)
+        pods, pod = largest.required_replicas, largest.request
         together = max((s.size for s in largest.segments if s.level == NODE), default=1)
         if request.required == NODE:
             together = pods
@@ -147,14 +147,14 @@ class Estimator:
         kind = Kind(cards, one_per_node, able.tobytes())
         return Need(self._kinds.setdefault(kind, kind), pods, inside)
 
-    def _groups(self, needs: Iterable[Need]) -> tuple[Ladder, int]:
+    def _groups(self, needs: Iterable[Need]) -> tuple[LevelTable, int]:
         """The rung whose domains are counted apart: the lowest anybody has to be inside of, else leaves if few."""
         levels = {need.level for need in needs}
-        ladder = self._ladders.of(tuple(name for name in self._names() if name in levels))
-        rung = ladder.leaf_rung
-        while rung < ladder.top and len(ladder.rungs[rung]) > _MOST_GROUPS:
+        ladder = self._ladders.for_levels(tuple(name for name in self._names() if name in levels))
+        rung = ladder.leaf_level
+        while rung < ladder.top and len(ladder.levels[rung]) > _MOST_GROUPS:
             rung += 1
-        named = [number for number, each in enumerate(ladder.rungs) if each.name in levels]
+        named = [number for number, each in enumerate(ladder.levels) if each.name in levels]
         return ladder, min([rung, *named])
 
     def _names(self) -> list[str]:

@@ -65,7 +65,7 @@ class Followers:
     def _number(self, gang: GangRequest) -> int:
         known = self._known.get(id(gang))
         if known is None:
-            known = self._known[id(gang)] = gang, self._numbers.setdefault(gang.unnamed, len(self._numbers))
+            known = self._known[id(gang)] = gang, self._numbers.setdefault(gang.without_name, len(self._numbers))
         return known[1]
 
 

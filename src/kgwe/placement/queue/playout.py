@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.queue.work import Work
 
     Floats = NDArray[np.float32]
@@ -68,12 +68,12 @@ class Need(NamedTuple):
 class Forward:
     """The queue played forward, all samples at once."""
 
-    def __init__(self, ladder: Ladder, rung: int, cards_free: Floats, kinds: Sequence[Kind]) -> None:
+    def __init__(self, ladder: LevelTable, rung: int, cards_free: Floats, kinds: Sequence[Kind]) -> None:
         """`cards_free`: sample, node, card -> seconds until it is free, sorted along the cards."""
         self._ladder = ladder
         self._rung = rung
         self._cards = cards_free.shape[2]
-        level = ladder.rungs[rung]
+        level = ladder.levels[rung]
         self._groups = len(level)
         self._group = np.zeros(len(ladder.node), np.int64)
         self._group[ladder.node] = np.repeat(np.arange(len(level)), np.diff(level.starts))
@@ -154,7 +154,7 @@ class Forward:
         if level not in self._levels:
             starts = np.zeros(1, np.int64)
             if level:
-                own, above = self._ladder.rungs[self._rung], self._ladder.rungs[self._ladder.index(level)]
+                own, above = self._ladder.levels[self._rung], self._ladder.levels[self._ladder.find_level(level)]
                 starts = np.searchsorted(own.starts[:-1], above.starts[:-1])
             self._levels[level] = starts, np.repeat(np.arange(len(starts)), np.diff(np.append(starts, self._groups)))
         return self._levels[level]

@@ -105,7 +105,7 @@ def shape_of(work: Work) -> Hashable:
 def milli_of(request: Request | GangRequest) -> int:
     """GPU asked for, in thousandths of a card, at least 1: work without GPUs takes its turn too."""
     if isinstance(request, GangRequest):
-        return max(1, sum(role.least * milli_of_gpus(role.request.gpus) for role in request.roles))
+        return max(1, sum(role.required_replicas * milli_of_gpus(role.request.gpus) for role in request.roles))
     return max(1, milli_of_gpus(request.gpus))
 
 

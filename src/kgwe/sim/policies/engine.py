@@ -47,7 +47,7 @@ class Kgwe:
         if job.pods == 1:
             answer = self._engine.decide(job.request)
             return (answer.grant,) if isinstance(answer, Decision) else None
-        plan = self._gangs.find(GangRequest.of(job.request, job.pods))
+        plan = self._gangs.find(GangRequest.uniform(job.request, job.pods))
         return plan.grants if isinstance(plan, GangPlan) else None
 
 

@@ -40,7 +40,7 @@ def test_without_topology_the_other_weights_share_what_it_had():
 def test_limits_per_leaf_tighten_and_never_loosen():
     limits = config(topologyConstraints=TopologyConstraints(maxNodesPerLeaf=4, maxGPUsPerLeaf=32))
     own = Ask("w", ONE, pods=8, nearness=Nearness(max_nodes_per_leaf=2))
-    gang = Ask("g", ONE, gang=GangRequest.of(ONE, 8, max_nodes_per_leaf=9))
+    gang = Ask("g", ONE, gang=GangRequest.uniform(ONE, 8, max_nodes_per_leaf=9))
 
     assert policy.limited(own, limits).nearness == Nearness(max_nodes_per_leaf=2, max_gpus_per_leaf=32)
     limited = policy.limited(gang, limits).gang

@@ -172,7 +172,7 @@ def test_the_largest_role_gives_way_when_fewer_will_do():
     notes = gang_of(6, gang_min_size="4")
     pods = [pod("a-0", annotations=notes, spec=GPU_1)] + [pod(f"b-{number}", annotations=notes) for number in range(5)]
 
-    assert [(role.least, role.replicas) for role in World(pods).gang().request.roles] == [(1, 1), (3, 5)]
+    assert [(role.required_replicas, role.replicas) for role in World(pods).gang().request.roles] == [(1, 1), (3, 5)]
 
 
 TASKS = manifests.PLAIN["volcano"].replace("minMember: 8, minTaskMember: {worker: 8}", "minTaskMember: {a: 1, b: 2}")
@@ -186,7 +186,7 @@ def test_equal_roles_stay_apart_when_the_first_may_do_with_fewer():
     ]
     text = "---".join([TASKS.split("---")[0], *both])
 
-    assert [(role.name, role.least, role.replicas) for role in load(text).gang().request.roles] == [
+    assert [(role.name, role.required_replicas, role.replicas) for role in load(text).gang().request.roles] == [
         ("a", 1, 4),
         ("b", 2, 2),
     ]
@@ -198,7 +198,7 @@ def test_what_runs_of_a_role_counts_towards_its_fewest():
     )
     world.pods[:4] = [changed(each, spec={"nodeName": "a1"}) for each in world.pods[:4]]
 
-    assert [(role.least, role.replicas) for role in world.gang().request.roles] == [(1, 4)]
+    assert [(role.required_replicas, role.replicas) for role in world.gang().request.roles] == [(1, 4)]
 
 
 def test_volcano_may_count_in_subgroups():
@@ -211,14 +211,14 @@ def test_volcano_may_count_in_subgroups():
 def test_a_group_that_needs_nobody_may_start_with_one(dialect: str) -> None:
     text = manifests.PLAIN[dialect].replace("minMember: 8", "minMember: 0").replace("{worker: 8}", "{}")
 
-    assert load(text).gang().request.roles[0].least == 1
+    assert load(text).gang().request.roles[0].required_replicas == 1
 
 
 def test_the_fewest_pods_are_whole_segments():
     notes = gang_of(8, gang_min_size="5", segment="2@node")
     gang = World([pod(f"p{number}", annotations=notes) for number in range(8)]).gang()
 
-    assert [(role.least, role.replicas) for role in gang.request.roles] == [(6, 8)]
+    assert [(role.required_replicas, role.replicas) for role in gang.request.roles] == [(6, 8)]
 
 
 def test_an_elastic_gang_leaves_its_last_pods_without_a_seat():
@@ -262,7 +262,7 @@ def test_pods_of_a_basic_group_are_no_gang():
 def test_a_basic_group_in_one_place_may_start_with_one_pod():
     gang = load(wishing.REQUIRED["kubernetes"].replace("{gang: {minCount: 8}}", "{basic: {}}"), 3).gang()
 
-    assert (gang.request.required, gang.request.roles[0].least) == ("leaf", 1)
+    assert (gang.request.required, gang.request.roles[0].required_replicas) == ("leaf", 1)
 
 
 def test_a_workload_of_kubernetes_1_35_says_it_for_each_replica():

@@ -273,9 +273,9 @@ def test_an_elastic_training_job_starts_with_fewer_workers(policy: str) -> None:
     world = load(text.replace("count: 7", "count: 4"))
 
     assert missing(world.members) == 0
-    assert [(role.least, role.replicas) for role in world.gang().request.roles] == [(5, 5)]
+    assert [(role.required_replicas, role.replicas) for role in world.gang().request.roles] == [(5, 5)]
     full = load(text).gang()
-    assert [(role.least, role.replicas) for role in full.request.roles] == [(5, 8)]
+    assert [(role.required_replicas, role.replicas) for role in full.request.roles] == [(5, 8)]
 
 
 def test_a_pod_of_nobody_belongs_to_nothing():

@@ -17,13 +17,13 @@ def fleet() -> Racks:
 
 
 SCENARIOS = {
-    "plain": (manifests.PLAIN, GangRequest.of(cards(8), 8, name="train/llama")),
-    "required": (wishing.REQUIRED, GangRequest.of(cards(8), 8, required="leaf", name="train/llama")),
+    "plain": (manifests.PLAIN, GangRequest.uniform(cards(8), 8, name="train/llama")),
+    "required": (wishing.REQUIRED, GangRequest.uniform(cards(8), 8, required="leaf", name="train/llama")),
     "segmented": (
         wishing.SEGMENTED,
-        GangRequest.of(cards(8), 8, required="spine", segments=(Segment(4, "leaf"),), name="train/llama"),
+        GangRequest.uniform(cards(8), 8, required="spine", segments=(Segment(4, "leaf"),), name="train/llama"),
     ),
-    "preferred": (wishing.PREFERRED, GangRequest.of(cards(8), 8, preferred="leaf", name="train/llama")),
+    "preferred": (wishing.PREFERRED, GangRequest.uniform(cards(8), 8, preferred="leaf", name="train/llama")),
 }
 CASES = [
     pytest.param(text, wanted, id=f"{scenario} {dialect}")

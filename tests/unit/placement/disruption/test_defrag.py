@@ -136,7 +136,7 @@ def test_a_gang_counts_as_a_whole_and_only_those_move_who_must():
 def test_a_gang_that_moves_keeps_what_it_requires():
     """The only free place for g's member is in another leaf, where it may not go."""
     fleet = Fleet("ab c")
-    gang = GangRequest.of(whole(2), 2, required="leaf")
+    gang = GangRequest.uniform(whole(2), 2, required="leaf")
     fleet.run("g", "ab", 2, gang=gang)
     fleet.run("f", "b", 2, preemptible=False)
     fleet.run("h", "c", 2, preemptible=False)
@@ -153,7 +153,7 @@ def test_room_for_a_gang():
     fleet.run("w2", "b", 1)
     fleet.run("f1", "c", 2, preemptible=False)
     fleet.run("f2", "d", 2, preemptible=False)
-    made = defrag(fleet, GangRequest.of(whole(4), 2, required="leaf"))
+    made = defrag(fleet, GangRequest.uniform(whole(4), 2, required="leaf"))
     assert set(moved(made)) == {"w1-0", "w2-0"}
     assert {grant.node for grant in made.placement} == {0, 1}
 
@@ -195,7 +195,7 @@ def test_work_that_starts_anyway_moves_nobody():
     fleet = Fleet("ab")
     fleet.run("w1", "a", 1)
     assert defrag(fleet, whole(4)) == Refusal("hero", Why.STARTS_ANYWAY)
-    assert defrag(fleet, GangRequest.of(whole(4), 1)) == Refusal("hero", Why.STARTS_ANYWAY)
+    assert defrag(fleet, GangRequest.uniform(whole(4), 1)) == Refusal("hero", Why.STARTS_ANYWAY)
 
 
 def test_shares_are_brought_together():

@@ -15,7 +15,7 @@ from kgwe.placement.pod.fit import Fitter
 
 def partial(*nodes: str, gpus: int = 8, least: int | None = None, **gang) -> Partial:
     members = tuple(Sitting(f"p{rank}", cards(gpus), node) for rank, node in enumerate(nodes))
-    return Partial(members, GangRequest.of(cards(gpus), len(nodes), **gang), least)
+    return Partial(members, GangRequest.uniform(cards(gpus), len(nodes), **gang), least)
 
 
 def places(cluster, part: Partial) -> dict[str, str]:
@@ -68,7 +68,7 @@ class Scene:
 
 
 def ask(part: Partial) -> Ask:
-    return Ask("g", cards(8), {amounts.GPU: 8}, pods=part.missing, gang=GangRequest.of(cards(8), 1), partial=part)
+    return Ask("g", cards(8), {amounts.GPU: 8}, pods=part.missing, gang=GangRequest.uniform(cards(8), 1), partial=part)
 
 
 def test_a_plan_says_whose_its_seats_are():

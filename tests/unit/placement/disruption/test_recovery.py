@@ -45,7 +45,7 @@ def test_what_is_not_hit_is_not_touched():
 def test_a_lost_member_goes_to_its_own_leaf():
     """leaf-0: a gggg  b xggg  c ....     leaf-1: d ....  The healthy member stays."""
     fleet = Fleet("abc d")
-    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2))
+    fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2))
     (repaired,) = recover(fleet, nodes="b").repairs
     assert repaired.outcome is Outcome.REPLACED
     assert moved(repaired) == {"g-1": ("b", "c", "leaf")}
@@ -64,7 +64,7 @@ def test_then_to_its_spine_then_anywhere():
 def test_of_places_equally_near_the_one_that_can_be_relied_on():
     """leaf-0: a gggg  b xggg  c ....  d ....     leaf-1: e ....  Nearness is worth more."""
     fleet = Fleet("abcd e")
-    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2))
+    fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2))
     fleet.snapshot.reliability[2] = 0.4
     assert moved(recover(fleet, nodes="b").repairs[0]) == {"g-1": ("b", "d", "leaf")}
     fleet.snapshot.reliability[3] = 0.1
@@ -77,7 +77,7 @@ def test_members_that_have_to_leave_their_leaf_go_to_one_other():
     All are in one spine. Two fit leaf-3, which is the tightest that holds both.
     """
     fleet = Fleet("abc d efg hi")
-    fleet.run("g", "abc", 4, gang=GangRequest.of(whole(4), 3))
+    fleet.run("g", "abc", 4, gang=GangRequest.uniform(whole(4), 3))
     assert {node for _, node, _ in moved(recover(fleet, nodes="bc").repairs[0]).values()} == {"h", "i"}
 
 
@@ -113,7 +113,7 @@ def test_a_required_level_is_never_left():
     leaf-0: a gggg  b gggg  c ffff     leaf-1: d ....  e ....     leaf-2: f ....
     """
     fleet = Fleet("abc de f")
-    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2, required="leaf"))
+    fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2, required="leaf"))
     fleet.run("f", "c", 4)
     (repaired,) = recover(fleet, nodes="b").repairs
     assert repaired.outcome is Outcome.MOVED
@@ -123,7 +123,7 @@ def test_a_required_level_is_never_left():
 
 def test_where_no_domain_holds_it_a_gang_waits_and_nothing_moves():
     fleet = Fleet("abc d e")
-    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2, required="leaf"))
+    fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2, required="leaf"))
     fleet.run("f", "c", 4)
     made = recover(fleet, nodes="b")
     assert made.repairs[0].outcome is Outcome.WAITS
@@ -256,7 +256,7 @@ def test_one_healthy_member_moves_when_that_is_enough():
     leaf-0: a xxxx   b 1...   c 22ff     leaf-1: d ....
     """
     fleet = Fleet("abc d")
-    fleet.run("g", "a", 4, gang=GangRequest.of(whole(4), 1, required="leaf"))
+    fleet.run("g", "a", 4, gang=GangRequest.uniform(whole(4), 1, required="leaf"))
     small, middle = fleet.run("x", "b", 1).members, fleet.run("y", "c", 2).members
     gang = fleet.running[0]
     fleet.running = [type(gang)("g", (*gang.members, *small, *middle), gang=gang.gang)]
@@ -271,7 +271,7 @@ def test_a_segment_stays_together():
     a 00..   b 1111   c ....      a loses the card of rank 0; two cards are left there
     """
     fleet = Fleet("abc")
-    gang = GangRequest.of(whole(2), 4, segments=(Segment(2, "node"),))
+    gang = GangRequest.uniform(whole(2), 4, segments=(Segment(2, "node"),))
     fleet.run("g", "aabb", 2, gang=gang)
     lost = held(fleet, 0).cards
     (repaired,) = recover(fleet, cards={"a": lost}).repairs
@@ -280,7 +280,7 @@ def test_a_segment_stays_together():
 
 def test_limits_of_the_gang_hold():
     fleet = Fleet("abc def", cards=4)
-    fleet.run("g", "abd", 1, gang=GangRequest.of(whole(1), 3, max_pods_per_node=1, max_nodes_per_leaf=2))
+    fleet.run("g", "abd", 1, gang=GangRequest.uniform(whole(1), 3, max_pods_per_node=1, max_nodes_per_leaf=2))
     (repaired,) = recover(fleet, nodes="d").repairs
     assert moved(repaired) == {"g-2": ("d", "e", "leaf")}
     (repaired,) = recover(fleet, domains=[("leaf", "leaf-1")]).repairs
@@ -289,7 +289,7 @@ def test_limits_of_the_gang_hold():
 
 def test_the_limit_of_gpus_per_leaf_holds():
     fleet = Fleet("abc def", cards=4)
-    fleet.run("g", "abd", 2, gang=GangRequest.of(whole(2), 3, max_gpus_per_leaf=4))
+    fleet.run("g", "abd", 2, gang=GangRequest.uniform(whole(2), 3, max_gpus_per_leaf=4))
     (repaired,) = recover(fleet, nodes="d").repairs
     assert moved(repaired) == {"g-2": ("d", "e", "leaf")}
     (repaired,) = recover(fleet, domains=[("leaf", "leaf-1")]).repairs
@@ -304,12 +304,12 @@ def test_cards_of_one_model_stay_of_one_model():
     fitter = Fitter(Snapshot.of(nodes))
     places = [Grant(node, cards=0b1111) for node in (0, 1, 3)]
     fitter.snapshot.commit_all(places)
-    gang = GangRequest.of(whole(4), 2, hardware=Hardware.SAME)
+    gang = GangRequest.uniform(whole(4), 2, hardware=Hardware.SAME)
     members = tuple(Member(f"g-{i}", whole(4), place) for i, place in enumerate(places[:2]))
     failure = Failure(frozenset({"b"}))
     (repaired,) = plan_recovery(fitter, None, [Running("g", members, gang=gang)], failure).repairs
     assert repaired.outcome is Outcome.WAITS
-    mixed = Running("g", members, gang=GangRequest.of(whole(4), 2))
+    mixed = Running("g", members, gang=GangRequest.uniform(whole(4), 2))
     (repaired,) = plan_recovery(fitter, None, [mixed], failure).repairs
     assert moved(repaired) == {"g-1": ("b", "c", "cluster")}
 
@@ -318,17 +318,17 @@ def test_inside_an_nvlink_domain_no_network_is_asked_for():
     fleet = Fleet("abc", cards=4)
     places = [Place(name, ("leaf-0", "spine-0"), nvlink="x") for name in "abc"]
     fleet.tree = build(places, ("leaf", "spine"))
-    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2, min_network_gb_per_s=60.0))
+    fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2, min_network_gb_per_s=60.0))
     (repaired,) = recover(fleet, nodes="b").repairs
     assert repaired.outcome is Outcome.REPLACED
 
 
 def test_a_slow_network_is_not_accepted():
     fleet = Fleet("ab c")
-    fleet.run("g", "ab", 4, gang=GangRequest.of(whole(4), 2, min_network_gb_per_s=60.0))
+    fleet.run("g", "ab", 4, gang=GangRequest.uniform(whole(4), 2, min_network_gb_per_s=60.0))
     assert recover(fleet, nodes="b").repairs[0].outcome is Outcome.WAITS
     fleet.running[0] = type(fleet.running[0])(
-        "g", fleet.running[0].members, gang=GangRequest.of(whole(4), 2, min_network_gb_per_s=40.0)
+        "g", fleet.running[0].members, gang=GangRequest.uniform(whole(4), 2, min_network_gb_per_s=40.0)
     )
     assert recover(fleet, nodes="b").repairs[0].outcome is Outcome.REPLACED
 

@@ -29,7 +29,7 @@ def flaky(bed: Racks, **scores: float) -> GangPlanner:
 
 
 def long_gang(pods: int, required: str = "") -> GangRequest:
-    return GangRequest.of(cards(8), pods, exposed=True, required=required)
+    return GangRequest.uniform(cards(8), pods, exposed=True, required=required)
 
 
 def test_large_or_long_work_is_exposed():
@@ -49,7 +49,7 @@ def test_of_equal_nodes_the_flaky_one_is_left(bad):
 @pytest.mark.parametrize("bad", ["a1", "a2", "a3", "a4"])
 def test_work_that_is_not_exposed_does_not_care(bad):
     bed = racks({"s": {"a": [8, 8, 8, 8]}})
-    gang = GangRequest.of(cards(8), 3)
+    gang = GangRequest.uniform(cards(8), 3)
     assert placed(flaky(bed, **{bad: 0.4}), gang).nodes == bed.place(gang).nodes
 
 
@@ -57,14 +57,14 @@ def test_the_flaky_node_is_used_when_nothing_else_fits_and_the_plan_says_so():
     bed = racks({"s": {"a": [8, 8, 8, 8]}})
     plan = placed(flaky(bed, a2=0.4), long_gang(4))
     assert set(plan.nodes) == {"a1", "a2", "a3", "a4"}
-    assert "on a2 (reliability 0.40): without, no place is as good" in plan.words()
+    assert "on a2 (reliability 0.40): without, no place is as good" in plan.describe()
 
 
 def test_the_plan_says_what_it_was_kept_off():
     bed = racks({"s": {"a": [8, 8, 8, 8]}})
     before = bed.place(long_gang(3)).nodes
     plan = placed(flaky(bed, **{before[0]: 0.42}), long_gang(3))
-    assert f"kept off {before[0]} (reliability 0.42)" in plan.words()
+    assert f"kept off {before[0]} (reliability 0.42)" in plan.describe()
 
 
 def test_another_leaf_is_as_good_as_one_with_a_flaky_node():
@@ -95,7 +95,7 @@ def test_of_flaky_nodes_the_least_flaky():
 
 def test_a_domain_with_trouble_scores_less_for_everybody():
     bed = racks({"s": {"a": [8, 8], "b": [8, 8]}})
-    gang = GangRequest.of(cards(8), 2)
+    gang = GangRequest.uniform(cards(8), 2)
     assert bed.place(gang).domain == "a"
     assert bed.place(gang).score.history == 0, "where all is well nothing is counted"
     plan = placed(flaky(bed, a2=0.4), gang)

@@ -42,19 +42,19 @@ DRAWN = {"s": {"a": [8, 8], "b": [8, 0]}, "t": {"c": [8, 8], "d": [0, 0]}}
 
 
 def test_a_level_too_low_is_said_with_the_smallest_step_up():
-    refusal = racks(DRAWN).refuse(GangRequest.of(cards(8), 3, required="leaf"))
+    refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf"))
     assert refusal.reason is GangReason.NO_DOMAIN_LARGE_ENOUGH
     assert (refusal.level, refusal.room, refusal.short) == ("leaf", 2, 1)
     assert texts(refusal) == {
         ChangeKind.LOWER_LEVEL: "require spine instead of leaf (it would go to spine s, ring 50.0 GB/s)",
         ChangeKind.FEWER_REPLICAS: "run 2 instead of 3 worker pods",
     }
-    far = racks(DRAWN).refuse(GangRequest.of(cards(8), 4, required="leaf"))
+    far = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 4, required="leaf"))
     assert texts(far)[ChangeKind.LOWER_LEVEL].startswith("require cluster instead of leaf")
 
 
 def test_the_words_tell_the_whole_of_it():
-    refusal = racks(DRAWN).refuse(GangRequest.of(cards(8), 3, required="leaf", name="llama"))
+    refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf", name="llama"))
     assert refusal.words() == (
         "gang llama cannot start: the cluster has room, but no domain of the required level has it all.\n"
         "Best is leaf a: room for 2 of 3 pods (worker), 1 short.\n"
@@ -69,7 +69,7 @@ def test_the_words_tell_the_whole_of_it():
 
 
 def test_too_little_room_everywhere_counts_the_verdicts_of_nodes():
-    refusal = racks(DRAWN).refuse(GangRequest.of(cards(8), 6))
+    refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 6))
     assert refusal.reason is GangReason.TOO_LITTLE_ROOM
     assert refusal.verdicts == {Verdict.FITS: 5, Verdict.CARDS_TAKEN: 3}
     assert not refusal.is_hopeless
@@ -90,29 +90,29 @@ def refused(planner, gang):
 
 
 def test_another_gpu_model_is_named():
-    refusal = refused(mixed(), GangRequest.of(cards(8, model="H100-SXM5-80GB"), 3))
+    refusal = refused(mixed(), GangRequest.uniform(cards(8, model="H100-SXM5-80GB"), 3))
     assert refusal.reason is GangReason.WRONG_GPU_MODEL
     assert refusal.verdicts[Verdict.WRONG_MODEL] == 4
     assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept A100-SXM4-80GB"
 
 
 def test_models_are_mixed_only_when_the_gang_allows_it():
-    refusal = refused(mixed(), GangRequest.of(cards(8), 5, hardware=Hardware.SAME))
+    refusal = refused(mixed(), GangRequest.uniform(cards(8), 5, hardware=Hardware.SAME))
     assert (refusal.reason, refusal.room) == (GangReason.MODELS_DIFFER, 4)
     mix = texts(refusal)[ChangeKind.MIX_MODELS]
     assert mix == "mix A100-SXM4-80GB, H100-SXM5-80GB (the slowest card sets the pace)"
-    assert len(placed(mixed(), GangRequest.of(cards(8), 5)).seats) == 5
+    assert len(placed(mixed(), GangRequest.uniform(cards(8), 5)).seats) == 5
 
 
 def test_spot_nodes_are_suggested_by_their_taint():
     planner = mixed(spot=True, taints=(Taint("spot", "true", "NoSchedule"),))
-    refusal = refused(planner, GangRequest.of(cards(8), 6))
+    refusal = refused(planner, GangRequest.uniform(cards(8), 6))
     assert refusal.reason is GangReason.NODES_TAINTED
     assert texts(refusal)[ChangeKind.TOLERATE_SPOT] == "tolerate spot nodes (spot)"
 
 
 def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():
-    refusal = refused(mixed(spot=True), GangRequest.of(cards(8, spot=SpotPolicy.REQUIRE), 5))
+    refusal = refused(mixed(spot=True), GangRequest.uniform(cards(8, spot=SpotPolicy.REQUIRE), 5))
     assert refusal.reason is GangReason.NOT_ON_SPOT
     assert texts(refusal)[ChangeKind.ALLOW_ON_DEMAND] == "use nodes that are not spot too (spotPolicy Allow)"
 
@@ -120,7 +120,7 @@ def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():
 def test_wiring_that_is_not_there_can_be_let_go():
     shape = dataclasses.replace(H100, wiring=machines.pcie_pairs(8))
     cluster = racks({"s": {"a": [8, 8]}}, shape=shape)
-    refusal = cluster.refuse(GangRequest.of(cards(4, preference=Preference.NVLINK_REQUIRED), 2))
+    refusal = cluster.refuse(GangRequest.uniform(cards(4, preference=Preference.NVLINK_REQUIRED), 2))
     assert refusal.reason is GangReason.WIRING_NOT_MET
     assert refusal.verdicts == {Verdict.WIRING: 2}
 
@@ -135,7 +135,7 @@ def test_fewer_replicas_come_in_whole_segments_and_of_the_role_that_is_short():
 
 def test_a_gang_that_even_an_empty_cluster_does_not_hold_is_told_so():
     groups = (Segment(4, NODE),)
-    refusal = racks(DRAWN).refuse(GangRequest.of(cards(4), 4, segments=groups))
+    refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(4), 4, segments=groups))
     assert refusal.is_hopeless
     assert (refusal.room, refusal.short) == (0, 4), "room for half a segment is none"
     assert "with nothing running, the cluster takes 0 of 4." in refusal.words()
@@ -179,7 +179,7 @@ def evictable(cluster, **more):
     ],
 )
 def test_evictions_are_the_least_that_suffice(busy, pods, level, priority, owners):
-    gang = GangRequest.of(cards(8), pods, required=level, priority=priority)
+    gang = GangRequest.uniform(cards(8), pods, required=level, priority=priority)
     before = busy.snapshot.free.tolist()
     refusal = busy.refuse(gang, evictable=evictable(busy))
     found = [change.evicts for change in refusal.changes if change.kind is ChangeKind.EVICT]
@@ -188,7 +188,7 @@ def test_evictions_are_the_least_that_suffice(busy, pods, level, priority, owner
 
 
 def test_evictions_are_said_with_what_they_cost(busy):
-    gang = GangRequest.of(cards(8), 2, required="leaf", priority=5)
+    gang = GangRequest.uniform(cards(8), 2, required="leaf", priority=5)
     refusal = busy.refuse(gang, evictable=evictable(busy))
     assert texts(refusal)[ChangeKind.EVICT] == "evict small (lower priority, costs 8.13 GPU-hours)"
 
@@ -196,13 +196,13 @@ def test_evictions_are_said_with_what_they_cost(busy):
 def test_of_work_that_can_spare_pods_only_so_many_go():
     cluster = racks({"s": {"a": [8, 0, 0]}})
     service = running(cluster, "service", 0, "a2", "a3", least=1)
-    gang = GangRequest.of(cards(8), 2, priority=1)
+    gang = GangRequest.uniform(cards(8), 2, priority=1)
     refusal = cluster.refuse(gang, evictable=Evictable([service], now_s=3600.0))
     assert texts(refusal)[ChangeKind.EVICT].startswith("evict 1 pod of service (")
 
 
 def test_nobody_is_named_who_may_not_be_stopped(busy):
-    gang = GangRequest.of(cards(8), 2, required="leaf", priority=2)
+    gang = GangRequest.uniform(cards(8), 2, required="leaf", priority=2)
     refusal = busy.refuse(gang, evictable=evictable(busy, preemptible=False))
     named = [victim.workload for change in refusal.changes for victim in change.evicts]
     assert named == ["large"]
@@ -210,8 +210,8 @@ def test_nobody_is_named_who_may_not_be_stopped(busy):
 
 def test_a_single_gang_can_be_planned_without_a_planner(busy):
     fitter = Fitter(busy.snapshot)
-    assert plan_gang(fitter, busy.tree, GangRequest.of(cards(8), 2)) == placed(
-        busy.planner, GangRequest.of(cards(8), 2)
+    assert plan_gang(fitter, busy.tree, GangRequest.uniform(cards(8), 2)) == placed(
+        busy.planner, GangRequest.uniform(cards(8), 2)
     )
 
 

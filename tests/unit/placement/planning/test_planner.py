@@ -320,5 +320,5 @@ def test_asks_of_one_shape_differ_only_in_who_asks():
 
 def test_an_ask_is_the_same_whichever_gangs_follow_it():
     ask = Ask(owner="train", request=Request(Gpus(count=1)), pods=2)
-    gang = GangRequest.of(Request(Gpus(count=8)), 4)
-    assert dataclasses.replace(ask, following=Following.of([gang])) == ask
+    gang = GangRequest.uniform(Request(Gpus(count=8)), 4)
+    assert dataclasses.replace(ask, following=Following.from_gangs([gang])) == ask

@@ -41,7 +41,7 @@ def state() -> ClusterState:
 
 
 def place(state: ClusterState) -> str:
-    found: Any = state.fleet.gangs.plan(GangRequest.of(Request(Gpus(count=8)), 2))
+    found: Any = state.fleet.gangs.plan(GangRequest.uniform(Request(Gpus(count=8)), 2))
     return str(found.domain)
 
 

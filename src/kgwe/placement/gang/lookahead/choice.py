@@ -43,7 +43,7 @@ class Way:
     """One way to place the gang."""
 
     parts: Parts
-    rung: int
+    level: int
     tight: bool = False
     """Into the smallest holes of its leaves, instead of onto the fewest nodes."""
 
@@ -79,7 +79,7 @@ class Allowed:
     """Where the gang may be placed."""
 
     levels: Sequence[tuple[int, Sequence[range]]]
-    """Rungs, the lowest first, with the leaves of each domain that holds the gang."""
+    """Levels, the lowest first, with the leaves of each domain that holds the gang."""
     fine: Sequence[bool]
     """Leaf -> whether it is as good as those of the usual choice."""
 
@@ -131,15 +131,15 @@ def _sparing_way(board: Board, want: Want, usual: Way, allowed: Allowed, keep: K
     """The way that keeps room for larger pods; the usual one for a gang of such pods, and where there is none."""
     if not keep.is_wider(board, want.kind):
         return usual
-    rung, domains = allowed.levels[-1]
+    level, domains = allowed.levels[-1]
     within = Want(want.kind, want.pods, (tuple(domains),), one_leaf=all(len(leaves) == 1 for leaves in domains))
     found = keep.place(board.only(allowed.fine), within, keep.spare)
-    return usual if found is None else Way(found[0], rung, tight=True)
+    return usual if found is None else Way(found[0], level, tight=True)
 
 
 def _order(room: Sequence[int], way: Way) -> tuple[int, ...]:
     """Of ways with equal forecasts, the least is the best."""
-    return way.rung, -way.pairs_inside, *_rest(room, way.parts), way.tight
+    return way.level, -way.pairs_inside, *_rest(room, way.parts), way.tight
 
 
 def _rest(room: Sequence[int], parts: Parts) -> tuple[int, int]:
@@ -153,7 +153,7 @@ def _distinct(board: Board, want: Want, ways: Sequence[Way]) -> list[tuple[Way, 
     found: dict[tuple[object, ...], tuple[Way, Board]] = {}
     for way in ways:
         after = board.after(want.kind, way.parts, tight=way.tight)
-        key = (way.rung, frozenset((leaf, after.states[leaf]) for leaf, _ in way.parts))
+        key = (way.level, frozenset((leaf, after.states[leaf]) for leaf, _ in way.parts))
         found.setdefault(key, (way, after))
     return list(found.values())
 
@@ -162,20 +162,20 @@ def _ways(board: Board, want: Want, allowed: Allowed, number: int) -> Iterator[W
     """Ways with as many leaves as the usual one, the most promising first; each on few nodes and in small holes."""
     room = [each if good else 0 for each, good in zip(board.room[want.kind], allowed.fine, strict=True)]
     found: dict[tuple[object, ...], tuple[tuple[int, ...], Way]] = {}
-    for rung, domains in allowed.levels:
+    for level, domains in allowed.levels:
         for leaves in _tightest(room, domains):
             for chosen in _sets(room, leaves, want.pods, number, _SETS // min(len(domains), _DOMAINS)):
                 for parts in free_capacity.share_out(room, chosen, want.pods):
-                    way = Way(parts, rung)
+                    way = Way(parts, level)
                     stumps, held = _rest(room, parts)
-                    merit = (stumps, rung, -way.pairs_inside, held, *chosen)
+                    merit = (stumps, level, -way.pairs_inside, held, *chosen)
                     # Leaves in the same state are as good as each other.
-                    alike = (rung, *sorted((board.states[leaf], pods) for leaf, pods in parts))
+                    alike = (level, *sorted((board.states[leaf], pods) for leaf, pods in parts))
                     if alike not in found or merit < found[alike][0]:
                         found[alike] = merit, way
     for _, way in sorted(found.values(), key=lambda each: each[0])[:_WAYS]:
         yield way
-        yield Way(way.parts, way.rung, tight=True)
+        yield Way(way.parts, way.level, tight=True)
 
 
 def _tightest(room: Sequence[int], domains: Sequence[range]) -> Sequence[range]:

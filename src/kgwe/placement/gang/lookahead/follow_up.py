@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.gang.capacity import GangRoom
-    from kgwe.placement.gang.levels import Ladder
+    from kgwe.placement.gang.capacity import GangCapacity
+    from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.gang.lookahead.choice import Choice
     from kgwe.placement.gang.lookahead.quick_fit import Scopes
     from kgwe.placement.gang.request import Following, GangRequest, Role
@@ -41,13 +41,13 @@ _REMEMBERED: Final = 50_000
 class Question(NamedTuple):
     """A gang that has a place, and where it could be instead."""
 
-    ladder: Ladder
-    room: GangRoom
+    table: LevelTable
+    room: GangCapacity
     request: Request
     """Of each pod."""
     loads: Ints
     """Pods per place, if none followed."""
-    rungs: Sequence[int]
+    levels: Sequence[int]
     """The one that place is on, and others that will do, upwards."""
     history: NDArray[np.float64] | None
     """As of `GangSearch`."""
@@ -62,20 +62,20 @@ class Ahead:
 
     def choose(self, asked: Question, following: Following) -> Choice | None:
         """A better way to place the gang than the usual one; None: there is none."""
-        ladder, room = asked.ladder, asked.room
-        own = room.capacity(0, asked.rungs[-1])[0]
-        requests, wants, waiting = self._wants(ladder, asked.request, following)
+        table, room = asked.table, asked.room
+        own = room.by_level(0, asked.levels[-1])[0]
+        requests, wants, waiting = self._wants(table, asked.request, following)
         if not wants:
             return None
-        rooms = [own, *(self._fitter.room(each)[ladder.node].astype(np.int64) for each in requests[1:])]
+        rooms = [own, *(self._fitter.room(each)[table.node].astype(np.int64) for each in requests[1:])]
         cards = tuple(each.gpus.count for each in requests)
-        free = np.bitwise_count(self._fitter.snapshot.free[ladder.node]).astype(np.int64)
-        leaves = ladder.rungs[ladder.leaf_rung]
+        free = np.bitwise_count(self._fitter.snapshot.free[table.node]).astype(np.int64)
+        leaves = table.levels[table.leaf_level]
         board = Board.of(self._stock(cards), free_capacity.count_alike(leaves, free, rooms))
         pods = int(asked.loads.sum())
-        loads = leaves.sums(asked.loads)
-        usual = Way(tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.rungs[0])
-        levels = [(rung, list(_holding(ladder, room, rung, pods))) for rung in asked.rungs]
+        loads = leaves.sum_by_domain(asked.loads)
+        usual = Way(tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.levels[0])
+        levels = [(level, list(_holding(table, room, level, pods))) for level in asked.levels]
         allowed = Allowed(levels, _fine_leaves(asked))
         return choice.choose(board, Want(0, pods, ()), usual, allowed, following=wants, waiting=waiting)
 
@@ -86,7 +86,7 @@ class Ahead:
         return stock
 
     @staticmethod
-    def _wants(ladder: Ladder, own: Request, following: Following) -> tuple[list[Request], list[Want], int]:
+    def _wants(table: LevelTable, own: Request, following: Following) -> tuple[list[Request], list[Want], int]:
         """Kinds of pods, the gang's own first, those that follow in their order, and how many of these wait already."""
         kinds: dict[Request, int] = {own: 0}
         wants: list[Want | None] = []
@@ -95,7 +95,7 @@ class Ahead:
             is_counted = gang.strategy is Strategy.CONSOLIDATED and role.request.gpus.count > 0
             if is_counted and (role.request in kinds or len(kinds) < _KINDS):
                 kind = kinds.setdefault(role.request, len(kinds))
-                wants.append(Want(kind, role.least, *_limits(ladder, gang)))
+                wants.append(Want(kind, role.required_replicas, *_limits(table, gang)))
             else:
                 wants.append(None)
         ordered = [wants[number] for number in following.order]
@@ -116,48 +116,48 @@ def is_eligible(gang: GangRequest) -> bool:
     )
 
 
-def place(ladder: Ladder, room: GangRoom, way: Way) -> Ints:
+def place(table: LevelTable, room: GangCapacity, way: Way) -> Ints:
     """Pods per place, leaf by leaf as the way says."""
-    capacity, leaf_rung = room.capacity(0, way.rung), ladder.leaf_rung
-    loads = np.zeros(len(ladder.node), np.int64)
+    capacity, leaf_level = room.by_level(0, way.level), table.leaf_level
+    loads = np.zeros(len(table.node), np.int64)
     for leaf, pods in way.parts:
         if way.tight:
-            inside = ladder.rungs[leaf_rung].places(leaf)
-            loads[inside] = split.smallest_first(capacity[0][inside], pods)
+            inside = table.levels[leaf_level].place_range(leaf)
+            loads[inside] = split.fill_smallest_first(capacity[0][inside], pods)
         else:
-            loads += split.spread(ladder, capacity, room.units[0], (leaf_rung, leaf), pods)
+            loads += split.split_pods(table, capacity, room.units[0], (leaf_level, leaf), pods)
     return loads
 
 
 def _fine_leaves(asked: Question) -> list[bool]:
     """Leaf -> whether it is known, and as fast and as reliable as the worst of those in use."""
-    ladder = asked.ladder
-    leaves = ladder.rungs[ladder.leaf_rung]
-    used = leaves.sums(asked.loads) > 0
-    reach = leaves.largest(ladder.reach_gb_per_s(asked.rungs[0]))
+    table = asked.table
+    leaves = table.levels[table.leaf_level]
+    used = leaves.sum_by_domain(asked.loads) > 0
+    reach = leaves.max_by_domain(table.reach_gb_per_s(asked.levels[0]))
     fine = leaves.known & (reach >= reach[used].min())
     if asked.history is not None:
-        doubt = leaves.largest(-np.nan_to_num(asked.history[ladder.node], nan=0.0))
+        doubt = leaves.max_by_domain(-np.nan_to_num(asked.history[table.node], nan=0.0))
         fine &= doubt <= doubt[used].max()
     found: list[bool] = fine.tolist()
     return found
 
 
 def _largest(gang: GangRequest) -> Role:
-    return max(gang.roles, key=lambda role: role.request.gpus.count * role.least)
+    return max(gang.roles, key=lambda role: role.request.gpus.count * role.required_replicas)
 
 
-def _limits(ladder: Ladder, gang: GangRequest) -> tuple[Scopes, bool]:
+def _limits(table: LevelTable, gang: GangRequest) -> tuple[Scopes, bool]:
     """Levels to look at when no leaf holds the gang, and whether there are none."""
-    leaf = ladder.leaf_rung
-    names = [rung.name for rung in ladder.rungs]
-    top = names.index(gang.required) if gang.required in names else ladder.top
+    leaf = table.leaf_level
+    names = [level.name for level in table.levels]
+    top = names.index(gang.required) if gang.required in names else table.top
     preferred = names.index(gang.preferred) if gang.preferred in names else leaf + 1
     lowest = top if preferred <= leaf else min(preferred, top)
-    return tuple(ladder.leaves_of(rung) for rung in range(max(lowest, leaf), top + 1)), top <= leaf
+    return tuple(table.leaf_ranges(level) for level in range(max(lowest, leaf), top + 1)), top <= leaf
 
 
-def _holding(ladder: Ladder, room: GangRoom, rung: int, pods: int) -> Iterator[range]:
-    """The leaves of each domain of a rung that holds so many pods."""
-    holds = room.capacity(0, rung)[rung] >= pods
-    return (leaves for leaves, each in zip(ladder.leaves_of(rung), holds.tolist(), strict=True) if each)
+def _holding(table: LevelTable, room: GangCapacity, level: int, pods: int) -> Iterator[range]:
+    """The leaves of each domain of a level that holds so many pods."""
+    holds = room.by_level(0, level)[level] >= pods
+    return (leaves for leaves, each in zip(table.leaf_ranges(level), holds.tolist(), strict=True) if each)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.gang.levels import Rung
+    from kgwe.placement.gang.levels import Level
 
     Ints = NDArray[np.int64]
 
@@ -175,7 +175,7 @@ class Board:
                 room[leaf] = of_state[state]
 
 
-def count_alike(leaves: Rung, free: Ints, rooms: Sequence[Ints]) -> list[State]:
+def count_alike(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[State]:
     """The state of every leaf; `free` and `rooms` are per place."""
     leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.starts))
     useful = np.logical_or.reduce([room > 0 for room in rooms])

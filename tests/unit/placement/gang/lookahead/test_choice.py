@@ -22,7 +22,7 @@ from kgwe.placement.queue.work import Roster, Work
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TWELVE = GangRequest.of(cards(8), 12, preferred="leaf")
+TWELVE = GangRequest.uniform(cards(8), 12, preferred="leaf")
 
 
 def by_leaf(plan: GangPlan) -> Counter[str]:
@@ -31,20 +31,20 @@ def by_leaf(plan: GangPlan) -> Counter[str]:
 
 def test_alone_a_gang_has_the_fewest_pairs_apart():
     cluster = racks({"s": {"a": [8] * 9, "b": [8] * 9, "c": [8] * 4}})
-    plan = cluster.place(GangRequest.of(cards(8), 12, preferred="leaf"))
+    plan = cluster.place(GangRequest.uniform(cards(8), 12, preferred="leaf"))
     assert by_leaf(plan) == {"a": 9, "c": 3} or by_leaf(plan) == {"b": 9, "c": 3}
-    assert plan.because == ""
+    assert plan.choice_note == ""
 
 
 def test_a_gang_takes_other_leaves_so_that_the_one_that_follows_needs_two():
     #  8 + 6 has the fewest pairs apart and leaves 7, 4, 3: three leaves to the next. 7 + 7 leaves 8 + 6.
     drawn = {"s": {"a": [8] * 8, "b": [8] * 7, "c": [8] * 7, "d": [8] * 6}}
-    gang = GangRequest.of(cards(8), 14, preferred="leaf")
+    gang = GangRequest.uniform(cards(8), 14, preferred="leaf")
     cluster = racks(drawn)
     assert by_leaf(cluster.place(gang)) == {"a": 8, "d": 6}
-    tight = GangRequest.of(cards(8), 13, preferred="leaf")
+    tight = GangRequest.uniform(cards(8), 13, preferred="leaf")
     assert by_leaf(cluster.place(tight)) == {"a": 8, "d": 5}
-    plan = cluster.planner.plan(tight, following=Following.of([gang]))
+    plan = cluster.planner.plan(tight, following=Following.from_gangs([gang]))
     assert isinstance(plan, GangPlan)
     assert plan.leaves == 2
     cluster.snapshot.commit_all(plan.grants)
@@ -54,30 +54,32 @@ def test_a_gang_takes_other_leaves_so_that_the_one_that_follows_needs_two():
 def test_small_holes_are_filled_for_the_sake_of_a_gang_that_needs_whole_nodes():
     #  Three pods of four cards: on one whole node and a half one, or on three halves.
     cluster = racks({"s": {"a": [8, 8, 8, 4, 4, 4]}}, gb_per_s=0.0)
-    small = GangRequest.of(cards(4), 3, preferred="leaf")
+    small = GangRequest.uniform(cards(4), 3, preferred="leaf")
     assert cluster.place(small).nodes == ("a1", "a4")
-    whole = GangRequest.of(cards(8), 3, preferred="leaf")
-    plan = cluster.planner.plan(small, following=Following.of([whole]))
+    whole = GangRequest.uniform(cards(8), 3, preferred="leaf")
+    plan = cluster.planner.plan(small, following=Following.from_gangs([whole]))
     assert isinstance(plan, GangPlan)
     assert plan.nodes == ("a4", "a5", "a6")
-    assert plan.because == "placed with a view to the gang that follows: 1 more will find room"
-    assert plan.because in plan.words()
+    assert plan.choice_note == "placed with a view to the gang that follows: 1 more will find room"
+    assert plan.choice_note in plan.describe()
 
 
 def test_small_holes_are_not_filled_where_that_makes_the_ring_slower():
     #  The network is known: half of a node's cards have half of it.
     cluster = racks({"s": {"a": [8, 8, 8, 8, 8, 4, 4, 4, 4]}})
-    small = GangRequest.of(cards(4), 4, preferred="leaf")
-    plan = cluster.planner.plan(small, following=Following.of([GangRequest.of(cards(8), 5, preferred="leaf")]))
+    small = GangRequest.uniform(cards(4), 4, preferred="leaf")
+    plan = cluster.planner.plan(
+        small, following=Following.from_gangs([GangRequest.uniform(cards(8), 5, preferred="leaf")])
+    )
     assert isinstance(plan, GangPlan)
     assert plan.nodes == cluster.place(small).nodes == ("a1", "a2")
 
 
 def test_a_level_that_is_preferred_is_not_left_for_others():
     drawn = {"s": {"a": [8] * 3, "b": [8] * 3}, "t": {"c": [8] * 3}}
-    gang = GangRequest.of(cards(8), 4, preferred="spine")
-    others = [GangRequest.of(cards(8), 3, preferred="leaf")] * 2
-    plan = racks(drawn).planner.plan(gang, following=Following.of(others))
+    gang = GangRequest.uniform(cards(8), 4, preferred="spine")
+    others = [GangRequest.uniform(cards(8), 3, preferred="leaf")] * 2
+    plan = racks(drawn).planner.plan(gang, following=Following.from_gangs(others))
     assert isinstance(plan, GangPlan)
     assert (plan.level, plan.domain) == ("spine", "s")
 
@@ -85,9 +87,11 @@ def test_a_level_that_is_preferred_is_not_left_for_others():
 def test_a_faster_leaf_is_not_given_up_for_others():
     drawn = {"s": {"a": [8] * 4}, "t": {"b": [8] * 2}}
     slow = {"leaf": Speed(oversubscription=2.0)}
-    gang = GangRequest.of(cards(8), 2, preferred="leaf")
+    gang = GangRequest.uniform(cards(8), 2, preferred="leaf")
     plain = racks(drawn, speeds=slow)
-    plan = plain.planner.plan(gang, following=Following.of([GangRequest.of(cards(8), 4, preferred="leaf")]))
+    plan = plain.planner.plan(
+        gang, following=Following.from_gangs([GangRequest.uniform(cards(8), 4, preferred="leaf")])
+    )
     assert isinstance(plan, GangPlan)
     assert plan.ring.gb_per_s >= plain.place(gang).ring.gb_per_s
 
@@ -134,7 +138,7 @@ def test_a_pass_plans_gangs_with_those_behind_them_in_mind():
 def test_all_gangs_that_wait_start_when_small_pods_keep_off_whole_nodes():
     #  Whole nodes: 12, all of which the three gangs of four need. Half nodes: 12, for four gangs of three.
     drawn = {"s": {"a": [8] * 4 + [4] * 2, "b": [8] * 4 + [4] * 4, "c": [8] * 4}, "t": {"d": [4] * 6}}
-    whole, half = (GangRequest.of(cards(gpus), pods, preferred="leaf") for gpus, pods in ((8, 4), (4, 3)))
+    whole, half = (GangRequest.uniform(cards(gpus), pods, preferred="leaf") for gpus, pods in ((8, 4), (4, 3)))
     done = Pass(racks(drawn, gb_per_s=0.0), [half, whole, half, whole, half, whole])
     assert done.leaves == dict.fromkeys(range(6), 1)
 
@@ -142,12 +146,12 @@ def test_all_gangs_that_wait_start_when_small_pods_keep_off_whole_nodes():
 def test_a_gang_that_spans_leaves_takes_one_more_where_another_starts_for_it():
     #  Eight pods of four cards: on the four whole nodes of two leaves, or on the halves of three.
     drawn = {"s": {"a": [8, 8, 4, 4, 4], "b": [8, 8, 4, 4, 4]}, "t": {"c": [4, 4, 0, 0, 0]}}
-    half, whole = GangRequest.of(cards(4), 8, preferred="leaf"), GangRequest.of(cards(8), 4, preferred="leaf")
+    half, whole = GangRequest.uniform(cards(4), 8, preferred="leaf"), GangRequest.uniform(cards(8), 4, preferred="leaf")
     assert racks(drawn, gb_per_s=0.0).place(half).leaves == 2
     assert Pass(racks(drawn, gb_per_s=0.0), [half, whole]).leaves == {0: 3, 1: 2}
-    plan = racks(drawn, gb_per_s=0.0).planner.plan(half, following=Following.of([whole]))
+    plan = racks(drawn, gb_per_s=0.0).planner.plan(half, following=Following.from_gangs([whole]))
     assert isinstance(plan, GangPlan)
-    assert plan.because == "placed with a view to the gang that follows: 1 more will find room"
+    assert plan.choice_note == "placed with a view to the gang that follows: 1 more will find room"
 
 
 def test_gangs_that_usually_come_weigh_less_than_those_that_wait():
@@ -161,7 +165,7 @@ def test_gangs_that_usually_come_weigh_less_than_those_that_wait():
 
 def test_a_long_queue_is_looked_at_again_as_gangs_have_had_their_turns():
     cluster = racks({"s": {"a": [8] * 100}}, gb_per_s=0.0)
-    done = Pass(cluster, [GangRequest.of(cards(4), 2, preferred="leaf")] * 100)
+    done = Pass(cluster, [GangRequest.uniform(cards(4), 2, preferred="leaf")] * 100)
     assert len(done.leaves) == 100
     assert [len(done.seen[f"{number:03d}"].order) for number in (0, 30, 50)] == [48, 48, 48]
     assert [done.seen[f"{number:03d}"].expected for number in (0, 30, 50, 67, 99)] == [0, 0, 0, 0, 32]
