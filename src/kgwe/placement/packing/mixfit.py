@@ -2,11 +2,11 @@
 
 Everything is priced in milli of GPU that the coming mix could have used:
 
-- on the card: worth of the free share before and after (`worth.ShareWorth`, cutting-stock prices);
-- on the node: free GPU is only worth what the CPU beside it can bring to use (`rents.CpuReach`), so eaters of CPU go
+- on the card: worth of the free share before and after (`value.ShareWorth`, cutting-stock prices);
+- on the node: free GPU is only worth what the CPU beside it can bring to use (`prices.CpuReach`), so eaters of CPU go
   where CPU is plentiful, small eaters fill CPU-poor nodes, and pods without GPU go where the cards are gone;
-- in the fleet: models that some pods cannot do without (`rents.ModelRent`), and nodes with several whole cards that
-  large pods need (`rents.GroupRent`).
+- in the fleet: models that some pods cannot do without (`prices.ModelRent`), and nodes with several whole cards that
+  large pods need (`prices.GroupRent`).
 
 The policy knows the state of the fleet and the mix, nothing of the order of what comes. It assumes that pods keep
 coming until the fleet is full and a little longer. Prices are brought up to date every few pods; nothing else is
@@ -23,6 +23,8 @@ from kgwe.placement.packing.prices import CpuReach, GroupRent, ModelRent
 from kgwe.placement.packing.value import GRID, LEVELS, ShareWorth, level
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kgwe.placement.packing.fleet import Demand, Fleet, FloatArray, IntArray
     from kgwe.placement.packing.policy import Mix
 
@@ -33,7 +35,7 @@ _UPDATE_EVERY = 10
 
 
 class MixFit:
-    def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator) -> None:
+    def __init__(self, fleet: Fleet, mix: Mix, rng: np.random.Generator | None = None) -> None:
         del rng
         self._fleet = fleet
         self._shares = ShareWorth(mix)
@@ -46,8 +48,18 @@ class MixFit:
         self._losses: dict[int, FloatArray] = {}
         self._asked = 0
         # Only to break ties: of equally good nodes the fuller one, by less than any real difference.
-        self._full_gpu = int(fleet.gpu_free.max())
-        self._full_cpu = int(fleet.cpu_free.max())
+        self._full_gpu = max(int(fleet.gpu_free.max()), 1)
+        self._full_cpu = max(int(fleet.cpu_free.max()), 1)
+
+    def learn(self, mix: Mix) -> None:
+        """Go on with another mix; the prices so far are where the new ones start from."""
+        self._shares = ShareWorth(mix, before=self._shares)
+        self._reach = CpuReach(mix)
+        self._models = ModelRent(self._fleet, mix, before=self._models)
+        self._groups = GroupRent(self._fleet, mix)
+        self._levels = self._fleet.cards // GRID
+        self._update()
+        self._asked = 1
 
     def scores(self, demand: Demand, nodes: IntArray) -> FloatArray:
         if self._asked % _UPDATE_EVERY == 0:
@@ -66,18 +78,24 @@ class MixFit:
     def choose_cards(self, demand: Demand, node: int) -> tuple[int, ...]:
         if not demand.is_share:
             return self._fleet.whole_cards(node, demand.num_gpu)
-        levels = self._levels[:, node]
-        return (min(range(len(levels)), key=lambda card: (self._loss_of(demand)[levels[card]], levels[card])),)
+        return (self.choose_card(demand, node, range(len(self._levels))),)
+
+    def choose_card(self, demand: Demand, node: int, cards: Iterable[int]) -> int:
+        """Of these GPUs of the node, the one where a share costs least; the fullest on ties."""
+        levels, losses = self._levels[:, node], self._loss_of(demand)
+        return min(cards, key=lambda card: (losses[levels[card]], levels[card]))
 
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
-        del cards
+        del demand, cards
+        self.refresh(np.array([node]))
+
+    def refresh(self, nodes: IntArray) -> None:
+        """Price these nodes again: the fleet changed there."""
         fleet = self._fleet
-        if demand.num_gpu:
-            self._levels[:, node] = fleet.cards[:, node] // GRID
-            self._worth[node] = self._shares.worth[self._levels[:, node]].sum()
-        here = np.array([node])
-        self._usable[node] = self._reach.usable(self._worth[here], fleet.cpu_free[here], self._card_worth)[0]
-        self._groups.placed(node)
+        self._levels[:, nodes] = fleet.cards[:, nodes] // GRID
+        self._worth[nodes] = self._shares.worth[self._levels[:, nodes]].sum(axis=0)
+        self._usable[nodes] = self._reach.usable(self._worth[nodes], fleet.cpu_free[nodes], self._card_worth)
+        self._groups.refresh(nodes)
 
     @property
     def _card_worth(self) -> float:

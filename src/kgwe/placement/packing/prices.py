@@ -36,7 +36,8 @@ class ModelRent:
     are right when every model gets what it has free.
     """
 
-    def __init__(self, fleet: Fleet, mix: Mix) -> None:
+    def __init__(self, fleet: Fleet, mix: Mix, before: ModelRent | None = None) -> None:
+        """`before`: the rents under an earlier mix of the same fleet, a good start."""
         load: Counter[tuple[bool, ...]] = Counter()
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
@@ -44,7 +45,7 @@ class ModelRent:
         self._fleet = fleet
         self._allowed: FloatArray = np.array(list(load), dtype=np.float64)
         self._share: FloatArray = np.array(list(load.values())) / max(load.total(), 1)
-        self._rent: FloatArray = np.zeros(len(fleet.models))
+        self._rent: FloatArray = np.zeros(len(fleet.models)) if before is None else before._rent  # noqa: SLF001
         self._is_settled = False
         self.rent: FloatArray = np.zeros(len(fleet))
 
@@ -99,11 +100,11 @@ class GroupRent:
             losses += price * (room[nodes] - self._room_for(m, nodes, whole_after, cpu_after))
         return losses
 
-    def placed(self, node: int) -> None:
+    def refresh(self, nodes: IntArray) -> None:
+        """Count the room of these nodes again."""
         fleet = self._fleet
         for m, room in zip(self._demands, self._room, strict=True):
-            here = np.array([node])
-            room[node] = self._room_for(m, here, fleet.whole[here], fleet.cpu_free[here])[0]
+            room[nodes] = self._room_for(m, nodes, fleet.whole[nodes], fleet.cpu_free[nodes])
 
     def _room_for(self, demand: Demand, nodes: IntArray, whole: IntArray, cpu: IntArray) -> IntArray:
         room = np.minimum(whole // demand.num_gpu, cpu // max(demand.cpu_milli, 1))

@@ -40,6 +40,8 @@ _TEMPERATURE = 7.0
 _STEP = 0.5
 # Rounds until the rents of an empty fleet stand still.
 _FIRST_ROUNDS = 200
+# Rounds after the mix was counted again.
+_LATER_ROUNDS = 20
 # Pods added to both sides of the ratio: sizes that come once in a blue moon must not swing.
 _PRIOR = 0.02
 
@@ -52,7 +54,8 @@ def level(milli: int) -> int:
 class ShareWorth:
     """`worth[r]` for every level r of free share, kept up to date by `update`."""
 
-    def __init__(self, mix: Mix, temperature: float = _TEMPERATURE) -> None:
+    def __init__(self, mix: Mix, temperature: float = _TEMPERATURE, before: ShareWorth | None = None) -> None:
+        """`before`: the worth under an earlier mix, whose rents are a good start."""
         cards: Counter[int] = Counter()
         for demand, count in zip(mix.demands, mix.counts.tolist(), strict=True):
             if demand.num_gpu:
@@ -63,8 +66,12 @@ class ShareWorth:
         load = float((asked * self._sizes).sum()) * GRID
         self._per_milli: FloatArray = np.divide(asked, max(load, 1.0))
         self._rent: FloatArray = np.zeros(len(self._sizes))
+        self._rounds = _FIRST_ROUNDS
+        if before is not None:
+            known = dict(zip(before._sizes.tolist(), before._rent.tolist(), strict=True))  # noqa: SLF001 -- of its class
+            self._rent = np.array([known.get(size, 0.0) for size in self._sizes.tolist()])
+            self._rounds = _LATER_ROUNDS
         self._temperature = temperature
-        self._is_settled = False
         self.worth: FloatArray = np.arange(0, CARD + 1, GRID, dtype=np.float64)
 
     def update(self, free_levels: IntArray, coming_milli: float) -> None:
@@ -72,9 +79,9 @@ class ShareWorth:
         holes = np.bincount(free_levels.ravel(), minlength=LEVELS + 1).astype(np.float64)
         holes[0] = 0
         expected = self._per_milli * coming_milli
-        for _ in range(1 if self._is_settled else _FIRST_ROUNDS):
+        for _ in range(self._rounds):
             self._step(holes, expected)
-        self._is_settled = True
+        self._rounds = 1
 
     def losses(self, size: int) -> FloatArray:
         """Worth lost by placing `size` levels on a card, by its free level; infinite where they do not fit."""

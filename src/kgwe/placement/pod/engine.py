@@ -14,7 +14,7 @@ Nothing here books, waits or draws: bookings are the snapshot's, randomness is p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from kgwe import errors
 from kgwe.placement.pod import score as scoring
 from kgwe.placement.pod import shortage
 from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.mixfit_strategy import ArrivalMix, MixFitStrategy
 from kgwe.placement.pod.ranking import Ranking, Strategy
 
 if TYPE_CHECKING:
@@ -127,13 +128,19 @@ class Engine:
         strategy: Strategy = Strategy.SCORE,
         *,
         fitter: Fitter | None = None,
+        mix: ArrivalMix | None = None,
+        learns: bool = True,
     ) -> None:
+        """`mix`: the arrivals known so far, for the strategy mixfit; `learns`: whether decisions count as arrivals."""
         self.snapshot = snapshot
         self.fitter = fitter or Fitter(snapshot)
         self.scorer = scoring.Scorer(self.fitter, weights)
         self.strategy = strategy
         self._ranking = Ranking(snapshot.nodes, self.scorer)
         self._views: dict[tuple[Request, Strategy], _View] = {}
+        self.mix = mix or ArrivalMix()
+        self._learns = learns
+        self._packer: MixFitStrategy | None = None
 
     def decide(
         self,
@@ -154,13 +161,13 @@ class Engine:
         if view.strategy is Strategy.RANDOM:
             node = self._draw(view, rng)
         elif hint is None:
-            node = int(view.rank.argmax())
+            node = int(self._ranks(view).argmax())
         else:
-            node = int((view.rank - view.score + _hinted(view.score, hint)).argmax())
+            node = int((self._ranks(view) - view.score + _hinted(view.score, hint)).argmax())
         return self._decision(view, node, hint)
 
     def _decide_among(self, view: _View, among: NDArray[np.intp]) -> Decision | Refusal:
-        ranks = view.rank[among]
+        ranks = self._ranks(view)[among]
         if not len(ranks) or ranks.max() == _NOWHERE:
             return self._refusal(view)
         return self._decision(view, int(among[int(ranks.argmax())]), None)
@@ -180,7 +187,9 @@ class Engine:
         view = self._view(request, strategy or self.strategy)
         if view.counts[0] == 0:
             return self._refusal(view)
-        rank = view.rank if barred is None else np.where(barred, _NOWHERE, view.rank)
+        rank = self._ranks(view)
+        if barred is not None:
+            rank = np.where(barred, _NOWHERE, rank)
         nodes = self.snapshot.nodes
         for tried in range(_TRIED):
             node = int(rank.argmax())
@@ -195,7 +204,7 @@ class Engine:
 
     def shortlist(self, request: Request, most: int, *, strategy: Strategy | None = None) -> list[int]:
         """The best nodes that fit, the best first; at most so many."""
-        rank = self._view(request, strategy or self.strategy).rank
+        rank = self._ranks(self._view(request, strategy or self.strategy))
         fitting = np.flatnonzero(rank > _NOWHERE)
         return [int(node) for node in fitting[np.argsort(-rank[fitting], kind="stable")[:most]]]
 
@@ -219,10 +228,21 @@ class Engine:
             counts=tuple(view.counts.tolist()),
             node=node,
             name=self.snapshot.nodes[node].name,
-            grant=self.fitter.allot(view.request, node),
+            grant=self._allot(view, node),
             score=Score(total, *parts, points),
             gb_per_s=self.fitter.gb_per_s(view.request, node),
         )
+
+    def _allot(self, view: _View, node: int) -> Grant:
+        grant = self.fitter.allot(view.request, node)
+        if view.strategy is not Strategy.MIXFIT:
+            return grant
+        if self._learns:
+            self.mix.add(view.request)
+        if grant.share is None or self._packer is None:
+            return grant
+        _, milli, mib = grant.share
+        return replace(grant, share=(self._packer.choose_card(view.request, node), milli, mib))
 
     def _refusal(self, view: _View) -> Refusal:
         if view.refusal is None:
@@ -239,6 +259,19 @@ class Engine:
             raise errors.InvariantBroken("the strategy random was asked for without a source of randomness")
         fitting = np.flatnonzero(view.rank == view.rank.max())
         return int(fitting[rng.integers(len(fitting))])
+
+    # --- the strategy mixfit ---------------------------------------------------------------------------
+
+    def _ranks(self, view: _View) -> Floats:
+        """Node -> rank. Those of mixfit follow the prices of the whole fleet, so they are computed for every ask."""
+        if view.strategy is not Strategy.MIXFIT or view.request.gpus.slices or not self.snapshot.milli.shape[1]:
+            return view.rank
+        if self._packer is None:
+            self._packer = MixFitStrategy(self.fitter, self.mix)
+        nodes = np.flatnonzero(view.codes == Verdict.FITS)
+        ranks = np.full(len(view.rank), _NOWHERE)
+        ranks[nodes] = self._ranking.defer_spot(view.request, nodes, self._packer.rank(view.request, nodes))
+        return ranks
 
     # --- what is kept -----------------------------------------------------------------------------------
 

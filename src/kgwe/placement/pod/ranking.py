@@ -7,9 +7,11 @@
     costOptimized  the lowest price per card and hour; nodes without a known price after all others, of these spot nodes
                    and those declared cheap first
     random         any, each as likely as the other
+    mixfit         the node where the pod costs the pods to come least (`mixfit_strategy`, which ranks by itself);
+                   here, for MIG slices, the score
 
-All but random fall back on the score where their own measure is equal. Whatever the strategy, spot nodes come after all
-others for work that avoids them (`SpotPolicy`).
+All but random and mixfit fall back on the score where their own measure is equal. Whatever the strategy, spot nodes
+come after all others for work that avoids them (`SpotPolicy`).
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Strategy(enum.StrEnum):
     LEAST_LOADED = "leastLoaded"
     RANDOM = "random"
     COST_OPTIMIZED = "costOptimized"
+    MIXFIT = "mixfit"
 
 
 #: what seed names mean for a single pod
@@ -79,7 +82,10 @@ class Ranking:
         self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
     ) -> Floats:
         """For each of these nodes, assuming that the pod fits there."""
-        rank = self._plain(strategy, request, nodes, parts, score)
+        return self.defer_spot(request, nodes, self._plain(strategy, request, nodes, parts, score))
+
+    def defer_spot(self, request: Request, nodes: NDArray[np.intp], rank: Floats) -> Floats:
+        """The ranks of these nodes, spot nodes after all others where the request avoids them."""
         if self._has_spot and request.spot is SpotPolicy.AVOID:
             return rank - np.where(self._spot[nodes], _BEHIND, 0.0)
         return rank
@@ -92,6 +98,8 @@ class Ranking:
             case Strategy.SCORE:
                 single = request.gpus.count == 1 or request.gpus.milli > 0
                 return score + np.where(parts.broken == 0, _STEP, 0.0) if single else score
+            case Strategy.MIXFIT:
+                return score
             case Strategy.PACK:
                 return np.rint(parts.resource * _SHARE_STEPS) * _STEP + score
             case Strategy.SPREAD:

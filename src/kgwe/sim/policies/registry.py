@@ -164,6 +164,7 @@ REGISTRY: Final[Mapping[str, Named]] = {
     "random": Named(Random, "any nodes that have room"),
     "kgwe": Named(engine.kgwe, "KGWE's engine for single pods, its gang planner for several"),
     "kgwe-pack": Named(engine.kgwe_pack, "the same, single pods to the fullest node"),
+    "kgwe-mixfit": Named(engine.kgwe_mixfit, "the same, single pods by the strategy mixfit"),
     "fgd": Named(_packing(Fgd), "FGD (ATC'23): least growth of fragmentation, pod by pod"),
     "mixfit": Named(_packing(MixFit), "KGWE's packing policy for shares, pod by pod"),
     "consolidate": Named(Consolidate, "the fewest nodes of the tightest leaf"),
