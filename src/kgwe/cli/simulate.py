@@ -23,6 +23,7 @@ from kgwe.sim.fleet import fleets, prices
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options
+from kgwe.sim.packing import fill as filling
 from kgwe.sim.policies import registry
 from kgwe.sim.report import compare as study
 from kgwe.sim.report import html_page as page
@@ -66,6 +67,7 @@ Examples:
   kgwe simulate --compare kgwe,spread,best-fit --html report.html
   kgwe simulate --trace jobs.csv --format philly --policy kgwe -o json
   kgwe simulate --trace openb_pod_list_default.csv --format openb --compare mixfit,fgd,best-fit
+  kgwe simulate --trace openb_pod_list_default.csv --format openb --fill 3 --seed 42 --compare kgwe-mixfit,kgwe
   kgwe simulate --from-cluster --submit train.yaml --add-nodes dgx-h100=4""",
 )
 
@@ -95,6 +97,7 @@ def simulate(
     sensitivity_data: Path | None = None,
     oversubscription: str = "",
     price_list: Path | None = None,
+    fill: int = 0,
 ) -> int:
     """Run a workload on a fleet and report allocation, waits, spread, failures and cost.
 
@@ -140,11 +143,16 @@ def simulate(
         Gangs that leave a leaf run slower by that; nothing is said and nothing charged by default.
     price_list
         CSV file of prices (instance_type, region, price_usd_h, spot_price_usd_h) instead of those that come with KGWE.
+    fill
+        Fill an openb fleet so many times instead, as `kgwe bench packing` does: pods arrive in random order until they
+        ask for 130 % of all GPUs, none leaves and none waits. The first run has --seed. All nodes unless --nodes.
     """
     names = _policies(policy, compare)
     if record is not None and len(names) > 1:
         raise errors.Permanent("--record goes with one policy: drop --compare or --record")
     chosen = _Chosen(fleet, nodes, trace, format, price_list)
+    if fill:
+        return _fill(chosen, names, range(seed, seed + fill), output)
     machines = chosen.machines()
     workload = chosen.workload(machines, mix=generate, jobs=jobs, load=load, seed=seed)
     options = Options(
@@ -180,6 +188,28 @@ def simulate(
         results=results,
     )
     _show(found, output, html)
+    return 0
+
+
+def _fill(chosen: _Chosen, names: Sequence[str], seeds: Sequence[int], output: str) -> int:
+    if not chosen.is_openb or chosen.trace is None or chosen.fleet != OPENB:
+        raise errors.Permanent("--fill: name a pod list with --trace and --format openb, and no other --fleet")
+    listed = openb.read_nodes(chosen.openb_nodes())
+    trace = openb.read_trace(chosen.trace)
+    console = Console(stderr=True)
+    means = []
+    with console.status("") as status:
+        for name in names:
+            runs = []
+            for seed in seeds:
+                status.update(f"Filling with {name}, seed {seed}")
+                experiment = openb.draw_experiment(trace, _evenly(listed, chosen.count or len(listed)), seed)
+                runs.append(filling.fill(experiment, registry.find(name), seed=seed))
+            means.append(filling.mean(name, runs))
+    if output == "json":
+        sys.stdout.write(filling.to_json(trace.name, seeds, means) + "\n")
+    else:
+        Console().print(filling.to_table(trace.name, seeds, means))
     return 0
 
 
@@ -247,13 +277,13 @@ class _Chosen:
         if self.count is not None and self.count < 1:
             raise errors.Permanent("--nodes: at least 1")
         if self.fleet == OPENB:
-            return loaders.openb_nodes(_evenly(openb.read_nodes(self._openb_nodes()), self.count or _OPENB_NODES))
+            return loaders.openb_nodes(_evenly(openb.read_nodes(self.openb_nodes()), self.count or _OPENB_NODES))
         model = models.load(self.fleet)
         table = prices.read(self.price_list, model.region) if self.price_list else prices.PRICES
         listed = inventory.expand(model, self.count or _DEFAULT_NODES)
         return fleets.nodes(listed, prices.of_pools(model.pools, table))
 
-    def _openb_nodes(self) -> Path:
+    def openb_nodes(self) -> Path:
         beside = self.trace.parent / openb.NODE_FILE if self.trace else None
         return beside if beside is not None and beside.is_file() else openb.find_folder() / openb.NODE_FILE
 

@@ -17,7 +17,13 @@ from kgwe.cluster.gangs.plain_pods import PlainPods
 from kgwe.cluster.registry.dra_allocations import Claimed
 from kgwe.cluster.registry.pod_sightings import Sightings
 from kgwe.cluster.workload import manifests, placement_annotations, pod_changes, runs
-from kgwe.cluster.workload.scheduler_policy import domain_weights, node_weights, with_device_mode, with_priority
+from kgwe.cluster.workload.scheduler_policy import (
+    domain_weights,
+    node_strategy,
+    node_weights,
+    with_device_mode,
+    with_priority,
+)
 from kgwe.cluster.workload.workload import Details, Workload, from_kgwe, from_warp
 from kgwe.kube.translate import podspec
 from kgwe.kube.translate.nodes import FleetReader
@@ -183,6 +189,7 @@ class ClusterState:
             return  # only its status changed
         self.ledger.fleet.weights = node_weights(change.new)
         self.ledger.fleet.domain_weights = domain_weights(change.new)
+        self.ledger.fleet.strategy = node_strategy(change.new)
         self.nodes_changed(self.reader.set_config(change.new))
         for workload in list(self.workloads.values()):
             self.on_work(self._set_workload(workload))

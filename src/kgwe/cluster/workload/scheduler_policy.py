@@ -10,6 +10,7 @@ from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
 from kgwe.model.units import amounts, quantity
 from kgwe.placement.gang.plan import DomainWeights
 from kgwe.placement.planning.planner import Reason, Refusal
+from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ def domain_weights(config: SchedulerConfig | None) -> DomainWeights:
         weights.domainUtilization,
         weights.historicalPerformance,
     )
+
+
+def node_strategy(config: SchedulerConfig | None) -> Strategy:
+    """How a node is chosen for pods that name no strategy."""
+    return Strategy(spec_of(config).strategy)
 
 
 def limited(ask: Ask, config: SchedulerConfig | None) -> Ask:

@@ -277,7 +277,7 @@ def _preference(spec: GPUWorkloadSpec) -> Preference:
 
 
 def _strategy(spec: GPUWorkloadSpec) -> str:
-    if spec.schedulingStrategy == "score" and spec.workloadType == WorkloadType.INFERENCE and spec.pods > 1:
+    if spec.schedulingStrategy in ("", "score") and spec.workloadType == WorkloadType.INFERENCE and spec.pods > 1:
         return "distributed"
     return spec.schedulingStrategy
 

@@ -32,6 +32,8 @@ from kgwe.placement.gang.plan import DomainWeights
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.pod.mixfit_strategy import ArrivalMix
+from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 
 if TYPE_CHECKING:
@@ -81,6 +83,9 @@ class Fleet:
     def __init__(self, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
         self.weights = weights
         self.domain_weights = DomainWeights()
+        #: of pods that name none
+        self.strategy = Strategy.SCORE
+        self.mix = ArrivalMix()
         self._held: dict[str, _Held] = {}
         self._on: dict[str, dict[str, None]] = {}  # node -> keys of its holders, oldest first
         #: raised whenever the set of nodes or the network changes
@@ -96,7 +101,7 @@ class Fleet:
         self.snapshot = Snapshot.of(sorted(nodes, key=lambda node: node.name))
         self.tree = tree
         self.fitter = Fitter(self.snapshot)
-        self.engine = Engine(self.snapshot, self.weights, fitter=self.fitter)
+        self.engine = Engine(self.snapshot, self.weights, self.strategy, fitter=self.fitter, mix=self.mix)
         self.gangs = GangPlanner(self.fitter, tree, weights=self.domain_weights)
         self.generation += 1
         kept: set[str] = set()

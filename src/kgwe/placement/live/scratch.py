@@ -17,6 +17,7 @@ from kgwe.placement.live.fleet import copy_rows
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant, Trial
     from kgwe.placement.gang.plan import DomainWeights
+    from kgwe.placement.pod.mixfit_strategy import ArrivalMix
 
 NOWHERE: Final[frozenset[str]] = frozenset()
 
@@ -49,10 +51,15 @@ class Shadow:
         source: Source,
         weights: Weights = Weights(),  # noqa: B008 - frozen
         domain_weights: DomainWeights | None = None,
+        strategy: Strategy = Strategy.SCORE,
+        mix: ArrivalMix | None = None,
     ) -> None:
+        """`mix`: the arrivals known so far; plans made here count as arrivals too."""
         self._source = source
         self._weights = weights
         self._domain_weights = domain_weights
+        self._strategy = strategy
+        self._mix = mix
         self._build()
 
     def _build(self) -> None:
@@ -61,7 +68,7 @@ class Shadow:
         self.tree = self._source.tree
         self.snapshot = Snapshot.of(live.nodes)
         self.fitter = Fitter(self.snapshot)
-        self.engine = Engine(self.snapshot, self._weights, fitter=self.fitter)
+        self.engine = Engine(self.snapshot, self._weights, self._strategy, fitter=self.fitter, mix=self._mix)
         self.gangs = GangPlanner(self.fitter, self.tree, weights=self._domain_weights)
         self.search = GangSearch(self.fitter, self.tree)
         self._touched = np.ones(len(live), np.bool_)

@@ -13,7 +13,7 @@ some node could hold if nothing ran there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -222,7 +222,7 @@ def divided(fitter: Fitter, ask: Ask) -> Ask:
             if pods == 1:
                 break
             wanted = {**ask.amounts, resources.GPU: per_pod}
-            strategy = "distributed" if ask.serves and ask.strategy in ("", Strategy.SCORE) else ask.strategy
+            strategy = "distributed" if ask.serves and ask.strategy in _BY_THE_POD else ask.strategy
             return replace(ask, request=request, pods=pods, amounts=wanted, divisible=False, strategy=strategy)
     return replace(ask, divisible=False)
 
@@ -238,7 +238,7 @@ def _divides(ask: Ask, pods: int) -> bool:
 
 
 def _one(place: Place, ask: Ask, choosers: Choosers, rng: Rng | None) -> Plan | Refusal:
-    name = ask.strategy or Strategy.SCORE
+    name = ask.strategy or place.engine.strategy
     if name in choosers:
         return _chosen(place, ask, name, choosers, rng)
     if name not in GANG_STRATEGIES:
@@ -312,9 +312,14 @@ GANG_STRATEGIES: Mapping[str, GangStrategy] = {
     Strategy.LEAST_LOADED: GangStrategy.CONSOLIDATED,
     Strategy.RANDOM: GangStrategy.CONSOLIDATED,
     Strategy.COST_OPTIMIZED: GangStrategy.CONSOLIDATED,
+    Strategy.MIXFIT: GangStrategy.CONSOLIDATED,
     Strategy.SCORE: GangStrategy.CONSOLIDATED,
     "": GangStrategy.CONSOLIDATED,
 }
+
+
+# Strategies that say nothing of how several pods stand to each other.
+_BY_THE_POD: Final = ("", Strategy.SCORE, Strategy.MIXFIT)
 
 
 def gang_request(ask: Ask) -> GangRequest:

@@ -129,17 +129,15 @@ class Engine:
         *,
         fitter: Fitter | None = None,
         mix: ArrivalMix | None = None,
-        learns: bool = True,
     ) -> None:
-        """`mix`: the arrivals known so far, for the strategy mixfit; `learns`: whether decisions count as arrivals."""
+        """`mix`: the arrivals known so far, for the strategy mixfit. Its decisions are added."""
         self.snapshot = snapshot
         self.fitter = fitter or Fitter(snapshot)
         self.scorer = scoring.Scorer(self.fitter, weights)
         self.strategy = strategy
         self._ranking = Ranking(snapshot.nodes, self.scorer)
         self._views: dict[tuple[Request, Strategy], _View] = {}
-        self.mix = mix or ArrivalMix()
-        self._learns = learns
+        self.mix = ArrivalMix() if mix is None else mix
         self._packer: MixFitStrategy | None = None
 
     def decide(
@@ -237,12 +235,11 @@ class Engine:
         grant = self.fitter.allot(view.request, node)
         if view.strategy is not Strategy.MIXFIT:
             return grant
-        if self._learns:
-            self.mix.add(view.request)
-        if grant.share is None or self._packer is None:
-            return grant
-        _, milli, mib = grant.share
-        return replace(grant, share=(self._packer.choose_card(view.request, node), milli, mib))
+        if grant.share is not None and self._packer is not None:
+            _, milli, mib = grant.share
+            grant = replace(grant, share=(self._packer.choose_card(view.request, node), milli, mib))
+        self.mix.add(view.request)
+        return grant
 
     def _refusal(self, view: _View) -> Refusal:
         if view.refusal is None:

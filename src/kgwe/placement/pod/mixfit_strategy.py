@@ -51,7 +51,8 @@ class ArrivalMix:
     def demands(self, mirror: PackingMirror, first: Request) -> Mix:
         """The typical demands so far; of an empty mix, the first request alone."""
         counts: dict[Demand, int] = {}
-        for request, count in (self._counts or {first: 1}).items():
+        # A copy: another thread may count meanwhile.
+        for request, count in (self._counts.copy() or {first: 1}).items():
             demand = mirror.demand_of(request)
             counts[demand] = counts.get(demand, 0) + count
         ranked = sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True)

@@ -27,6 +27,7 @@ from kgwe import errors
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.constraints import ANYWHERE, Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Request, Shape
+from kgwe.placement.packing.fleet import Demand, Pod
 from kgwe.sim.traces.workload import CHECKPOINT_S, Job, Workload
 
 if TYPE_CHECKING:
@@ -80,12 +81,18 @@ def read_openb(path: Path, *, cards: int, load: float, any_model: bool = False) 
 
 def _openb_request(row: dict[str, str]) -> Request:
     """As the FGD experiment reads a row: several cards are whole cards, a share is at most one."""
-    cards, milli = int(row["num_gpu"]), int(row["gpu_milli"])
-    is_share = cards == 1 and milli < CARD_MILLI
-    models = tuple(row["gpu_spec"].split("|")) if cards and row.get("gpu_spec") else ()
+    cards = int(row["num_gpu"])
+    demand = Demand(int(row["cpu_milli"]), int(row["gpu_milli"]), cards, (row.get("gpu_spec") or "") if cards else "")
+    return request_of(Pod(demand, int(row["memory_mib"])))
+
+
+def request_of(pod: Pod) -> Request:
+    """The pod of an openb list as a request."""
+    demand = pod.demand
+    models = tuple(demand.gpu_spec.split("|")) if demand.gpu_spec else ()
     limits = Constraints(affinity=((Requirement(_MODEL_LABEL, Operator.IN, models),),)) if models else ANYWHERE
-    gpus = Gpus(milli=milli) if is_share else Gpus(count=cards)
-    return Request(gpus, int(row["cpu_milli"]), int(row["memory_mib"]) * _MIB, constraints=limits)
+    gpus = Gpus(milli=demand.gpu_milli) if demand.is_share else Gpus(count=demand.num_gpu)
+    return Request(gpus, demand.cpu_milli, pod.memory_mib * _MIB, constraints=limits)
 
 
 def _of_any_model(job: Job) -> Job:

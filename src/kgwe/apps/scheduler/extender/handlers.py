@@ -151,7 +151,8 @@ class ExtenderHandlers:
             found = self._decide(args, pod, ask)
             if isinstance(found, Decision):
                 break
-        self.on_decision(ask.strategy or Strategy.SCORE, isinstance(found, Decision), self._clock() - now)
+        strategy = ask.strategy or self._state.fleet.engine.strategy
+        self.on_decision(strategy, isinstance(found, Decision), self._clock() - now)
         if not isinstance(found, Decision):
             ledger.reserve(nominated_key(args.uid), kept)
             return self._refuse(args, asks), "no_room"
@@ -159,7 +160,8 @@ class ExtenderHandlers:
         return extender_wire.one(found.name), "placed"
 
     def _decide(self, args: Args, pod: core.Pod, ask: PodAsk) -> Decision | Refusal:
-        engine, strategy, blocked = self._state.fleet.engine, ask.strategy, self._blocked(pod.spec.priority)
+        engine, blocked = self._state.fleet.engine, self._blocked(pod.spec.priority)
+        strategy = ask.strategy or engine.strategy
         if self.recorder is None and strategy is not Strategy.RANDOM:
             found = engine.decide_offered(ask.request, args.has, strategy=strategy, barred=blocked)
             return found or engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
@@ -175,7 +177,7 @@ class ExtenderHandlers:
             nodes = engine.snapshot.nodes
             names = None if among is None else [nodes[number].name for number in among.tolist()]
             draws = draws if among is None else ()
-            self.recorder.pod(self._state.fleet, _whole(pod, ask), found, among=names, draws=draws)
+            self.recorder.pod(self._state.fleet, _whole(pod, ask, strategy), found, among=names, draws=draws)
         return found
 
     def _offered(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
@@ -315,11 +317,11 @@ class ExtenderHandlers:
         }
 
 
-def _whole(pod: core.Pod, ask: PodAsk) -> Ask:
+def _whole(pod: core.Pod, ask: PodAsk, strategy: Strategy) -> Ask:
     """The pod as work that asks for itself alone."""
     meta = pod.metadata
     return Ask(
-        meta.uid, ask.request, ask.amounts, strategy=ask.strategy or "", priority=pod.spec.priority,
+        meta.uid, ask.request, ask.amounts, strategy=strategy, priority=pod.spec.priority,
         since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
     )  # fmt: skip
 

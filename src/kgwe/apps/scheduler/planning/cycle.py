@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.gang.plan import DomainWeights
     from kgwe.placement.gang.request import Following, GangRequest
     from kgwe.placement.live.fleet import Fleet
     from kgwe.placement.live.ledger import Ledger
     from kgwe.placement.live.scratch import Shadow
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
     from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.pod.ranking import Strategy
+    from kgwe.placement.pod.score import Weights
     from kgwe.placement.queue.eta import Eta
 
 # Waiting works whose start is estimated, and the least time between two estimates.
@@ -94,9 +97,9 @@ class PlanningCycle:
         self.recorder: Recorder | None = None
 
     def _copies(self) -> None:
-        """What plans are made on; made anew when the weights of scores change."""
-        self._weights = self._fleet.weights, self._fleet.domain_weights
-        self._copy = scratch.Shadow(self._fleet, *self._weights)
+        """What plans are made on; built again when the settings of placement change."""
+        self._settings = _settings_of(self._fleet)
+        self._copy = scratch.Shadow(self._fleet, *self._settings, mix=self._fleet.mix)
         self._veiled: Shadow | None = None
         self._holds = Holds(Outlook(self._copy, self.roster), self.roster)
         self._estimator = Estimator(self._copy, self.roster)
@@ -150,7 +153,7 @@ class PlanningCycle:
         fleet = self._fleet
         if fleet.generation != self._generation:
             self._generation = fleet.generation
-            if self._weights != (fleet.weights, fleet.domain_weights):
+            if self._settings != _settings_of(fleet):
                 self._copies()
             self.queue.wake(ConfigChanged())
             for ask in [ask for ask in self._asks.values() if ask.divisible]:
@@ -256,7 +259,7 @@ class PlanningCycle:
         place: Shadow = self._copy
         if avoid:
             if self._veiled is None:
-                self._veiled = scratch.Shadow(self._copy, *self._weights)
+                self._veiled = scratch.Shadow(self._copy, *self._settings, mix=self._fleet.mix)
             place = self._veiled
             place.sync(avoid)
         ask = self._asks[work.key]
@@ -266,7 +269,7 @@ class PlanningCycle:
         answer = planner.plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
         self.on_planned(ask.strategy or "score", time.perf_counter() - started)
         if self.recorder is not None:
-            self.recorder.plan(self._copy, asked, answer, avoid=avoid, draws=draws.said)
+            self.recorder.plan(self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said)
         return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
 
     def commit(self, work: Work, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
@@ -287,3 +290,14 @@ def broken(ask: Ask, stage: str, error: Exception) -> Refusal:
 
 def _pods(request: Request | GangRequest) -> int:
     return getattr(request, "replicas", 1)
+
+
+def _settings_of(fleet: Fleet) -> tuple[Weights, DomainWeights, Strategy]:
+    return fleet.weights, fleet.domain_weights, fleet.strategy
+
+
+def _with_strategy(ask: Ask, answer: Plan | Refusal, place: Shadow) -> Ask:
+    """The ask with the strategy that placed it, for a single pod that named none."""
+    is_single = isinstance(answer, Plan) and len(answer.seats) == 1 and ask.gang is None
+    strategy = place.engine.strategy
+    return replace(ask, strategy=strategy) if is_single and not ask.strategy and strategy != "score" else ask

@@ -261,7 +261,7 @@ class RetryPolicy(ApiStruct, frozen=True):
 STRATEGY_NAME = matching(
     "[a-zA-Z][a-zA-Z0-9]*",
     "schedulingStrategy is the name of a strategy, letters and digits only: score, pack, spread, leastLoaded, random,"
-    " costOptimized or one that your administrator installed",
+    " costOptimized, mixfit or one that your administrator installed",
 )
 
 
@@ -376,13 +376,13 @@ class GPUWorkloadSpec(ApiStruct, frozen=True):
     schedulingStrategy: Annotated[
         str,
         about(
-            "How a place is chosen among those that fit. Left out: by the score, and for inference over several pods"
-            " spread so that one failure takes away least.",
+            "How a place is chosen among those that fit. Left out: by the strategy of the SchedulerConfig (score unless"
+            " changed), and for inference over several pods spread so that one failure takes away least.",
             min_length=1,
             max_length=63,
             rules=(STRATEGY_NAME,),
         ),
-    ] = "score"
+    ] = ""
     retryPolicy: Annotated[RetryPolicy, about("How errors are retried.")] = RetryPolicy()
     expectedDurationSeconds: Annotated[
         int | None, about("How long it is thought to run; a hint for planning, never a limit.", ge=1, le=31_536_000)

@@ -15,6 +15,8 @@ from kgwe.kube.api.schema import (
 )
 from kgwe.model.network import domain_labels
 
+#: how a node may be chosen, cluster-wide
+STRATEGIES = ("score", "pack", "spread", "leastLoaded", "costOptimized", "mixfit")
 #: how pods get their GPUs
 DEVICE_MODES = ("DevicePlugin", "DRA")
 #: `high` of the small GPUWorkload kind; deploy/priority.yaml has the same number
@@ -102,6 +104,15 @@ class TopologyConstraints(ApiStruct, frozen=True):
 class SchedulerConfigSpec(ApiStruct, frozen=True):
     """Settings of placement; every one has a default."""
 
+    strategy: Annotated[
+        str,
+        about(
+            "How a node is chosen for single pods that name no strategy: score weighs wiring, fill and balance; pack"
+            " takes the fullest node, spread the emptiest, leastLoaded the one with most free GPUs, costOptimized the"
+            " cheapest; mixfit packs whole GPUs and shares for the mix of pods that arrives.",
+            enum=STRATEGIES,
+        ),
+    ] = "score"
     nodeWeights: Annotated[NodeWeights, about("Weights of a node's score, in percent.")] = NodeWeights()
     domainWeights: Annotated[DomainWeights, about("Weights of a network domain's score, in percent.")] = DomainWeights()
     topology: Annotated[TopologyLabels, about("Where a node's place in the network is read from.")] = TopologyLabels()
