@@ -169,7 +169,9 @@ def _check(scene: Scene, digest: str, where: str) -> None:
 def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
     ask = live.ask_of(line)
     asked = under(ask, policy) if policy else ask
-    if line.by == "extender" and not policy:
+    if asked.strategy == Strategy.MIXFIT and not policy and len(line.seats) == 1:
+        answer = _on_recorded_node(scene, asked, line)
+    elif line.by == "extender" and not policy:
         answer = _pod(scene, asked, line)
     else:
         with scene.without(line.avoid if line.among is None else _others(scene, line.among)):
@@ -177,6 +179,17 @@ def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choo
         answer = live.answer_of(found)
     leaves = (scene.leaves(seat.node for seat in line.seats), scene.leaves(seat.node for seat in answer.seats))
     return Outcome(where, line, ask, answer, leaves, _difference(line.answer, answer))
+
+
+def _on_recorded_node(scene: Scene, ask: Ask, line: Decision) -> Answer:
+    """The recorded answer where the pod still fits its node.
+
+    MixFit ranks nodes by prices that follow all pods so far. Those are not recorded, so the choice is not made again.
+    """
+    index, (seat,) = scene.snapshot.index, line.seats
+    among = np.array([index[seat.node]] if seat.node in index else [], np.intp)
+    found = live.answer_of(scene.engine.decide(ask.request, strategy=Strategy.MIXFIT, among=among))
+    return line.answer if found.refused is None else found
 
 
 def _others(scene: Scene, among: Iterable[str]) -> set[str]:
