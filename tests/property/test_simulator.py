@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests import small_fleet
 
 from kgwe.placement.fleet.node import Gpus
-from kgwe.sim.dispatch import Backfill
+from kgwe.placement.queue.reservations import Rule, Settings
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation
@@ -68,7 +68,7 @@ jobs = st.lists(
 # Rates far above any real fleet's: a fault every few minutes.
 faults = st.sampled_from([Faults(), Faults(per_node_month=3000, repair_s=300), Faults(0, 0.5, 300, 200, 300)])
 names = st.sampled_from(sorted(registry.REGISTRY))
-backfills = st.sampled_from(list(Backfill))
+backfills = st.sampled_from([Settings(rule) for rule in Rule])
 
 
 class Auditor:
@@ -99,7 +99,7 @@ class Auditor:
 @given(fleets, jobs, names, backfills, faults, st.integers(0, 3))
 def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, policy, backfill, broken, seed):
     auditor = Auditor()
-    options = Options(backfill=backfill, faults=broken, seed=seed)
+    options = Options(backfill, faults=broken, seed=seed)
 
     run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), options, (auditor,)).run()
 
@@ -113,7 +113,7 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
 
 @given(fleets, jobs, names, backfills, faults)
 def test_no_job_ends_sooner_than_its_work_takes(machines, work, policy, backfill, broken):
-    options = Options(backfill=backfill, faults=broken)
+    options = Options(backfill, faults=broken)
 
     run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), options).run()
 
@@ -130,7 +130,7 @@ def test_no_job_ends_sooner_than_its_work_takes(machines, work, policy, backfill
 def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
     machines, work, policy, backfill, broken, seed, shuffler
 ):
-    options = Options(backfill=backfill, faults=broken, seed=seed)
+    options = Options(backfill, faults=broken, seed=seed)
     shuffled = list(work)
     shuffler.shuffle(shuffled)
 

@@ -17,8 +17,8 @@ from kgwe import errors
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import CARD_MILLI
+from kgwe.placement.queue.reservations import Rule, Settings
 from kgwe.records import live
-from kgwe.sim.dispatch import Backfill
 from kgwe.sim.fleet import fleets, prices
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
@@ -47,6 +47,12 @@ _DEFAULT_NODES = 64
 _WIDEST = 1000
 # The trace asks for hardly more than its own 1,213 nodes have, and most pods are short: a tenth of them can be filled.
 _OPENB_NODES = 120
+
+# Seconds of simulated time between two reviews of a reservation. The scheduler takes 30; here run times are exact, and
+# reviews cost most of the CPU of a run.
+_REFRESH_S = 300.0
+# What `--backfill` means to the queue.
+_RULES = {"none": Rule.BLOCK, "greedy": Rule.GREEDY, "easy": Rule.BACKFILL}
 
 _POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in registry.REGISTRY.items())
 _MIXES = "\n".join(f"  {name:<16} {mix.summary}" for name, mix in generate.MIXES.items())
@@ -87,7 +93,7 @@ def simulate(
     load: float = 0.9,
     policy: str = "kgwe",
     compare: str = "",
-    backfill: Backfill = Backfill.EASY,
+    backfill: Literal["none", "greedy", "easy"] = "easy",
     seed: int = 1,
     failures: float = 0.0,
     spot_take_backs: float = 0.0,
@@ -123,7 +129,7 @@ def simulate(
     compare
         Several policies side by side, separated by commas; "all" for all of them.
     backfill
-        Who goes ahead of a job that does not fit: none, greedy (anybody), easy (who does not delay it).
+        Which jobs may go ahead of a job that does not fit: none, greedy (any), easy (those that do not delay it).
     seed
         Of the generated workload, of faults and of the random policy.
     failures
@@ -156,7 +162,7 @@ def simulate(
     machines = chosen.machines()
     workload = chosen.workload(machines, mix=generate, jobs=jobs, load=load, seed=seed)
     options = Options(
-        backfill=backfill,
+        Settings(_RULES[backfill], refresh_s=_REFRESH_S),
         faults=Faults(per_node_month=failures, spot_per_day=spot_take_backs),
         seed=seed,
         slowdowns=sensitivity.fit(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,
@@ -181,7 +187,7 @@ def simulate(
             "GPUs": World.of(machines).total // CARD_MILLI,
             "workload": workload.name,
             "jobs": len(workload),
-            "backfill": str(backfill),
+            "backfill": backfill,
             "failures per node and month": failures,
             "seed": seed,
         },

@@ -6,32 +6,33 @@
 
 Everything a job holds is booked in the world's snapshot, so nothing is ever given twice, and a run follows from fleet,
 workload, policy, options and seed alone. An interrupted job keeps its place in the queue and goes on from its last
-saved state. `kgwe.sim.dispatch` says who starts when not all can.
+saved state. `kgwe.sim.job_queue` decides which jobs start when not all can.
 """
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.sim.dispatch import Backfill, Dispatcher, Run
+from kgwe.placement.queue.reservations import Settings
 from kgwe.sim.events import Agenda, Event, Kind
 from kgwe.sim.fleet import locality
 from kgwe.sim.fleet.faults import Faults, FaultStreams
+from kgwe.sim.job_queue import JobQueue, exact
 from kgwe.sim.recording import Fate, JobRecord, Recorder
 from kgwe.sim.report import sensitivity
-from kgwe.sim.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.queue.eta import Eta
     from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.job_queue import Predict
     from kgwe.sim.policies.registry import PolicyFactory
     from kgwe.sim.traces.workload import Job, Workload
 
@@ -52,10 +53,12 @@ _POLICY_STREAM = 2**32
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    backfill: Backfill = Backfill.EASY
-    #: jobs looked at behind the one that has a promise
-    depth: int = 256
-    dispatcher: Callable[..., Dispatcher] = Dispatcher
+    #: what happens behind jobs that do not fit
+    reservations: Settings = field(default_factory=Settings)
+    #: the run times that the queue is told
+    predict: Predict = exact
+    #: receives the estimated start of every job that has to wait; None: no estimates
+    told: dict[int, Eta] | None = None
     faults: Faults = field(default_factory=Faults)
     seed: int = 1
     slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: sensitivity.DEFAULTS)
@@ -63,6 +66,19 @@ class Options:
     until_s: float | None = None
     #: moments per job after which a run that never ends (work that always breaks before it is done) is cut off
     moments_per_job: int = 1000
+
+
+@dataclass(slots=True)
+class Run:
+    """A job that runs."""
+
+    grants: tuple[Grant, ...]
+    release: Callable[[], None]
+    started_s: float
+    end_s: float
+    #: micro-dollars per hour of what it holds
+    rate_micro: float
+    milli: int
 
 
 class Simulation:
@@ -80,21 +96,20 @@ class Simulation:
         self.workload = workload
         self.options = options or Options()
         self.records = [JobRecord(job) for job in workload.jobs]
-        self.waiting = Waiting()
         self.running: dict[int, Run] = {}
         self.unfinished = len(workload)
         self._watchers = watchers
         seed, start_s = self.options.seed, workload.jobs[0].arrival_s
-        self.recorder = Recorder(world, self.waiting, workload, start_s)
         self._policy = make_policy(world, workload, np.random.default_rng((seed, _POLICY_STREAM)))
-        self._dispatcher = self.options.dispatcher(
+        self.waiting = JobQueue(
             world,
             workload.jobs,
-            self.waiting,
             self._policy,
-            backfill=self.options.backfill,
-            depth=self.options.depth,
+            settings=self.options.reservations,
+            predict=self.options.predict,
+            told=self.options.told,
         )
+        self.recorder = Recorder(world, self.waiting, workload, start_s)
         self._faults = FaultStreams(self.options.faults, world.snapshot.nodes, seed=seed, start_s=start_s)
         self._end_of_fault: dict[Event, Event] = {}
         self._taken_back: set[int] = set()
@@ -102,7 +117,6 @@ class Simulation:
         # Work left of each job, in seconds of its best placement.
         self._left_s = [job.duration_s for job in workload.jobs]
         self._fewest: dict[tuple[object, int], locality.Spread] = {}
-        self._ends: list[tuple[float, int]] = []
         self._holders: dict[int, set[int]] = {}
 
     # --- time -------------------------------------------------------------------------------------------
@@ -121,7 +135,7 @@ class Simulation:
             self.recorder.advance(at_s)
             for event in events:
                 self._handle(event)
-            self._dispatcher.run(at_s, self._start, self._end_at, self._running_by_end)
+            self.waiting.run(at_s, self._start)
             self.recorder.running = len(self.running)
             for watcher in self._watchers:
                 watcher.moment(self, at_s)
@@ -154,13 +168,11 @@ class Simulation:
                 self._bring_up(event.subject)
             case Kind.CARD_UP:
                 self.world.bring_card_up(event.subject, event.detail)
-                self._dispatcher.room_appeared()
             case Kind.NODE_DOWN | Kind.CARD_DOWN | Kind.TAKE_BACK:
                 self._break(event)
 
     def _wait(self, number: int) -> None:
-        self.waiting.add(number, self.workload.jobs[number])
-        self._dispatcher.arrived(number)
+        self.waiting.add(number, self._left_s[number])
 
     # --- starts -----------------------------------------------------------------------------------------
 
@@ -174,7 +186,6 @@ class Simulation:
         run = Run(grants, release, now_s, self._end_at(number, grants), rate, self._milli(grants))
         self.running[number] = run
         self.recorder.used_rate += rate
-        bisect.insort(self._ends, (run.end_s, number))
         for grant in grants:
             self._holders.setdefault(grant.node, set()).add(number)
         self._note_start(record, grants)
@@ -207,10 +218,6 @@ class Simulation:
     def _milli(self, grants: tuple[Grant, ...]) -> int:
         return sum(map(self.world.milli, grants))
 
-    def _running_by_end(self) -> Iterator[tuple[float, Run]]:
-        for end_s, number in self._ends:
-            yield end_s, self.running[number]
-
     # --- ends and faults --------------------------------------------------------------------------------
 
     def _end(self, event: Event) -> None:
@@ -230,10 +237,9 @@ class Simulation:
         run.release()
         self.recorder.used_rate -= run.rate_micro
         self.recorder.useful_milli -= run.milli / self.records[number].slowdown
-        del self._ends[bisect.bisect_left(self._ends, (run.end_s, number))]
         for grant in run.grants:
             self._holders[grant.node].discard(number)
-        self._dispatcher.stopped(number)
+        self.waiting.release(number)
         return run
 
     def _interrupt(self, number: int, at_s: float) -> None:
@@ -270,7 +276,6 @@ class Simulation:
             # What is taken back is not paid for; what is broken is.
             self._taken_back.add(node)
             self.recorder.paid_rate -= int(world.price_micro[node])
-        self._dispatcher.room_vanished()
         self._agenda.add(end)
 
     def _can_break(self, event: Event) -> bool:
@@ -288,7 +293,6 @@ class Simulation:
         if node in self._taken_back:
             self._taken_back.remove(node)
             self.recorder.paid_rate += int(self.world.price_micro[node])
-        self._dispatcher.room_appeared()
 
 
 def _touches(grants: tuple[Grant, ...], node: int, card: int) -> bool:

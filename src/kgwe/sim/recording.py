@@ -17,8 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.job_queue import JobQueue
     from kgwe.sim.traces.workload import Job, Workload
-    from kgwe.sim.waiting import Waiting
 
 #: the fine grid ends after this many times the time in which jobs arrive; what is left is a few long jobs
 FINE_UNTIL = 1.5
@@ -97,7 +97,7 @@ class Recorder:
     """Fed by the simulation: `advance` before anything changes."""
 
     world: World
-    waiting: Waiting
+    waiting: JobQueue
     workload: Workload
     now_s: float
     running: int = 0

@@ -37,7 +37,7 @@ from kgwe.placement.queue.queue import Queue
 from kgwe.placement.queue.reservations import Holds, Rule
 from kgwe.placement.queue.unschedulable import ConfigChanged
 from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work
-from kgwe.sim import queueing
+from kgwe.sim import job_queue, queueing
 from kgwe.sim.fleet import fleets
 from kgwe.sim.fleet.fleet import World
 
@@ -232,7 +232,7 @@ def _workload(nodes: Sequence[Node], options: Options, seed: int) -> Any:
 
 
 def _knowledge(workload: Any) -> dict[str, Any]:
-    return {"exact": queueing.exact, "by kind": queueing.by_kind(workload), "unknown": queueing.unknown}
+    return {"exact": job_queue.exact, "by kind": queueing.by_kind(workload), "unknown": job_queue.unknown}
 
 
 def _mean(rows: Sequence[queueing.Row]) -> dict[str, float]:

@@ -15,9 +15,9 @@ from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.fleet.snapshot import Grant
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.packing.fleet import Demand
 from kgwe.placement.packing.policy import Mix
+from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import Verdict
 from kgwe.placement.pod.packing_mirror import PackingMirror
@@ -40,14 +40,14 @@ _SOME = Demand(0, CARD_MILLI, 1)
 
 class Kgwe:
     def __init__(self, world: World, strategy: Strategy = Strategy.SCORE) -> None:
-        self._engine = Engine(world.snapshot, strategy=strategy, fitter=world.fitter)
-        self._gangs = GangSearch(world.fitter, world.tree)
+        self.engine = Engine(world.snapshot, strategy=strategy, fitter=world.fitter)
+        self.gangs = GangPlanner(world.fitter, world.tree)
 
     def place(self, job: Job) -> Grants | None:
         if job.pods == 1:
-            answer = self._engine.decide(job.request)
+            answer = self.engine.decide(job.request)
             return (answer.grant,) if isinstance(answer, Decision) else None
-        plan = self._gangs.find(GangRequest.uniform(job.request, job.pods))
+        plan = self.gangs.try_plan(GangRequest.uniform(job.request, job.pods))
         return plan.grants if isinstance(plan, GangPlan) else None
 
 

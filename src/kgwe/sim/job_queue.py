@@ -1,0 +1,180 @@
+"""The scheduler's own queue in simulated time: `kgwe.placement.queue.cycle` decides which jobs start, and when.
+
+A job is placed by the simulated policy. KGWE's own policies leave reserved nodes alone in their search; a job that
+another policy would put on reserved nodes waits. The queue knows run times as `Predict` says: exactly, as the
+distribution of the job's kind, or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kgwe.placement.gang.request import NONE_FOLLOW, GangRequest
+from kgwe.placement.live import scratch
+from kgwe.placement.queue.cycle import Failed, run_pass
+from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.eta import Estimator
+from kgwe.placement.queue.fleet_planner import FleetPlanner, Place
+from kgwe.placement.queue.queue import Queue
+from kgwe.placement.queue.reservations import Holds
+from kgwe.placement.queue.unschedulable import No, RoomFreed
+from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
+from kgwe.sim.policies.engine import Kgwe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.placement.gang.request import Following
+    from kgwe.placement.queue.eta import Eta
+    from kgwe.placement.queue.reservations import Settings
+    from kgwe.sim.fleet.fleet import World
+    from kgwe.sim.policies.registry import Policy
+    from kgwe.sim.traces.workload import Job
+
+    Predict = Callable[[Job, float], RunTime | None]
+    """The run time that the queue is told, from the job and the seconds of work it has left."""
+
+
+def exact(job: Job, left_s: float) -> RunTime:
+    """As long as the rest of the job takes in its best placement."""
+    del job
+    known_s = max(left_s, 0.001)
+    return RunTime(known_s, known_s)
+
+
+def unknown(job: Job, left_s: float) -> None:
+    """No run time is known."""
+    del job, left_s
+
+
+def request_of(job: Job, required: str = "") -> GangRequest | None:
+    """The gang of a job; None for a job of one pod."""
+    return GangRequest.uniform(job.request, job.pods, required=required) if job.pods > 1 else None
+
+
+class JobQueue:
+    """The jobs that wait, and which of them start at a moment."""
+
+    def __init__(
+        self,
+        world: World,
+        jobs: Sequence[Job],
+        policy: Policy,
+        *,
+        settings: Settings,
+        predict: Predict,
+        told: dict[int, Eta] | None = None,
+    ) -> None:
+        """`told`: receives the estimated start of every job that has to wait, as estimated when it arrived."""
+        self.queue = Queue()
+        self.roster = Roster(lambda key: self._grants[key])
+        self.holds = Holds(Outlook(world, self.roster), self.roster, settings)
+        #: GPU that waiting jobs ask for, in thousandths
+        self.milli = 0
+        self._world = world
+        self._jobs = jobs
+        self._predict = predict
+        self._told = told
+        self._estimator = Estimator(world, self.roster)
+        self._grants: dict[str, tuple[Grant, ...]] = {}
+        self._seen = world.snapshot.version
+        self._now_s = 0.0
+        self._start: Callable[[int, tuple[Grant, ...]], None] = lambda _number, _grants: None
+        self._planner: FleetPlanner | PolicyPlanner = (
+            FleetPlanner(world, policy.engine, policy.gangs, self._book)
+            if isinstance(policy, Kgwe)
+            else PolicyPlanner(world, jobs, policy, self._book)
+        )
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def add(self, number: int, left_s: float) -> None:
+        """The job waits, or waits again; it has `left_s` seconds of work left."""
+        job = self._jobs[number]
+        self.milli += job.milli
+        self.queue.put(
+            Work(
+                key=_key(number),
+                request=request_of(job) or job.request,
+                namespace=job.user,
+                priority=job.priority,
+                since_s=job.arrival_s,
+                run_time=self._predict(job, left_s),
+            )
+        )
+
+    def release(self, number: int) -> None:
+        """The job no longer runs."""
+        self.roster.drop(_key(number))
+        self._grants.pop(_key(number))
+
+    def run(self, now_s: float, start: Callable[[int, tuple[Grant, ...]], None]) -> None:
+        """Start the jobs that can start now."""
+        self._now_s, self._start = now_s, start
+        snapshot = self._world.snapshot
+        for node in snapshot.newer_than(self._seen).tolist():
+            self.queue.wake(RoomFreed(snapshot.nodes[node].name))
+        for outcome in run_pass(self.queue, self._planner, now_s, self.roster, self.holds):
+            if isinstance(outcome, Failed):
+                # A simulation without the job would compare something else than it says.
+                raise outcome.error
+        self._seen = snapshot.version
+        if self._told is not None:
+            self._estimate(now_s, self._told)
+
+    def _estimate(self, now_s: float, told: dict[int, Eta]) -> None:
+        new = [key for key in self.queue.entries if int(key) not in told]
+        if new:
+            found = self._estimator.estimate(self.holds.first(self.queue.order(self.roster.held)), now_s)
+            told.update((int(key), found[key]) for key in new)
+
+    def _book(self, work: Work, place: Place) -> None:
+        number = int(work.key)
+        self.milli -= self._jobs[number].milli
+        self._start(number, place.grants)
+        self._grants[work.key] = place.grants
+        self._estimator.started(work.key, self._now_s)
+        self.roster.put(Occupant(work.key, work.namespace, milli_of(work.request), self._now_s, work.run_time))
+
+
+def _key(number: int) -> str:
+    """Keys sort like numbers: of jobs of one moment the first in the workload goes first."""
+    return f"{number:08d}"
+
+
+class PolicyPlanner:
+    """A simulated policy, as a pass over the queue asks it."""
+
+    def __init__(self, world: World, jobs: Sequence[Job], policy: Policy, book: Callable[[Work, Place], None]) -> None:
+        self._world = world
+        self._jobs = jobs
+        self._policy = policy
+        self._book = book
+
+    def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Place | No:
+        del following
+        job = self._jobs[int(work.key)]
+        grants = self._policy.place(job) if self._has_room(job) else None
+        if grants is None:
+            return No("no room")
+        nodes = tuple(self._world.snapshot.nodes[grant.node].name for grant in grants)
+        return No("its nodes are reserved for others") if not avoid.isdisjoint(nodes) else Place(nodes, grants)
+
+    def commit(self, work: Work, plan: Place) -> None:
+        self._book(work, plan)
+
+    def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
+        index = self._world.snapshot.index
+        numbers = np.array([index[name] for name in nodes if name in index], np.intp)
+        return scratch.takes(self._world.fitter, request, numbers)
+
+    def _has_room(self, job: Job) -> bool:
+        """Whether there is room for so many pods at all: this costs a tenth of a policy's refusal."""
+        if job.milli > self._world.idle:
+            return False
+        return job.pods == 1 or int(self._world.fitter.room(job.request).sum()) >= job.pods
