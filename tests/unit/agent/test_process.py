@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 # Everything that is on by default, and nothing that is not needed for it.
-_PARTS = "main health health_node cutter exporting devices settings"
+_PARTS = "main settings health.monitor health.node_condition mig.reconfigurer metrics.wiring devices.wiring"
 
 
 def test_the_agent_does_without_what_is_large():
@@ -15,7 +15,7 @@ def test_the_agent_does_without_what_is_large():
 import sys
 from kgwe.apps.agent import __main__ as process
 process.leave_out()
-import {modules}, kgwe.kube.client, kgwe.hardware.nvml, kgwe.telemetry.logs
+import {modules}, kgwe.kube.client.client, kgwe.hardware.nvml.driver, kgwe.telemetry.logs
 names = {{"numpy", "prometheus_client", "cyclopts", "pygments", "lightkube.models.core_v1"}}
 large = names & set(sys.modules)
 sys.exit(f"loaded: {{large}}" if large else 0)
@@ -41,7 +41,7 @@ import asyncio
 from kgwe.apps.agent import __main__ as process
 process.leave_out()
 from kgwe import errors
-from kgwe.kube.client import KubeClient
+from kgwe.kube.client.client import KubeClient
 async def connect(path):
     async with KubeClient.connect(path) as client:
         await client.request("GET", "/version")

@@ -83,7 +83,7 @@ def test_every_key_in_the_source_is_in_the_table() -> None:
     known = tenant_surface.SURFACE.keys() | set(tenant_surface.PREFIXES)
     unknown = {
         key: module
-        for part in ("apps", "kube", "model", "placement", "sharing")
+        for part in ("agentapi", "apps", "cluster", "kube", "model", "placement", "records", "sharing")
         for key, module in keys_in(part)
         if key not in known and not key.startswith(tenant_surface.NOT_TENANTS)
     }
