@@ -10,8 +10,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 import yaml
-from tests.integration.scheduler.bed import kgwe, warp
-from tests.integration.waiting import eventually
+from tests.support.clusters.bed import kgwe, warp
+from tests.support.clusters.waiting import eventually
 
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import certificates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.samples import A100, card, cut_into, machine, reading
+from tests.support.builders.samples import A100, card, cut_into, machine, reading
 
 from kgwe.apps.agent.metrics.sampler import Sampler, Surroundings
 from kgwe.model.gpu.driver_data import Process

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.racks import cards, racks
+from tests.support.builders.racks import cards, racks
 
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRequest

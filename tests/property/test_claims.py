@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduler.objects import UID, added, free, node, pod, removed, workload
-from tests.unit.scheduler.test_resource_claims import claim, claiming_job, claiming_pod, mask, resource_slice
+from tests.support.builders.claims import claim, claiming_job, claiming_pod, mask, resource_slice
+from tests.support.builders.objects import UID, added, free, node, pod, removed, workload
 
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.model.devices import assignment

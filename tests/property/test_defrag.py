@@ -4,7 +4,7 @@ import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
+from tests.support.builders.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
 
 from kgwe.placement.disruption.defrag import DefragPlan, Refusal, Rules, Waiting, Why, plan_defrag
 from kgwe.placement.gang.request import GangRequest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mig_card import A30, A100
+from tests.support.machines.mig_card import A30, A100
 
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig.rebalance import Decision, decide

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe.bench.placement.naive import Loop
 from kgwe.model.gpu import bandwidth, catalog
@@ -26,13 +26,13 @@ assert A100.geometry is not None
 CUT = tuple(parse_placement(A100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4", "1g.10gb@6"))
 UNKNOWN = Wiring(tuple(Slot(f"b{i}") for i in range(4)))
 # Two bridged pairs and one link between them: the fastest pair is not on every free mask the best to keep.
-BRIDGED = Wiring(machines.pcie_pairs(4).slots, 4, mesh=((0, 1, 4), (1, 2, 6), (2, 3, 4)))
+BRIDGED = Wiring(reference.pcie_pairs(4).slots, 4, mesh=((0, 1, 4), (1, 2, 6), (2, 3, 4)))
 
 SHAPES = (
-    Shape(machines.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81559, "Hopper"),
-    Shape(machines.pcie_pairs(4), "NVIDIA-L40S", 46068, "Ada"),
+    Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81559, "Hopper"),
+    Shape(reference.pcie_pairs(4), "NVIDIA-L40S", 46068, "Ada"),
     Shape(BRIDGED, "NVIDIA-A100-PCIe", 40960, "Ampere"),
-    Shape(machines.nvswitch(4, links=12, version=3), A100.label, A100.memory_mib, "Ampere", A100.geometry),
+    Shape(reference.nvswitch(4, links=12, version=3), A100.label, A100.memory_mib, "Ampere", A100.geometry),
     Shape(UNKNOWN, "Mystery", None, None),
     Shape(Wiring(()), "", None, None),
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.machines import nvswitch
+from tests.support.machines.reference import nvswitch
 
 from kgwe import errors
 from kgwe.apps.scheduler.planning.cycle import PlanningCycle

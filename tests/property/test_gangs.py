@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import Place, Speed, Tree
@@ -38,7 +38,7 @@ from kgwe.placement.pod.fit import Fitter
 
 LEVELS = ("leaf", "spine")
 CARDS = 4
-SHAPE = Shape(machines.nvswitch(CARDS), "H100", 81_559, "Hopper")
+SHAPE = Shape(reference.nvswitch(CARDS), "H100", 81_559, "Hopper")
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.machines import nvswitch, pcie_pairs
+from tests.support.machines.reference import nvswitch, pcie_pairs
 
 from kgwe.placement.devices import whole
 from kgwe.placement.devices.whole import Ask, Stock

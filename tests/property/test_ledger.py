@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests import small_fleet
-from tests.plans import state
+from tests.support.builders import small_fleet
+from tests.support.builders.plans import state
 
 from kgwe.model.devices.assignment import Places
 from kgwe.model.network import domains

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mig_card import A30, A100, SOMEBODYS, Bench
+from tests.support.builders.mig_layouts import layouts
+from tests.support.machines.mig_card import A30, A100, SOMEBODYS, Bench
 
 from kgwe.model.gpu import mig
 from kgwe.model.gpu.mig import Phase
@@ -14,17 +15,6 @@ from kgwe.sharing.mig.lifecycle import Life, Mode, Wish
 
 GEOMETRIES = (A30, A100, mig.GEOMETRIES["RTX-PRO-6000"])
 MOST_STEPS = 40
-
-
-@st.composite
-def layouts(draw: st.DrawFn, geometry: mig.Geometry) -> tuple[mig.Placement, ...]:
-    """A legal layout, grown from random places."""
-    every = [mig.Placement(profile, start) for profile in geometry.profiles.values() for start in profile.starts]
-    found: list[mig.Placement] = []
-    for place in draw(st.lists(st.sampled_from(every), max_size=10)):
-        if not mig.problems(geometry, [*found, place]):
-            found.append(place)
-    return tuple(sorted(found, key=lambda place: place.start))
 
 
 @st.composite

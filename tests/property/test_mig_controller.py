@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.unit.mig.bed import World
+from tests.support.fakes.mig_world import World
 
 from kgwe.apps.mig.drains import ANNOTATION
 from kgwe.kube.api.kgwe.gpunode import HeldDevices

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.machines import nvswitch
+from tests.support.machines.reference import nvswitch
 
 from kgwe.model.gpu import mig
 from kgwe.model.network import domains

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import kubelet as bed
+from tests.support.fakes import kubelet as bed
 
 from kgwe.apps.agent.devices.allocator import Desk
 from kgwe.hardware.kubelet.podresources import PodResources

@@ -5,7 +5,18 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plans import NOW, Fleet, check_books, free_after, grant, grants_of, losses, state, whole, without
+from tests.support.builders.plans import (
+    NOW,
+    Fleet,
+    check_books,
+    free_after,
+    grant,
+    grants_of,
+    losses,
+    state,
+    whole,
+    without,
+)
 
 from kgwe.placement.disruption.gang_victims import Clearing
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_of, plan_preemption

@@ -7,7 +7,7 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.queue_bed import Bed, work
+from tests.support.builders.queues import Bed, work
 
 from kgwe.placement.queue import queue as queue_module
 from kgwe.placement.queue.cycle import Placed, run_pass

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mig_card import A30, A100
-from tests.property.test_lifecycle import layouts
+from tests.support.builders.mig_layouts import layouts
+from tests.support.machines.mig_card import A30, A100
 
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import strategy

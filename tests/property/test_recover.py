@@ -4,7 +4,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plans import Fleet, check_books, grants_of, state
+from tests.support.builders.plans import Fleet, check_books, grants_of, state
 
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.disruption.running import Running

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.apps.scheduler.recording.files import files

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe.placement.fleet.node import Gpus
 from kgwe.placement.queue.reservations import Rule, Settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import Place, Tree
@@ -26,7 +26,7 @@ from kgwe.placement.pod.ranking import Strategy as OneStrategy
 
 LEVELS = ("leaf", "spine")
 CARDS = 4
-SHAPES = tuple(Shape(machines.nvswitch(CARDS), model, 81_559, "Hopper") for model in ("H100", "GB200"))
+SHAPES = tuple(Shape(reference.nvswitch(CARDS), model, 81_559, "Hopper") for model in ("H100", "GB200"))
 
 
 @dataclass

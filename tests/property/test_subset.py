@@ -9,7 +9,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe.model.gpu import bandwidth, smi_topo
 from kgwe.model.gpu.topology import Relation, Slot, Wiring
@@ -113,10 +113,10 @@ def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
 
 
 @pytest.mark.parametrize("preference", [p for p in Preference if p is not Preference.NVLINK_OPTIMAL])
-@pytest.mark.parametrize("name", machines.NAMES)
+@pytest.mark.parametrize("name", reference.NAMES)
 def test_the_table_of_every_known_machine_is_optimal(name, preference):
-    entry = machines.machine(name)
-    wiring = smi_topo.parse(machines.topo_text(entry), model=machines.model(entry))
+    entry = reference.machine(name)
+    wiring = smi_topo.parse(reference.topo_text(entry), model=reference.model(entry))
     compare(wiring, preference, required=True)
 
 

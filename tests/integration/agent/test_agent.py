@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.integration.agent.conftest import QUICK, AgentBed
-from tests.unit.agent.test_hardware import named_alike
+from tests.support.clusters.agents import QUICK, AgentBed
+from tests.support.machines.naming import named_alike
 
 from kgwe import errors
 from kgwe.agentapi.client import AgentClient

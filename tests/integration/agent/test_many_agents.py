@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.unit.agent import bed as memory
-from tests.unit.agent.test_hardware import named_alike
+from tests.support.machines import memory_driver as memory
+from tests.support.machines.naming import named_alike
 
 from kgwe.agentapi.client import Access
 from kgwe.apps.agent.main import Agent

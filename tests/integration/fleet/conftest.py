@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.fleet.bed import MIXED, NODES
+from tests.support.clusters.fleet import MIXED, NODES
 
 from kgwe import errors
 from kgwe.kube.client.client import KubeClient

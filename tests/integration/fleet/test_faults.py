@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.fleet.bed import MIXED, NODES, exporting, pods_of, run_pod, until, watching
+from tests.support.clusters.fleet import MIXED, NODES, exporting, pods_of, run_pod, until, watching
 
 from kgwe import errors
 from kgwe.kube.api import resources

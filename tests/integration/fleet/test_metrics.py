@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from tests.integration.fleet.bed import MIXED, NODES, exporting, pods_of, run_pod, until, watching
+from tests.support.clusters.fleet import MIXED, NODES, exporting, pods_of, run_pod, until, watching
 
 from kgwe.kube.api import resources
 from kgwe.local.fleet import gpupods

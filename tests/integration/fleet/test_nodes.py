@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.integration.fleet.bed import MIXED, NODES
+from tests.support.clusters.fleet import MIXED, NODES
 
 from kgwe import errors
 from kgwe.kube.api import resources

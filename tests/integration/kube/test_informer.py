@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from tests.integration.kube import configmaps
-from tests.integration.kube.configmaps import ConfigMap
+from tests.support.builders import configmaps
+from tests.support.builders.configmaps import ConfigMap
 
 from kgwe import errors
 from kgwe.kube.api import resources

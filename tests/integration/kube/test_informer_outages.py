@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.integration.kube import configmaps
+from tests.support.builders import configmaps
 
 from kgwe import errors
 from kgwe.kube.api import resources

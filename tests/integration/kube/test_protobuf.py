@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.integration.kube.manypods import CLAIMS, MANY, STATUS
+from tests.support.builders.many_pods import CLAIMS, MANY, STATUS
 
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH, KubeClient

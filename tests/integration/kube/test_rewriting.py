@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.kube.manypods import GATE, MANY
+from tests.support.builders.many_pods import GATE, MANY
 
 from kgwe import errors
 from kgwe.apps.scheduler.pods import pinner

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.mig.conftest import FLEET
+from tests.support.clusters.mig import FLEET
 
 from kgwe.kube.api import resources
 from kgwe.kube.api.resource import MIG_CLASS
 from kgwe.local.fleet import apply
 
 if TYPE_CHECKING:
-    from tests.integration.mig.conftest import MigBed
+    from tests.support.clusters.mig import MigBed
 
 CUT = "a100-mig-0000"
 ON_CUT = {"gpu-autoscaler.io/node-pool": "a100-mig"}

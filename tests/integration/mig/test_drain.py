@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from tests import kubelet as stand_in
-from tests.integration.mig.conftest import FLEET, QUICK_AGENT
-from tests.kubelet import Kubelet
+from tests.support.clusters.mig import FLEET, QUICK_AGENT
+from tests.support.fakes import kubelet as stand_in
+from tests.support.fakes.kubelet import Kubelet
 
 from kgwe.apps.mig.drains import ANNOTATION
 from kgwe.kube.api import resources
@@ -17,7 +17,7 @@ from kgwe.local.fleet import agents, apply
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.integration.mig.conftest import MigBed
+    from tests.support.clusters.mig import MigBed
 
     from kgwe.kube.api import core
     from kgwe.kube.client.informer import Change

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import kubelet as stand_in
-from tests.integration.mig.conftest import FLEET
-from tests.kubelet import Kubelet, Refused
+from tests.support.clusters.mig import FLEET
+from tests.support.fakes import kubelet as stand_in
+from tests.support.fakes.kubelet import Kubelet, Refused
 
 from kgwe.kube.api import resources
 from kgwe.local.fleet import apply
 
 if TYPE_CHECKING:
-    from tests.integration.mig.conftest import MigBed
+    from tests.support.clusters.mig import MigBed
 
 CUT = "a100-mig-0000"
 PATIENCE_S = 60.0

@@ -6,14 +6,14 @@ import functools
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.mig.conftest import FLEET, QUICK_AGENT
+from tests.support.clusters.mig import FLEET, QUICK_AGENT
 
 from kgwe.kube.api import resources
 from kgwe.local.fleet import agents, apply
 from kgwe.model.gpu import mig
 
 if TYPE_CHECKING:
-    from tests.integration.mig.conftest import MigBed
+    from tests.support.clusters.mig import MigBed
 
 AS_BUILT = "3g.40gb@0 2g.20gb@4 1g.10gb@6"
 BUILT = {"3g.40gb": 0.5, "2g.20gb": 0.25, "1g.10gb": 0.13}

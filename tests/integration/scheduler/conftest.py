@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import KINDS, Bed
-from tests.integration.scheduler.pods import Live, gang, pod
+from tests.support.clusters.bed import KINDS, Bed
+from tests.support.clusters.pods import Live, gang, pod
 
 from kgwe import errors
 from kgwe.kube.api import resources

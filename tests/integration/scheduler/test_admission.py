@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.pods import pod
+from tests.support.clusters.pods import pod
 
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 async def gates(bed: Bed, body: dict[str, Any]) -> list[str]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.bed import kgwe
-
-from kgwe.bench.cluster import apiwrites
+from tests.support.clusters.api_writes import count
+from tests.support.clusters.bed import kgwe
 
 if TYPE_CHECKING:
-    from collections import Counter
-
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 WORKLOADS = 8
-
-
-async def count(bed: Bed) -> Counter[str]:
-    return apiwrites.count_writes((await bed.client.request("GET", "/metrics")).decode())
 
 
 def transitions(bed: Bed, workloads: list[Any]) -> int:

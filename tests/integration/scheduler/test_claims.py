@@ -8,8 +8,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.test_api_writes import count
+from tests.support.clusters.api_writes import count
+from tests.support.clusters.bed import kgwe
 
 from kgwe import errors
 from kgwe.cluster.workload.manifests import UID_LABEL
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import AsyncIterator
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
     from kgwe.kube.client.informer import Change

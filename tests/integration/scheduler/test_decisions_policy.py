@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler import tenants
-from tests.integration.scheduler.bed import kgwe
+from tests.support.clusters import tenants
+from tests.support.clusters.bed import kgwe
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
     from kgwe.kube.client.client import KubeClient
 

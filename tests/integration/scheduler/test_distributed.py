@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from tests.integration.scheduler.bed import condition, kgwe
+from tests.support.clusters.bed import condition, kgwe
+from tests.support.clusters.distributed import nodes_of, pods_of
 
 from kgwe import errors
 from kgwe.cluster.workload import manifests, placement_annotations
@@ -16,7 +17,7 @@ from kgwe.local.fleet import apply, models
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 LEAF, SPINE = "fabric.topograph.run/tier-0", "fabric.topograph.run/tier-1"
 
@@ -26,23 +27,6 @@ async def racks(bed: Bed, **leaves: int) -> None:
     for leaf, count in leaves.items():
         for number in range(count):
             await bed.node(f"{leaf}{number}", 8, labels={LEAF: leaf, SPINE: "spine"})
-
-
-def pods_of(bed: Bed, workload: Any) -> list[Any]:
-    """Pods of the Job or Deployment that is there now, by rank."""
-    uid = workload.metadata.uid
-    mine = [pod for pod in bed.pods.store.values() if pod.metadata.labels.get(manifests.UID_LABEL) == uid]
-    running = {job.metadata.uid for job in bed.jobs_of(workload) if job.metadata.deletionTimestamp is None}
-    made_by = {pod.metadata.uid: pod.metadata.controller for pod in mine}
-    mine = [pod for pod in mine if (by := made_by[pod.metadata.uid]) and (by.kind == "ReplicaSet" or by.uid in running)]
-    return sorted(
-        mine,
-        key=lambda pod: (pod.metadata.annotations.get(placement_annotations.INDEX_ANNOTATION, ""), pod.metadata.name),
-    )
-
-
-def nodes_of(bed: Bed, workload: Any) -> list[str]:
-    return [pod.spec.nodeName for pod in pods_of(bed, workload)]
 
 
 async def read(bed: Bed, resource: Any, name: str) -> dict[str, Any]:

@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.broken import foreign, gang, members, pods_of, racks, running, where
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.broken import foreign, gang, members, pods_of, racks, running, where
 
 from kgwe.kube.api import resources
 from kgwe.kube.client import eviction
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed
+    from tests.support.clusters.pods import Live
 
 # A Job pauses 10 s before it replaces a pod whose end it has counted.
 _REPLACED_S = 60.0

@@ -8,10 +8,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import kubelet as stand_in
-from tests.integration.scheduler.bed import kgwe
-from tests.kubelet import GPU, Kubelet
-from tests.unit.agent import bed as gpus
+from tests.support.clusters.bed import kgwe
+from tests.support.fakes import kubelet as stand_in
+from tests.support.fakes.kubelet import GPU, Kubelet
+from tests.support.machines import memory_driver as gpus
 
 from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
     from kgwe.kube.client.informer import Change

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-from tests.integration.scheduler.pods import pod
+from tests.support.clusters.pods import pod
 
 from kgwe.kube.api import resources
 from kgwe.local.cluster import certificates
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.pods import Live
 
 
 async def test_a_pod_for_one_gpu_leaves_whole_nodes_whole(live: Live):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pytest
-from tests.integration.scheduler.bed import condition, kgwe
-from tests.integration.scheduler.extremes import NODES, Extremes
-from tests.integration.scheduler.pods import gang, pod
+from tests.support.builders.extremes import NODES, Extremes
+from tests.support.clusters.bed import condition, kgwe
+from tests.support.clusters.pods import gang, pod
 
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed, Replica
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed, Replica
+    from tests.support.clusters.pods import Live
 
 MOST: Final = str(2**63 - 1)
 TAINT: Final = "example.com/canary"

@@ -6,16 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.pods import pod
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.pods import pod
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed
+    from tests.support.clusters.pods import Live
 
 LABEL = {"kgwe.nvidia.io/fair-queue": "enabled"}
 FLOOD, FEW = 48, 4

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.integration.scheduler.pods import gang as gang_notes
-from tests.integration.scheduler.pods import pod
-from tests.integration.scheduler.waits import events_on, until
+from tests.support.clusters.pods import gang as gang_notes
+from tests.support.clusters.pods import pod
+from tests.support.clusters.waits import events_on, until
 
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.pods import Live
 
 
 async def test_an_incomplete_gang_says_how_many_of_its_pods_exist(live: Live):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import yaml
-from tests.integration.scheduler.pods import pod
-from tests.unit.kube.dialects import wishing
+from tests.support.builders import dialect_wishes
+from tests.support.clusters.pods import pod
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -21,7 +21,7 @@ from kgwe.kube.dialects import KINDS, readable
 from kgwe.local.cluster.components import Features
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.pods import Live
 
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
@@ -119,7 +119,7 @@ async def test_the_same_job_in_every_dialect_gets_the_same_nodes(live: Live) -> 
     await live.scheduler(group_kinds_seconds="0.5")
     known = await define(client)
     plans = {}
-    for dialect, text in wishing.REQUIRED.items():
+    for dialect, text in dialect_wishes.REQUIRED.items():
         kinds = {(each["apiVersion"], each["kind"]) for each in yaml.safe_load_all(text) if each["kind"] != "Pod"}
         if not kinds <= known:
             continue  # older than this Kubernetes, or a Job, which makes its own pods: test_extender has those

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from tests.integration.scheduler.broken import gang, pods_of, running, where
+from tests.support.clusters.broken import gang, pods_of, running, where
 
 from kgwe.apps.agent.health.node_condition import CONDITION
 from kgwe.kube.api import resources
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
     from kgwe.kube.api.kgwe.gpunode import GPUNode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.scheduler.bed import condition, kgwe
+from tests.support.clusters.bed import condition, kgwe
 
 from kgwe import errors
 from kgwe.cluster.workload import manifests, placement_annotations
@@ -13,7 +13,7 @@ from kgwe.kube.api import resources
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 NAMESPACE = resources.NAMESPACE
 

@@ -14,8 +14,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.pods import gang, pod
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.pods import gang, pod
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -27,8 +27,8 @@ from kgwe.model.units import amounts
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.integration.scheduler.bed import Replica
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Replica
+    from tests.support.clusters.pods import Live
 
 UNITS = int(os.environ.get("KGWE_CHAOS_UNITS", "300"))
 BLOWS = max(UNITS // 15, 4)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.bed import condition, kgwe, warp
-from tests.integration.scheduler.broken import break_nodes, gang, racks, running, until_metric
+from tests.support.clusters.bed import condition, kgwe, warp
+from tests.support.clusters.broken import break_nodes, gang, racks, running, until_metric
 
 from kgwe.apps.whatif.explain import LISTED
 from kgwe.local.fleet import faults
 from kgwe.local.toolchain import binaries
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 async def kubectl(bed: Bed, *arguments: str) -> str:

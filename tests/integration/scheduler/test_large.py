@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import condition, kgwe
+from tests.support.clusters.bed import condition, kgwe
 
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.kube.api import resources
@@ -14,7 +14,7 @@ from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.scheduler.bed import ROOT, condition, kgwe, warp
+from tests.support.clusters.bed import ROOT, condition, kgwe, warp
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -15,7 +15,7 @@ from kgwe.kube.client.client import KubeClient
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 async def test_the_small_kinds_example_runs_to_the_end(bed: Bed):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.pods import LEAF
+from tests.support.clusters.pods import LEAF
 
 from kgwe.kube.dialects import kinds
 from kgwe.local.cluster.components import Features
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.pods import Live
 
 FEATURES = Features(
     ("GenericWorkload=true", "GangScheduling=true", "TopologyAwareWorkloadScheduling=true"),

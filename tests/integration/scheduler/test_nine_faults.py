@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.faultproxy import NOISE, FaultProxy, nonsense, overloaded
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.pods import gang, pod
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.pods import gang, pod
+from tests.support.fakes.fault_proxy import NOISE, FaultProxy, nonsense, overloaded
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Replica
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Replica
+    from tests.support.clusters.pods import Live
 
 NODES, GPUS = 4, 8
 # Longer than a Lease lasts: the other replica takes over.

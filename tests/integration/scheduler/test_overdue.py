@@ -6,16 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.broken import foreign, members, racks
-from tests.integration.scheduler.pods import gang
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.broken import foreign, members, racks
+from tests.support.clusters.pods import gang
 
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed
+    from tests.support.clusters.pods import Live
 
 CLAIM = "chekpoints"
 _VOLUMES = resources.Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, type=dict[str, Any])

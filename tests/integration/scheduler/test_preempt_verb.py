@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.broken import gang, racks, running, uids
-from tests.integration.scheduler.broken import pods_of as pods_of_workload
-from tests.integration.scheduler.pods import pod
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.broken import gang, racks, running, uids
+from tests.support.clusters.broken import pods_of as pods_of_workload
+from tests.support.clusters.pods import pod
 
 from kgwe.kube.api import resources
 from kgwe.kube.api.resources import Resource
@@ -17,7 +17,7 @@ from kgwe.kube.api.resources import Resource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.pods import Live
 
 PRIORITY_CLASS: Resource[Any] = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, type=dict[str, Any]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.bed import condition, kgwe
-from tests.integration.scheduler.broken import break_nodes, gang, pods_of, racks, running, until_event, where
+from tests.support.clusters.bed import condition, kgwe
+from tests.support.clusters.broken import break_nodes, gang, pods_of, racks, running, until_event, where
 
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 LOW, HIGH = 10, 1000
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.integration.scheduler.bed import kgwe, warp
-from tests.integration.scheduler.pods import gang, pod
+from tests.support.clusters.bed import kgwe, warp
+from tests.support.clusters.pods import gang, pod
 
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 TEAM = "team"
 READ, WRITE = ("get", "list", "watch"), ("create", "update", "patch", "delete")

@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.scheduler.bed import condition, kgwe
-from tests.integration.scheduler.broken import (
+from tests.support.clusters.bed import condition, kgwe
+from tests.support.clusters.broken import (
     break_nodes,
     gang,
     pods_of,
@@ -27,7 +27,7 @@ from kgwe.local.fleet import faults
 from kgwe.placement.planning.planner import Seat
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 async def test_only_the_lost_pod_of_a_gang_moves_and_stays_in_its_leaf(bed: Bed):

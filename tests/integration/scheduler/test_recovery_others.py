@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.broken import (
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.broken import (
     break_nodes,
     foreign,
     gang,
@@ -26,7 +26,7 @@ from kgwe.local.fleet import apply, faults, models
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.bed import kgwe, warp
-from tests.integration.scheduler.broken import gang, pods_of, racks, running, uids, until_event, where, where_of
+from tests.support.clusters.bed import kgwe, warp
+from tests.support.clusters.broken import gang, pods_of, racks, running, uids, until_event, where, where_of
 
 from kgwe.kube.api import resources
 from kgwe.local.fleet import apply
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 # The Job pauses 10 s before it replaces a pod whose end it has counted.
 _REPLACED_S = 60.0

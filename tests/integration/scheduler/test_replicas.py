@@ -7,13 +7,13 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler.bed import kgwe, warp
+from tests.support.clusters.bed import kgwe, warp
 
 from kgwe import errors
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed, Replica
+    from tests.support.clusters.bed import Bed, Replica
 
 
 async def leaders(*replicas: Replica) -> list[Replica]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.integration.scheduler.bed import condition, kgwe
-from tests.integration.scheduler.broken import break_nodes, gang, racks, running, until_event
-from tests.integration.scheduler.waits import events_on, until
+from tests.support.clusters.bed import condition, kgwe
+from tests.support.clusters.broken import break_nodes, gang, racks, running, until_event
+from tests.support.clusters.waits import events_on, until
 
 from kgwe import errors
 from kgwe.apps.whatif import explain
@@ -20,7 +20,7 @@ from kgwe.kube.client import manifests
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.pods import gang
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.pods import gang
 
 from kgwe.kube.api import resources
 from kgwe.model.devices import assignment
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed
+    from tests.support.clusters.pods import Live
 
 SHARE = "kgwe.nvidia.io/gpu-share"
 

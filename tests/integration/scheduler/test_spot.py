@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.integration.scheduler.bed import condition, kgwe, warp
-from tests.integration.scheduler.test_distributed import nodes_of
+from tests.support.clusters.bed import condition, kgwe, warp
+from tests.support.clusters.distributed import nodes_of
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 ARCH, PRODUCT, SPOT = "kubernetes.io/arch", "nvidia.com/gpu.product", "karpenter.sh/capacity-type"
 

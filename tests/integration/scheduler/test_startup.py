@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.scheduler.bed import Replica
+from tests.support.clusters.bed import Replica
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 async def ended(bed: Bed, **settings: str) -> tuple[int, str]:

@@ -11,9 +11,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.scheduler import tenants
-from tests.integration.scheduler.bed import kgwe
-from tests.integration.scheduler.pods import gang
+from tests.support.clusters import tenants
+from tests.support.clusters.bed import kgwe
+from tests.support.clusters.pods import gang
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed
+    from tests.support.clusters.pods import Live
 
     from kgwe.kube.client.client import KubeClient
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.scheduler.bed import KINDS, kgwe, warp
+from tests.support.clusters.bed import KINDS, kgwe, warp
 
 from kgwe.kube.api import resources
 from kgwe.kube.crd import definitions
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 # The garbage collector looks for kinds it does not know yet every 30 s.
 _COLLECTED_S = 120.0

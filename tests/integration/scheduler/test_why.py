@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.integration.scheduler.bed import kgwe, warp
+from tests.support.clusters.bed import kgwe, warp
 
 from kgwe import errors
 from kgwe.apps.whatif import explain, words
@@ -19,7 +19,7 @@ from kgwe.kube.api import resources
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
     from kgwe.apps.whatif.explanation import Explanation
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
-from tests.integration.scheduler.bed import kgwe
+from tests.support.clusters.bed import kgwe
 
 from kgwe.apps.scheduler.recording.files import files
 from kgwe.apps.whatif import explain
@@ -20,8 +20,8 @@ from kgwe.sim.traces import recorded
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.scheduler.bed import Bed
-    from tests.integration.scheduler.pods import Live
+    from tests.support.clusters.bed import Bed
+    from tests.support.clusters.pods import Live
 
     from kgwe.apps.whatif.explanation import Explanation
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe import errors
 from kgwe.agentapi.client import AgentClient

@@ -8,7 +8,8 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import cut_actor, gpus
+from tests.support.builders import gpus
+from tests.support.machines import cut_actor
 
 from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.model.gpu import mig
@@ -52,7 +53,7 @@ async def made(machine: Hardware, *layout: str, held: tuple[str, ...] = ()) -> s
 
 def forkserver() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.cut_actor"])
+    context.set_forkserver_preload(["tests.support.machines.cut_actor"])
     return context
 
 

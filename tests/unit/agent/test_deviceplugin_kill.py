@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from tests import kubelet as bed
-from tests.kubelet import GPU, Kubelet, Refused, pod, until
+from tests.support.fakes import kubelet as bed
+from tests.support.fakes.kubelet import GPU, Kubelet, Refused, pod, until
 
 from kgwe.model.devices.assignment import Places
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
 
 SHARED = "nvidia.com/gpu.shared"
-SCRIPT = Path(__file__).with_name("plugin_process.py")
+SCRIPT = Path(__file__).parents[2] / "support" / "machines" / "plugin_process.py"
 ROUNDS = 5
 
 

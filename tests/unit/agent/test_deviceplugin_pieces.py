@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from tests import kubelet as bed
-from tests.kubelet import GPU, Kubelet, Refused, machine, until
-from tests.unit.agent import bed as gpus
-from tests.unit.agent.api import OneNode
-from tests.unit.agent.plugin_bed import Node, running
+from tests.support.fakes import kubelet as bed
+from tests.support.fakes.kubelet import GPU, Kubelet, Refused, machine, until
+from tests.support.fakes.one_node import OneNode
+from tests.support.machines import memory_driver as gpus
+from tests.support.machines.plugins import Node, running
 
 from kgwe.apps.agent.devices import wiring
 from kgwe.apps.agent.devices.allocator import Means, Outcome, Wording

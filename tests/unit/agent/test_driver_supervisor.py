@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.agent import bed
+from tests.support.machines import memory_driver
 
 from kgwe import errors
 from kgwe.apps.agent.driver_supervisor import Keeper
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class Opening:
     """Opens a driver, or says why not."""
 
-    def __init__(self, *outcomes: errors.KgweError | bed.MemoryDriver) -> None:
+    def __init__(self, *outcomes: errors.KgweError | memory_driver.MemoryDriver) -> None:
         self.outcomes = list(outcomes)
-        self.opened: list[bed.MemoryDriver] = []
+        self.opened: list[memory_driver.MemoryDriver] = []
         self.tries = 0
 
-    async def __call__(self) -> bed.MemoryDriver:
+    async def __call__(self) -> memory_driver.MemoryDriver:
         self.tries += 1
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, errors.KgweError):
@@ -51,8 +51,8 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def driver() -> bed.MemoryDriver:
-    return bed.MemoryDriver(bed.machine(bed.node()))
+def driver() -> memory_driver.MemoryDriver:
+    return memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
 
 
 async def test_a_driver_that_is_not_there_is_waited_for():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe.apps.agent.health.monitor import Health
 from kgwe.model.health.health import verdict

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
-from tests.samples import A100, card, cut_into, machine
+from tests.support.builders.samples import A100, card, cut_into, machine
 
 from kgwe import errors
 from kgwe.apps.agent.mps.orders import Handler

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from types import SimpleNamespace
 
-from tests.samples import A100, card, cut_into, machine, reading
+from tests.support.builders.samples import A100, card, cut_into, machine, reading
 
 from kgwe.apps.agent import node_context
 from kgwe.apps.agent.metrics.sampler import Sampler

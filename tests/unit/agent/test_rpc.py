@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import msgspec
 import pytest
-from tests.pki import Authority
-from tests.unit.agent import bed
+from tests.support.fakes.pki import Authority
+from tests.support.machines import memory_driver
+from tests.support.machines.agent_settings import QUICK
 
 from kgwe import errors
 from kgwe.agentapi import messages
@@ -36,19 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-QUICK = Settings(
-    node_name="n1",
-    standalone=True,
-    grpc_bind_address="127.0.0.1:0",
-    exporter_bind_address="",
-    telemetry_interval_seconds=0.02,
-    discovery_interval_seconds=0.1,
-    driver_retry_seconds=0.01,
-    enable_health=False,
-    enable_mig=False,
-    enable_pod_resources=False,
-)
-
 
 class Knife:
     """Takes orders to cut."""
@@ -64,10 +52,10 @@ class Knife:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings = QUICK, driver: bed.MemoryDriver | None = None) -> AsyncIterator[Agent]:
-    memory = driver or bed.MemoryDriver(bed.machine(bed.node()))
+async def running(settings: Settings = QUICK, driver: memory_driver.MemoryDriver | None = None) -> AsyncIterator[Agent]:
+    memory = driver or memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
 
-    async def opened() -> bed.MemoryDriver:
+    async def opened() -> memory_driver.MemoryDriver:
         return memory
 
     agent = Agent(settings, opened)
@@ -101,10 +89,10 @@ def access(pki: certificates.Certificates, identity: certificates.Identity = cer
 
 
 async def test_topology_health_and_ping_say_what_the_driver_says():
-    node = bed.node("v100")
-    machine = bed.machine(node)
+    node = memory_driver.node("v100")
+    machine = memory_driver.machine(node)
     async with (
-        running(driver=bed.MemoryDriver(machine)) as agent,
+        running(driver=memory_driver.MemoryDriver(machine)) as agent,
         AgentClient(f"127.0.0.1:{agent.grpc_port}") as client,
     ):
         told = await client.topology()
@@ -116,21 +104,21 @@ async def test_topology_health_and_ping_say_what_the_driver_says():
 
 
 async def test_topology_is_read_again_only_when_asked_or_old():
-    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
     settings = msgspec.structs.replace(QUICK, discovery_interval_seconds=3600.0)
     async with running(settings, memory) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
         looks = memory.machine_calls
         for _ in range(5):
             await client.topology()
         assert memory.machine_calls == looks
-        memory.now = bed.link_down(memory.now, 0, 0)
+        memory.now = memory_driver.link_down(memory.now, 0, 0)
         assert (await client.topology()).gpus[0].nvlink.links == 18
         assert (await client.topology(fresh=True)).gpus[0].nvlink.links == 17
         assert memory.machine_calls == looks + 1
 
 
 async def test_many_callers_cause_one_look():
-    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
     settings = msgspec.structs.replace(QUICK, discovery_interval_seconds=3600.0)
     async with running(settings, memory) as agent:
         looks = memory.machine_calls
@@ -384,7 +372,7 @@ async def test_a_port_without_a_host_means_this_machine_when_there_are_no_certif
         await channel.close()
 
 
-async def _no_driver() -> bed.MemoryDriver:
+async def _no_driver() -> memory_driver.MemoryDriver:
     raise errors.Permanent("no libnvidia-ml.so.1")
 
 
@@ -407,7 +395,7 @@ async def test_without_a_driver_the_agent_says_so():
 
 
 async def test_a_driver_that_goes_leaves_what_was_known():
-    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
     async with running(driver=memory) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
         memory.failure = errors.Transient("did not answer")
         async with asyncio.timeout(10):
@@ -424,7 +412,7 @@ async def test_a_driver_that_goes_leaves_what_was_known():
 
 
 async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():
-    memory = bed.MemoryDriver(bed.machine(bed.node()))
+    memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
     async with running(driver=memory) as agent:
         heard: list[int] = []
         is_broken = True

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe.apps.agent.metrics.exporter import Exporter
 from kgwe.apps.agent.metrics.sampler import Sampler

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 import yaml
-from tests.unit.agent import bed
-from tests.unit.agent.test_hardware import named_alike
+from tests.support.machines import memory_driver
+from tests.support.machines.naming import named_alike
 
 from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
 from kgwe.local.fleet import gpunodes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[AgentMachine]:
-    with AgentMachine(bed.node("v100"), tmp_path / "machine") as made:
+    with AgentMachine(memory_driver.node("v100"), tmp_path / "machine") as made:
         yield made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from tests.unit.agent import bed
+from tests.support.machines import memory_driver
 
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery import fleet
@@ -15,7 +15,7 @@ from kgwe.kube.api.kgwe.gpunode import GPUNode
 from kgwe.kube.api.meta import ObjectMeta
 
 NOW = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)
-STATUS = gpunode_status.status(bed.machine(bed.node()))
+STATUS = gpunode_status.status(memory_driver.machine(memory_driver.node()))
 
 
 def row(name: str, *, answer: Answer | None = None) -> fleet.Row:

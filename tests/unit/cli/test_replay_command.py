@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe.apps.scheduler.recording.files import files
 from kgwe.apps.scheduler.recording.recorder import Recorder

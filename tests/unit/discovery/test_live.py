@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.unit.agent import bed
-from tests.unit.agent.test_rpc import QUICK
+from tests.support.machines import memory_driver
+from tests.support.machines.agent_settings import QUICK
 
 from kgwe.agentapi.client import Access
 from kgwe.apps.agent import rpc
@@ -35,7 +35,7 @@ def links(answer: Answer) -> int:
 class Served:
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}
-        self.drivers: dict[str, bed.MemoryDriver] = {}
+        self.drivers: dict[str, memory_driver.MemoryDriver] = {}
         self.now = 0.0
         self.busiest = 0
 
@@ -48,9 +48,9 @@ async def fleet() -> AsyncIterator[Served]:
     async with contextlib.AsyncExitStack() as stack:
         for number in range(COUNT):
             name = f"n{number}"
-            driver = served.drivers[name] = bed.MemoryDriver(bed.machine(bed.node()))
+            driver = served.drivers[name] = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
 
-            async def opened(driver: bed.MemoryDriver = driver) -> bed.MemoryDriver:
+            async def opened(driver: memory_driver.MemoryDriver = driver) -> memory_driver.MemoryDriver:
                 return driver
 
             agent = Agent(msgspec.structs.replace(QUICK, node_name=name), opened)
@@ -78,7 +78,7 @@ async def fleet() -> AsyncIterator[Served]:
 async def test_every_agent_answers_for_its_node(fleet):
     async with LiveFleet() as live:
         answers = await live.ask(fleet.addresses)
-        expected = gpunode_status.status(bed.machine(bed.node()))
+        expected = gpunode_status.status(memory_driver.machine(memory_driver.node()))
         assert list(answers) == list(fleet.addresses)
         assert all(answer.status == expected for answer in answers.values())
 
@@ -94,7 +94,7 @@ async def test_answers_are_kept_for_a_while_and_asked_for_afresh_on_demand(fleet
     async with LiveFleet(clock=lambda: fleet.now) as live:
         await live.ask(fleet.addresses)
         driver = fleet.drivers["n3"]
-        driver.now = bed.link_down(driver.now, 0, 0)
+        driver.now = memory_driver.link_down(driver.now, 0, 0)
         fleet.now += 29
         again = await live.ask(fleet.addresses)
         assert links(again["n3"]) == 18

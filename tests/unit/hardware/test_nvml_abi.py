@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pynvml  # type: ignore[import-untyped] # it has no stubs
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe.hardware import nvml as nvml_driver
 from kgwe.hardware.nvml import library as nvml_library

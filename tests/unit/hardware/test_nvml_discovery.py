@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe.hardware.nvml import values
 from kgwe.hardware.nvml.driver import NvmlDriver

@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe import errors
 from kgwe.hardware.nvml.driver import Absence, NvmlDriver, Unavailable

@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests import gpu_actor, gpus
+from tests.support.builders import gpus
+from tests.support.machines import gpu_actor
 
 from kgwe import errors
 from kgwe.model.gpu import mig
@@ -56,7 +57,7 @@ def run_until_killed(context: Any, machine: Hardware, dice: random.Random, steps
 
 def forkserver() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.gpu_actor"])
+    context.set_forkserver_preload(["tests.support.machines.gpu_actor"])
     return context
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe.hardware.nvml import reading as nvml_reading
 from kgwe.local.nvml.build import Generation

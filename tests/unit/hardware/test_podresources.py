@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests import kubelet as bed
-from tests.kubelet import GPU, Kubelet, pod
+from tests.support.fakes import kubelet as bed
+from tests.support.fakes.kubelet import GPU, Kubelet, pod
 
 from kgwe import errors
 from kgwe.hardware.kubelet import podresources

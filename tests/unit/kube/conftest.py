@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from tests.unit.kube.things import ENCODINGS, Encoding, Thing
+from tests.support.builders.things import ENCODINGS, Encoding, Thing
 
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Change, Informer

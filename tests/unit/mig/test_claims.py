@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.mig.bed import World
+from tests.support.fakes.mig_world import World
 
 from kgwe.apps.mig.claims import Claims
 from kgwe.kube.api import resources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.mig.bed import World
+from tests.support.fakes.mig_world import World
 
 from kgwe.kube.api.kgwe.gpunode import HeldDevices
 from kgwe.kube.api.meta import Condition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.racks import cards, racks
+from tests.support.builders.racks import cards, racks
 
 from kgwe.placement.planning.gang_planner import GangRequest, Strategy
 

@@ -3,8 +3,8 @@
 Pictures: leaves side by side, one row per node, one letter per card, dots are free.
 """
 
-from tests.machines import nvswitch
-from tests.plans import NOW, Fleet, check_books, grant, state, whole
+from tests.support.builders.plans import NOW, Fleet, check_books, grant, state, whole
+from tests.support.machines.reference import nvswitch
 
 from kgwe.placement.disruption.gang_victims import Clearing
 from kgwe.placement.disruption.preemption import PreemptionPlan, Refusal, Why, plan_preemption

@@ -4,8 +4,8 @@ Pictures: one row per node, one letter per card, capitals may not be stopped, do
 """
 
 import pytest
-from tests.machines import nvswitch
-from tests.plans import NOW, Fleet, state, whole
+from tests.support.builders.plans import NOW, Fleet, state, whole
+from tests.support.machines.reference import nvswitch
 
 from kgwe.model.gpu import catalog
 from kgwe.model.gpu.mig import parse_placement

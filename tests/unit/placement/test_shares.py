@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from tests import small_fleet
-from tests.plans import state
+from tests.support.builders import small_fleet
+from tests.support.builders.plans import state
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import Place

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import machines
-from tests.racks import H100, cards, placed
+from tests.support.builders.racks import H100, cards, placed
+from tests.support.machines import reference
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import UNKNOWN_GB_PER_S, Place
@@ -19,7 +19,7 @@ from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Decision, Engine, Refusal
 from kgwe.placement.pod.fit import Fitter, Verdict
 
-WIDE = Shape(machines.nvswitch(20), "H100-SXM5-80GB", 81_559, "Hopper")
+WIDE = Shape(reference.nvswitch(20), "H100-SXM5-80GB", 81_559, "Hopper")
 
 
 def node(name, shape=WIDE, **more):
@@ -86,7 +86,7 @@ def test_a_gang_on_such_nodes_has_a_ring_nobody_knows():
 
 
 def test_of_more_cards_than_a_mask_has_bits_the_first_are_used():
-    shape = dataclasses.replace(WIDE, wiring=machines.nvswitch(80))
+    shape = dataclasses.replace(WIDE, wiring=reference.nvswitch(80))
     fitter = Fitter(Snapshot.of([node("huge", shape), node("narrow", H100)]))
     assert fitter.room(cards(1)).tolist() == [63, 8]
     assert fitter.verdicts(cards(64)).tolist() == [Verdict.TOO_FEW_CARDS] * 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.model.network import domains

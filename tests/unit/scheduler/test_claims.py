@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from tests.unit.scheduler.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
+from tests.support.builders.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
 
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner, claim_key

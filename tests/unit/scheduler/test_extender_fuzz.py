@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.extender.test_handlers import Bed, plain
-from tests.unit.scheduler.objects import added, free
+from tests.support.builders.extender import Bed, plain
+from tests.support.builders.objects import added, free
 
 # What the fields of a call are replaced with.
 ODD: tuple[Any, ...] = (

@@ -2,64 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduler.objects import added, make, node, pod_spec, removed
+from tests.support.builders.gang_listener import Listener, member
+from tests.support.builders.objects import added, removed
 
-from kgwe.cluster.gangs.external_gangs import Gangs
-from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube import dialects
-from kgwe.kube.api import resources
 from kgwe.model.units.counting import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kgwe.cluster.gangs.gang_group import Group
-    from kgwe.placement.planning.planner import Ask
-
-
-class Listener:
-    """In the planner's place; looks only when told to."""
-
-    def __init__(self) -> None:
-        self.state = ClusterState()
-        self.state.on_node(added(node("n1")))
-        self.gangs = Gangs(self.state)
-        levels = dialects.Levels(self.state.reader.labels(), ())
-        self.gangs.lookup = lambda: dialects.Groups(levels, {})
-        self.state.on_foreign, self.state.foreign_seat = self.gangs.on_pod, self.gangs.seat
-        self.asked: list[Ask] = []
-        self.looks = 0
-        self._later: list[Callable[[], None]] = []
-        self.gangs.tell(
-            want=self.asked.append,
-            forget=lambda _owner: self.asked.clear(),
-            seat=lambda *_: None,
-            free=lambda *_: None,
-            later=self._later.append,
-        )
-
-    def catch_up(self) -> None:
-        self.looks += len(self._later)
-        while self._later:
-            self._later.pop()()
-
-    @property
-    def group(self) -> Group:
-        found = self.gangs.group(next(iter(self.gangs.owners())))
-        assert found is not None
-        return found
-
-
-def member(name: str, size: int = 5, *, gates: tuple[str, ...] = (), **more: Any) -> Any:
-    notes = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": str(size)}
-    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes} | more
-    spec = pod_spec(1) | {"schedulingGates": [{"name": gate} for gate in gates]}
-    return make(resources.POD.type, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
 
 
 def test_a_gang_is_looked_at_when_its_first_pod_comes_and_when_its_last_does():

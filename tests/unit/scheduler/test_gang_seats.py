@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
+from tests.support.builders.objects import added, free, make, node, pod_spec, removed
 
 from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-from tests.unit.scheduler.objects import added, make, node, pod_spec
+from tests.support.builders.objects import added, make, node, pod_spec
 
 from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.main import Scheduler

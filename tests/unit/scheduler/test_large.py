@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import UID, added, changed, free, leaving, node, pod, removed, workload
+from tests.support.builders.objects import UID, added, changed, free, leaving, node, pod, removed, workload
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import Attempt

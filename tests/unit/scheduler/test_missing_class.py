@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.scheduler.objects import NAME, ONE, UID, added, job, make, node, removed
+from tests.support.builders.objects import NAME, ONE, UID, added, job, make, node, removed
 
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import ONE, TWO, UID, added, free, job, node, pod, removed, workload
-from tests.unit.scheduler.test_resource_claims import claim, mask, resource_slice
+from tests.support.builders.claims import claim, mask, resource_slice
+from tests.support.builders.objects import ONE, TWO, UID, added, free, job, node, pod, removed, workload
 
 from kgwe.apps.mig import demand
 from kgwe.apps.mig.claims import Claims

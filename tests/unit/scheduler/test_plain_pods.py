@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.scheduler.objects import added, free, make, node, pod_spec, removed
+from tests.support.builders.objects import added, free, make, node, pod_spec, removed
 
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.external_gangs import Gangs

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.unit.cluster.state.test_effective_seats import cards_of, gpu_node
-from tests.unit.scheduler.objects import added, changed, make, node
-from tests.unit.scheduler.test_gang_arrival import Listener
+from tests.support.builders.gang_listener import Listener
+from tests.support.builders.held_devices import cards_of, gpu_node
+from tests.support.builders.objects import added, changed, make, node
 
 from kgwe.apps.mig import census as mig_census
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers

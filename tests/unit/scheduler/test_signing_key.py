@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.scheduler.objects import make
+from tests.support.builders.objects import make
 
 from kgwe import errors
 from kgwe.apps.scheduler.signing_key import SigningKeys

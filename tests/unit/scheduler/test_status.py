@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from tests import racks
+from tests.support.builders import racks
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.workload import manifests

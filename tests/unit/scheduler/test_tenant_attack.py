@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests import tenant_surface
-from tests.unit.scheduler.objects import added, make, node, owned_by, removed
-from tests.unit.scheduler.test_resource_claims import resource_slice
+from tests.support.builders import tenant_surface
+from tests.support.builders.claims import resource_slice
+from tests.support.builders.objects import added, make, node, owned_by, removed
 
 from kgwe.apps.scheduler.pods import pinner
 from kgwe.cluster.gangs.external_gangs import Gangs
@@ -87,7 +87,7 @@ def test_every_key_in_the_source_is_in_the_table() -> None:
         for key, module in keys_in(part)
         if key not in known and not key.startswith(tenant_surface.NOT_TENANTS)
     }
-    assert unknown == {}, "say in tests/tenant_surface.py what a tenant may put there"
+    assert unknown == {}, "say in tests/support/builders/tenant_surface.py what a tenant may put there"
 
 
 # --- the victim -------------------------------------------------------------------------------------------

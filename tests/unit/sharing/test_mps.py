@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.samples import A100, card, cut_into, machine
+from tests.support.builders.samples import A100, card, cut_into, machine
 
 from kgwe.sharing import mps
 from kgwe.sharing.mps import Client, Limits, Method, Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe.placement.queue.reservations import Rule, Settings
 from kgwe.placement.queue.work import RunTime

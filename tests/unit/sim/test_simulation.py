@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.placement.fleet.node import Gpus

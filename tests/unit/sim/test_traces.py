@@ -7,7 +7,8 @@ import json
 from collections import Counter
 
 import pytest
-from tests import machines, small_fleet
+from tests.support.builders import small_fleet
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
@@ -73,7 +74,7 @@ class TestOpenb:
             loaders.read_openb(path, cards=4, load=0.5)
 
     def test_the_published_trace_runs_on_its_own_nodes(self):
-        folder = machines.reference("openb")
+        folder = reference.reference("openb")
         nodes = loaders.openb_nodes(openb.read_nodes(folder / openb.NODE_FILE))
         world = World.of(nodes)
 
@@ -224,7 +225,7 @@ def slowdown(table, model, *, boxes, fewest, contention=1.0, least=1.0):
 
 class TestSensitivity:
     def test_the_defaults_are_what_the_measurements_give(self):
-        folder = machines.reference(sensitivity.FOLDER)
+        folder = reference.reference(sensitivity.FOLDER)
 
         assert sensitivity.fit(folder) == dict(sensitivity.DEFAULTS)
 
@@ -258,7 +259,7 @@ class TestSensitivity:
 
 class TestPrices:
     def test_the_prices_that_come_along_are_those_of_the_list(self):
-        path = machines.reference("prices", "gpu_prices_2026-08-22.csv")
+        path = reference.reference("prices", "gpu_prices_2026-08-22.csv")
 
         listed = prices.read(path, "us-east-1")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from tests.unit.mig.bed import World
-from tests.unit.mig.test_drains import Crowd
+from tests.support.fakes.mig_crowd import Crowd
+from tests.support.fakes.mig_world import World
 
 from kgwe.apps.whatif import cuts
 from kgwe.kube.translate.nodes import FleetReader

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
-from tests.mig_driver import CuttableDriver
+from tests.support.machines.mig_driver import CuttableDriver
 
 from kgwe.apps.agent.devices import claims
 from kgwe.kube.api import resources

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import kubelet as bed
-from tests.kubelet import GPU, Kubelet, Refused, machine, pod, until
-from tests.unit.agent.plugin_bed import Node, ids, running
+from tests.support.fakes import kubelet as bed
+from tests.support.fakes.kubelet import GPU, Kubelet, Refused, machine, pod, until
+from tests.support.machines.plugins import Node, ids, running
 
 from kgwe.apps.agent.devices.allocator import Means, Outcome, Wording
 from kgwe.model.devices import advertised

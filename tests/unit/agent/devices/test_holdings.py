@@ -6,8 +6,8 @@ import asyncio
 
 import msgspec
 import pytest
-from tests import kubelet as bed
-from tests.kubelet import GPU, Kubelet, Pods, machine, pod, until
+from tests.support.fakes import kubelet as bed
+from tests.support.fakes.kubelet import GPU, Kubelet, Pods, machine, pod, until
 
 from kgwe.apps.agent.devices.holdings import Holdings
 from kgwe.hardware.kubelet.podresources import PodResources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import httpx2
-from tests.kubelet import GPU, pod
+from tests.support.fakes.kubelet import GPU, pod
 
 from kgwe.apps.agent.devices import node_pods
 from kgwe.apps.agent.devices.node_pods import NodePods

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import msgspec
 import pytest
-from tests.unit.agent import bed
+from tests.support.machines import memory_driver
 
 from kgwe import errors
 from kgwe.apps.agent.health.monitor import Change, Health
@@ -37,7 +37,7 @@ class Bed:
 
     def __init__(self) -> None:
         self.now_s = T0
-        self.machine: Machine = bed.machine(bed.node())
+        self.machine: Machine = memory_driver.machine(memory_driver.node())
         self.uuids = [each.uuid for each in self.machine.devices]
         self.changes: list[Change] = []
         self.energy_j = 1e6
@@ -208,14 +208,14 @@ def test_the_past_of_a_link_survives(there):
 
 
 def test_a_link_that_is_down_stays_so_over_a_restart(there):
-    there.machine = bed.link_down(there.machine, 2, 7)
+    there.machine = memory_driver.link_down(there.machine, 2, 7)
     there.health.on_machine(there.machine)
     assert there.state(2) == "Degraded"
     there.restart()
     there.health.on_machine(there.machine)
     there.listen(1200)
     assert there.status.gpus[2].health.reason == "NVLinkDown"
-    there.machine = bed.machine(bed.node())
+    there.machine = memory_driver.machine(memory_driver.node())
     there.health.on_machine(there.machine)
     there.listen(DEFAULTS.quiet_s + 10)
     assert there.state(2) == "Healthy"
@@ -349,7 +349,7 @@ async def test_the_node_says_it_and_is_tainted_only_if_asked(there):
 async def test_an_agent_that_has_seen_nothing_writes_nothing_over_what_is_known(monkeypatch):
     """Its machine is not read yet, and neither is the API."""
 
-    async def no_driver() -> bed.MemoryDriver:
+    async def no_driver() -> memory_driver.MemoryDriver:
         raise errors.Transient("not yet")
 
     agent = Agent(Settings(node_name="n1"), no_driver, Api().client())

@@ -11,7 +11,7 @@ import httpx2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import parser
-from tests.samples import A100, H100, card, cut_into, machine, reading, to_card
+from tests.support.builders.samples import A100, H100, card, cut_into, machine, reading, to_card
 
 from kgwe.apps.agent.metrics import families
 from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.samples import A100, card, cut_into, machine, reading, to_card, to_switch
+from tests.support.builders.samples import A100, card, cut_into, machine, reading, to_card, to_switch
 
 from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.sampler import Sampler, Surroundings

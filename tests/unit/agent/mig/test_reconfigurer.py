@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.mig_driver import CuttableDriver
+from tests.support.machines.mig_driver import CuttableDriver
 
 from kgwe import errors
 from kgwe.apps.agent.mig.reconfigurer import Cutter

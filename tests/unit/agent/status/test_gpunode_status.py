@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from tests.unit.agent import bed
+from tests.support.machines import memory_driver
 
 from kgwe.agentapi import messages
 from kgwe.apps.agent.status import gpunode_status
@@ -17,27 +17,27 @@ from kgwe.local.fleet import gpunodes
 from kgwe.model.gpu import driver_data
 
 
-@pytest.mark.parametrize("node", bed.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
+@pytest.mark.parametrize("node", memory_driver.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
 def test_the_report_of_a_machine_is_its_model(node):
-    assert gpunode_status.status(bed.machine(node)) == gpunodes.status(node)
+    assert gpunode_status.status(memory_driver.machine(node)) == gpunodes.status(node)
 
 
-@pytest.mark.parametrize("node", bed.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
+@pytest.mark.parametrize("node", memory_driver.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
 def test_the_matrix_is_that_of_the_model(node):
-    machine = bed.machine(node)
+    machine = memory_driver.machine(node)
     assert gpunode_status.wiring(machine, gpunode_status.status(machine)).matrix() == node.machine.wiring.matrix()
 
 
-@pytest.mark.parametrize("node", bed.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
+@pytest.mark.parametrize("node", memory_driver.fleet_nodes(), ids=lambda node: f"{node.fleet_name}-{node.pool.name}")
 def test_the_protocol_loses_nothing(node):
-    status = gpunode_status.status(bed.machine(node))
+    status = gpunode_status.status(memory_driver.machine(node))
     told = messages.topology("n", status, age_s=1.0, matrix=[["X"]])
     again = messages.status(type(told).FromString(told.SerializeToString()), messages.health("n", status))
     assert again == status
 
 
 def test_what_is_not_known_is_left_out():
-    machine = bed.machine(bed.node())
+    machine = memory_driver.machine(memory_driver.node())
     bare = dataclasses.replace(
         machine.devices[0],
         memory_mib=None,
@@ -57,14 +57,14 @@ def test_what_is_not_known_is_left_out():
 
 class TestLinksDown:
     def test_into_a_switch_they_count_as_down_though_they_say_nothing(self):
-        machine = bed.link_down(bed.machine(bed.node("h100")), 2, 7)
+        machine = memory_driver.link_down(memory_driver.machine(memory_driver.node("h100")), 2, 7)
         nvlink = gpunode_status.status(machine).gpus[2].nvlink
         assert nvlink is not None
         assert (nvlink.links, nvlink.maxLinks, nvlink.bandwidthGBps) == (17, 18, 425.0)
 
     def test_between_cards_where_they_led_is_remembered(self):
-        whole = bed.machine(bed.node("v100"))
-        broken = bed.link_down(whole, 0, 0)
+        whole = memory_driver.machine(memory_driver.node("v100"))
+        broken = memory_driver.link_down(whole, 0, 0)
         before = gpunode_status.status(whole).gpus[0].nvlink
         after = gpunode_status.status(gpunode_status.with_memory(broken, whole)).gpus[0].nvlink
         assert before is not None
@@ -74,23 +74,31 @@ class TestLinksDown:
         assert after.peers[0].maxLinks == before.peers[0].maxLinks
 
     def test_memory_lasts_through_many_looks_and_ends_when_the_link_is_back(self):
-        whole = bed.machine(bed.node("v100"))
+        whole = memory_driver.machine(memory_driver.node("v100"))
         known = whole
         for _ in range(3):
-            known = gpunode_status.with_memory(bed.link_down(whole, 0, 0), known)
+            known = gpunode_status.with_memory(memory_driver.link_down(whole, 0, 0), known)
         assert gpunode_status.status(known).gpus[0].nvlink.maxLinks == 6  # type: ignore[union-attr] # it has links
         assert gpunode_status.with_memory(whole, known) == whole
 
     @pytest.mark.parametrize("pool", ["v100", "h100"])
     def test_a_restarted_agent_knows_the_wiring_from_what_was_published(self, pool):
-        whole = bed.machine(bed.node(pool))
+        whole = memory_driver.machine(memory_driver.node(pool))
         before = gpunode_status.status(whole)
-        one = gpunode_status.with_known_links(gpunode_status.status(bed.link_down(whole, 0, 0)), before).gpus[0].nvlink
-        expected = gpunode_status.status(gpunode_status.with_memory(bed.link_down(whole, 0, 0), whole)).gpus[0].nvlink
+        one = (
+            gpunode_status.with_known_links(gpunode_status.status(memory_driver.link_down(whole, 0, 0)), before)
+            .gpus[0]
+            .nvlink
+        )
+        expected = (
+            gpunode_status.status(gpunode_status.with_memory(memory_driver.link_down(whole, 0, 0), whole))
+            .gpus[0]
+            .nvlink
+        )
         assert one == expected
         dark = whole
         for link in range(len(whole.devices[0].links)):
-            dark = bed.link_down(dark, 0, link)
+            dark = memory_driver.link_down(dark, 0, link)
         none = gpunode_status.with_known_links(gpunode_status.status(dark), before).gpus[0].nvlink
         was = before.gpus[0].nvlink
         assert none is not None
@@ -99,8 +107,8 @@ class TestLinksDown:
         assert gpunode_status.with_known_links(before, gpunode_status.status(dark)) == before, "less was known before"
 
     def test_another_card_in_the_slot_inherits_nothing(self):
-        whole = bed.machine(bed.node("v100"))
-        broken = bed.link_down(whole, 0, 0)
+        whole = memory_driver.machine(memory_driver.node("v100"))
+        broken = memory_driver.link_down(whole, 0, 0)
         other = dataclasses.replace(broken.devices[0], uuid="GPU-new")
         broken = dataclasses.replace(broken, devices=(other, *broken.devices[1:]))
         nvlink = gpunode_status.status(gpunode_status.with_memory(broken, whole)).gpus[0].nvlink
@@ -109,7 +117,7 @@ class TestLinksDown:
 
 
 def test_a_lost_card_is_still_the_card_it_was():
-    whole = bed.machine(bed.node())
+    whole = memory_driver.machine(memory_driver.node())
     lost = driver_data.Device(whole.devices[3].uuid, 3, "", None, whole.devices[3].slot, is_lost=True)
     broken = dataclasses.replace(whole, devices=(*whole.devices[:3], lost, *whole.devices[4:]))
     for known in (whole, gpunode_status.with_memory(broken, whole)):
@@ -126,7 +134,7 @@ def test_a_lost_card_is_still_the_card_it_was():
 
 
 def test_without_a_driver_health_is_unknown_and_the_rest_stays():
-    status = gpunode_status.status(bed.machine(bed.node()))
+    status = gpunode_status.status(memory_driver.machine(memory_driver.node()))
     bad = msgspec.structs.replace(
         status.gpus[0], health=gpunode.GPUHealth(state=gpunode.HealthState.UNHEALTHY, reason="FallenOffTheBus")
     )
@@ -138,7 +146,7 @@ def test_without_a_driver_health_is_unknown_and_the_rest_stays():
 
 
 def test_half_made_instances_are_not_offered():
-    machine = bed.machine(bed.node("a100-mig"))
+    machine = memory_driver.machine(memory_driver.node("a100-mig"))
     cut = machine.devices[0].mig
     half = dataclasses.replace(cut.instances[0], uuid="")
     card = dataclasses.replace(machine.devices[0], mig=dataclasses.replace(cut, instances=(half, *cut.instances[1:])))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from tests.unit.agent import bed
-from tests.unit.agent.api import NODE, OneNode
+from tests.support.fakes.one_node import NODE, OneNode
+from tests.support.machines import memory_driver
 
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.agent.status import publisher as publishing
@@ -22,7 +22,7 @@ from kgwe.kube.client.informer import Change
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-STATUS = gpunode_status.status(bed.machine(bed.node()))
+STATUS = gpunode_status.status(memory_driver.machine(memory_driver.node()))
 READY = (Condition(DRIVER_READY, "True", "Ready"),)
 NOT_READY = (Condition(DRIVER_READY, "False", "Unavailable", "no library"),)
 BROKEN = msgspec.structs.replace(STATUS, healthyGPUs=7)

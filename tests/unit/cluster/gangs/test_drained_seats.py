@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.scheduler.gang_bed import gangs, heard, member, state
-from tests.unit.scheduler.objects import added, free, node, removed
+from tests.support.builders.gangs import gangs, heard, member, state
+from tests.support.builders.objects import added, free, node, removed
 
 __all__ = ["gangs", "heard", "state"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import added, changed, free, leaving, node, pod, removed
+from tests.support.builders.objects import added, changed, free, leaving, node, pod, removed
 
 from kgwe.cluster.registry.nominations import Nominations
 from kgwe.cluster.state.cluster_state import ClusterState

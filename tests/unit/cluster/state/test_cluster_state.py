@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import (
+from tests.support.builders.objects import (
     NAME,
     ONE,
     TWO,

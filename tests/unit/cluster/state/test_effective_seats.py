@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pytest
-from tests.unit.scheduler.objects import UID, added, changed, free, job, make, node, pod, workload
+from tests.support.builders.held_devices import cards_of, gpu_node
+from tests.support.builders.objects import UID, added, changed, free, job, pod, workload
 
-from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.kube.api import resources
 from kgwe.placement.planning.planner import Seat
 
-
-def gpu_node(*held: dict[str, Any], name: str = "n1") -> Any:
-    gpus = [
-        {"uuid": f"GPU-{i}", "index": i, "model": "H100", "memoryMiB": 80_000, "health": {"state": "Healthy"}}
-        for i in range(8)
-    ]
-    return make(resources.GPU_NODE.type, {"metadata": {"name": name}, "status": {"gpus": gpus, "held": list(held)}})
-
-
-@pytest.fixture
-def state():
-    made = ClusterState()
-    made.on_node(added(node("n1")))
-    made.on_gpunode(added(gpu_node()))
-    return made
-
-
-def cards_of(state: ClusterState, key: str) -> int:
-    holding = state.fleet.holding(key)
-    assert holding is not None
-    return holding.cards
+if TYPE_CHECKING:
+    from kgwe.cluster.state.cluster_state import ClusterState
 
 
 def start(state: ClusterState) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import (
+from tests.support.builders.objects import (
     TWO,
     UID,
     added,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.scheduler.objects import pod
+from tests.support.builders.objects import pod
 
 from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api.policy import LabelSelector, PodDisruptionBudget

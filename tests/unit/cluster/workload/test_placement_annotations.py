@@ -9,7 +9,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.scheduler.objects import TWO, UID, deployment, job, pod, replica
+from tests.support.builders.objects import TWO, UID, deployment, job, pod, replica
 
 from kgwe.cluster.workload import placement_annotations, plan_text, runs
 from kgwe.model.devices import assignment

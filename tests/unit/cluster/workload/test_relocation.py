@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import ONE, TWO, job, pod
+from tests.support.builders.objects import ONE, TWO, job, pod
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations, relocation

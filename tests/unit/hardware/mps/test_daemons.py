@@ -25,7 +25,7 @@ from kgwe.local.fleet import mps_control as fake
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-AGENT = Path(__file__).parents[3] / "mps_agent.py"
+AGENT = Path(__file__).parents[3] / "support" / "machines" / "mps_agent.py"
 
 
 class Clock:

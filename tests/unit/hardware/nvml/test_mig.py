@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pynvml  # type: ignore[import-untyped] # it has no stubs
 import pytest
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe import errors
 from kgwe.hardware.nvml import mig as nvml_mig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 import structlog
-from tests.unit.kube.things import Json
+from tests.support.builders.things import Json
 
 from kgwe import errors
 from kgwe.kube.client import informer as informer_module

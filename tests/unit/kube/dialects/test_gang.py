@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.racks import cards, racks
-from tests.unit.kube.dialects import manifests, wishing
-from tests.unit.kube.dialects.bed import World, gang_of, load, pod, request_of
+from tests.support.builders import dialect_manifests, dialect_wishes
+from tests.support.builders.dialect_worlds import World, gang_of, load, pod, request_of
+from tests.support.builders.racks import cards, racks
 
 from kgwe import errors
 from kgwe.kube.api import core
@@ -32,7 +32,7 @@ def changed(pod: core.Pod, **fields: Any) -> core.Pod:
 
 
 def test_a_gang_lacks_the_pods_that_have_not_come():
-    world = load(manifests.PLAIN["coscheduling"], 5)
+    world = load(dialect_manifests.PLAIN["coscheduling"], 5)
 
     assert missing(world.members) == 3
     assert world.problem().words == "gang train/llama waits for 3 more of 8 pods"
@@ -51,7 +51,7 @@ def test_a_gang_lacks_the_pods_that_have_not_come():
     ],
 )
 def test_pods_that_are_gone_or_held_back_are_not_there(change: dict[str, Any], lacking: int) -> None:
-    world = load(manifests.PLAIN["coscheduling"])
+    world = load(dialect_manifests.PLAIN["coscheduling"])
     world.pods[3] = changed(world.pods[3], **change)
 
     assert missing(world.members) == lacking
@@ -63,7 +63,7 @@ def owned(uid: str) -> dict[str, Any]:
 
 
 def test_pods_that_succeeded_in_an_earlier_run_are_not_there():
-    world = load(manifests.PLAIN["coscheduling"])
+    world = load(dialect_manifests.PLAIN["coscheduling"])
     world.pods[:7] = [changed(each, status={"phase": "Succeeded"}, metadata=owned("first")) for each in world.pods[:7]]
     world.pods[7] = changed(world.pods[7], metadata=owned("second"))
     assert missing(world.members) == 7
@@ -73,21 +73,21 @@ def test_pods_that_succeeded_in_an_earlier_run_are_not_there():
 
 
 def test_a_job_that_goes_on_in_waves_is_not_counted_by_those_that_are_done():
-    world = load(manifests.PLAIN["job"].replace("parallelism: 8", "parallelism: 2"))
+    world = load(dialect_manifests.PLAIN["job"].replace("parallelism: 8", "parallelism: 2"))
     world.pods[:6] = [changed(each, status={"phase": "Succeeded"}) for each in world.pods[:6]]
 
     assert world.gang().order == tuple(world.pods[6:])
 
 
 def test_a_surplus_of_one_role_does_not_make_up_for_another():
-    text = manifests.PLAIN["volcano"].replace("{worker: 8}", "{ps: 2, worker: 4}")
+    text = dialect_manifests.PLAIN["volcano"].replace("{worker: 8}", "{ps: 2, worker: 4}")
     world = load(text)
 
     assert missing(world.members) == 2
 
 
 def test_a_gang_of_which_nobody_is_there_lacks_somebody():
-    world = load(manifests.PLAIN["kgwe"], 1)
+    world = load(dialect_manifests.PLAIN["kgwe"], 1)
     world.pods[0] = changed(world.pods[0], status={"phase": "Failed"})
 
     assert missing(world.members) == 8
@@ -102,7 +102,7 @@ def test_members_of_two_gangs_are_a_mistake_of_the_caller():
 
 
 def test_pods_that_run_are_not_asked_for_again():
-    world = load(manifests.PLAIN["coscheduling"].replace("minMember: 8", "minMember: 6"))
+    world = load(dialect_manifests.PLAIN["coscheduling"].replace("minMember: 8", "minMember: 6"))
     world.pods[:7] = [changed(each, spec={"nodeName": "a1"}) for each in world.pods[:7]]
 
     gang = world.gang()
@@ -112,7 +112,7 @@ def test_pods_that_run_are_not_asked_for_again():
 
 
 def test_what_was_read_long_ago_from_pods_that_run_does_not_count():
-    before, now = (load(manifests.PLAIN["kgwe"].replace('"8"', size)) for size in ('"8"', '"2"'))
+    before, now = (load(dialect_manifests.PLAIN["kgwe"].replace('"8"', size)) for size in ('"8"', '"2"'))
     running = changed(before.pods[0], spec={"nodeName": "a1"})
     spoiled = changed(before.pods[1], metadata={"deletionTimestamp": "2026-11-15T23:00:00Z", "annotations": {}})
     members = [(running, before.memberships[0]), (spoiled, before.memberships[1]), *now.members[2:3]]
@@ -125,7 +125,7 @@ def test_what_was_read_long_ago_from_pods_that_run_does_not_count():
 
 
 def test_nothing_is_asked_for_when_all_of_it_runs():
-    world = load(manifests.PLAIN["kgwe"])
+    world = load(dialect_manifests.PLAIN["kgwe"])
     world.pods = [changed(each, spec={"nodeName": "a1"}) for each in world.pods]
 
     assert world.problem().words == "all pods of gang train/llama have their nodes"
@@ -175,7 +175,9 @@ def test_the_largest_role_gives_way_when_fewer_will_do():
     assert [(role.required_replicas, role.replicas) for role in World(pods).gang().request.roles] == [(1, 1), (3, 5)]
 
 
-TASKS = manifests.PLAIN["volcano"].replace("minMember: 8, minTaskMember: {worker: 8}", "minTaskMember: {a: 1, b: 2}")
+TASKS = dialect_manifests.PLAIN["volcano"].replace(
+    "minMember: 8, minTaskMember: {worker: 8}", "minTaskMember: {a: 1, b: 2}"
+)
 
 
 def test_equal_roles_stay_apart_when_the_first_may_do_with_fewer():
@@ -194,7 +196,9 @@ def test_equal_roles_stay_apart_when_the_first_may_do_with_fewer():
 
 def test_what_runs_of_a_role_counts_towards_its_fewest():
     world = load(
-        manifests.PLAIN["volcano"].replace("minMember: 8, minTaskMember: {worker: 8}", "minTaskMember: {worker: 4}")
+        dialect_manifests.PLAIN["volcano"].replace(
+            "minMember: 8, minTaskMember: {worker: 8}", "minTaskMember: {worker: 4}"
+        )
     )
     world.pods[:4] = [changed(each, spec={"nodeName": "a1"}) for each in world.pods[:4]]
 
@@ -202,14 +206,14 @@ def test_what_runs_of_a_role_counts_towards_its_fewest():
 
 
 def test_volcano_may_count_in_subgroups():
-    world = load(wishing.SEGMENTED["volcano"].replace("minMember: 8", "minMember: 1"), 4)
+    world = load(dialect_wishes.SEGMENTED["volcano"].replace("minMember: 8", "minMember: 1"), 4)
 
     assert missing(world.members) == 4
 
 
 @pytest.mark.parametrize("dialect", ["coscheduling", "volcano", "kai"])
 def test_a_group_that_needs_nobody_may_start_with_one(dialect: str) -> None:
-    text = manifests.PLAIN[dialect].replace("minMember: 8", "minMember: 0").replace("{worker: 8}", "{}")
+    text = dialect_manifests.PLAIN[dialect].replace("minMember: 8", "minMember: 0").replace("{worker: 8}", "{}")
 
     assert load(text).gang().request.roles[0].required_replicas == 1
 
@@ -233,7 +237,7 @@ def test_an_elastic_gang_leaves_its_last_pods_without_a_seat():
 
 
 def test_segments_of_other_sizes_stay_roles():
-    text = wishing.SEGMENTED["kai"].replace(
+    text = dialect_wishes.SEGMENTED["kai"].replace(
         "name: worker-1, parent: worker, minMember: 4", "name: worker-1, minMember: 2"
     )
     world = load(text.replace("minSubGroup: 2", "minSubGroup: 1"), 6)
@@ -248,7 +252,7 @@ def test_priority_is_the_groups_else_the_lowest_of_the_pods():
     pods = [pod(f"p{priority}", annotations=gang_of(2), spec={"priority": priority}) for priority in (5, 9)]
     assert World(pods).gang().request.priority == 5
 
-    text = manifests.PLAIN["kubernetes"].replace("{schedulingPolicy", "{priority: 70, schedulingPolicy")
+    text = dialect_manifests.PLAIN["kubernetes"].replace("{schedulingPolicy", "{priority: 70, schedulingPolicy")
     assert load(text).gang().request.priority == 70
 
 
@@ -256,11 +260,11 @@ def test_priority_is_the_groups_else_the_lowest_of_the_pods():
 
 
 def test_pods_of_a_basic_group_are_no_gang():
-    assert load(manifests.PLAIN["kubernetes"].replace("{gang: {minCount: 8}}", "{basic: {}}")).members == []
+    assert load(dialect_manifests.PLAIN["kubernetes"].replace("{gang: {minCount: 8}}", "{basic: {}}")).members == []
 
 
 def test_a_basic_group_in_one_place_may_start_with_one_pod():
-    gang = load(wishing.REQUIRED["kubernetes"].replace("{gang: {minCount: 8}}", "{basic: {}}"), 3).gang()
+    gang = load(dialect_wishes.REQUIRED["kubernetes"].replace("{gang: {minCount: 8}}", "{basic: {}}"), 3).gang()
 
     assert (gang.request.required, gang.request.roles[0].required_replicas) == ("leaf", 1)
 
@@ -292,4 +296,4 @@ spec: {workloadRef: {name: llama, podGroup: drivers}}
 
 
 def test_coscheduling_tells_how_long_its_pods_may_hold_room():
-    assert load(manifests.PLAIN["coscheduling"]).memberships[0].timeout_s == 60
+    assert load(dialect_manifests.PLAIN["coscheduling"]).memberships[0].timeout_s == 60

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.racks import cards
-from tests.unit.kube.dialects.bed import LEAF, SPINE, load
+from tests.support.builders.dialect_worlds import LEAF, SPINE, load
+from tests.support.builders.racks import cards
 
 from kgwe.kube.dialects import Key, missing
 from kgwe.placement.planning.gang_planner import Role, Segment

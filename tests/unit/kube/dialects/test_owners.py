@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.racks import cards, racks
-from tests.unit.kube.dialects import manifests
-from tests.unit.kube.dialects.bed import LEAF, World, load, request_of
+from tests.support.builders import dialect_manifests
+from tests.support.builders.dialect_worlds import LEAF, World, load, request_of
+from tests.support.builders.racks import cards, racks
 
 from kgwe.kube.dialects import Gang, Size, gang_request, membership, missing
 from kgwe.placement.planning.gang_planner import Role, Segment
@@ -17,13 +17,13 @@ FLEET = racks({"s1": {"a": [8] * 4, "b": [8] * 4}, "s2": {"c": [8] * 4, "d": [8]
 
 
 def test_an_ordinary_job_is_no_gang():
-    world = load(manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}"))
+    world = load(dialect_manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}"))
 
     assert world.members == []
 
 
 def test_a_job_may_opt_out():
-    world = load(manifests.PLAIN["job"].replace('"true"', '"false"'))
+    world = load(dialect_manifests.PLAIN["job"].replace('"true"', '"false"'))
 
     assert world.members == []
 
@@ -38,27 +38,27 @@ def test_a_job_may_opt_out():
     ],
 )
 def test_a_job_opts_in_by_an_annotation_of_its_own_too(note: str) -> None:
-    text = manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}")
+    text = dialect_manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}")
     world = load(text.replace("uid: j1}\nspec", f"uid: j1, annotations: {{{note}}}}}\nspec"))
 
     assert {(member.key.name, member.size) for member in world.memberships} == {("llama", Size(8, 8))}
 
 
 def test_a_job_of_the_same_name_that_came_later_is_not_the_owner():
-    text = manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}")
+    text = dialect_manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}")
     world = load(text.replace("uid: j1}\nspec", 'uid: j2, annotations: {kgwe.nvidia.io/gang: "true"}}\nspec'))
 
     assert world.members == []
 
 
 def test_a_job_counts_the_pods_that_run_at_once():
-    world = load(manifests.PLAIN["job"].replace("completions: 8", "completions: 2"), 2)
+    world = load(dialect_manifests.PLAIN["job"].replace("completions: 8", "completions: 2"), 2)
 
     assert world.memberships[0].size == Size(2, 2)
 
 
 def test_a_named_gang_takes_its_size_from_the_job():
-    world = load(manifests.PLAIN["job"].replace('gang: "true"', "gang: hero"))
+    world = load(dialect_manifests.PLAIN["job"].replace('gang: "true"', "gang: hero"))
 
     assert world.gang().request.name == "train/hero"
     assert world.gang().request.replicas == 8
@@ -66,19 +66,25 @@ def test_a_named_gang_takes_its_size_from_the_job():
 
 def test_the_last_pod_of_a_job_does_not_wait_for_those_that_are_done():
     """They may be out of sight: whoever watches pods leaves out those that have ended."""
-    text = manifests.PLAIN["job"].replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}")
+    text = dialect_manifests.PLAIN["job"].replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}")
 
     assert missing(load(text, 1).members) == 0
     assert load(text, 1).gang().request.replicas == 1
 
 
 def test_a_group_knows_from_the_job_what_is_done():
-    job = manifests.PLAIN["job"].replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}").split("---")[0]
+    job = (
+        dialect_manifests.PLAIN["job"]
+        .replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}")
+        .split("---")[0]
+    )
     owner = "ownerReferences: [{apiVersion: batch/v1, kind: Job, name: llama, uid: j1, controller: true}]"
     text = (
         job
         + "---"
-        + manifests.PLAIN["coscheduling"].replace("namespace: train, labels", f"namespace: train, {owner}, labels")
+        + dialect_manifests.PLAIN["coscheduling"].replace(
+            "namespace: train, labels", f"namespace: train, {owner}, labels"
+        )
     )
 
     assert missing(load(text, 1).members) == 0
@@ -95,7 +101,7 @@ status: {{succeeded: {done}}}
 ---"""
         for number, done in ((0, 4), (1, 2))
     )
-    world = load(children + manifests.PLAIN["jobset"].replace("count: 4", "count: 2"))
+    world = load(children + dialect_manifests.PLAIN["jobset"].replace("count: 4", "count: 2"))
     world.pods = world.pods[2:]
 
     assert missing(world.members) == 0
@@ -103,7 +109,7 @@ status: {{succeeded: {done}}}
 
 
 def test_a_training_job_counts_what_its_workers_have_done():
-    text = manifests.PLAIN["kubeflow"].replace(
+    text = dialect_manifests.PLAIN["kubeflow"].replace(
         "Worker: {replicas: 7}}", "Worker: {replicas: 7}}\nstatus: {replicaStatuses: {Worker: {succeeded: 5}}}"
     )
 
@@ -269,7 +275,7 @@ def test_a_launcher_that_waits_for_its_workers_is_not_waited_for():
     "policy", ["elasticPolicy: {minReplicas: 5}", "runPolicy: {schedulingPolicy: {minAvailable: 5}}"]
 )
 def test_an_elastic_training_job_starts_with_fewer_workers(policy: str) -> None:
-    text = manifests.PLAIN["kubeflow"].replace("spec:\n", f"spec:\n  {policy}\n")
+    text = dialect_manifests.PLAIN["kubeflow"].replace("spec:\n", f"spec:\n  {policy}\n")
     world = load(text.replace("count: 7", "count: 4"))
 
     assert missing(world.members) == 0
@@ -279,14 +285,14 @@ def test_an_elastic_training_job_starts_with_fewer_workers(policy: str) -> None:
 
 
 def test_a_pod_of_nobody_belongs_to_nothing():
-    pod = load(manifests.PLAIN["coscheduling"]).pods[0]
+    pod = load(dialect_manifests.PLAIN["coscheduling"]).pods[0]
     bare = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={"app": "web"}))
 
     assert membership(bare, load(MPI).groups) is None
 
 
 def test_a_request_may_come_from_a_pod_that_nobody_can_read():
-    world = load(manifests.PLAIN["coscheduling"])
+    world = load(dialect_manifests.PLAIN["coscheduling"])
     spoiled = msgspec.convert(
         {"metadata": {"name": "llama-0", "namespace": "train", "labels": {"scheduling.x-k8s.io/pod-group": "llama"}},
          "spec": {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}},

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.kube.dialects import manifests, wishing
-from tests.unit.kube.dialects.bed import LEAF, LEVELS, World, load, pod, request_of
+from tests.support.builders import dialect_manifests, dialect_wishes
+from tests.support.builders.dialect_worlds import LEAF, LEVELS, World, load, pod, request_of
 
 from kgwe.kube.dialects import Gang, Groups, Problem, Size, gang_request, membership, missing
 
@@ -31,7 +31,7 @@ def problem_of(**fields: Any) -> Problem:
 
 
 def test_a_group_that_is_not_there_yet_is_waited_for():
-    world = load(manifests.PLAIN["coscheduling"].split("---")[1])
+    world = load(dialect_manifests.PLAIN["coscheduling"].split("---")[1])
 
     problem = world.problem()
 
@@ -41,13 +41,13 @@ def test_a_group_that_is_not_there_yet_is_waited_for():
 
 
 def test_a_kind_that_is_not_served_is_said_to_be_missing():
-    world = load(manifests.PLAIN["volcano"].split("---")[1], served=False)
+    world = load(dialect_manifests.PLAIN["volcano"].split("---")[1], served=False)
 
     assert "which this cluster does not serve" in world.problem().words
 
 
 def test_a_group_object_that_makes_no_sense_is_refused():
-    world = load(manifests.PLAIN["kai"].replace("minMember: 8", "minMember: many"))
+    world = load(dialect_manifests.PLAIN["kai"].replace("minMember: 8", "minMember: many"))
 
     assert not world.problem().waits
     assert "cannot be read" in world.problem().words
@@ -199,14 +199,14 @@ def test_segments_that_do_not_divide_the_gang_are_refused():
     ],
 )  # fmt: skip
 def test_a_group_that_cannot_be_followed_is_refused(dialect: str, old: str, new: str, words: str) -> None:
-    text = wishing.SEGMENTED[dialect]
+    text = dialect_wishes.SEGMENTED[dialect]
     assert old in text
 
     assert words in load(text.replace(old, new)).problem().words
 
 
 def test_groups_of_groups_are_refused():
-    text = manifests.PLAIN["kubernetes"].replace(
+    text = dialect_manifests.PLAIN["kubernetes"].replace(
         "{schedulingPolicy", "{parentCompositePodGroupName: all, schedulingPolicy"
     )
 
@@ -275,7 +275,7 @@ KEYS = sorted(
 )
 WORDS = st.sampled_from(["llama", "workers", "1", "2", "4", "0", "-1", "true", "leaf", LEAF, "2@leaf", "@", "worker-0"])
 SAID = st.dictionaries(st.sampled_from(KEYS), WORDS | st.text(max_size=6), max_size=6)
-EVERYTHING = load("\n---\n".join(text.split("---")[0] for text in wishing.SEGMENTED.values())).groups
+EVERYTHING = load("\n---\n".join(text.split("---")[0] for text in dialect_wishes.SEGMENTED.values())).groups
 
 
 @settings(max_examples=80)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.racks import racks
-from tests.unit.kube.dialects import manifests, wishing
-from tests.unit.kube.dialects.bed import LEAF, LEVELS, SPINE, World, gang_of, load, pod
+from tests.support.builders import dialect_manifests, dialect_wishes
+from tests.support.builders.dialect_worlds import LEAF, LEVELS, SPINE, World, gang_of, load, pod
+from tests.support.builders.racks import racks
 
 from kgwe import errors
 from kgwe.kube.dialects import Groups, Levels, membership
@@ -99,14 +99,14 @@ def test_unconstrained_is_into_the_smallest_holes():
 
 def test_a_role_of_unequal_pods_is_not_promised_one_place():
     notes = {"pod-group-name": "llama", "kai.scheduler/subgroup-name": "worker-0"}
-    world = load(wishing.SEGMENTED["kai"], 8)
+    world = load(dialect_wishes.SEGMENTED["kai"], 8)
     world.pods[0] = pod("llama-worker-0", annotations=notes, spec=GPU_1)
 
     assert "give them roles of their own" in world.problem().words
 
 
 def test_the_annotations_of_topology_scheduler_may_stand_on_the_job():
-    text = manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}")
+    text = dialect_manifests.PLAIN["job"].replace('{kgwe.nvidia.io/gang: "true"}', "{}")
     notes = """annotations:
     topology.scheduler/gpu-count: "64"
     topology.scheduler/preferred-domain: d

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.racks import Racks, cards, placed, racks
-from tests.unit.kube.dialects import manifests, wishing
-from tests.unit.kube.dialects.bed import load
+from tests.support.builders import dialect_manifests, dialect_wishes
+from tests.support.builders.dialect_worlds import load
+from tests.support.builders.racks import Racks, cards, placed, racks
 
 from kgwe.placement.planning.gang_planner import GangRequest, Segment
 
@@ -17,13 +17,13 @@ def fleet() -> Racks:
 
 
 SCENARIOS = {
-    "plain": (manifests.PLAIN, GangRequest.uniform(cards(8), 8, name="train/llama")),
-    "required": (wishing.REQUIRED, GangRequest.uniform(cards(8), 8, required="leaf", name="train/llama")),
+    "plain": (dialect_manifests.PLAIN, GangRequest.uniform(cards(8), 8, name="train/llama")),
+    "required": (dialect_wishes.REQUIRED, GangRequest.uniform(cards(8), 8, required="leaf", name="train/llama")),
     "segmented": (
-        wishing.SEGMENTED,
+        dialect_wishes.SEGMENTED,
         GangRequest.uniform(cards(8), 8, required="spine", segments=(Segment(4, "leaf"),), name="train/llama"),
     ),
-    "preferred": (wishing.PREFERRED, GangRequest.uniform(cards(8), 8, preferred="leaf", name="train/llama")),
+    "preferred": (dialect_wishes.PREFERRED, GangRequest.uniform(cards(8), 8, preferred="leaf", name="train/llama")),
 }
 CASES = [
     pytest.param(text, wanted, id=f"{scenario} {dialect}")

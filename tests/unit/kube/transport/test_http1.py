@@ -7,7 +7,7 @@ import random
 
 import httpx2
 import pytest
-from tests.unit.kube.wire_bed import GET, Peer, answer_all, eventually, get, ok, pooled
+from tests.support.fakes.wire import GET, Peer, answer_all, eventually, get, ok, pooled
 
 from kgwe import errors
 from kgwe.kube.transport import http1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 import yaml
-from tests.unit.kube.wire_bed import Asked, Bed, Peer, ok, serving
+from tests.support.fakes.wire import Asked, Bed, Peer, ok, serving
 
 from kgwe import errors
 from kgwe.kube.api import resources

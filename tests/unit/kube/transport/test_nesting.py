@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.kube.things import Json
+from tests.support.builders.things import Json
 
 from kgwe import errors
 from kgwe.apps.mig import demand

@@ -9,7 +9,7 @@ import threading
 
 import httpx2
 import pytest
-from tests.unit.kube.wire_bed import GET, PATIENT, Peer, answer_all, eventually, get, ok, pooled, serving
+from tests.support.fakes.wire import GET, PATIENT, Peer, answer_all, eventually, get, ok, pooled, serving
 
 from kgwe.kube.transport.pool import Pool, Server
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import yaml
 from lightkube.core.exceptions import ConfigError
-from tests.unit.kube.wire_bed import Bed, Peer, eventually, ok, serving
+from tests.support.fakes.wire import Bed, Peer, eventually, ok, serving
 
 from kgwe.kube.transport import kubeconfig
 from kgwe.kube.transport.http1_transport import Http1Transport

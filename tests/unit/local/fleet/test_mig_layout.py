@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.unit.local.fleet.test_device_assignment import NODES, pod
+from tests.support.builders.gpu_pods import NODES, pod
 
 from kgwe.kube.api import core, resources
 from kgwe.kube.api.kgwe import gpunode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.kubelet import machine
+from tests.support.fakes.kubelet import machine
 
 from kgwe.model.devices import advertised
 

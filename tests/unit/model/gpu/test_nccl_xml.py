@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.model.gpu import bandwidth, nccl_xml
@@ -25,7 +25,7 @@ def system(*cpus: str) -> str:
 
 
 def test_the_p4d_file_shows_pairs_of_cards_with_a_network_card_each():
-    wiring = nccl_xml.parse(machines.reference("topology", "nccl-xml", "aws-p4d-24xl-topo.xml").read_text())
+    wiring = nccl_xml.parse(reference.reference("topology", "nccl-xml", "aws-p4d-24xl-topo.xml").read_text())
     assert len(wiring.slots) == 8
     assert wiring.slots[0].bus == "00000000:10:1C.0"
     assert [slot.cpus for slot in wiring.slots] == ["0-23,48-71"] * 4 + ["24-47,72-95"] * 4
@@ -44,14 +44,14 @@ def test_the_p4d_file_shows_pairs_of_cards_with_a_network_card_each():
 
 
 def test_the_ndv5_file_gives_every_card_a_network_card_of_its_own():
-    wiring = nccl_xml.parse(machines.reference("topology", "nccl-xml", "azure-ndv5-topo.xml").read_text())
+    wiring = nccl_xml.parse(reference.reference("topology", "nccl-xml", "azure-ndv5-topo.xml").read_text())
     assert [bandwidth.nearest_nics(wiring, card) for card in range(8)] == [(i,) for i in range(8)]
     assert [slot.numa for slot in wiring.slots] == [0] * 4 + [1] * 4
     assert wiring.pcie_gb_per_s == pytest.approx(63, abs=0.1)
 
 
 def test_nvlinks_from_a_card_to_itself_join_nothing():
-    wiring = nccl_xml.parse(machines.reference("topology", "nccl-xml", "azure-ncv4-topo.xml").read_text())
+    wiring = nccl_xml.parse(reference.reference("topology", "nccl-xml", "azure-ncv4-topo.xml").read_text())
     assert [slot.numa for slot in wiring.slots] == [0, 1, 2, 3]
     assert wiring.matrix()[0] == ["X", "SYS", "SYS", "SYS"]
     assert [(nic.name, nic.gbit_per_s) for nic in wiring.nics] == [("eth0", 100)]
@@ -59,7 +59,7 @@ def test_nvlinks_from_a_card_to_itself_join_nothing():
 
 
 def test_a_file_without_gpus_is_refused_with_the_way_out():
-    text = machines.reference("topology", "nccl-xml", "aws-p5.48xl-topo.xml").read_text()
+    text = reference.reference("topology", "nccl-xml", "aws-p5.48xl-topo.xml").read_text()
     with pytest.raises(errors.Permanent, match=r"no GPU in the file.*NCCL_TOPO_DUMP_FILE"):
         nccl_xml.parse(text)
 

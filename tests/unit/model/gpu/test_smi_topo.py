@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.model.gpu import catalog, smi_topo
@@ -20,11 +20,11 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("name", machines.NAMES)
+@pytest.mark.parametrize("name", reference.NAMES)
 @pytest.mark.parametrize("gap", ["\t", "    "], ids=["tabs", "spaces"])
 def test_every_known_machine_is_read_back_as_it_was_printed(name, gap):
-    entry = machines.machine(name)
-    wiring = smi_topo.parse(machines.topo_text(entry, gap), model=machines.model(entry))
+    entry = reference.machine(name)
+    wiring = smi_topo.parse(reference.topo_text(entry, gap), model=reference.model(entry))
     assert wiring.matrix() == entry["link"]
     assert [slot.numa for slot in wiring.slots] == entry["numa_of_gpu"]
     assert [slot.cpus for slot in wiring.slots] == entry["cpu_affinity_of_gpu"]
@@ -35,12 +35,12 @@ def test_every_known_machine_is_read_back_as_it_was_printed(name, gap):
     assert nics == entry["nic_link"]
 
 
-@pytest.mark.parametrize("name", machines.NAMES)
+@pytest.mark.parametrize("name", reference.NAMES)
 def test_a_switch_is_told_from_direct_links(name):
-    entry = machines.machine(name)
+    entry = reference.machine(name)
     switched = {"A100": 12, "H100": 18, "B200": 18}
     links = next((count for word, count in switched.items() if word in entry["gpu"]), 0)
-    assert smi_topo.parse(machines.topo_text(entry)).switch_links == links
+    assert smi_topo.parse(reference.topo_text(entry)).switch_links == links
 
 
 def test_four_cards_that_could_all_be_wired_directly_are():

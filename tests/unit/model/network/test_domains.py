@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import yaml
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.model.network import domain_labels, domains
@@ -218,7 +218,7 @@ def test_every_nvlink_label_of_a_preset_is_known_to_hand_made_levels():
 
 def topograph(name: str) -> list[Place]:
     """Nodes of a topograph model, each with the switches above it."""
-    model = yaml.safe_load(machines.reference("network", name).read_text())
+    model = yaml.safe_load(reference.reference("network", name).read_text())
     parent = {below: name for name, switch in model["switches"].items() for below in switch["switches"]}
     places = []
     for block in model["blocks"]:

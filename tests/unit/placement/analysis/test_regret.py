@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.places import Place
-from tests.plans import Fleet, whole
+from tests.support.builders.places import Place
+from tests.support.builders.plans import Fleet, whole
 
 from kgwe.placement.analysis.regret import Hindsight, Regret
 from kgwe.placement.planning.planner import Ask, Nearness

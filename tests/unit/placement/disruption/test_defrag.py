@@ -4,7 +4,7 @@ Pictures: one row per node, one letter per card, dots are free.
 """
 
 import pytest
-from tests.plans import NOW, Fleet, check_books, grants_of, state, whole, without
+from tests.support.builders.plans import NOW, Fleet, check_books, grants_of, state, whole, without
 
 from kgwe.placement.disruption.defrag import DefragPlan, Refusal, Rules, Waiting, Why, plan_defrag
 from kgwe.placement.fleet.node import Gpus, Request

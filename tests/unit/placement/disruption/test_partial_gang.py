@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.racks import cards, racks
+from tests.support.builders.racks import cards, racks
 
 from kgwe.model.units import amounts
 from kgwe.placement.disruption.partial_gang import Partial, Sitting, refill

@@ -6,8 +6,8 @@ Pictures: leaves side by side, one row per node, one letter per card, dots are f
 import dataclasses
 
 import pytest
-from tests.machines import nvswitch
-from tests.plans import Fleet, state, whole
+from tests.support.builders.plans import Fleet, state, whole
+from tests.support.machines.reference import nvswitch
 
 from kgwe.model.network.domains import Place, build
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery

@@ -1,7 +1,7 @@
 """A trial changes the snapshot and leaves nothing behind, whatever happens inside."""
 
 import pytest
-from tests.plans import Fleet, state
+from tests.support.builders.plans import Fleet, state
 
 from kgwe import errors
 from kgwe.placement.fleet.snapshot import Grant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.racks import H100, Racks, cards, placed, racks
+from tests.support.builders.racks import H100, Racks, cards, placed, racks
 
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Node

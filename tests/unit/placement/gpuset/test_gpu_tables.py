@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.local.fleet import models
@@ -31,7 +31,7 @@ def cube() -> Wiring:
 
 
 def test_tables_are_arrays_over_all_masks():
-    table = subset.table(machines.nvswitch())
+    table = subset.table(reference.nvswitch())
     assert table.best(4).shape == table.gb_per_s(4).shape == (256,)
     assert table.best(4).dtype == np.uint16
     assert table.gb_per_s(4).dtype == np.float32
@@ -40,11 +40,11 @@ def test_tables_are_arrays_over_all_masks():
 
 def test_a_table_cannot_be_changed_by_its_readers():
     with pytest.raises(ValueError, match="read-only"):
-        subset.table(machines.nvswitch()).best(1)[3] = 0
+        subset.table(reference.nvswitch()).best(1)[3] = 0
 
 
 def test_one_look_up_answers_for_a_whole_cluster_of_mixed_nodes():
-    wirings = [machines.nvswitch(), machines.pcie_pairs(4), cube()]
+    wirings = [reference.nvswitch(), reference.pcie_pairs(4), cube()]
     tables = subset.ShapeTables(wirings)
     rng = np.random.default_rng(7)
     shape_of_node = rng.integers(0, 3, 500)
@@ -60,7 +60,7 @@ def test_one_look_up_answers_for_a_whole_cluster_of_mixed_nodes():
 
 
 def test_too_few_free_cards_are_no_set():
-    table = subset.table(machines.nvswitch())
+    table = subset.table(reference.nvswitch())
     assert table.choose(0b111, 4) is None
     assert table.gb_per_s(4)[0b111] == subset.NONE_GB_PER_S < bandwidth.UNKNOWN_GB_PER_S
     assert table.choose(ALL, 9) is None
@@ -69,11 +69,11 @@ def test_too_few_free_cards_are_no_set():
 
 def test_no_cards_at_all_is_not_a_question():
     with pytest.raises(errors.InvariantBroken):
-        subset.table(machines.nvswitch()).best(0)
+        subset.table(reference.nvswitch()).best(0)
 
 
 def test_the_fastest_ring_wins():
-    assert take(machines.pcie_pairs(), 0b1111_1110, 2) == (2, 3)
+    assert take(reference.pcie_pairs(), 0b1111_1110, 2) == (2, 3)
     assert take(cube(), ALL, 2) in {(0, 3), (2, 3), (4, 7), (6, 7), (1, 2), (5, 6), (0, 4), (1, 5)}
     assert subset.table(cube()).gb_per_s(2)[ALL] == 100
 
@@ -85,37 +85,37 @@ def test_four_cards_of_the_cube_leave_the_other_socket_whole():
 def test_single_cards_fill_broken_pairs_and_halves_first():
     free, order = ALL, []
     for _ in range(8):
-        (card,) = take(machines.pcie_pairs(), free, 1)
+        (card,) = take(reference.pcie_pairs(), free, 1)
         order.append(card)
         free &= ~(1 << card)
     assert order == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert take(machines.pcie_pairs(), 0b1111_1011, 1) == (3,)
-    assert take(machines.pcie_pairs(), 0b1011_1111, 1) == (7,)
+    assert take(reference.pcie_pairs(), 0b1111_1011, 1) == (3,)
+    assert take(reference.pcie_pairs(), 0b1011_1111, 1) == (7,)
 
 
 def test_behind_a_switch_the_sockets_are_kept_whole():
-    assert take(machines.nvswitch(), ALL, 4) == (0, 1, 2, 3)
-    assert take(machines.nvswitch(), 0b1111_0111, 3) == (0, 1, 2)
-    assert take(machines.nvswitch(), 0b1111_0011, 2) == (0, 1)
+    assert take(reference.nvswitch(), ALL, 4) == (0, 1, 2, 3)
+    assert take(reference.nvswitch(), 0b1111_0111, 3) == (0, 1, 2)
+    assert take(reference.nvswitch(), 0b1111_0011, 2) == (0, 1)
 
 
 def test_one_card_has_no_link_and_every_limit():
-    choice = subset.table(machines.pcie_pairs()).choose(ALL, 1, 900)
+    choice = subset.table(reference.pcie_pairs()).choose(ALL, 1, 900)
     assert choice
     assert choice.gb_per_s == math.inf
 
 
 def test_a_bandwidth_limit_is_kept_in_data_sheet_figures():
-    table = subset.table(machines.nvswitch())
+    table = subset.table(reference.nvswitch())
     assert table.choose(ALL, 8, 900)
     assert table.choose(ALL, 8, 900.5) is None
-    assert subset.table(machines.pcie_pairs()).choose(ALL, 4, 100) is None
+    assert subset.table(reference.pcie_pairs()).choose(ALL, 4, 100) is None
     assert subset.table(cube()).choose(ALL, 2, 100)
     assert subset.table(cube()).choose(ALL, 3, 100) is None
 
 
 def test_both_conventions_are_at_hand():
-    table = subset.table(machines.nvswitch())
+    table = subset.table(reference.nvswitch())
     assert table.gb_per_s(8)[ALL] == 900
     assert table.bus_gb_per_s(8)[ALL] == pytest.approx(370.8)
     assert table.bus_gb_per_s(8)[1] == subset.NONE_GB_PER_S
@@ -126,16 +126,16 @@ def test_nvlink_required_means_between_every_two_cards():
     assert take(cube(), ALL, 4, required) == (0, 1, 2, 3)
     assert take(cube(), 0b0011_0011, 4, required) == (), "a ring of NVLinks, but 0 and 5 have none"
     assert take(cube(), ALL, 8, required) == ()
-    assert take(machines.nvswitch(), ALL, 8, required) == tuple(range(8))
-    assert take(machines.pcie_pairs(), ALL, 2, required) == ()
-    assert take(machines.pcie_pairs(), ALL, 1, required) == (0,)
+    assert take(reference.nvswitch(), ALL, 8, required) == tuple(range(8))
+    assert take(reference.pcie_pairs(), ALL, 2, required) == ()
+    assert take(reference.pcie_pairs(), ALL, 1, required) == (0,)
 
 
 def test_same_numa_never_crosses_sockets_and_never_takes_unknown_for_same():
     same = Preference.SAME_NUMA
-    assert take(machines.nvswitch(), ALL, 4, same) == (0, 1, 2, 3)
-    assert take(machines.nvswitch(), 0b1111_0111, 4, same) == (4, 5, 6, 7)
-    assert take(machines.nvswitch(), ALL, 5, same) == ()
+    assert take(reference.nvswitch(), ALL, 4, same) == (0, 1, 2, 3)
+    assert take(reference.nvswitch(), 0b1111_0111, 4, same) == (4, 5, 6, 7)
+    assert take(reference.nvswitch(), ALL, 5, same) == ()
     blind = Wiring(tuple(Slot(str(i)) for i in range(4)), 4, 18)
     assert take(blind, 0b1111, 2, same) == ()
     assert take(blind, 0b1111, 1, same) == (0,)
@@ -143,8 +143,8 @@ def test_same_numa_never_crosses_sockets_and_never_takes_unknown_for_same():
 
 def test_same_pcie_switch_never_passes_a_host_bridge():
     same = Preference.SAME_PCIE_SWITCH
-    assert take(machines.nvswitch(), 0b1111_1110, 2, same) == (2, 3)
-    assert take(machines.nvswitch(), ALL, 3, same) == ()
+    assert take(reference.nvswitch(), 0b1111_1110, 2, same) == (2, 3)
+    assert take(reference.nvswitch(), ALL, 3, same) == ()
     tree = Wiring(tuple(Slot(str(i), 0, pcie=("rc", "top", f"sw{i // 2}")) for i in range(4)))
     assert take(tree, 0b1111, 4, same) == (0, 1, 2, 3)
     assert take(tree, 0b1111, 2, same) == (0, 1)
@@ -153,7 +153,7 @@ def test_same_pcie_switch_never_passes_a_host_bridge():
 
 
 def test_a_preference_that_is_not_required_gives_way_and_says_so():
-    table = subset.table(machines.nvswitch(), Preference.SAME_NUMA, required=False)
+    table = subset.table(reference.nvswitch(), Preference.SAME_NUMA, required=False)
     assert table.choose(0b1111_0111, 4) == subset.Choice(0b1111_0000, 900, met=True)
     choice = table.choose(ALL, 5)
     assert choice
@@ -168,7 +168,7 @@ def test_none_and_nvlink_optimal_are_one_table():
 
 @pytest.mark.parametrize("preference", Preference)
 def test_every_preference_has_a_table(preference):
-    assert subset.table(machines.nvswitch(), preference).best(1)[ALL]
+    assert subset.table(reference.nvswitch(), preference).best(1)[ALL]
 
 
 def test_bus_ids_make_no_difference():
@@ -188,13 +188,13 @@ def test_unknown_never_beats_known():
 
 
 def test_a_slow_card_is_left_to_those_who_need_only_one():
-    slow = Wiring(machines.nvswitch().slots, 4, 18, links_down=(0, 9, 0, 0, 0, 0, 0, 0))
+    slow = Wiring(reference.nvswitch().slots, 4, 18, links_down=(0, 9, 0, 0, 0, 0, 0, 0))
     assert 1 not in take(slow, ALL, 4)
     assert take(slow, ALL, 1) == (1,)
 
 
 def test_sixteen_cards_are_tabled():
-    wiring = machines.pcie_pairs(16)
+    wiring = reference.pcie_pairs(16)
     table = subset.table(wiring)
     full = (1 << 16) - 1
     assert take(wiring, full, 8) == tuple(range(8))
@@ -205,7 +205,7 @@ def test_sixteen_cards_are_tabled():
 
 def test_more_cards_than_a_table_holds_are_refused():
     with pytest.raises(errors.Permanent, match="at most 16"):
-        subset.table(machines.pcie_pairs(17))
+        subset.table(reference.pcie_pairs(17))
 
 
 def test_a_node_without_cards_has_an_empty_table():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests import small_fleet
-from tests.machines import nvswitch
-from tests.plans import state
+from tests.support.builders import small_fleet
+from tests.support.builders.plans import state
+from tests.support.machines.reference import nvswitch
 
 from kgwe import errors
 from kgwe.model.network import domains

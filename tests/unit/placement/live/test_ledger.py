@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.model.devices.assignment import Places

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests import machines
-from tests.racks import H100, cards, placed, racks
+from tests.support.builders.racks import H100, cards, placed, racks
+from tests.support.machines import reference
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import Place
@@ -29,7 +29,7 @@ from kgwe.placement.planning.gang_planner import (
 )
 from kgwe.placement.pod.fit import Fitter, Verdict
 
-A100 = Shape(machines.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
+A100 = Shape(reference.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
 
 
 def texts(refusal):
@@ -118,7 +118,7 @@ def test_a_gang_that_requires_spot_is_told_of_room_elsewhere():
 
 
 def test_wiring_that_is_not_there_can_be_let_go():
-    shape = dataclasses.replace(H100, wiring=machines.pcie_pairs(8))
+    shape = dataclasses.replace(H100, wiring=reference.pcie_pairs(8))
     cluster = racks({"s": {"a": [8, 8]}}, shape=shape)
     refusal = cluster.refuse(GangRequest.uniform(cards(4, preference=Preference.NVLINK_REQUIRED), 2))
     assert refusal.reason is GangReason.WIRING_NOT_MET

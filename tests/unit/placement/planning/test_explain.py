@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.places import Place
-from tests.plans import NOW, Fleet, whole
+from tests.support.builders.places import Place
+from tests.support.builders.plans import NOW, Fleet, whole
 
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.gang.request import GangRequest, Role

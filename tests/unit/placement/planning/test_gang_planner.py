@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.racks import H100, cards, placed, racks
+from tests.support.builders.racks import H100, cards, placed, racks
 
 from kgwe import errors
 from kgwe.model.network import domains

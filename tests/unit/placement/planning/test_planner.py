@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from tests.machines import nvswitch, pcie_pairs
+from tests.support.machines.reference import nvswitch, pcie_pairs
 
 from kgwe.model.network import domains
 from kgwe.model.units import amounts

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.model.gpu import catalog
@@ -17,9 +17,9 @@ from kgwe.placement.pod.fit import Fitter, Verdict
 from kgwe.placement.pod.ranking import ALIASES, Strategy, parse_strategy
 from kgwe.placement.pod.score import Weights, to_extender
 
-H100 = Shape(machines.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81559, "Hopper")
-A100 = Shape(machines.nvswitch(8, links=12, version=3), "NVIDIA-A100-SXM4-80GB", 81920, "Ampere")
-L40S = Shape(machines.pcie_pairs(8), "NVIDIA-L40S", 46068, "Ada")
+H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81559, "Hopper")
+A100 = Shape(reference.nvswitch(8, links=12, version=3), "NVIDIA-A100-SXM4-80GB", 81920, "Ampere")
+L40S = Shape(reference.pcie_pairs(8), "NVIDIA-L40S", 46068, "Ada")
 UNKNOWN = Shape(Wiring(tuple(Slot(f"b{i}") for i in range(8))), "NVIDIA-L40S", 46068, "Ada")
 GIB = 2**30
 
@@ -141,7 +141,7 @@ def mixed():
         node("h100", price_micro_per_hour=80_000_000),
         node("used", L40S, price_micro_per_hour=8_000_000),
         node("spot", L40S, spot=True),
-        node("small", dataclasses.replace(L40S, wiring=machines.pcie_pairs(4))),
+        node("small", dataclasses.replace(L40S, wiring=reference.pcie_pairs(4))),
     )
     snapshot.commit(Grant(1, cards=0b111111))
     return snapshot

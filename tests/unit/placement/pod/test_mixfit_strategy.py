@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe import errors
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape, SpotPolicy
@@ -17,7 +17,7 @@ from kgwe.sim.policies import registry
 from kgwe.sim.traces import openb
 
 GIB = 2**30
-L40S = Shape(machines.pcie_pairs(4), "NVIDIA-L40S", 46068, "Ada")
+L40S = Shape(reference.pcie_pairs(4), "NVIDIA-L40S", 46068, "Ada")
 
 
 def node(name, cpu_milli=64_000, **more):
@@ -107,7 +107,7 @@ def test_slices_and_pods_without_gpus_are_placed_too():
 
 
 def test_a_fleet_without_gpus_is_ranked_by_the_score():
-    bare = Shape(machines.pcie_pairs(0), "", None, None)
+    bare = Shape(reference.pcie_pairs(0), "", None, None)
     engine = engine_of(Node("a", bare, 1000, GIB))
     assert place(engine, Request(Gpus(), 500)).name == "a"
 

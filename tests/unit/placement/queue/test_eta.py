@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.queue_bed import Bed, exactly, work
+from tests.support.builders.queues import Bed, exactly, work
 
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.queue.eta import Eta

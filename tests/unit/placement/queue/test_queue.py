@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.queue_bed import Bed, work
+from tests.support.builders.queues import Bed, work
 
 from kgwe.placement.queue.cycle import Placed, run_pass
 from kgwe.placement.queue.queue import Queue, Verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.queue_bed import Bed, exactly, work
+from tests.support.builders.queues import Bed, exactly, work
 
 from kgwe.placement.queue.reservations import Rule
 from kgwe.placement.queue.unschedulable import NodeChanged, RoomFreed

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import TWO, added, changed, job, leaving, node, pod, removed, workload
+from tests.support.builders.objects import TWO, added, changed, job, leaving, node, pod, removed, workload
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor

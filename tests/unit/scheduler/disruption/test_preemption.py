@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import ONE, UID, added, free, job, node, pod, removed, workload
+from tests.support.builders.objects import ONE, UID, added, free, job, node, pod, removed, workload
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.preemption import Preemption

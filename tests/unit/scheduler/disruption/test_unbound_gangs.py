@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.gang_bed import gangs, heard, member, state
-from tests.unit.scheduler.objects import added, free, make, node, pod_spec
+from tests.support.builders.gangs import gangs, heard, member, state
+from tests.support.builders.objects import added, free, make, node, pod_spec
 
 from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.metrics import Metrics

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.scheduler.objects import (
+from tests.support.builders.objects import (
     TWO,
     UID,
     added,

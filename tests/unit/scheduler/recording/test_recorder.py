@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.apps.scheduler.recording.files import RecordFiles, files

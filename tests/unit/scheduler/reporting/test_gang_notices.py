@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.scheduler.objects import added, make, owned_by, pod_spec, removed
-from tests.unit.scheduler.test_gang_arrival import Listener, member
+from tests.support.builders.gang_listener import Listener, member
+from tests.support.builders.objects import added, make, owned_by, pod_spec, removed
 
 from kgwe.apps.scheduler.reporting.gang_notices import INCOMPLETE, GangNotices
 from kgwe.kube.api import resources

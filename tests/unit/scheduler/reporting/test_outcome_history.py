@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import added, changed, make, node, removed
+from tests.support.builders.objects import added, changed, make, node, removed
 
 from kgwe.apps.scheduler.fleet_metrics import FleetGauges
 from kgwe.apps.scheduler.metrics import Metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.scheduler.objects import added, changed, make, node, removed
+from tests.support.builders.objects import added, changed, make, node, removed
 
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.cluster.state.cluster_state import ClusterState

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.scheduler.objects import workload
+from tests.support.builders.objects import workload
 
 from kgwe.apps.scheduler.workloads.writer import Writer
 from kgwe.cluster.workload.workload import from_kgwe, from_warp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.mig_card import A100, places
-from tests.unit.sharing.mig.test_rebalance import OPEN, cut, group, names
+from tests.support.builders.mig_groups import OPEN, cut, group, names
+from tests.support.machines.mig_card import A100, places
 
 from kgwe.sharing.mig import layout_graph, recut, slots
 from kgwe.sharing.mig.rebalance import Decision, decide, served_by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.mig_card import A30, A100, SOMEBODYS, Bench, places, wish
+from tests.support.machines.mig_card import A30, A100, SOMEBODYS, Bench, places, wish
 
 from kgwe import errors
 from kgwe.model.gpu.driver_data import Device, Instance, MigState

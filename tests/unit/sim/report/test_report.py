@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
-from tests import small_fleet
+from tests.support.builders import small_fleet
 
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.loop import Options

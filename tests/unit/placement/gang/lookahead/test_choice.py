@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.racks import Racks, cards, placed, racks
+from tests.support.builders.racks import Racks, cards, placed, racks
 
 from kgwe.model.network.domains import Speed
 from kgwe.placement.gang.lookahead.free_capacity import Board, Stock, find_sets, share_out, split_fast

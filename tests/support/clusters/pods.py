@@ -16,7 +16,7 @@ from kgwe.model.simfleet import inventory
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed, Replica
+    from tests.support.clusters.bed import Bed, Replica
 
 LEAF = "fabric.topograph.run/tier-0"
 SPINE = "fabric.topograph.run/tier-1"

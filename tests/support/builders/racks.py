@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import Place, Speed, Tree
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LEVELS = ("leaf", "spine")
-H100 = Shape(machines.nvswitch(8), "H100-SXM5-80GB", 81_559, "Hopper")
+H100 = Shape(reference.nvswitch(8), "H100-SXM5-80GB", 81_559, "Hopper")
 
 
 @dataclass

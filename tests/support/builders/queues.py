@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests import racks
+from tests.support.builders import racks
 
 from kgwe.placement.gang.request import NONE_FOLLOW, GangRequest
 from kgwe.placement.pod.engine import Engine

@@ -13,7 +13,7 @@ from kgwe import errors
 from kgwe.model.gpu import catalog
 from kgwe.model.gpu.topology import Slot, Wiring
 
-DATA = Path(os.environ.get("KGWE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("KGWE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
 NAMES = (
     "8xV100-SXM2 hybrid cube mesh (DGX-1V class)",

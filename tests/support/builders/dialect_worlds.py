@@ -18,7 +18,7 @@ from kgwe.kube.translate import podspec
 from kgwe.model.network.domain_labels import TOPOGRAPH
 from kgwe.placement.fleet.node import Gpus, Request
 
-#: as `tests.racks` has them
+#: as `tests.support.builders.racks` has them
 LEVELS = Levels(TOPOGRAPH, ("leaf", "spine"))
 LEAF = "fabric.topograph.run/tier-0"
 SPINE = "fabric.topograph.run/tier-1"

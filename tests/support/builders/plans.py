@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from tests.machines import nvswitch
+from tests.support.machines.reference import nvswitch
 
 from kgwe.model.network import domains
 from kgwe.placement.disruption.running import Member, Running

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe import errors
 from kgwe.local.nvml.hardware import Hardware

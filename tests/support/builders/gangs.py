@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.scheduler.objects import added, make, node, owned_by, pod_spec
+from tests.support.builders.objects import added, make, node, owned_by, pod_spec
 
 from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests import machines
+from tests.support.machines import reference
 
 from kgwe.model.gpu import catalog, mig
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
@@ -15,7 +15,7 @@ CARDS = 4
 MODEL = catalog.find("A100-SXM4-80GB")
 assert MODEL.geometry is not None
 GEOMETRY = MODEL.geometry
-SHAPE = Shape(machines.nvswitch(CARDS), MODEL.label, MODEL.memory_mib, str(MODEL.architecture), GEOMETRY)
+SHAPE = Shape(reference.nvswitch(CARDS), MODEL.label, MODEL.memory_mib, str(MODEL.architecture), GEOMETRY)
 CUT = tuple(mig.parse_placement(GEOMETRY, text) for text in ("3g.40gb@0", "2g.20gb@4", "1g.10gb@6"))
 
 

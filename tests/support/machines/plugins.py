@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from tests import kubelet as bed
-from tests.kubelet import Kubelet, Pods, machine, until
+from tests.support.fakes import kubelet as bed
+from tests.support.fakes.kubelet import Kubelet, Pods, machine, until
 
 from kgwe.apps.agent.devices.allocator import Desk, Outcome
 from kgwe.apps.agent.devices.deviceplugin import DevicePlugins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from string import Template
 
-from tests.unit.kube.dialects.bed import LEAF, SPINE
+from tests.support.builders.dialect_worlds import LEAF, SPINE
 
 # --- in one leaf ----------------------------------------------------------------------------------------
 

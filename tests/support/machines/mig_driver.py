@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.mig_card import Bench
+from tests.support.machines.mig_card import Bench
 
 from kgwe import errors
 from kgwe.model.gpu import driver_data, mig

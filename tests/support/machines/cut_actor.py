@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests import gpus
+from tests.support.builders import gpus
 
 from kgwe.apps.agent.mig.reconfigurer import Cutter
 from kgwe.kube.api.kgwe.gpunode import MIGLayout

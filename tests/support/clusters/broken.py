@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.scheduler.bed import kgwe
+from tests.support.clusters.bed import kgwe
 
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
@@ -14,7 +14,7 @@ from kgwe.model.simfleet import inventory
 from kgwe.model.units import amounts
 
 if TYPE_CHECKING:
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 LEAF = "fabric.topograph.run/tier-0"
 SPINE = "fabric.topograph.run/tier-1"

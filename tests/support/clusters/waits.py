@@ -12,7 +12,7 @@ from kgwe.kube.api import resources
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.integration.scheduler.bed import Bed
+    from tests.support.clusters.bed import Bed
 
 
 async def until(read: Callable[[], Any], timeout_s: float = 60) -> Any:

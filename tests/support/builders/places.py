@@ -8,7 +8,7 @@ from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
 
 if TYPE_CHECKING:
-    from tests.plans import Fleet
+    from tests.support.builders.plans import Fleet
 
 
 class Place:
