@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fakes import kubelet as bed
 
-from kgwe.apps.agent.devices.allocator import Desk
+from kgwe.apps.agent.devices.allocator import DeviceAllocator
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.model.devices import advertised, holdings
 from kgwe.model.devices.assignment import NOWHERE, Places
@@ -160,8 +160,8 @@ class Rush:
         offers = advertised.offers(bed.machine(CARDS), pieces=each)
         self.every = [one.id for one in offers[SHARED]]
         self.truth = Truth(self.names)
-        self.desk = Desk(pods, self.truth, clock=lambda: 0.0)
-        self.desk.stock(offers, None)
+        self.desk = DeviceAllocator(pods, self.truth, clock=lambda: 0.0)
+        self.desk.set_devices(offers, None)
 
     async def serve(self, batch: Sequence[str], pauses: Sequence[tuple[int, int]]) -> None:
         self.truth.names = [*self.truth.given, *batch]

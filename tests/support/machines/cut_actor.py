@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.builders import gpus
 
-from kgwe.apps.agent.mig.reconfigurer import Cutter
+from kgwe.apps.agent.mig.reconfigurer import MigReconfigurer
 from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.local.nvml.hardware import Hardware
 
@@ -17,14 +17,14 @@ def cut(folder: str, uuid: str, layout: tuple[str, ...], held: tuple[str, ...]) 
     asyncio.run(go(Hardware(Path(folder)), {uuid: MIGLayout(enabled=True, instances=layout)}, held))
 
 
-async def go(machine: Hardware, layouts: dict[str, MIGLayout], held: tuple[str, ...] = ()) -> Cutter:
+async def go(machine: Hardware, layouts: dict[str, MIGLayout], held: tuple[str, ...] = ()) -> MigReconfigurer:
     driver = gpus.driver(machine)
 
     async def users() -> frozenset[str]:
         return frozenset(held)
 
-    cutter = Cutter(driver, users=users)
-    cutter.want(layouts)
+    cutter = MigReconfigurer(driver, users=users)
+    cutter.set_layouts(layouts)
     try:
         for _ in range(60):
             if not await cutter.step():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgwe.apps.agent.devices.allocator import Desk
+from kgwe.apps.agent.devices.allocator import DeviceAllocator
 from kgwe.apps.agent.devices.deviceplugin import DevicePlugins
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.kube.api import core
@@ -34,11 +34,11 @@ class FilePods:
 
 
 async def main(folder: Path, pieces: int) -> None:
-    desk = Desk(FilePods(folder / "pods.json"), PodResources(folder / "pod-resources" / "kubelet.sock"))
+    desk = DeviceAllocator(FilePods(folder / "pods.json"), PodResources(folder / "pod-resources" / "kubelet.sock"))
     plugins = DevicePlugins(folder / "device-plugins", desk, look_s=0.05)
     offers = advertised.offers(MACHINE, pieces=pieces)
-    desk.stock(offers, None)
-    plugins.offer(offers)
+    desk.set_devices(offers, None)
+    plugins.advertise(offers)
     await plugins.run()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.support.fakes import kubelet as bed
 from tests.support.fakes.kubelet import Kubelet, Pods, machine, until
 
-from kgwe.apps.agent.devices.allocator import Desk, Outcome
+from kgwe.apps.agent.devices.allocator import DeviceAllocator, Outcome
 from kgwe.apps.agent.devices.deviceplugin import DevicePlugins
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.model.devices import advertised
@@ -33,15 +33,15 @@ class Node:
         self.pieces = pieces
         self.built = built
         self.truth = PodResources(kubelet.socket)
-        self.desk = Desk(pods, self.truth)
+        self.desk = DeviceAllocator(pods, self.truth)
         self.plugins = DevicePlugins(kubelet.plugins, self.desk, look_s=0.05)
         self.outcomes: list[Outcome] = []
         self.desk.on_outcome = lambda _resource, outcome: self.outcomes.append(outcome)
 
     def offer(self, *sick: str) -> None:
         offers = advertised.offers(self.built, out_of_service=sick, prefix=self.prefix, pieces=self.pieces)
-        self.desk.stock(offers, None)
-        self.plugins.offer(offers)
+        self.desk.set_devices(offers, None)
+        self.plugins.advertise(offers)
 
     async def admit(self, *pods: core.Pod) -> None:
         self.pods.add(*pods)

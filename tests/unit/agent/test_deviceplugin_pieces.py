@@ -16,7 +16,7 @@ from tests.support.machines import memory_driver as gpus
 from tests.support.machines.plugins import Node, running
 
 from kgwe.apps.agent.devices import wiring
-from kgwe.apps.agent.devices.allocator import Means, Outcome, Wording
+from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, Outcome
 from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.model.devices import holdings
@@ -324,7 +324,7 @@ class TestRefusals:
 
 class TestWhatAContainerIsTold:
     async def test_the_card_by_its_uuid(self, node):
-        node.desk._wording = Wording((Means.ENV, Means.CDI, Means.NODES))
+        node.desk._wording = ContainerAccess((AccessMethod.ENV, AccessMethod.CDI, AccessMethod.NODES))
         made = pod("a", card=3)
         node.pods.add(made)
         answer = (await node.kubelet.admit(made))["c0"]

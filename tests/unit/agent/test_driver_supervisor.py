@@ -10,7 +10,7 @@ import pytest
 from tests.support.machines import memory_driver
 
 from kgwe import errors
-from kgwe.apps.agent.driver_supervisor import Keeper
+from kgwe.apps.agent.driver_supervisor import DriverSupervisor
 from kgwe.hardware.nvml.driver import Absence, Unavailable
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Opening:
 
 
 @contextlib.asynccontextmanager
-async def kept(opening: Opening) -> AsyncIterator[Keeper]:
-    keeper = Keeper(opening, retry_s=0.001, retry_max_s=0.002)
+async def kept(opening: Opening) -> AsyncIterator[DriverSupervisor]:
+    keeper = DriverSupervisor(opening, retry_s=0.001, retry_max_s=0.002)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.builders import gpus
 
-from kgwe.apps.agent.health.monitor import Health
+from kgwe.apps.agent.health.monitor import HealthMonitor
 from kgwe.model.health.health import verdict
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Node:
         self.hardware = gpus.hardware(folder, gpus.node_of("dgx-h100"))
         self.driver = gpus.driver(self.hardware)
         self.now_s = 1_800_000_000.0
-        self.health = Health(wall=lambda: self.now_s)
+        self.health = HealthMonitor(wall=lambda: self.now_s)
         self.energy_mj = 10**9
 
     async def look(self) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.support.builders.samples import A100, card, cut_into, machine
 
 from kgwe import errors
-from kgwe.apps.agent.mps.orders import Handler
+from kgwe.apps.agent.mps.orders import MpsOrders
 from kgwe.hardware.linux import marked_processes
 from kgwe.hardware.mps import control
 from kgwe.hardware.mps.daemons import MpsDaemons
@@ -41,8 +41,8 @@ async def daemons(tmp_path_factory) -> AsyncIterator[MpsDaemons]:
     assert marked_processes.find(control.MARK, control.mark_of(folder / "mps")) == []
 
 
-def handler(daemons: MpsDaemons, *, is_exclusive: bool = False) -> Handler:
-    return Handler(daemons, SimpleNamespace(machine=MACHINE), is_exclusive=is_exclusive)
+def handler(daemons: MpsDaemons, *, is_exclusive: bool = False) -> MpsOrders:
+    return MpsOrders(daemons, SimpleNamespace(machine=MACHINE), is_exclusive=is_exclusive)
 
 
 async def test_a_card_is_shared_with_the_defaults_and_no_longer(daemons):
@@ -81,7 +81,7 @@ async def test_what_is_not_legal_is_refused(daemons, request_, error, word):
 
 async def test_without_a_machine_it_is_to_be_asked_again(daemons):
     with pytest.raises(errors.Transient):
-        await Handler(daemons, SimpleNamespace(machine=None)).apply_mps(pb.MpsRequest(gpu_uuid="GPU-0", enabled=True))
+        await MpsOrders(daemons, SimpleNamespace(machine=None)).apply_mps(pb.MpsRequest(gpu_uuid="GPU-0", enabled=True))
 
 
 async def test_daemons_and_their_clients_are_metrics(daemons):

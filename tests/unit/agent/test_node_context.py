@@ -10,7 +10,7 @@ from tests.support.builders.samples import A100, card, cut_into, machine, readin
 
 from kgwe.apps.agent import node_context
 from kgwe.apps.agent.metrics.sampler import Sampler
-from kgwe.apps.agent.node_context import Around
+from kgwe.apps.agent.node_context import NodeContext
 from kgwe.kube.api import core
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.devices.holdings import ContainerDevices, PodDevices
@@ -32,30 +32,30 @@ def holding(name: str, *ids: str) -> PodDevices:
 def test_cards_slices_and_pieces_are_told_by_who_has_them():
     on = machine(card(0), card(1, A100, cut=cut_into("3g.40gb@0", index=1)))
     pods = [holding("a", "GPU-0::1"), holding("b", "GPU-0::2"), holding("c", "MIG-1-0"), holding("d", "GPU-x")]
-    assert node_context.holders(pods, on) == {"GPU-0": ["team/a", "team/b"], "MIG-1-0": ["team/c"]}
-    assert node_context.holders(pods, None) == {}
+    assert node_context.map_holders(pods, on) == {"GPU-0": ["team/a", "team/b"], "MIG-1-0": ["team/c"]}
+    assert node_context.map_holders(pods, None) == {}
 
 
 async def test_processes_have_the_names_of_their_pods_static_ones_too(tmp_path):
     for pid, uid in ((11, UID), (12, HASH), (13, "f" * 32)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(f"0::/kubepods/burstable/pod{uid}/{'a' * 64}\n")
-    seen = Around(tmp_path)
+    seen = NodeContext(tmp_path)
     known = [pod("a", UID), pod("b", "another", kubernetes_io__config_hash=HASH)]
     assert known[1].metadata.annotations == {"kubernetes.io/config.hash": HASH}
     seen.pods = lambda: SimpleNamespace(pods=lambda: known)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(seen.run(60), 0.2)
     processes = tuple(Process(pid) for pid in (11, 12, 13, 14))
-    assert seen.now([reading(0, processes=processes)]).pods == {11: "team/a", 12: "team/b", 13: "f" * 32}
+    assert seen.take_surroundings([reading(0, processes=processes)]).pods == {11: "team/a", 12: "team/b", 13: "f" * 32}
 
 
 def test_clients_only_their_mps_server_knows_have_pods_too(tmp_path):
     (tmp_path / "11").mkdir()
     (tmp_path / "11" / "cgroup").write_text(f"0::/kubepods/burstable/pod{UID}/{'a' * 64}\n")
-    seen = Around(tmp_path)
+    seen = NodeContext(tmp_path)
     seen.mps = lambda: {7: (11,)}
-    found = seen.now([reading(0, processes=(Process(7, 30, 0.8),))])
+    found = seen.take_surroundings([reading(0, processes=(Process(7, 30, 0.8),))])
     assert (found.pods, found.mps) == ({11: UID}, {7: (11,)})
     told = Sampler().take(machine(card(0)), [reading(0, util=0.8, processes=(Process(7, 30, 0.8),))], 0.0, found)
     assert told.cards[0].shares.pods == ((UID, 800_000),)

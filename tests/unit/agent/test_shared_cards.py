@@ -12,7 +12,7 @@ from tests.support.builders import gpus
 
 from kgwe.apps.agent.metrics.exporter import Exporter
 from kgwe.apps.agent.metrics.sampler import Sampler
-from kgwe.apps.agent.node_context import Around
+from kgwe.apps.agent.node_context import NodeContext
 from kgwe.hardware.dcgm import scrape
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def shown(hardware: Hardware, proc: Path) -> str:
         await driver.close()
     out = Exporter("node-1", clock=lambda: 0.0)
     out.set_machine(machine)
-    out.set_sample(Sampler().take(machine, readings, 0.0, Around(proc).now(readings)))
+    out.set_sample(Sampler().take(machine, readings, 0.0, NodeContext(proc).take_surroundings(readings)))
     return out.render().decode()
 
 
@@ -92,7 +92,7 @@ async def test_a_busy_instance_is_its_pods_and_what_nobody_measures_is_not_idle(
     await driver.close()
     labels = f'{{gpu="0",UUID="{uuid}",GPU_I_PROFILE="3g.40gb",GPU_I_ID="{first.instance_id}"}}'
     activities = scrape.Reader().read(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{labels} 0.5\n")
-    around = replace(Around(tmp_path).now(readings), activities=activities)
+    around = replace(NodeContext(tmp_path).take_surroundings(readings), activities=activities)
     out = Exporter("node-1", clock=lambda: 0.0)
     out.set_machine(machine)
     out.set_sample(Sampler().take(machine, readings, 0.0, around))

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from kgwe.apps.agent.tasks import Parts
+from kgwe.apps.agent.tasks import SupervisedTasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def running(parts: Parts) -> AsyncIterator[None]:
+async def running(parts: SupervisedTasks) -> AsyncIterator[None]:
     task = asyncio.create_task(parts.run())
     try:
         yield
@@ -23,7 +23,7 @@ async def running(parts: Parts) -> AsyncIterator[None]:
 
 
 async def test_a_part_that_breaks_is_named_and_started_again():
-    parts = Parts(first_pause_s=0.001)
+    parts = SupervisedTasks(first_pause_s=0.001)
     tries: list[int] = []
     steady, recovered = asyncio.Event(), asyncio.Event()
 
@@ -47,7 +47,7 @@ async def test_a_part_that_breaks_is_named_and_started_again():
 
 
 async def test_a_part_that_is_done_is_not_started_again():
-    parts = Parts(first_pause_s=0.001)
+    parts = SupervisedTasks(first_pause_s=0.001)
     runs: list[int] = []
 
     async def once() -> None:
@@ -62,7 +62,7 @@ async def test_a_part_that_is_done_is_not_started_again():
 
 
 async def test_all_parts_end_with_the_agent():
-    parts = Parts()
+    parts = SupervisedTasks()
     ended: list[str] = []
 
     def part(name: str) -> None:
@@ -83,7 +83,7 @@ async def test_all_parts_end_with_the_agent():
 
 
 async def test_a_part_that_swallows_its_end_is_told_again():
-    parts = Parts()
+    parts = SupervisedTasks()
     began = asyncio.Event()
     ended: list[int] = []
 

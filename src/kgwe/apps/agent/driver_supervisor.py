@@ -42,7 +42,7 @@ STARTING: Final = DriverState(is_ready=False, reason="Starting", message="the dr
 READY: Final = DriverState(is_ready=True, reason="Ready", message="the driver answers")
 
 
-class Keeper:
+class DriverSupervisor:
     """Keeps one driver open while `run` runs."""
 
     def __init__(
@@ -66,38 +66,38 @@ class Keeper:
         attempt = 0
         try:
             while True:
-                if await self._try_open():
+                if await self._open_driver():
                     attempt = 0
                     await self._gone.wait()
-                    await self._let_go()
+                    await self._close_driver()
                     continue
                 first, most = self._retry_s
                 # Up to a tenth more, so that a rack whose driver is being upgraded does not come back in step.
                 await asyncio.sleep(min(first * 2.0 ** min(attempt, 16), most) * (1 + random.random() / 10))  # noqa: S311
                 attempt += 1
         finally:
-            await self._let_go()
+            await self._close_driver()
 
-    async def _try_open(self) -> bool:
+    async def _open_driver(self) -> bool:
         self._gone.clear()
         self._silent = 0
         try:
             self._driver = await self._open()
         except errors.KgweError as exc:
-            self._become(DriverState(is_ready=False, reason=reason_of(exc), message=str(exc)))
+            self._set_state(DriverState(is_ready=False, reason=reason_of(exc), message=str(exc)))
             return False
-        self._become(READY)
+        self._set_state(READY)
         self.opened.set()
         return True
 
-    async def _let_go(self) -> None:
+    async def _close_driver(self) -> None:
         driver, self._driver = self._driver, None
         self.opened.clear()
         if driver is not None:
             with contextlib.suppress(errors.KgweError):
                 await driver.close()
 
-    def _become(self, state: DriverState) -> None:
+    def _set_state(self, state: DriverState) -> None:
         if state == self.state:
             return
         (log.info if state.is_ready else log.warning)("driver_state", reason=state.reason, message=state.message)
@@ -107,33 +107,33 @@ class Keeper:
     # --- asking -----------------------------------------------------------------------------------------
 
     @property
-    def _present(self) -> GpuDriver:
+    def _require_driver(self) -> GpuDriver:
         if self._driver is None:
             raise errors.Transient(f"there is no driver: {self.state.message}")
         return self._driver
 
-    async def _watched(self, answer: Awaitable[T]) -> T:
+    async def _track_failures(self, answer: Awaitable[T]) -> T:
         """What every card can always answer: here failures tell of the driver."""
         try:
             found = await answer
         except errors.Transient as exc:
             self._silent += 1
             if self._silent >= _SILENT_AFTER:
-                self._become(DriverState(is_ready=False, reason=_NOT_RESPONDING, message=str(exc)))
+                self._set_state(DriverState(is_ready=False, reason=_NOT_RESPONDING, message=str(exc)))
             raise
         except errors.Permanent as exc:
-            self._become(DriverState(is_ready=False, reason=reason_of(exc), message=str(exc)))
+            self._set_state(DriverState(is_ready=False, reason=reason_of(exc), message=str(exc)))
             self._gone.set()
             raise
         self._silent = 0
-        self._become(READY)
+        self._set_state(READY)
         return found
 
     async def machine(self) -> Machine:
-        return await self._watched(self._present.machine())
+        return await self._track_failures(self._require_driver.machine())
 
     async def readings(self) -> Sequence[Reading]:
-        return await self._watched(self._present.readings())
+        return await self._track_failures(self._require_driver.readings())
 
     async def events(self, timeout_s: float) -> Sequence[Event]:
         """Waits for a driver first, as long."""
@@ -142,23 +142,23 @@ class Keeper:
                 async with asyncio.timeout(timeout_s):
                     await self.opened.wait()
             return ()
-        return await self._present.events(timeout_s)
+        return await self._require_driver.events(timeout_s)
 
     async def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
-        return await self._present.set_mig_mode(uuid, enabled=enabled)
+        return await self._require_driver.set_mig_mode(uuid, enabled=enabled)
 
     async def reset(self, uuid: str) -> None:
-        await self._present.reset(uuid)
+        await self._require_driver.reset(uuid)
         self.on_reset(uuid)
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
-        return await self._present.create_instance(uuid, profile, start)
+        return await self._require_driver.create_instance(uuid, profile, start)
 
     async def destroy_instance(self, uuid: str, instance_id: int) -> None:
-        await self._present.destroy_instance(uuid, instance_id)
+        await self._require_driver.destroy_instance(uuid, instance_id)
 
     async def close(self) -> None:
-        await self._let_go()
+        await self._close_driver()
 
 
 def reason_of(exc: errors.KgweError) -> str:

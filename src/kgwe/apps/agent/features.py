@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kgwe.apps.agent.main import Agent
-    from kgwe.apps.agent.mig.reconfigurer import Users
+    from kgwe.apps.agent.mig.reconfigurer import DeviceUsers
     from kgwe.hardware.mps.daemons import MpsDaemons
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ def _mps(agent: Agent) -> None:
     # Also where it is not asked for now: another setting may have been in force before.
     exclusive = compute_mode.through(os.environ.get(SMI_VARIABLE) or "nvidia-smi")
     daemons = MpsDaemons(Path(settings.mps_directory), set_exclusive=exclusive)
-    handler = orders.Handler(daemons, agent, is_exclusive=settings.mps_exclusive)
+    handler = orders.MpsOrders(daemons, agent, is_exclusive=settings.mps_exclusive)
     agent.mps = handler
     agent.mps_servers = daemons.servers
     agent.renderers.append(lambda: handler.render(agent.node))
@@ -79,9 +79,9 @@ async def _tend(daemons: MpsDaemons) -> None:
 def _mig(agent: Agent) -> None:
     if not agent.settings.enable_mig:
         return
-    from kgwe.apps.agent.mig.reconfigurer import Cutter  # noqa: PLC0415
+    from kgwe.apps.agent.mig.reconfigurer import MigReconfigurer  # noqa: PLC0415
 
-    cutter = Cutter(agent.keeper, users=_users(agent), grace_s=_GRACE_S)
+    cutter = MigReconfigurer(agent.keeper, users=_users(agent), grace_s=_GRACE_S)
 
     async def withhold(_devices: frozenset[str]) -> None:
         agent.tell()
@@ -90,13 +90,13 @@ def _mig(agent: Agent) -> None:
     agent.withheld = lambda: cutter.withheld
     cutter.on_change = agent.nudge
     agent.mig = cutter
-    agent.amend.append(cutter.overlay)
+    agent.amend.append(cutter.amend_status)
     if agent.informer is not None:
         agent.informer.on_change(cutter.on_gpunode)
     agent.parts.add("mig", cutter.run)
 
 
-def _users(agent: Agent) -> Users | None:
+def _users(agent: Agent) -> DeviceUsers | None:
     """Who has what, as the kubelet says; where it is not asked, the pods of the node tell, and without an API server
     processes alone."""
     if agent.client is None:
@@ -115,7 +115,7 @@ def _users(agent: Agent) -> Users | None:
         from kgwe.apps.agent import node_context  # noqa: PLC0415
 
         try:
-            return frozenset(node_context.holders(await agent.devices.truth.list(), agent.machine))
+            return frozenset(node_context.map_holders(await agent.devices.truth.list(), agent.machine))
         except errors.KgweError:
             return None
 

@@ -24,11 +24,11 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.agent import features, rpc
-from kgwe.apps.agent.driver_supervisor import Keeper
-from kgwe.apps.agent.metrics.stream import Hub
+from kgwe.apps.agent.driver_supervisor import DriverSupervisor
+from kgwe.apps.agent.metrics.stream import TelemetryHub
 from kgwe.apps.agent.status import gpunode_status
-from kgwe.apps.agent.status.publisher import DRIVER_READY, FIELD_MANAGER, Publisher
-from kgwe.apps.agent.tasks import Parts
+from kgwe.apps.agent.status.publisher import DRIVER_READY, FIELD_MANAGER, StatusPublisher
+from kgwe.apps.agent.tasks import SupervisedTasks
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.meta import Condition
 from kgwe.model.telemetry.sample import NodeReadings
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kgwe.apps.agent.devices.wiring import Devices
+    from kgwe.apps.agent.devices.wiring import KubeletDevices
     from kgwe.apps.agent.driver_supervisor import DriverState
     from kgwe.apps.agent.rpc import MigHandler, MpsHandler
     from kgwe.apps.agent.settings import Settings
@@ -69,12 +69,12 @@ class Agent:
         self.node = settings.node
         self.version = importlib.metadata.version("kgwe")
         self.client = client
-        self.keeper = Keeper(
+        self.keeper = DriverSupervisor(
             open_driver, retry_s=settings.driver_retry_seconds, retry_max_s=settings.driver_retry_max_seconds
         )
         self.keeper.on_change = self.nudge
-        self.hub = Hub(settings.grpc_watchers)
-        self.parts = Parts()
+        self.hub = TelemetryHub(settings.grpc_watchers)
+        self.parts = SupervisedTasks()
         self.mig: MigHandler | None = None
         #: cards and slices that are about to change: nobody is given one
         self.withheld: Callable[[], frozenset[str]] = frozenset
@@ -82,7 +82,7 @@ class Agent:
         self.mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict
         #: what of the newest readings is worth keeping over time; the exporter puts its own here
         self.series: Callable[[], Mapping[Series, float | None]] = dict
-        self.devices: Devices | None = None
+        self.devices: KubeletDevices | None = None
         self.grpc_port = 0
         self.exporter_port = 0
         #: the machine as last read, with what was known before
@@ -107,7 +107,7 @@ class Agent:
         self.on_readings: list[Callable[[Sequence[Reading]], None]] = []
         self.on_events: list[Callable[[Sequence[Event]], None]] = []
 
-        self.publisher: Publisher | None = None
+        self.publisher: StatusPublisher | None = None
         self.informer: Informer[gpunode.GPUNode] | None = None
         if client is not None:
             self._connect(client)
@@ -116,7 +116,7 @@ class Agent:
         from kgwe.kube.api import resources  # noqa: PLC0415 - not needed standalone
         from kgwe.kube.client.informer import Informer  # noqa: PLC0415
 
-        self.publisher = Publisher(client, self.node, heartbeat_s=self.settings.heartbeat_interval_seconds)
+        self.publisher = StatusPublisher(client, self.node, heartbeat_s=self.settings.heartbeat_interval_seconds)
         self.informer = Informer(client, resources.GPU_NODE, field_selector=f"metadata.name={self.node}")
         self.informer.on_change(self.publisher.on_change)
 
@@ -172,9 +172,9 @@ class Agent:
             status = gpunode_status.with_known_links(
                 gpunode_status.status(self.machine, self.health_of), self._published_before()
             )
-        elif self.publisher is not None and self.publisher.there is not None:
+        elif self.publisher is not None and self.publisher.stored is not None:
             # From before a restart, as long as there is no driver that knows better.
-            status = self.publisher.there.status
+            status = self.publisher.stored.status
         else:
             status = gpunode.GPUNodeStatus()
         if not state.is_ready:
@@ -187,12 +187,12 @@ class Agent:
         has_read = self.informer is None or self.informer.synced.is_set()
         if self.publisher is not None and (has_read or self.machine is not None):
             condition = Condition(DRIVER_READY, str(state.is_ready), state.reason, state.message[:1024])
-            self.publisher.offer(status, (condition, *(each() for each in self.conditions)))
+            self.publisher.set_status(status, (condition, *(each() for each in self.conditions)))
 
     def _published_before(self) -> gpunode.GPUNodeStatus:
         """What an agent before this one wrote; nothing until the API was read."""
-        if self._before is None and self.publisher is not None and self.publisher.there is not None:
-            there = self.publisher.there
+        if self._before is None and self.publisher is not None and self.publisher.stored is not None:
+            there = self.publisher.stored
             is_ours = there.spec.source == gpunode.Source.AGENT
             self._before = there.status if is_ours else gpunode.GPUNodeStatus()
         return self._before or gpunode.GPUNodeStatus()

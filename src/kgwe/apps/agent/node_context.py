@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 _STATIC_UID: Final = "kubernetes.io/config.hash"
 
 
-class Around:
+class NodeContext:
     """Everything but the driver."""
 
     def __init__(self, proc: Path, *, dcgm_url: str = "") -> None:
@@ -48,7 +48,7 @@ class Around:
         self.machine: Callable[[], Machine | None] = lambda: None
         self.mps: Callable[[], Mapping[int, Sequence[int]]] = dict
 
-    def now(self, readings: Iterable[Reading]) -> Surroundings:
+    def take_surroundings(self, readings: Iterable[Reading]) -> Surroundings:
         mps = self.mps()
         # Clients of an MPS server may be known to the server alone.
         pids = sampler.pids(readings).union(*mps.values())
@@ -64,13 +64,13 @@ class Around:
         async with contextlib.AsyncExitStack() as stack:
             scraper = await stack.enter_async_context(Scraper(self._dcgm_url)) if self._dcgm_url else None
             while True:
-                await asyncio.gather(self._ask_dcgm(scraper), self._ask_kubelet())
+                await asyncio.gather(self._scrape_dcgm(scraper), self._list_holders())
                 pods = self.pods()
                 if pods is not None:
                     self._names = {uid: pod.metadata.key for pod in pods.pods() for uid in _uids(pod)}
                 await asyncio.sleep(every_s)
 
-    async def _ask_dcgm(self, scraper: Scraper | None) -> None:
+    async def _scrape_dcgm(self, scraper: Scraper | None) -> None:
         if scraper is None:
             return
         try:
@@ -79,12 +79,12 @@ class Around:
             log.debug("dcgm_not_read", error=str(exc))
             self._activities = {}
 
-    async def _ask_kubelet(self) -> None:
+    async def _list_holders(self) -> None:
         truth = self.truth()
         if truth is None:
             return
         try:
-            self._holders = holders(await truth.list(), self.machine())
+            self._holders = map_holders(await truth.list(), self.machine())
         except errors.KgweError as exc:
             log.debug("pod_resources_not_read", error=str(exc))
             self._holders = None
@@ -96,7 +96,7 @@ def _uids(pod: core.Pod) -> tuple[str, ...]:
     return (pod.metadata.uid, static) if static else (pod.metadata.uid,)
 
 
-def holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
+def map_holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
     """uuid of a card or an instance -> pods that were given it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     names = holdings.Names.of(machine) if machine is not None else holdings.Names()

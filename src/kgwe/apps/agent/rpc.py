@@ -63,12 +63,12 @@ class MpsHandler(Protocol):
         ...
 
 
-class Knowledge(Protocol):
+class AgentInfo(Protocol):
     """What the agent can be asked."""
 
     node: str
     version: str
-    hub: stream.Hub
+    hub: stream.TelemetryHub
     mig: MigHandler | None
     mps: MpsHandler | None
 
@@ -86,7 +86,7 @@ class Knowledge(Protocol):
 class AgentService:
     """One method per call of the protocol."""
 
-    def __init__(self, known: Knowledge, *, may_order: Callable[[Any], bool]) -> None:
+    def __init__(self, known: AgentInfo, *, may_order: Callable[[Any], bool]) -> None:
         self._known = known
         self._may_order = may_order
         self._began = time.monotonic()
@@ -238,7 +238,7 @@ def _policy(settings: Settings) -> Callable[[Any], bool]:
 
 
 @contextlib.asynccontextmanager
-async def serving(known: Knowledge, settings: Settings) -> AsyncIterator[int]:
+async def serving(known: AgentInfo, settings: Settings) -> AsyncIterator[int]:
     """Serve while the context is open; yields the port."""
     server = grpc.aio.server(
         options=[
@@ -280,7 +280,7 @@ def _listen(server: grpc.aio.Server, settings: Settings) -> int:
         raise errors.Permanent(f"cannot listen on {address}: {exc}") from exc
 
 
-async def serve(known: Knowledge, settings: Settings, on_port: Callable[[int], None] = lambda _: None) -> None:
+async def serve(known: AgentInfo, settings: Settings, on_port: Callable[[int], None] = lambda _: None) -> None:
     """As a part of the agent: until cancelled."""
     async with serving(known, settings) as port:
         on_port(port)

@@ -26,7 +26,7 @@ _CANCELLATIONS: Final = 8
 _CANCEL_S: Final = 1.0
 
 
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel until they are over: a cancellation that meets the end of a wait can get lost on the way."""
     pending = set(tasks)
     for _ in range(_CANCELLATIONS):
@@ -38,7 +38,7 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     log.error("parts_do_not_end", parts=sorted(task.get_name() for task in pending))
 
 
-class Parts:
+class SupervisedTasks:
     def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
         self._first_pause_s = first_pause_s
         self._runs: dict[str, Callable[[], Awaitable[None]]] = {}
@@ -54,16 +54,16 @@ class Parts:
 
     async def run(self) -> None:
         """Run all of them until cancelled."""
-        tasks = [asyncio.create_task(self._keep(name, run), name=name) for name, run in self._runs.items()]
+        tasks = [asyncio.create_task(self._supervise(name, run), name=name) for name, run in self._runs.items()]
         try:
             # Not gather: cancelled, it would wait for them by itself.
             if tasks:
                 await asyncio.wait(tasks)
             await asyncio.Event().wait()
         finally:
-            await _end(tasks)
+            await _cancel_all(tasks)
 
-    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+    async def _supervise(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:

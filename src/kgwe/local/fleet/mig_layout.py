@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.apps.agent.mig.reconfigurer import Cutter
+from kgwe.apps.agent.mig.reconfigurer import MigReconfigurer
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.translate import mig_layouts, podspec
 from kgwe.model.devices import shares as share
@@ -122,8 +122,8 @@ async def cut(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.GPUNodeSta
     async def users() -> frozenset[str]:
         return taken
 
-    cutter = Cutter(driver, users=users)
-    cutter.want(mig_layouts.layouts(obj))
+    cutter = MigReconfigurer(driver, users=users)
+    cutter.set_layouts(mig_layouts.layouts(obj))
     for _ in range(_MOST_ROUNDS):
         if not await cutter.step():
             break
@@ -131,7 +131,7 @@ async def cut(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.GPUNodeSta
         msgspec.structs.replace(card, mig=msgspec.structs.replace(driver.states[card.uuid], phase="", message=""))
         for card in obj.status.gpus
     )
-    return cutter.overlay(msgspec.structs.replace(obj.status, gpus=plain))
+    return cutter.amend_status(msgspec.structs.replace(obj.status, gpus=plain))
 
 
 class _Cards:

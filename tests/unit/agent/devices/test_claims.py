@@ -31,10 +31,10 @@ def test_devices_of_a_kind_that_is_asked_for_are_claimed() -> None:
     driver.benches["GPU-1"].mode = Mode.OFF
     machine = asyncio.run(driver.machine())
     slices = pod(**{"nvidia.com/mig-1g.10gb": "1", "cpu": "1"})
-    assert claims.claimed(machine, [slices]) == {"MIG-GPU-0-1g.10gb@0", "MIG-GPU-0-1g.10gb@1"}
-    assert claims.claimed(machine, [pod(**{"nvidia.com/gpu": "1"})]) == {"GPU-1"}
-    assert claims.claimed(machine, [pod(**{"nvidia.com/gpu.shared": "1"})]) == {"GPU-1"}
-    assert claims.claimed(machine, [pod("Succeeded", **{"nvidia.com/gpu": "1"}), pod()]) == frozenset()
+    assert claims.find_claimed_devices(machine, [slices]) == {"MIG-GPU-0-1g.10gb@0", "MIG-GPU-0-1g.10gb@1"}
+    assert claims.find_claimed_devices(machine, [pod(**{"nvidia.com/gpu": "1"})]) == {"GPU-1"}
+    assert claims.find_claimed_devices(machine, [pod(**{"nvidia.com/gpu.shared": "1"})]) == {"GPU-1"}
+    assert claims.find_claimed_devices(machine, [pod("Succeeded", **{"nvidia.com/gpu": "1"}), pod()]) == frozenset()
 
 
 def test_a_resource_claim_may_be_for_any_device() -> None:
@@ -43,4 +43,4 @@ def test_a_resource_claim_may_be_for_any_device() -> None:
     machine = asyncio.run(driver.machine())
     body = {"metadata": {"name": "p"}, "spec": {"resourceClaims": [{"name": "x"}]}}
     claiming = msgspec.convert(body, resources.POD.type)
-    assert claims.claimed(machine, [claiming]) >= {"GPU-0", "GPU-1", "MIG-GPU-0-3g.40gb@4"}
+    assert claims.find_claimed_devices(machine, [claiming]) >= {"GPU-0", "GPU-1", "MIG-GPU-0-3g.40gb@4"}

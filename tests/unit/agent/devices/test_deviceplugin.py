@@ -12,7 +12,7 @@ from tests.support.fakes import kubelet as bed
 from tests.support.fakes.kubelet import GPU, Kubelet, Refused, machine, pod, until
 from tests.support.machines.plugins import Node, ids, running
 
-from kgwe.apps.agent.devices.allocator import Means, Outcome, Wording
+from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, Outcome
 from kgwe.model.devices import advertised
 from kgwe.model.devices.assignment import Places
 
@@ -90,7 +90,7 @@ class TestHealth:
         await until(lambda: node.kubelet.healthy() == ids(0, 1, 2, 3, 4, 7))
 
     async def test_a_card_that_has_just_failed_is_not_given(self, node):
-        node.desk.stock(advertised.offers(node.built, out_of_service=("GPU-2",)), None)
+        node.desk.set_devices(advertised.offers(node.built, out_of_service=("GPU-2",)), None)
         with pytest.raises(Refused, match=r"GPU-2: out of service"):
             await node.kubelet.allocate("GPU-2")
         assert node.outcomes == [Outcome.REFUSED]
@@ -252,24 +252,24 @@ class TestTwice:
 class TestWhatAContainerIsTold:
     async def granted(self, means, built=None):
         async with running(built=built) as node:
-            node.desk._wording = Wording(tuple(means))
+            node.desk._wording = ContainerAccess(tuple(means))
             resource = SLICE if built else GPU
             made = pod("a", 2, resource=resource, plan=Places(slices=((6, 4), (7, 0))) if built else Places(0b1010))
             node.pods.add(made)
             return (await node.kubelet.admit(made))["c0"]
 
     async def test_the_runtimes_variable(self):
-        answer = await self.granted([Means.ENV])
+        answer = await self.granted([AccessMethod.ENV])
         assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-3"}
         assert not answer.cdi_devices
         assert not answer.devices
 
     async def test_cdi_names(self):
-        answer = await self.granted([Means.CDI], built=CUT)
+        answer = await self.granted([AccessMethod.CDI], built=CUT)
         assert [each.name for each in answer.cdi_devices] == ["nvidia.com/gpu=MIG-6-4", "nvidia.com/gpu=MIG-7-0"]
         assert not answer.envs
 
     async def test_device_nodes(self):
-        answer = await self.granted([Means.NODES, Means.ENV])
+        answer = await self.granted([AccessMethod.NODES, AccessMethod.ENV])
         assert [each.host_path for each in answer.devices][:3] == ["/dev/nvidia1", "/dev/nvidia3", "/dev/nvidiactl"]
         assert {each.permissions for each in answer.devices} == {"rw"}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.fakes import kubelet as bed
 from tests.support.fakes.kubelet import GPU, Kubelet, Pods, machine, pod, until
 
-from kgwe.apps.agent.devices.holdings import Holdings
+from kgwe.apps.agent.devices.holdings import PodHoldings
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus, HeldDevices
 from kgwe.model.devices.assignment import Places
@@ -21,7 +21,7 @@ class Bed:
         self.kubelet = kubelet
         self.pods = Pods()
         self.truth = PodResources(kubelet.socket, deadline_s=2)
-        self.holdings = Holdings(self.truth, self.pods, interval_s=0.05)
+        self.holdings = PodHoldings(self.truth, self.pods, interval_s=0.05)
         self.holdings.set_machine(machine(cut={7: (("3g.40gb", 4, 4),)}))
         self.news = 0
         self.told: list[tuple[str, str]] = []
@@ -58,7 +58,7 @@ async def test_who_holds_what_is_reported(made):
     made.hold("b", "MIG-7-4", plan=Places(slices=((7, 4),)), resource="nvidia.com/mig-3g.40gb")
     made.hold("other", "hca-0", resource="rdma/hca")
     await made.holdings.refresh()
-    assert made.holdings.amend(GPUNodeStatus()).held == (
+    assert made.holdings.amend_status(GPUNodeStatus()).held == (
         HeldDevices(pod="team/a", uid="uid-a", cards="3"),
         HeldDevices(pod="team/b", uid="uid-b", slices=("7@4",)),
     )
@@ -108,9 +108,9 @@ async def test_a_kubelet_that_is_away_leaves_what_was_known(made):
 
 async def test_before_it_was_read_the_last_report_stands(made):
     known = GPUNodeStatus(held=(HeldDevices(pod="team/a", cards="1"),))
-    assert made.holdings.amend(known) == known
+    assert made.holdings.amend_status(known) == known
     await made.holdings.refresh()
-    assert made.holdings.amend(known).held == ()
+    assert made.holdings.amend_status(known).held == ()
 
 
 async def test_a_pod_the_watch_has_not_shown_is_known_by_name(made):
@@ -155,5 +155,5 @@ async def test_a_full_node_is_small(made):
     for card in range(8):
         made.hold(f"trainer-of-a-team-{card}", f"GPU-{card}")
     await made.holdings.refresh()
-    text = msgspec.json.encode(made.holdings.amend(GPUNodeStatus()).held)
+    text = msgspec.json.encode(made.holdings.amend_status(GPUNodeStatus()).held)
     assert len(text) < 8 * 110

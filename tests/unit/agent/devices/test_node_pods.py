@@ -65,9 +65,9 @@ async def test_a_server_that_is_away_is_left_alone_for_a_moment():
 
 def test_what_containers_ask_for_in_the_order_they_are_served():
     made = pod("a", 2, 0, 1, init=(4,), sidecar=(1,))
-    assert node_pods.asked_for(made, GPU) == {"side0": 1, "init0": 4, "c0": 2, "c2": 1}
-    assert node_pods.asked_for(made, "nvidia.com/mig-1g.10gb") == {}
-    assert node_pods.passing(made) == {"init0"}
-    assert node_pods.at_once(made, GPU) == 5, "the sidecar beside the init container"
-    assert node_pods.at_once(pod("b", 2, 1, init=(1, 1)), GPU) == 3
-    assert node_pods.at_once(made, "nvidia.com/mig-1g.10gb") == 0
+    assert node_pods.count_requested(made, GPU) == {"side0": 1, "init0": 4, "c0": 2, "c2": 1}
+    assert node_pods.count_requested(made, "nvidia.com/mig-1g.10gb") == {}
+    assert node_pods.init_containers(made) == {"init0"}
+    assert node_pods.count_peak(made, GPU) == 5, "the sidecar beside the init container"
+    assert node_pods.count_peak(pod("b", 2, 1, init=(1, 1)), GPU) == 3
+    assert node_pods.count_peak(made, "nvidia.com/mig-1g.10gb") == 0

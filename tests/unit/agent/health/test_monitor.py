@@ -14,8 +14,8 @@ import pytest
 from tests.support.machines import memory_driver
 
 from kgwe import errors
-from kgwe.apps.agent.health.monitor import Change, Health
-from kgwe.apps.agent.health.node_condition import CONDITION, RESET_ANNOTATION, TAINT, NodeHealth, wanted
+from kgwe.apps.agent.health.monitor import Change, HealthMonitor
+from kgwe.apps.agent.health.node_condition import CONDITION, RESET_ANNOTATION, TAINT, NodeHealthWriter, decide_condition
 from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.apps.agent.status import gpunode_status
@@ -44,11 +44,11 @@ class Bed:
         self.boot_id = "boot-1"
         self.health = self.start()
 
-    def start(self) -> Health:
+    def start(self) -> HealthMonitor:
         def heard(changes: Sequence[Change]) -> None:
             self.changes.extend(changes)
 
-        self.health = Health(on_change=heard, wall=lambda: self.now_s, boot_id=self.boot_id)
+        self.health = HealthMonitor(on_change=heard, wall=lambda: self.now_s, boot_id=self.boot_id)
         return self.health
 
     def restart(self, after_s: float = 0.0) -> gpunode.GPUNodeStatus:
@@ -69,7 +69,7 @@ class Bed:
 
     @property
     def status(self) -> gpunode.GPUNodeStatus:
-        return self.health.amend(gpunode_status.status(self.machine, self.health.health_of))
+        return self.health.amend_status(gpunode_status.status(self.machine, self.health.health_of))
 
     def state(self, card: int = 0) -> str:
         return self.status.gpus[card].health.state
@@ -250,7 +250,7 @@ def test_an_error_before_the_past_is_known_counts_as_well(there):
 
 
 def test_an_operator_can_tell_of_a_reset(there):
-    told = NodeHealth(Api().client(), "n1", there.health)
+    told = NodeHealthWriter(Api().client(), "n1", there.health)
     for number in (0, 1):
         there.health.on_events([Event(there.uuids[number], 79)])
     meta = ObjectMeta(name="n1", annotations={RESET_ANNOTATION: f"{there.uuids[0]}, GPU-unknown"})
@@ -267,11 +267,11 @@ def test_an_operator_can_tell_of_a_reset(there):
 
 
 def test_the_condition_names_what_is_out_of_service(there):
-    assert wanted(there.health)[:2] == ("True", "GPUsHealthy")
+    assert decide_condition(there.health)[:2] == ("True", "GPUsHealthy")
     there.health.on_events([Event(there.uuids[0], 94)])
-    assert wanted(there.health)[:2] == ("True", "GPUDegraded")
+    assert decide_condition(there.health)[:2] == ("True", "GPUDegraded")
     there.health.on_events([Event(there.uuids[1], 79)])
-    found = wanted(there.health)
+    found = decide_condition(there.health)
     assert found[:2] == ("False", "GPUUnhealthy")
     assert f"1 of 8 GPUs out of service: {there.uuids[1]} FallenOffTheBus" in found.message
 
@@ -325,7 +325,7 @@ async def test_the_node_says_it_and_is_tainted_only_if_asked(there):
     for taint, expected in ((False, ["other"]), (True, ["other", TAINT])):
         api = Api()
         api.failing = 1
-        made = NodeHealth(api.client(), "n1", there.health, taint=taint)
+        made = NodeHealthWriter(api.client(), "n1", there.health, taint=taint)
         there.health.listen(made.on_change)
         task = asyncio.create_task(made.run())
         await api.until("True", ["other"], 0)
@@ -354,7 +354,7 @@ async def test_an_agent_that_has_seen_nothing_writes_nothing_over_what_is_known(
 
     agent = Agent(Settings(node_name="n1"), no_driver, Api().client())
     offered: list[gpunode.GPUNodeStatus] = []
-    monkeypatch.setattr(agent.publisher, "offer", lambda status, _: offered.append(status))
+    monkeypatch.setattr(agent.publisher, "set_status", lambda status, _: offered.append(status))
     agent.tell()
     assert offered == []
     assert agent.informer is not None

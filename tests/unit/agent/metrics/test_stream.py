@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.apps.agent.metrics.stream import Hub, TooManyWatchers
+from kgwe.apps.agent.metrics.stream import TelemetryHub, TooManyWatchers
 from kgwe.model.telemetry import window
 from kgwe.model.telemetry.sample import NodeReadings, Series
 
@@ -18,7 +18,7 @@ def sample(at_ms: int) -> NodeReadings:
 
 
 async def test_a_slow_watcher_gets_the_newest_and_is_told_what_it_missed():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     with hub.watching() as watcher:
         for at in range(100):
             hub.publish(sample(at))
@@ -28,7 +28,7 @@ async def test_a_slow_watcher_gets_the_newest_and_is_told_what_it_missed():
 
 
 async def test_a_new_watcher_begins_with_the_newest():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     hub.publish(sample(1))
     hub.publish(sample(2))
     with hub.watching() as watcher:
@@ -36,7 +36,7 @@ async def test_a_new_watcher_begins_with_the_newest():
 
 
 async def test_there_is_a_limit_and_a_watcher_that_leaves_makes_room():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     with hub.watching(), pytest.raises(TooManyWatchers), hub.watching():
         pass
     with hub.watching():
@@ -45,7 +45,7 @@ async def test_there_is_a_limit_and_a_watcher_that_leaves_makes_room():
 
 
 async def test_a_watcher_waits_for_what_comes():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     with hub.watching() as watcher:
         waiting = asyncio.create_task(watcher.next())
         await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_a_watcher_waits_for_what_comes():
 
 
 async def test_an_interval_thins_the_stream_out():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     got = []
     with hub.watching(interval_s=15) as watcher:
         for at in range(0, 60_000, 5_000):
@@ -65,7 +65,7 @@ async def test_an_interval_thins_the_stream_out():
 
 
 async def test_a_clock_set_back_does_not_silence_the_stream():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     with hub.watching(interval_s=10) as watcher:
         hub.publish(sample(10**12))
         hub.publish(sample(5))
@@ -76,7 +76,7 @@ async def test_a_clock_set_back_does_not_silence_the_stream():
 @given(st.lists(st.booleans(), max_size=60))
 def test_whatever_the_pace_samples_come_in_order_and_none_is_unaccounted_for(steps):
     async def play() -> None:
-        hub = Hub(limit=1)
+        hub = TelemetryHub(limit=1)
         published = taken = missed = 0
         last = -1
         with hub.watching() as watcher:
@@ -96,7 +96,7 @@ def test_whatever_the_pace_samples_come_in_order_and_none_is_unaccounted_for(ste
 
 async def test_a_watcher_that_asks_is_told_what_was_measured_since_the_message_before():
     util = Series("GPU-a", "util")
-    hub = Hub(limit=2)
+    hub = TelemetryHub(limit=2)
     with hub.watching(interval_s=15, aggregates=True) as watcher, hub.watching(interval_s=15) as plain:
         for number, value in enumerate((0.1, 0.3, None, 0.5, 0.7)):
             hub.publish(NodeReadings(number * 5000, (), {util: value}))
@@ -107,7 +107,7 @@ async def test_a_watcher_that_asks_is_told_what_was_measured_since_the_message_b
 
 
 async def test_a_window_that_is_longer_than_anyone_needs_begins_anew():
-    hub = Hub(limit=1)
+    hub = TelemetryHub(limit=1)
     with hub.watching(interval_s=10**6, aggregates=True) as watcher:
         for number in range(window.MAX_SAMPLES + 10):
             hub.publish(NodeReadings(number, (), {Series("GPU-a", "util"): 0.5}))

@@ -8,7 +8,7 @@ import pytest
 from tests.support.machines.mig_driver import CuttableDriver
 
 from kgwe import errors
-from kgwe.apps.agent.mig.reconfigurer import Cutter
+from kgwe.apps.agent.mig.reconfigurer import MigReconfigurer
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.sharing.mig.attempt import Limits
@@ -32,15 +32,15 @@ def cut(*names: str) -> MIGLayout:
 WHOLE = MIGLayout(enabled=False)
 
 
-async def rounds(cutter: Cutter, most: int = 60) -> None:
+async def rounds(cutter: MigReconfigurer, most: int = 60) -> None:
     for _ in range(most):
         if not await cutter.step():
             return
     raise AssertionError("no end")
 
 
-def settle(driver: CuttableDriver, cutter: Cutter, **cards: MIGLayout) -> None:
-    cutter.want({uuid.replace("_", "-"): layout for uuid, layout in cards.items()})
+def settle(driver: CuttableDriver, cutter: MigReconfigurer, **cards: MIGLayout) -> None:
+    cutter.set_layouts({uuid.replace("_", "-"): layout for uuid, layout in cards.items()})
     asyncio.run(rounds(cutter))
     for bench in driver.benches.values():
         bench.check()
@@ -50,7 +50,7 @@ def test_cards_become_as_asked_and_others_are_left_alone() -> None:
     driver = CuttableDriver(3, mode=Mode.OFF)
     driver.benches["GPU-2"].mode = Mode.ON
     driver.benches["GPU-2"].cut("7g.80gb@0")
-    cutter = Cutter(driver, users=Kubelet())
+    cutter = MigReconfigurer(driver, users=Kubelet())
     settle(driver, cutter, GPU_0=cut("3g.40gb@4", "4g.40gb@0"), GPU_1=WHOLE)
     assert driver.benches["GPU-0"].names() == ["4g.40gb@0", "3g.40gb@4"]
     assert driver.benches["GPU-1"].log == []
@@ -73,7 +73,7 @@ def test_what_has_to_change_is_withheld_before_it_is_asked_who_has_it() -> None:
         if len(told) == 1:
             kubelet.held = frozenset({"MIG-GPU-0-1g.10gb@5"})
 
-    cutter = Cutter(driver, users=kubelet)
+    cutter = MigReconfigurer(driver, users=kubelet)
     cutter.withhold = withhold
     settle(driver, cutter, GPU_0=cut("3g.40gb@4"))
     assert told[0] == {"MIG-GPU-0-1g.10gb@4", "MIG-GPU-0-1g.10gb@5"}
@@ -90,7 +90,7 @@ def test_what_has_to_change_is_withheld_before_it_is_asked_who_has_it() -> None:
 def test_a_whole_card_is_withheld_until_it_is_cut() -> None:
     driver = CuttableDriver(1, mode=Mode.OFF, needs_reset=True)
     kubelet = Kubelet("GPU-0")
-    cutter = Cutter(driver, users=kubelet)
+    cutter = MigReconfigurer(driver, users=kubelet)
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"))
     assert (cutter.withheld, cutter.progress["GPU-0"].phase) == (frozenset({"GPU-0"}), "Waiting")
     kubelet.held = frozenset()
@@ -107,7 +107,7 @@ def test_while_the_kubelet_does_not_answer_nothing_that_is_there_is_touched() ->
     driver.benches["GPU-0"].cut("1g.10gb@6")
     kubelet = Kubelet()
     kubelet.held = None
-    cutter = Cutter(driver, users=kubelet)
+    cutter = MigReconfigurer(driver, users=kubelet)
     settle(driver, cutter, GPU_0=cut("3g.40gb@0"))
     assert driver.benches["GPU-0"].names() == ["3g.40gb@0", "1g.10gb@6"]
     kubelet.held = frozenset()
@@ -120,7 +120,7 @@ def test_what_fails_is_taken_back_and_said() -> None:
     driver.benches["GPU-0"].cut("3g.40gb@0", Life.IN_USE)
     driver.benches["GPU-0"].cut("2g.20gb@4 1g.10gb@6")
     driver.failures["create 3g.40gb@4"] = errors.Permanent("insufficient resources")
-    cutter = Cutter(driver, users=Kubelet("MIG-GPU-0-3g.40gb@0"))
+    cutter = MigReconfigurer(driver, users=Kubelet("MIG-GPU-0-3g.40gb@0"))
     settle(driver, cutter, GPU_0=cut("3g.40gb@0", "3g.40gb@4"))
     assert driver.benches["GPU-0"].names() == ["3g.40gb@0", "2g.20gb@4", "1g.10gb@6"]
     assert cutter.progress["GPU-0"].phase == "RolledBack"
@@ -136,7 +136,7 @@ def test_a_busy_driver_is_asked_again_and_a_slow_cut_is_taken_back() -> None:
     driver = CuttableDriver(1)
     driver.failures["create 7g.80gb@0"] = errors.Transient("busy")
     now = [0.0]
-    cutter = Cutter(driver, users=Kubelet(), limits=Limits(tries=1000), clock=lambda: now[0])
+    cutter = MigReconfigurer(driver, users=Kubelet(), limits=Limits(tries=1000), clock=lambda: now[0])
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"))
     assert cutter.progress["GPU-0"].phase == "Cutting"
     now[0] = 61.0
@@ -153,7 +153,7 @@ def test_a_call_cuts_at_once_or_not_at_all() -> None:
     driver = CuttableDriver(2)
     kubelet = Kubelet("MIG-GPU-1-1g.10gb@0")
     driver.benches["GPU-1"].cut("1g.10gb@0", Life.ALLOCATED)
-    cutter = Cutter(driver, users=kubelet, retry_s=0.001)
+    cutter = MigReconfigurer(driver, users=kubelet, retry_s=0.001)
     made = asyncio.run(cutter.apply_layout("GPU-0", enabled=True, layout=["2g.20gb@2"]))
     assert [(each.profile, each.start) for each in made] == [("2g.20gb", 2)]
     with pytest.raises(errors.Conflict, match=r"1g.10gb@0 is allocated"):
@@ -173,7 +173,7 @@ def test_a_call_cuts_at_once_or_not_at_all() -> None:
 
 def test_what_a_call_asked_stands_until_the_spec_changes() -> None:
     driver = CuttableDriver(1)
-    cutter = Cutter(driver, users=Kubelet())
+    cutter = MigReconfigurer(driver, users=Kubelet())
     settle(driver, cutter, GPU_0=cut("1g.10gb@0"))
     asyncio.run(cutter.apply_layout("GPU-0", enabled=True, layout=["1g.10gb@1"]))
     settle(driver, cutter, GPU_0=cut("1g.10gb@0"))
@@ -189,7 +189,7 @@ def test_what_a_call_asked_stands_until_the_spec_changes() -> None:
 def test_cards_that_cannot_be_cut_say_so(product: str | None, lost: tuple[str, ...], said: str) -> None:
     driver = CuttableDriver(1)
     driver.product, driver.lost = product or driver.product, set(lost)
-    cutter = Cutter(driver)
+    cutter = MigReconfigurer(driver)
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"), GPU_5=WHOLE)
     assert cutter.progress["GPU-0"].phase == "Failed"
     assert said in cutter.progress["GPU-0"].message
@@ -199,11 +199,11 @@ def test_cards_that_cannot_be_cut_say_so(product: str | None, lost: tuple[str, .
 def test_the_status_says_what_is_being_done() -> None:
     driver = CuttableDriver(2)
     driver.benches["GPU-1"].cut("1g.10gb@0", Life.ALLOCATED)
-    cutter = Cutter(driver, users=Kubelet("MIG-GPU-1-1g.10gb@0"))
+    cutter = MigReconfigurer(driver, users=Kubelet("MIG-GPU-1-1g.10gb@0"))
     changes: list[int] = []
     cutter.on_change = lambda: changes.append(1)
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"), GPU_1=cut())
-    status = cutter.overlay(gpunode_status.status(asyncio.run(driver.machine())))
+    status = cutter.amend_status(gpunode_status.status(asyncio.run(driver.machine())))
     assert [each.mig.phase for each in status.gpus] == ["", "Waiting"]
     assert status.gpus[1].mig.message == "1g.10gb@0 is allocated"
     assert changes
@@ -213,12 +213,12 @@ def test_it_runs_by_itself() -> None:
     driver = CuttableDriver(1)
 
     async def go() -> None:
-        cutter = Cutter(driver, users=Kubelet())
+        cutter = MigReconfigurer(driver, users=Kubelet())
         task = asyncio.create_task(cutter.run())
         try:
             there = asyncio.Event()
             cutter.on_change = lambda: there.set() if driver.benches["GPU-0"].names() else None
-            cutter.want({"GPU-0": cut("7g.80gb@0")})
+            cutter.set_layouts({"GPU-0": cut("7g.80gb@0")})
             await asyncio.wait_for(there.wait(), 10)
         finally:
             task.cancel()

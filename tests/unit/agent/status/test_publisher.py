@@ -14,7 +14,7 @@ from tests.support.machines import memory_driver
 
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.agent.status import publisher as publishing
-from kgwe.apps.agent.status.publisher import DRIVER_READY, Publisher
+from kgwe.apps.agent.status.publisher import DRIVER_READY, StatusPublisher
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.meta import Condition
 from kgwe.kube.client.informer import Change
@@ -36,9 +36,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(server: OneNode, heartbeat_s: float = 3600.0) -> AsyncIterator[Publisher]:
+async def running(server: OneNode, heartbeat_s: float = 3600.0) -> AsyncIterator[StatusPublisher]:
     async with server.client() as client:
-        publisher = Publisher(client, NODE, heartbeat_s=heartbeat_s)
+        publisher = StatusPublisher(client, NODE, heartbeat_s=heartbeat_s)
         task = asyncio.create_task(publisher.run())
         try:
             yield publisher
@@ -62,7 +62,7 @@ async def settle() -> None:
 async def test_the_first_report_makes_the_object_and_its_status():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
         assert server.kinds == ["object", "status"]
         assert server.writes[0][1]["metadata"]["ownerReferences"] == [
@@ -77,28 +77,28 @@ async def test_the_first_report_makes_the_object_and_its_status():
 async def test_the_same_again_is_not_written_and_a_change_is():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
         for _ in range(5):
-            publisher.offer(STATUS, READY)
+            publisher.set_status(STATUS, READY)
             await settle()
         assert len(server.writes) == 2
-        publisher.offer(BROKEN, READY)
+        publisher.set_status(BROKEN, READY)
         await until(lambda: len(server.writes) == 3)
         assert server.kinds[2:] == ["status"]
-        publisher.offer(BROKEN, NOT_READY)
+        publisher.set_status(BROKEN, NOT_READY)
         await until(lambda: len(server.writes) == 4)
 
 
 async def test_a_restarted_agent_that_finds_what_it_knows_writes_nothing():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
-        there = publisher.there
+        there = publisher.stored
     async with running(server) as again:
         again.on_change(Change(NODE, None, there))
-        again.offer(STATUS, READY)
+        again.set_status(STATUS, READY)
         await settle()
         assert len(server.writes) == 2
 
@@ -108,14 +108,14 @@ async def test_conditions_keep_the_time_of_their_last_change():
     times = iter(dt.datetime(2026, 11, 16, hour, tzinfo=dt.UTC) for hour in range(24))
     async with running(server) as publisher:
         publisher._now = lambda: next(times)
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
-        publisher.offer(BROKEN, READY)
+        publisher.set_status(BROKEN, READY)
         await until(lambda: len(server.writes) == 3)
         first, second = (body["status"] for kind, body in server.writes if kind == "status")
         assert first["conditions"] == second["conditions"]
         assert first["heartbeatTime"] != second["heartbeatTime"]
-        publisher.offer(BROKEN, NOT_READY)
+        publisher.set_status(BROKEN, NOT_READY)
         await until(lambda: len(server.writes) == 4)
         third = server.writes[-1][1]["status"]
         assert third["conditions"][0]["lastTransitionTime"] == third["heartbeatTime"]
@@ -125,9 +125,9 @@ async def test_while_the_server_is_away_the_newest_report_is_kept():
     server = OneNode()
     async with running(server) as publisher:
         server.failing = 10**9
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: bool(publisher.problem))
-        publisher.offer(BROKEN, READY)
+        publisher.set_status(BROKEN, READY)
         await settle()
         server.failing = 0
         await until(lambda: len(server.writes) == 2)
@@ -140,7 +140,7 @@ async def test_no_refusal_ends_it(code):
     server = OneNode()
     server.code, server.failing = code, 5
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: server.kinds == ["object", "status"])
 
 
@@ -148,7 +148,7 @@ async def test_without_its_node_it_waits():
     server = OneNode()
     server.has_node = False
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: "not found" in publisher.problem)
         assert not server.writes
         server.has_node = True
@@ -158,36 +158,36 @@ async def test_without_its_node_it_waits():
 async def test_a_deleted_object_is_made_anew():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
         server.obj = None
-        publisher.on_change(Change(NODE, publisher.there, None))
+        publisher.on_change(Change(NODE, publisher.stored, None))
         await until(lambda: server.kinds[2:] == ["object", "status"])
 
 
 async def test_what_somebody_wrote_over_is_written_again_with_the_next_report():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
-        assert publisher.there is not None
-        metadata = msgspec.structs.replace(publisher.there.metadata, resourceVersion="99")
-        other = msgspec.structs.replace(publisher.there, metadata=metadata, status=gpunode.GPUNodeStatus())
-        publisher.on_change(Change(NODE, publisher.there, other))
-        publisher.offer(STATUS, READY)
+        assert publisher.stored is not None
+        metadata = msgspec.structs.replace(publisher.stored.metadata, resourceVersion="99")
+        other = msgspec.structs.replace(publisher.stored, metadata=metadata, status=gpunode.GPUNodeStatus())
+        publisher.on_change(Change(NODE, publisher.stored, other))
+        publisher.set_status(STATUS, READY)
         await until(lambda: server.kinds[2:] == ["status"])
 
 
 async def test_a_late_word_of_the_watch_is_no_news():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
-        assert publisher.there is not None
-        metadata = msgspec.structs.replace(publisher.there.metadata, resourceVersion="3")
-        old = msgspec.structs.replace(publisher.there, metadata=metadata, status=gpunode.GPUNodeStatus())
+        assert publisher.stored is not None
+        metadata = msgspec.structs.replace(publisher.stored.metadata, resourceVersion="3")
+        old = msgspec.structs.replace(publisher.stored, metadata=metadata, status=gpunode.GPUNodeStatus())
         publisher.on_change(Change(NODE, None, old))
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await settle()
         assert len(server.writes) == 2
 
@@ -195,13 +195,13 @@ async def test_a_late_word_of_the_watch_is_no_news():
 async def test_conditions_of_others_are_none_of_its_business():
     server = OneNode()
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
-        assert publisher.there is not None
-        status = publisher.there.status
+        assert publisher.stored is not None
+        status = publisher.stored.status
         more = msgspec.structs.replace(status, conditions=(*status.conditions, Condition("Other", "True")))
-        publisher.there = msgspec.structs.replace(publisher.there, status=more)
-        publisher.offer(STATUS, READY)
+        publisher.stored = msgspec.structs.replace(publisher.stored, status=more)
+        publisher.set_status(STATUS, READY)
         await settle()
         assert len(server.writes) == 2
 
@@ -210,10 +210,10 @@ async def test_a_server_with_an_older_definition_is_not_written_to_for_ever():
     server = OneNode()
     server.unknown = ("cudaVersion",)
     async with running(server) as publisher:
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: len(server.writes) == 2)
         for _ in range(3):
-            publisher.offer(STATUS, READY)
+            publisher.set_status(STATUS, READY)
             await settle()
         assert len(server.writes) == 2
 
@@ -223,9 +223,9 @@ async def test_the_heartbeat_is_one_field():
     async with running(server, heartbeat_s=0.05) as publisher:
         sizes: list[tuple[str, int]] = []
         publisher.on_write = lambda kind, size: sizes.append((kind, size))
-        publisher.offer(STATUS, READY)
+        publisher.set_status(STATUS, READY)
         await until(lambda: server.kinds[2:4] == ["heartbeat", "heartbeat"])
         assert next(list(body["status"]) for kind, body in server.writes if kind == "heartbeat") == ["heartbeatTime"]
         assert dict(sizes)["heartbeat"] < 100
-        assert publisher.there is not None
-        assert publisher.there.status.gpuCount == 8
+        assert publisher.stored is not None
+        assert publisher.stored.status.gpuCount == 8

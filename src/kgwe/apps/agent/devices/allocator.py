@@ -48,7 +48,7 @@ _KEPT_S: Final = 5.0
 _CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
-class Means(enum.StrEnum):
+class AccessMethod(enum.StrEnum):
     """How a container is told of its devices."""
 
     ENV = "env"
@@ -72,12 +72,12 @@ class Outcome(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    means: tuple[Means, ...] = (Means.ENV,)
+class ContainerAccess:
+    means: tuple[AccessMethod, ...] = (AccessMethod.ENV,)
     cdi_kind: str = "nvidia.com/gpu"
 
 
-class _Kept(NamedTuple):
+class _Advice(NamedTuple):
     pod: str
     devices: frozenset[str]
     planned: frozenset[str]
@@ -85,7 +85,7 @@ class _Kept(NamedTuple):
     uid: str = ""
 
 
-class Desk:
+class DeviceAllocator:
     """Answers the kubelet for all resources of the node."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Desk:
         pods: PodSource,
         truth: PodResources | None,
         *,
-        wording: Wording = Wording(),  # noqa: B008 - frozen
+        wording: ContainerAccess = ContainerAccess(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pods = pods
@@ -102,15 +102,15 @@ class Desk:
         self._clock = clock
         self._offers: dict[str, dict[str, Offer]] = {}
         self._stocks: dict[str, Stock] = {}
-        self._kept: dict[str, list[_Kept]] = collections.defaultdict(list)  # resource -> advice not yet followed
-        self._given: dict[str, list[_Kept]] = collections.defaultdict(list)  # resource -> advice just followed
+        self._kept: dict[str, list[_Advice]] = collections.defaultdict(list)  # resource -> advice not yet followed
+        self._given: dict[str, list[_Advice]] = collections.defaultdict(list)  # resource -> advice just followed
         self._advised: collections.Counter[tuple[str, str]] = collections.Counter()  # (resource, pod)
         self._served: dict[tuple[str, str], frozenset[str]] = {}  # (resource, pod) -> given, where nobody else tells
         self._in_hand: set[str] = set()  # devices another call is just deciding on
         #: hears of every allocation
         self.on_outcome: Callable[[str, Outcome], None] = lambda _resource, _outcome: None
 
-    def stock(self, offers: Mapping[str, Sequence[Offer]], wiring: Wiring | None) -> None:
+    def set_devices(self, offers: Mapping[str, Sequence[Offer]], wiring: Wiring | None) -> None:
         """The devices there are from now on."""
         self._offers = {resource: {each.id: each for each in listed} for resource, listed in offers.items()}
         self._stocks = {
@@ -146,7 +146,7 @@ class Desk:
             advice = whole.advise(asks, stock, available, size, must=must_include, spoken_for=spoken_for)
         kept[:] = [each for each in kept if each.pod != advice.pod or not advice.pod]
         planned, uid = (who.planned, who.uid) if who is not None else (frozenset[str](), "")
-        kept.append(_Kept(advice.pod, frozenset(advice.devices), planned, now + _KEPT_S, uid))
+        kept.append(_Advice(advice.pod, frozenset(advice.devices), planned, now + _KEPT_S, uid))
         if advice.pod:
             self._advised[resource, advice.pod] += 1
         log.debug("devices_advised", resource=resource, pod=advice.pod, devices=advice.devices)
@@ -168,7 +168,7 @@ class Desk:
                 found[ask.pod] |= each.devices - ask.has
         return found
 
-    def _unseen(self, resource: str, pod: str, uid: str, has: frozenset[str]) -> list[_Kept]:
+    def _unseen(self, resource: str, pod: str, uid: str, has: frozenset[str]) -> list[_Advice]:
         """What the pod was given and the kubelet does not list yet: others may be asking at this very moment."""
         now = self._clock()
         given = self._given[resource] = [each for each in self._given[resource] if each.until > now]
@@ -217,14 +217,14 @@ class Desk:
 
     def _ask(self, pod: core.Pod, resource: str, truth: PodDevices | None) -> Ask:
         key = pod.metadata.key
-        wanted = node_pods.asked_for(pod, resource)
+        wanted = node_pods.count_requested(pod, resource)
         if truth is None:
             has, served = self._served.get((resource, key), frozenset()), frozenset[str]()
         else:
             has = frozenset(truth.ids(resource))
             served = frozenset(each.name for each in truth.containers if each.ids(resource))
         if served:
-            served |= node_pods.passing(pod)  # they came before
+            served |= node_pods.init_containers(pod)  # they came before
         sizes = [count for name, count in wanted.items() if name not in served]
         if truth is None and len(has) >= sum(wanted.values()):
             sizes = []
@@ -240,7 +240,7 @@ class Desk:
             pod.metadata.creationTimestamp or "",
             uid=pod.metadata.uid,
             advised=self._advised[resource, key],
-            lacks=node_pods.at_once(pod, resource) - len(has),
+            lacks=node_pods.count_peak(pod, resource) - len(has),
         )
 
     def _planned(self, pod: core.Pod, resource: str) -> frozenset[str]:
@@ -258,7 +258,7 @@ class Desk:
             for each in self._offers.get(resource, {}).values()
             if (plan.cards >> each.card & 1 if each.start is None else (each.card, each.start) in slices)
         ]
-        if len({(each.card, each.start) for each in found}) > node_pods.at_once(pod, resource):
+        if len({(each.card, each.start) for each in found}) > node_pods.count_peak(pod, resource):
             return frozenset()
         return frozenset(each.id for each in found)
 
@@ -335,12 +335,12 @@ class Desk:
         uuids = dict.fromkeys(each.uuid for each in offers)
         means = self._wording.means
         nodes: tuple[str, ...] = ()
-        if Means.NODES in means:
+        if AccessMethod.NODES in means:
             minors = dict.fromkeys(each.minor for each in offers if each.minor is not None)
             nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *_CONTROL_NODES)
         return Granted(
-            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if Means.ENV in means else {},
-            cdi=tuple(f"{self._wording.cdi_kind}={uuid}" for uuid in uuids) if Means.CDI in means else (),
+            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if AccessMethod.ENV in means else {},
+            cdi=tuple(f"{self._wording.cdi_kind}={uuid}" for uuid in uuids) if AccessMethod.CDI in means else (),
             nodes=nodes,
         )
 

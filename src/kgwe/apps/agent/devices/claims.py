@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ENDED: Final = ("Succeeded", "Failed")
 
 
-def claimed(machine: Machine, pods: Iterable[core.Pod]) -> frozenset[str]:
+def find_claimed_devices(machine: Machine, pods: Iterable[core.Pod]) -> frozenset[str]:
     """UUIDs of cards and slices that pods may have. Which of them is whose is not known, so all of a kind are."""
     alive = [pod for pod in pods if pod.status.phase not in _ENDED]
     if any(pod.spec.resourceClaims for pod in alive):
@@ -49,4 +49,4 @@ class ClaimedDevices:
     async def __call__(self) -> frozenset[str] | None:
         if not self._pods.has_synced:
             return None
-        return claimed(await self._driver.machine(), self._pods.store.values())
+        return find_claimed_devices(await self._driver.machine(), self._pods.store.values())

@@ -44,12 +44,12 @@ class DevicePlugins:
     def resources(self) -> tuple[str, ...]:
         return tuple(self._plugins)
 
-    def offer(self, offers: Mapping[str, Sequence[Offer]]) -> None:
+    def advertise(self, offers: Mapping[str, Sequence[Offer]]) -> None:
         """These are the devices from now on. A resource that has none any more is offered empty: the kubelet would
         otherwise count the last it heard of for another five minutes."""
         for resource in offers:
             if resource not in self._plugins:
-                self._plugins[resource] = DevicePlugin(self._folder, endpoint(resource), resource, self._allocator)
+                self._plugins[resource] = DevicePlugin(self._folder, socket_name(resource), resource, self._allocator)
                 self._wake.set()
         for resource, plugin in self._plugins.items():
             plugin.offer([Offered(each.id, each.is_healthy, each.numa) for each in offers.get(resource, ())])
@@ -80,6 +80,6 @@ class DevicePlugins:
             log.info("device_plugin_registered", resource=plugin.resource)
 
 
-def endpoint(resource: str) -> str:
+def socket_name(resource: str) -> str:
     """The name of a resource's socket."""
     return f"kgwe-{resource.replace('/', '-')}.sock"

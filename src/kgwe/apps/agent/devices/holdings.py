@@ -40,7 +40,7 @@ _TOLD: Final = 5
 _MOST: Final = 512
 
 
-class Holdings:
+class PodHoldings:
     def __init__(
         self,
         truth: PodResources,
@@ -76,7 +76,7 @@ class Holdings:
             self._names = names
             self._soon.set()
 
-    def poke(self) -> None:
+    def request_refresh(self) -> None:
         """Something may have changed: read soon."""
         self._soon.set()
 
@@ -97,7 +97,7 @@ class Holdings:
         except errors.KgweError as exc:
             if not self.problem:
                 log.warning("pod_resources_not_read", error=str(exc))
-            self._note_problem(str(exc))
+            self._set_problem(str(exc))
             return
         mine = holdings.of_resources(listed, self._prefixes)
         claimed = self.claimed()
@@ -107,7 +107,7 @@ class Holdings:
         self._publish(taken, here, plans)
 
     def _publish(self, taken: Mapping[str, Taken], here: Mapping[str, core.Pod], plans: Mapping[str, Places]) -> None:
-        entries = tuple(_entry(key, taken[key], here.get(key)) for key in sorted(taken))[:_MOST]
+        entries = tuple(_make_entry(key, taken[key], here.get(key)) for key in sorted(taken))[:_MOST]
         differences = holdings.differences(plans, taken)
         expected = {key for key, plan in plans.items() if plan == taken[key].places}
         surprises = tuple(each for each in entries if each.pod not in expected)
@@ -121,14 +121,14 @@ class Holdings:
         if news:
             self.on_news()
 
-    def _note_problem(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         had, self.problem = self.problem, problem
         if not had:
             self.on_news()
 
     # --- as reported ------------------------------------------------------------------------------------
 
-    def amend(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+    def amend_status(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
         """With what pods hold; from before a restart until it has been read."""
         return msgspec.structs.replace(status, held=self.held if self._is_read else status.held)
 
@@ -145,7 +145,7 @@ class Holdings:
         return Condition(CONDITION, "False", self.differences[0].reason, message[:1024])
 
 
-def _entry(key: str, mine: Taken, pod: core.Pod | None) -> gpunode.HeldDevices:
+def _make_entry(key: str, mine: Taken, pod: core.Pod | None) -> gpunode.HeldDevices:
     return gpunode.HeldDevices(
         pod=key,
         uid=pod.metadata.uid if pod is not None else "",

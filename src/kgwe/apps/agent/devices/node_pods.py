@@ -68,7 +68,7 @@ class NodePods:
         await self.informer.run()
 
 
-def asked_for(pod: core.Pod, resource: str) -> dict[str, int]:
+def count_requested(pod: core.Pod, resource: str) -> dict[str, int]:
     """Container -> how many devices it wants, in the order in which the kubelet serves them."""
     counts = {
         container.name: container.resources.limits.get(resource) or container.resources.requests.get(resource, "0")
@@ -77,17 +77,17 @@ def asked_for(pod: core.Pod, resource: str) -> dict[str, int]:
     return {name: int(text) for name, text in counts.items() if text.isdecimal() and int(text)}
 
 
-def at_once(pod: core.Pod, resource: str) -> int:
+def count_peak(pod: core.Pod, resource: str) -> int:
     """The most devices it ever has: containers that end before the others begin leave theirs to them."""
-    early = passing(pod)
+    early = init_containers(pod)
     most = lasting = 0
-    for name, count in asked_for(pod, resource).items():
+    for name, count in count_requested(pod, resource).items():
         most = max(most, lasting + count)
         lasting += 0 if name in early else count
     return most
 
 
-def passing(pod: core.Pod) -> frozenset[str]:
+def init_containers(pod: core.Pod) -> frozenset[str]:
     """Containers that end before the others begin; the kubelet does not tell what they have."""
     return frozenset(each.name for each in pod.spec.initContainers if each.restartPolicy != "Always")
 

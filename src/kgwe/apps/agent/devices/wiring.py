@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent.devices.deviceplugin import FOLDER, DevicePlugins
-from kgwe.apps.agent.devices.holdings import Holdings
+from kgwe.apps.agent.devices.holdings import PodHoldings
 from kgwe.apps.agent.devices.node_pods import NodePods
 from kgwe.apps.agent.metrics.exporter import labels
 from kgwe.apps.agent.metrics.families import counter, gauge
@@ -21,7 +21,7 @@ from kgwe.model.devices import advertised
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.apps.agent.devices.allocator import Desk, Outcome
+    from kgwe.apps.agent.devices.allocator import DeviceAllocator, Outcome
     from kgwe.apps.agent.devices.node_pods import PodSource
     from kgwe.apps.agent.main import Agent
     from kgwe.kube.api import core
@@ -37,7 +37,7 @@ _ALLOCATIONS: Final = counter(
 )
 
 
-class Devices:
+class KubeletDevices:
     """Wires them together for one agent."""
 
     def __init__(self, agent: Agent, client: KubeClient) -> None:
@@ -48,9 +48,9 @@ class Devices:
         folder = Path(settings.host_root) / settings.kubelet_folder.lstrip("/")
         self.pods = NodePods(client, agent.node)
         self.truth = PodResources(folder / SOCKET)
-        self.holdings: Holdings | None = None
+        self.holdings: PodHoldings | None = None
         self.plugins: DevicePlugins | None = None
-        self._desk: Desk | None = None
+        self._desk: DeviceAllocator | None = None
         self._outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
         agent.parts.add("pods", self.pods.run)
         if settings.enable_pod_resources:
@@ -63,7 +63,7 @@ class Devices:
     def _add_holdings(self, client: KubeClient) -> None:
         agent = self._agent
         prefixes = dict.fromkeys((f"{advertised.DEFAULT_PREFIX}/", f"{self._prefix}/"))
-        holdings = self.holdings = Holdings(self.truth, self.pods, prefixes=tuple(prefixes))
+        holdings = self.holdings = PodHoldings(self.truth, self.pods, prefixes=tuple(prefixes))
         events = EventRecorder(client, controller="kgwe-agent", instance=agent.node)
 
         def tell(pod: core.Pod, difference: Difference) -> None:
@@ -72,13 +72,13 @@ class Devices:
 
         def on_pod(change: Change[core.Pod]) -> None:
             if change.old is None or change.new is None or change.old.status.phase != change.new.status.phase:
-                holdings.poke()
+                holdings.request_refresh()
 
         holdings.on_difference = tell
         holdings.on_news = agent.tell
         self.pods.informer.on_change(on_pod)
         agent.on_machine.append(holdings.set_machine)
-        agent.amend.append(holdings.amend)
+        agent.amend.append(holdings.amend_status)
         agent.conditions.append(holdings.condition)
         agent.parts.add("holdings", holdings.run)
         agent.parts.add("events of pods", events.run)
@@ -86,12 +86,12 @@ class Devices:
     # --- device plugins ---------------------------------------------------------------------------------
 
     def _add_plugins(self, folder: Path) -> None:
-        from kgwe.apps.agent.devices.allocator import Desk, Means, Wording  # noqa: PLC0415 - brings NumPy: a fifth of the agent
+        from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, DeviceAllocator  # noqa: PLC0415 - brings NumPy: a fifth of the agent
 
         settings = self._agent.settings
-        wording = Wording(tuple(Means(each) for each in settings.device_plugin_means), settings.cdi_kind)
+        wording = ContainerAccess(tuple(AccessMethod(each) for each in settings.device_plugin_means), settings.cdi_kind)
         pods: PodSource = self.pods
-        self._desk = Desk(pods, self.truth if settings.enable_pod_resources else None, wording=wording)
+        self._desk = DeviceAllocator(pods, self.truth if settings.enable_pod_resources else None, wording=wording)
         self._desk.on_outcome = self._on_outcome
         self.plugins = DevicePlugins(folder, self._desk)
         # Last of all that have a say in it: what is reported is what is offered.
@@ -102,16 +102,16 @@ class Devices:
         """Offer what the report says is fit. While the driver is away what was offered stands: running work goes on."""
         machine = self._agent.machine
         if machine is not None and self._desk is not None and self.plugins is not None and self._agent.driver.is_ready:
-            closed = out_of_service(status.gpus) | self._agent.withheld()
+            closed = find_unhealthy(status.gpus) | self._agent.withheld()
             offers = advertised.offers(machine, out_of_service=closed, prefix=self._prefix, pieces=self._pieces)
-            self._desk.stock(offers, gpunode_status.wiring(machine, status))
-            self.plugins.offer(offers)
+            self._desk.set_devices(offers, gpunode_status.wiring(machine, status))
+            self.plugins.advertise(offers)
         return status
 
     def _on_outcome(self, resource: str, outcome: Outcome) -> None:
         self._outcomes[resource, outcome] += 1
         if self.holdings is not None:
-            self.holdings.poke()
+            self.holdings.request_refresh()
 
     # --- metrics ----------------------------------------------------------------------------------------
 
@@ -132,14 +132,14 @@ class Devices:
         return "".join(lines).encode()
 
 
-def out_of_service(gpus: Iterable[GPUDevice]) -> frozenset[str]:
+def find_unhealthy(gpus: Iterable[GPUDevice]) -> frozenset[str]:
     """Cards that may not be given work."""
     return frozenset(each.uuid for each in gpus if each.health.state == HealthState.UNHEALTHY)
 
 
-def add(agent: Agent) -> Devices | None:
+def add(agent: Agent) -> KubeletDevices | None:
     """Where the settings ask for it; without an API server nobody says what was planned."""
     settings = agent.settings
     if agent.client is None or not (settings.enable_pod_resources or settings.enable_device_plugin):
         return None
-    return Devices(agent, agent.client)
+    return KubeletDevices(agent, agent.client)

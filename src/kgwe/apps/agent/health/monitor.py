@@ -4,7 +4,7 @@
     health.restore(status)                  what the agent before wrote
     health.on_events(events)                changes are called back at once
     health.on_readings(readings), on_machine(machine), on_reset(uuid)
-    status = health.amend(status)           with reliability and incidents
+    status = health.amend_status(status)    with reliability and incidents
 
 `add` hangs all of it into the agent. An event without a card is charged to the node; one that would condemn a card
 condemns all of them, as NVIDIA's device plugin does: any of them may be the one.
@@ -49,7 +49,7 @@ class Change(NamedTuple):
     now: Verdict
 
 
-class Health:
+class HealthMonitor:
     """Keeps a watch for every card."""
 
     def __init__(
@@ -106,14 +106,14 @@ class Health:
         steps: dict[str, Callable[[Watch], Watch]] = {}
         for device in (each for each in machine.devices if each.uuid):
             self._listed_s[device.uuid] = now_s
-            steps[device.uuid] = self._looked_at(device, now_s)
-        self._step(steps)
+            steps[device.uuid] = self._check_device(device, now_s)
+        self._apply_transitions(steps)
         for uuid in [uuid for uuid, at_s in self._listed_s.items() if now_s - at_s > _FORGOTTEN_S]:
             self.watches.pop(uuid, None)
             self._told.pop(uuid, None)
             del self._listed_s[uuid]
 
-    def _looked_at(self, device: Device, now_s: float) -> Callable[[Watch], Watch]:
+    def _check_device(self, device: Device, now_s: float) -> Callable[[Watch], Watch]:
         if device.is_lost:
             return lambda watch: watching.on_reading(watch, Reading(device.uuid, is_lost=True), now_s, self._policy)
         return lambda watch: watching.on_links(watch, device.links, now_s, self._policy)
@@ -121,9 +121,9 @@ class Health:
     def on_readings(self, readings: Sequence[Reading]) -> None:
         now_s = self._wall()
         # A card that was lost before anybody read its name has none.
-        self._step({each.uuid: self._read(each, now_s) for each in readings if each.uuid})
+        self._apply_transitions({each.uuid: self._check_reading(each, now_s) for each in readings if each.uuid})
 
-    def _read(self, reading: Reading, now_s: float) -> Callable[[Watch], Watch]:
+    def _check_reading(self, reading: Reading, now_s: float) -> Callable[[Watch], Watch]:
         return lambda watch: watching.on_reading(watch, reading, now_s, self._policy)
 
     def on_events(self, events: Sequence[Event]) -> None:
@@ -133,14 +133,14 @@ class Health:
             log.warning("xid", gpu=event.uuid, xid=event.xid, kind=xid.xid_class, reason=xid.reason, action=xid.action)
             hit = [event.uuid] if event.uuid else []
             if not event.uuid:
-                self._blame_node(event, now_s)
+                self._record_node_incident(event, now_s)
                 hit = list(self.watches) if STATES[xid.xid_class] is HealthState.UNHEALTHY else []
-            self._step({uuid: self._struck(event, now_s) for uuid in hit})
+            self._apply_transitions({uuid: self._record_xid(event, now_s) for uuid in hit})
 
-    def _struck(self, event: Event, now_s: float) -> Callable[[Watch], Watch]:
+    def _record_xid(self, event: Event, now_s: float) -> Callable[[Watch], Watch]:
         return lambda watch: watching.on_xid(watch, event.xid, now_s, self._policy)
 
-    def _blame_node(self, event: Event, now_s: float) -> None:
+    def _record_node_incident(self, event: Event, now_s: float) -> None:
         xid = look_up(event.xid)
         self._own = self._own.charged(watching.WEIGHTS[xid.xid_class], now_s)
         new = Incident(now_s, xid.reason, event.xid, seen_s=now_s)
@@ -149,19 +149,21 @@ class Health:
     def on_reset(self, uuid: str) -> None:
         """Somebody reset the card."""
         now_s = self._wall()
-        self._step({uuid: lambda watch: watching.on_reset(watch, now_s, self._policy)})
+        self._apply_transitions({uuid: lambda watch: watching.on_reset(watch, now_s, self._policy)})
 
     def tick(self) -> None:
         """Time has passed, whether or not anybody answered."""
         now_s = self._wall()
-        self._step({uuid: lambda watch: watching.on_silence(watch, now_s, self._policy) for uuid in self.watches})
+        self._apply_transitions(
+            {uuid: lambda watch: watching.on_silence(watch, now_s, self._policy) for uuid in self.watches}
+        )
 
     async def run(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
             self.tick()
 
-    def _step(self, steps: dict[str, Callable[[Watch], Watch]]) -> None:
+    def _apply_transitions(self, steps: dict[str, Callable[[Watch], Watch]]) -> None:
         changes = []
         for uuid, step in steps.items():
             before = self.watches.get(uuid) or Watch.new(self._wall())
@@ -183,9 +185,9 @@ class Health:
         watch = self.watches.get(device.uuid)
         return health_status.health(watch or Watch.new(self._wall()))
 
-    def amend(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+    def amend_status(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
         """With what went wrong before, and what that says."""
-        gpus = tuple(msgspec.structs.replace(each, reliability=self._past(each.uuid)) for each in status.gpus)
+        gpus = tuple(msgspec.structs.replace(each, reliability=self._reliability_of(each.uuid)) for each in status.gpus)
         listed = {each.uuid: watch for each in status.gpus if (watch := self.watches.get(each.uuid)) is not None}
         told = health_status.node_past(listed.values(), self._own, self._wall(), self._told.get("", 1.0))
         self._told[""] = told.score if told else 1.0
@@ -194,18 +196,18 @@ class Health:
             status, gpus=gpus, bootID=self._boot_id, reliability=told, incidents=health_status.incidents(found)
         )
 
-    def _past(self, uuid: str) -> gpunode.Reliability | None:
+    def _reliability_of(self, uuid: str) -> gpunode.Reliability | None:
         watch = self.watches.get(uuid)
         told = health_status.past(watch, self._told.get(uuid, 1.0)) if watch else None
         self._told[uuid] = told.score if told else 1.0
         return told
 
 
-def add(agent: Agent) -> Health:
+def add(agent: Agent) -> HealthMonitor:
     """Hang it into the agent."""
-    health = Health(on_change=lambda _: agent.tell(), boot_id=_boot_id(agent.settings.host_root))
+    health = HealthMonitor(on_change=lambda _: agent.tell(), boot_id=_boot_id(agent.settings.host_root))
     agent.health_of = health.health_of
-    agent.amend.append(health.amend)
+    agent.amend.append(health.amend_status)
     agent.on_machine.append(health.on_machine)
     agent.on_readings.append(health.on_readings)
     agent.on_events.append(health.on_events)
@@ -216,13 +218,13 @@ def add(agent: Agent) -> Health:
     return health
 
 
-def _connect(agent: Agent, health: Health) -> None:
-    from kgwe.apps.agent.health.node_condition import NodeHealth  # noqa: PLC0415 - not needed standalone
+def _connect(agent: Agent, health: HealthMonitor) -> None:
+    from kgwe.apps.agent.health.node_condition import NodeHealthWriter  # noqa: PLC0415 - not needed standalone
 
     if agent.informer is None or agent.client is None:
         return
 
-    node = NodeHealth(agent.client, agent.node, health, taint=agent.settings.taint_unhealthy)
+    node = NodeHealthWriter(agent.client, agent.node, health, taint=agent.settings.taint_unhealthy)
 
     def on_gpunode(seen: Seen[gpunode.GPUNode]) -> None:
         # Called before anything is published: the publisher waits until the API was read.

@@ -30,7 +30,7 @@ from kgwe.model.units import backoff
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgwe.apps.agent.health.monitor import Change, Health
+    from kgwe.apps.agent.health.monitor import Change, HealthMonitor
     from kgwe.kube.api.kgwe import gpunode
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.client.client import KubeClient
@@ -52,7 +52,7 @@ _MESSAGE_CHARS: Final = 1024
 _WHOLE_NODE: Final = Resource("", "v1", "nodes", "Node", namespaced=False, type=dict[str, Any])
 
 
-class Wanted(NamedTuple):
+class DesiredCondition(NamedTuple):
     """What the Node should say."""
 
     status: str
@@ -60,7 +60,7 @@ class Wanted(NamedTuple):
     message: str
 
 
-def wanted(health: Health) -> Wanted:
+def decide_condition(health: HealthMonitor) -> DesiredCondition:
     """What follows for the node from the state of its cards."""
     found = {uuid: verdict(watch) for uuid, watch in health.watches.items()}
     out = {uuid: each for uuid, each in found.items() if not is_in_service(each.state)}
@@ -68,19 +68,19 @@ def wanted(health: Health) -> Wanted:
         listed = [f"{uuid} {each.reason} ({each.message})" for uuid, each in sorted(out.items())[:_NAMED]]
         more = f" and {len(out) - _NAMED} more" if len(out) > _NAMED else ""
         message = f"{len(out)} of {len(found)} GPUs out of service: {', '.join(listed)}{more}"
-        return Wanted("False", "GPUUnhealthy", message[:_MESSAGE_CHARS])
+        return DesiredCondition("False", "GPUUnhealthy", message[:_MESSAGE_CHARS])
     if found and all(each.state is HealthState.UNKNOWN for each in found.values()):
-        return Wanted("Unknown", "GPUUnknown", "nothing is known of the GPUs")
+        return DesiredCondition("Unknown", "GPUUnknown", "nothing is known of the GPUs")
     degraded = sum(each.state is HealthState.DEGRADED for each in found.values())
     if degraded:
-        return Wanted("True", "GPUDegraded", f"{degraded} of {len(found)} GPUs are degraded, and in service")
-    return Wanted("True", "GPUsHealthy", f"{len(found)} GPUs may be given work")
+        return DesiredCondition("True", "GPUDegraded", f"{degraded} of {len(found)} GPUs are degraded, and in service")
+    return DesiredCondition("True", "GPUsHealthy", f"{len(found)} GPUs may be given work")
 
 
-class NodeHealth:
+class NodeHealthWriter:
     """Keeps the Node's condition, and its taint if asked for, true; and records Events about it."""
 
-    def __init__(self, client: KubeClient, node: str, health: Health, *, taint: bool = False) -> None:
+    def __init__(self, client: KubeClient, node: str, health: HealthMonitor, *, taint: bool = False) -> None:
         self._client = client
         self._node = node
         self._health = health
@@ -88,7 +88,7 @@ class NodeHealth:
         self._events = EventRecorder(client, controller=CONTROLLER, instance=node)
         self._wake = asyncio.Event()
         self._wake.set()
-        self._written: Wanted | None = None
+        self._written: DesiredCondition | None = None
         self._is_tainted = False
         self._heard = ""
         self._about: ObjectMeta | None = None
@@ -96,7 +96,7 @@ class NodeHealth:
 
     def on_change(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            self._say(change)
+            self._queue_event(change)
         self._wake.set()
 
     def on_gpunode(self, obj: gpunode.GPUNode) -> None:
@@ -111,7 +111,7 @@ class NodeHealth:
             self._wake.set()
         self._heard = asked
 
-    def _say(self, change: Change) -> None:
+    def _queue_event(self, change: Change) -> None:
         before, now = change.before, change.now
         if now.state == before.state and now.reason == before.reason:
             return
@@ -126,12 +126,12 @@ class NodeHealth:
     async def run(self) -> None:
         recording = asyncio.create_task(self._events.run())
         try:
-            await self._keep()
+            await self._write_forever()
         finally:
             recording.cancel()
             await asyncio.gather(recording, return_exceptions=True)
 
-    async def _keep(self) -> None:
+    async def _write_forever(self) -> None:
         failures = 0
         while True:
             await self._wake.wait()
@@ -151,7 +151,7 @@ class NodeHealth:
         if not self._health.watches:
             return  # nothing has been seen yet
         if self._about is None:
-            await self._look()
+            await self._read_node()
         while self._unsaid and self._about is not None:
             kind, reason, note = self._unsaid.pop(0)
             self._events.record(Event(resources.NODE, self._about, kind, reason, note, "Watch"))
@@ -159,24 +159,24 @@ class NodeHealth:
             await self._client.patch(
                 resources.GPU_NODE, self._node, {"metadata": {"annotations": {RESET_ANNOTATION: None}}}
             )
-        now = wanted(self._health)
+        now = decide_condition(self._health)
         if now != self._written:
-            await self._client.apply(resources.NODE, self._condition(now), subresource="status")
+            await self._client.apply(resources.NODE, self._build_condition(now), subresource="status")
             self._written = now
         is_tainted = self._taints and now.status == "False"
         if is_tainted != self._is_tainted:
             await self._set_taint(is_on=is_tainted)
             self._is_tainted = is_tainted
 
-    async def _look(self) -> None:
+    async def _read_node(self) -> None:
         """What the agent before left there."""
         node = await self._client.get(resources.NODE, self._node)
         self._about = node.metadata
         known = next((each for each in node.status.conditions if each.type == CONDITION), None)
-        self._written = Wanted(known.status, known.reason, known.message) if known else None
+        self._written = DesiredCondition(known.status, known.reason, known.message) if known else None
         self._is_tainted = any(taint.key == TAINT for taint in node.spec.taints)
 
-    def _condition(self, now: Wanted) -> dict[str, Any]:
+    def _build_condition(self, now: DesiredCondition) -> dict[str, Any]:
         at = timestamp.of(time.time())
         condition = {"type": CONDITION, **now._asdict(), "lastHeartbeatTime": at, "lastTransitionTime": at}
         return {"metadata": {"name": self._node}, "status": {"conditions": [condition]}}

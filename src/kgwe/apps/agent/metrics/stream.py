@@ -65,7 +65,7 @@ class Watcher:
         return self._queue.popleft(), missed
 
 
-class Hub:
+class TelemetryHub:
     """All watchers."""
 
     def __init__(self, limit: int) -> None:

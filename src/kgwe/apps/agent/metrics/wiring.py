@@ -12,7 +12,7 @@ from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, labels
 from kgwe.apps.agent.metrics.families import counter, gauge
 from kgwe.apps.agent.metrics.sampler import Sampler
-from kgwe.apps.agent.node_context import Around
+from kgwe.apps.agent.node_context import NodeContext
 from kgwe.model.health import health
 from kgwe.model.telemetry.sample import Sample
 from kgwe.telemetry import http
@@ -34,7 +34,7 @@ WRITTEN: Final = counter("kgwe_agent_api_written_bytes_total", "Bytes of those w
 _STALE_INTERVALS: Final = 6
 
 
-class Exporting:
+class MetricsExport:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         settings = agent.settings
@@ -43,7 +43,7 @@ class Exporting:
         self._sampler = Sampler()
         self._sample = Sample(0.0)
         agent.series = self._series
-        self.around = Around(Path(settings.host_root) / "proc", dcgm_url=settings.dcgm_url)
+        self.around = NodeContext(Path(settings.host_root) / "proc", dcgm_url=settings.dcgm_url)
         self.around.machine = lambda: agent.machine
         self.around.mps = agent.mps_servers
         self.around.truth = lambda: agent.devices.truth if agent.devices and settings.enable_pod_resources else None
@@ -62,7 +62,7 @@ class Exporting:
     def _on_readings(self, readings: Sequence[Reading]) -> None:
         machine = self._agent.machine
         if machine is not None:
-            around = self.around.now(readings)
+            around = self.around.take_surroundings(readings)
             self._sample = self._sampler.take(machine, readings, time.monotonic(), around)
             self.exporter.set_sample(self._sample)
 
@@ -102,5 +102,5 @@ class Exporting:
             await asyncio.Event().wait()
 
 
-def add(agent: Agent) -> Exporting:
-    return Exporting(agent)
+def add(agent: Agent) -> MetricsExport:
+    return MetricsExport(agent)

@@ -45,7 +45,7 @@ _IDLE_S: Final = 60.0
 _MOST_MESSAGE: Final = 512
 
 
-class Users(Protocol):
+class DeviceUsers(Protocol):
     """Who has what: UUIDs of cards and slices that pods have been given, as the kubelet says.
 
     None: it cannot be told now, and then everything that is there counts as somebody's.
@@ -63,7 +63,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Work:
+class _Job:
     """One card that is to be cut."""
 
     layout: MIGLayout
@@ -72,7 +72,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ObservedGpu:
     device: Device
     geometry: mig.Geometry
     card: Card
@@ -82,7 +82,7 @@ async def _no_hook(_: frozenset[str]) -> None:
     pass
 
 
-class Cutter:
+class MigReconfigurer:
     """One machine's. `users`: None where processes alone tell who uses a card, as without a kubelet. `grace_s`: how
     long it may take until `users` shows what was given out before it was withheld."""
 
@@ -90,7 +90,7 @@ class Cutter:
         self,
         driver: GpuDriver,
         *,
-        users: Users | None = None,
+        users: DeviceUsers | None = None,
         limits: Limits | None = None,
         retry_s: float = 1.0,
         grace_s: float = 0.0,
@@ -103,7 +103,7 @@ class Cutter:
         self._grace_s = grace_s
         self._clock = clock
         self._spec: dict[str, MIGLayout] = {}
-        self._work: dict[str, _Work] = {}
+        self._work: dict[str, _Job] = {}
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         #: devices (cards and slices) that must not be given to anybody now
@@ -117,20 +117,20 @@ class Cutter:
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
         """The spec of this machine's GPUNode."""
-        self.want(mig_layouts.layouts(change.new))
+        self.set_layouts(mig_layouts.layouts(change.new))
 
-    def want(self, layouts: Mapping[str, MIGLayout]) -> None:
+    def set_layouts(self, layouts: Mapping[str, MIGLayout]) -> None:
         """These cards are to be cut so; others are left as they are. What a call asked of a card since stands."""
         for uuid in self._spec.keys() | layouts.keys():
             if self._spec.get(uuid) != layouts.get(uuid):
-                self._set(uuid, layouts.get(uuid))
+                self._set_layout(uuid, layouts.get(uuid))
         self._spec = dict(layouts)
 
-    def _set(self, uuid: str, layout: MIGLayout | None) -> None:
+    def _set_layout(self, uuid: str, layout: MIGLayout | None) -> None:
         if layout is None:
             self._work.pop(uuid, None)
         elif uuid not in self._work or self._work[uuid].layout != layout:
-            self._work[uuid] = _Work(layout)
+            self._work[uuid] = _Job(layout)
         self._wake.set()
 
     async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
@@ -141,18 +141,18 @@ class Cutter:
         device = next((each for each in (await self._driver.machine()).devices if each.uuid == uuid), None)
         if device is None:
             raise errors.NotFound(f"there is no card {uuid} here")
-        lifecycle.read_wish(_geometry(device), enabled=enabled, instances=layout)
-        self._set(uuid, MIGLayout(enabled, tuple(layout)))
-        await self._settle(uuid)
+        lifecycle.read_wish(_find_geometry(device), enabled=enabled, instances=layout)
+        self._set_layout(uuid, MIGLayout(enabled, tuple(layout)))
+        await self._wait_settled(uuid)
         work = self._work.get(uuid)
         if work is None or work.progress.phase:
             # A call is for now: what cannot be done now is not done later, behind the caller's back.
-            self._set(uuid, self._spec.get(uuid))
+            self._set_layout(uuid, self._spec.get(uuid))
             raise errors.Conflict(work.progress.message if work else "somebody else decided otherwise meanwhile")
         devices = (await self._driver.machine()).devices
         return next(each.mig.instances for each in devices if each.uuid == uuid)
 
-    async def _settle(self, uuid: str) -> None:
+    async def _wait_settled(self, uuid: str) -> None:
         """Until the card is as asked or cannot be now; that the limits of an effort end it is theirs to say."""
         while True:
             is_moving = await self.step()
@@ -169,7 +169,7 @@ class Cutter:
         """Card -> how far it is; cards that are as asked say nothing."""
         return {uuid: work.progress for uuid, work in self._work.items()}
 
-    def overlay(self, status: GPUNodeStatus) -> GPUNodeStatus:
+    def amend_status(self, status: GPUNodeStatus) -> GPUNodeStatus:
         """The status, with what is being done to each card."""
         gpus = []
         for each in status.gpus:
@@ -197,7 +197,7 @@ class Cutter:
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
 
-    def look(self) -> None:
+    def wake_if_waiting(self) -> None:
         """Something ended, or may have."""
         if any(work.progress.phase for work in self._work.values()):
             self._wake.set()
@@ -213,22 +213,24 @@ class Cutter:
         async with self._turn:
             if not self._work:
                 if self.withheld:
-                    await self._keep_back(frozenset())
+                    await self._withhold_devices(frozenset())
                 return False
-            seen = await self._look()
-            decisions = self._decide(seen)
-            withheld = self._has_to_change(seen, decisions)
+            seen = await self._observe_gpus()
+            decisions = self._decide_steps(seen)
+            withheld = self._find_changing_devices(seen, decisions)
             if withheld - self.withheld:
                 # Somebody may have been given one of them until now, and it takes a moment to show: look again.
-                await self._keep_back(withheld | self.withheld)
+                await self._withhold_devices(withheld | self.withheld)
                 await asyncio.sleep(self._grace_s)
                 return True
-            worked = [await self._do(seen[uuid], decision) for uuid, decision in decisions.items() if decision.step]
+            worked = [
+                await self._run_step(seen[uuid], decision) for uuid, decision in decisions.items() if decision.step
+            ]
             if withheld != self.withheld and not worked:
-                await self._keep_back(withheld)
+                await self._withhold_devices(withheld)
             return any(worked)
 
-    async def _look(self) -> dict[str, _Seen]:
+    async def _observe_gpus(self) -> dict[str, _ObservedGpu]:
         machine = await self._driver.machine()
         held = frozenset() if self._users is None else await self._users()
         devices = [each for each in machine.devices if each.uuid in self._work]
@@ -240,22 +242,22 @@ class Cutter:
         seen = {}
         for device in devices:
             try:
-                geometry = _geometry(device)
+                geometry = _find_geometry(device)
             except errors.Permanent as exc:
-                self._say(device.uuid, Phase.FAILED, str(exc))
+                self._set_progress(device.uuid, Phase.FAILED, str(exc))
                 continue
             card = lifecycle.observe(geometry, device, held, is_busy=device.uuid in busy)
-            seen[device.uuid] = _Seen(device, geometry, card)
+            seen[device.uuid] = _ObservedGpu(device, geometry, card)
         for uuid in self._work.keys() - {each.uuid for each in devices}:
-            self._say(uuid, Phase.FAILED, "there is no such card")
+            self._set_progress(uuid, Phase.FAILED, "there is no such card")
         return seen
 
-    def _decide(self, seen: Mapping[str, _Seen]) -> dict[str, Decision]:
+    def _decide_steps(self, seen: Mapping[str, _ObservedGpu]) -> dict[str, Decision]:
         now_s, found = self._clock(), {}
         for uuid, each in seen.items():
             work = self._work[uuid]
             if each.device.is_lost:
-                self._say(uuid, Phase.FAILED, "the card has fallen off the bus")
+                self._set_progress(uuid, Phase.FAILED, "the card has fallen off the bus")
                 continue
             if work.effort is None:
                 try:
@@ -263,16 +265,18 @@ class Cutter:
                         each.geometry, enabled=work.layout.enabled, instances=work.layout.instances
                     )
                 except errors.Permanent as exc:
-                    self._say(uuid, Phase.FAILED, str(exc))
+                    self._set_progress(uuid, Phase.FAILED, str(exc))
                     continue
                 work.effort = attempt.begin(each.card, wish, now_s)
             decision = attempt.decide(each.geometry, work.effort, each.card, now_s, self._limits)
             work.effort = decision.effort
-            self._say(uuid, decision.phase, decision.message)
+            self._set_progress(uuid, decision.phase, decision.message)
             found[uuid] = decision
         return found
 
-    def _has_to_change(self, seen: Mapping[str, _Seen], decisions: Mapping[str, Decision]) -> frozenset[str]:
+    def _find_changing_devices(
+        self, seen: Mapping[str, _ObservedGpu], decisions: Mapping[str, Decision]
+    ) -> frozenset[str]:
         """Devices that are not as the card is to be (the whole card, or slices of it), or are to be left."""
         found: set[str] = set()
         for uuid, decision in decisions.items():
@@ -291,19 +295,19 @@ class Cutter:
             found |= {one.uuid for one in each.device.mig.instances if f"{one.profile}@{one.start}" in kept}
         return frozenset(found)
 
-    async def _keep_back(self, devices: frozenset[str]) -> None:
+    async def _withhold_devices(self, devices: frozenset[str]) -> None:
         self.withheld = devices
         await self.withhold(devices)
         self.on_change()
 
-    async def _do(self, seen: _Seen, decision: Decision) -> bool:
+    async def _run_step(self, seen: _ObservedGpu, decision: Decision) -> bool:
         """Whether the next step may follow at once."""
         uuid, step = seen.device.uuid, decision.step
         work = self._work.get(uuid)
         if step is None or work is None:
             return False
         try:
-            await self._carry_out(uuid, step)
+            await self._call_driver(uuid, step)
         except errors.KgweError as exc:
             is_final = isinstance(exc, errors.Permanent)
             log.warning("cut_failed", uuid=uuid, step=str(step), error=str(exc), final=is_final)
@@ -316,7 +320,7 @@ class Cutter:
         self.on_change()
         return True
 
-    async def _carry_out(self, uuid: str, step: Step) -> None:
+    async def _call_driver(self, uuid: str, step: Step) -> None:
         if step.place is None:
             if step.event is Event.RESET:
                 await self._driver.reset(uuid)
@@ -328,7 +332,7 @@ class Cutter:
             with contextlib.suppress(errors.NotFound):
                 await self._driver.destroy_instance(uuid, step.instance_id)
 
-    def _say(self, uuid: str, phase: str, message: str) -> None:
+    def _set_progress(self, uuid: str, phase: str, message: str) -> None:
         work = self._work[uuid]
         progress = Progress(phase, message[:_MOST_MESSAGE])
         if progress != work.progress:
@@ -338,7 +342,7 @@ class Cutter:
             self.on_change()
 
 
-def _geometry(device: Device) -> mig.Geometry:
+def _find_geometry(device: Device) -> mig.Geometry:
     geometry = catalog.find(device.product).geometry
     if geometry is None or not device.mig.is_capable:
         raise errors.Permanent(f"a {device.product} cannot be cut")

@@ -34,7 +34,7 @@ CLIENTS: Final = gauge("kgwe_mps_clients", "Processes that share the GPU or MIG 
 RESTARTS: Final = counter("kgwe_mps_daemon_restarts_total", "Times the daemon ended without being asked to.")
 
 
-class Handler:
+class MpsOrders:
     """Gives them to the daemons, after a look whether there is such a card and MPS is legal there."""
 
     def __init__(self, daemons: MpsDaemons, agent: Knows, *, is_exclusive: bool = False) -> None:

@@ -40,7 +40,7 @@ _LONGEST_RETRY_S: Final = 30.0
 _REFUSED_RETRY_S: Final = 60.0
 
 
-class Publisher:
+class StatusPublisher:
     """Brings the GPUNode to what was last offered."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Publisher:
         # (what was sent, what the API made of it): an older definition of the kind leaves out what it does not know.
         self._accepted: tuple[gpunode.GPUNodeStatus, gpunode.GPUNodeStatus] | None = None
         #: the object as the API last showed it
-        self.there: gpunode.GPUNode | None = None
+        self.stored: gpunode.GPUNode | None = None
         #: why nothing can be written; empty when it can
         self.problem = ""
         #: called for every write with its kind and size
@@ -70,26 +70,26 @@ class Publisher:
 
     # --- what is known ----------------------------------------------------------------------------------
 
-    def offer(self, status: gpunode.GPUNodeStatus, conditions: Sequence[Condition]) -> None:
+    def set_status(self, status: gpunode.GPUNodeStatus, conditions: Sequence[Condition]) -> None:
         """The newest report. Conditions without a time get that of their last change."""
         self._wanted = msgspec.structs.replace(status, conditions=tuple(conditions), heartbeatTime=None)
-        if self._differs():
+        if self._is_outdated():
             self._wake.set()
 
     def on_change(self, change: Change[gpunode.GPUNode]) -> None:
         """What the watch shows; older than the reply to our last write, it is no news."""
         if change.new is None:
-            self.there = None
+            self.stored = None
             self._wake.set()
-        elif self.there is None or _version(change.new) >= _version(self.there):
-            self.there = change.new
+        elif self.stored is None or _version(change.new) >= _version(self.stored):
+            self.stored = change.new
 
-    def _differs(self) -> bool:
+    def _is_outdated(self) -> bool:
         if self._wanted is None:
             return False
-        if self.there is None:
+        if self.stored is None:
             return True
-        wanted, there = _own(self._wanted), _own(self.there.status)
+        wanted, there = _normalize(self._wanted), _normalize(self.stored.status)
         return wanted != there and (wanted, there) != self._accepted
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -108,18 +108,18 @@ class Publisher:
     async def _step(self) -> float:
         """Write what there is to write; returns for how long to be quiet."""
         try:
-            if self._differs():
+            if self._is_outdated():
                 await self._publish()
             elif self._wanted is not None and asyncio.get_running_loop().time() >= self._heartbeat_at:
-                await self._beat()
+                await self._write_heartbeat()
         except errors.KgweError as exc:
-            return self._failed(exc)
+            return self._note_failure(exc)
         if self.problem:
             log.info("publishing_again", node=self._node, failures=self._failures)
         self.problem, self._failures = "", 0
         return _SPACING_S
 
-    def _failed(self, exc: errors.KgweError) -> float:
+    def _note_failure(self, exc: errors.KgweError) -> float:
         if str(exc) != self.problem:
             log.warning("publishing_failed", node=self._node, error=str(exc))
         self.problem = str(exc)
@@ -137,29 +137,31 @@ class Publisher:
         if wanted is None:
             return
         if (
-            self.there is None
-            or self.there.spec.source != gpunode.Source.AGENT
-            or not self.there.metadata.ownerReferences
+            self.stored is None
+            or self.stored.spec.source != gpunode.Source.AGENT
+            or not self.stored.metadata.ownerReferences
         ):
-            await self._claim()
+            await self._create_object()
         now = timestamp.seconds(self._now())
         status: dict[str, Any] = msgspec.to_builtins(
-            msgspec.structs.replace(wanted, heartbeatTime=now, conditions=self._timed(wanted.conditions, now))
+            msgspec.structs.replace(
+                wanted, heartbeatTime=now, conditions=self._with_transition_times(wanted.conditions, now)
+            )
         )
         # Counts of zero are said aloud: for people who list the objects.
         status.setdefault("gpuCount", 0)
         status.setdefault("healthyGPUs", 0)
         body = {"metadata": {"name": self._node}, "status": status}
         try:
-            self.there = await self._client.apply(resources.GPU_NODE, body, subresource="status")
+            self.stored = await self._client.apply(resources.GPU_NODE, body, subresource="status")
         except errors.NotFound:
-            self.there = None  # deleted under our hands: made anew with the next try
+            self.stored = None  # deleted under our hands: made anew with the next try
             raise
-        self._accepted = (_own(wanted), _own(self.there.status))
-        self._wrote("status", body)
+        self._accepted = (_normalize(wanted), _normalize(self.stored.status))
+        self._note_write("status", body)
         log.info("published", node=self._node, gpus=wanted.gpuCount, healthy=wanted.healthyGPUs)
 
-    async def _claim(self) -> None:
+    async def _create_object(self) -> None:
         """The object itself. It belongs to its Node and goes with it."""
         node = await self._client.get(resources.NODE, self._node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
@@ -167,25 +169,25 @@ class Publisher:
             "metadata": {"name": self._node, "ownerReferences": [owner]},
             "spec": {"source": str(gpunode.Source.AGENT)},
         }
-        self.there = await self._client.apply(resources.GPU_NODE, body)
-        self._wrote("object", body)
+        self.stored = await self._client.apply(resources.GPU_NODE, body)
+        self._note_write("object", body)
 
-    async def _beat(self) -> None:
+    async def _write_heartbeat(self) -> None:
         body = {"status": {"heartbeatTime": timestamp.seconds(self._now())}}
         try:
-            self.there = await self._client.patch(resources.GPU_NODE, self._node, body, subresource="status")
+            self.stored = await self._client.patch(resources.GPU_NODE, self._node, body, subresource="status")
         except errors.NotFound:
-            self.there = None
+            self.stored = None
             raise
-        self._wrote("heartbeat", body)
+        self._note_write("heartbeat", body)
 
-    def _wrote(self, kind: str, body: Any) -> None:
+    def _note_write(self, kind: str, body: Any) -> None:
         self._heartbeat_at = asyncio.get_running_loop().time() + self._heartbeat_s
         self.on_write(kind, len(msgspec.json.encode(body)))
 
-    def _timed(self, conditions: Sequence[Condition], now: str) -> tuple[Condition, ...]:
+    def _with_transition_times(self, conditions: Sequence[Condition], now: str) -> tuple[Condition, ...]:
         """With the time of their last change of status."""
-        before = {each.type: each for each in self.there.status.conditions} if self.there else {}
+        before = {each.type: each for each in self.stored.status.conditions} if self.stored else {}
         timed = []
         for each in conditions:
             old = before.get(each.type)
@@ -194,7 +196,7 @@ class Publisher:
         return tuple(timed)
 
 
-def _own(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
+def _normalize(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
     """What the agent answers for: without times, and without conditions of others."""
     return msgspec.structs.replace(
         status,
