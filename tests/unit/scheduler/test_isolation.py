@@ -214,7 +214,7 @@ async def test_a_leader_whose_passes_fail_is_not_ready_and_says_why():
         for informer in scheduler.informers:
             informer.synced.set()
         assert scheduler.problem() == "standby: another replica acts"
-        term = Leader(scheduler.means())
+        term = Leader(scheduler.make_deps())
         scheduler._acting, scheduler._planning_problem = True, term.problem
         assert scheduler.problem() is None
         for _ in range(3):

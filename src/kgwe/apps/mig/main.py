@@ -10,10 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
-import random
 import signal
-import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -22,7 +19,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kgwe import errors
-from kgwe.apps import background
+from kgwe.apps import background, leading
+from kgwe.apps.leading import LeaderLoop
 from kgwe.apps.mig import demand, drains
 from kgwe.apps.mig.claims import Claims
 from kgwe.apps.mig.controller import FIELD_MANAGER, Controller, Stores
@@ -30,8 +28,7 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import EventRecorder
-from kgwe.kube.client.informer import Informer, wait_synced
-from kgwe.kube.client.lease import LeaderElector, LeaseTimes
+from kgwe.kube.client.informer import Informer
 from kgwe.kube.translate import podspec
 from kgwe.kube.translate.resource_slices import DeviceSlices
 from kgwe.model.units import amounts
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from kgwe.apps.leading import Term
     from kgwe.apps.mig.settings import Settings
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import GPUNode
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_RESYNC_S = 60.0
-
 
 class MigController:
     """One replica."""
@@ -61,16 +57,9 @@ class MigController:
     def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
         self.settings = settings
         self.client = client
-        self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
-        self.elector = LeaderElector(
-            client,
-            name=settings.lease_name,
-            namespace=settings.lease_namespace,
-            identity=self.identity,
-            times=LeaseTimes(
-                settings.lease_duration_seconds, settings.renew_deadline_seconds, settings.retry_period_seconds
-            ),
-        )
+        self.identity = identity or leading.make_identity()
+        self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
+        self.leading = LeaderLoop(self._elector, lambda: self.informers)
         strategies = Informer(client, resources.MIG_STRATEGY)
         nodes = Informer(client, resources.NODE)
         gpu_nodes = Informer(client, resources.GPU_NODE)
@@ -80,7 +69,7 @@ class MigController:
         self._devices = DeviceSlices()
         self._claimed = Informer(client, resources.RESOURCE_CLAIM)
         self._claims = Claims(self._claimed.store, self._devices.find)
-        acting = client.guarded(self.guard)
+        acting = client.guarded(self.leading.check_leading)
         self.events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
         self.controller = Controller(
             acting,
@@ -122,19 +111,10 @@ class MigController:
         if change.new is None and change.old is not None:
             self.controller.forget(change.old.metadata.uid)
 
-    def may_act(self) -> bool:
-        return not self.settings.leader_elect or self.elector.is_leader()
-
-    def guard(self) -> None:
-        """Called before every write: refuse it when the Lease may be somebody else's by now."""
-        if not self.may_act():
-            raise errors.Transient("no longer the leader")
-
     def problem(self) -> str | None:
         """Why this replica is not ready: it stands by, or does not know the cluster yet."""
-        behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
-        if behind:
-            return f"waiting for first list of {', '.join(behind)}"
+        if unsynced := self.leading.unsynced():
+            return unsynced
         return None if self._acting else "standby: another replica acts"
 
     # --- running ----------------------------------------------------------------------------------------
@@ -148,16 +128,7 @@ class MigController:
             background.running(self._background()),
         ):
             log.info("mig_controller_started", id=self.identity, port=port)
-            acting = asyncio.create_task(self._act())
-            stopping = asyncio.create_task(stop.wait())
-            try:
-                await asyncio.wait((acting, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if acting.done():
-                    acting.result()
-            finally:
-                for task in (acting, stopping):
-                    task.cancel()
-                await asyncio.gather(acting, stopping, return_exceptions=True)
+            await self.leading.run(stop, self._lead_once)
             await self.events.flush()
         log.info("mig_controller_stopped", id=self.identity)
 
@@ -165,25 +136,25 @@ class MigController:
         """Informers, events and the campaign for the Lease."""
         yield from (informer.run() for informer in self.informers)
         yield self.events.run()
-        if self.settings.leader_elect:
-            yield self.elector.run()
+        if self._elector is not None:
+            yield self._elector.run()
 
-    async def _act(self) -> None:
-        await wait_synced(*self.informers)
-        while True:
-            if self.settings.leader_elect:
-                await self.elector.wait_leading()
-            # The leader before us may have written what our watches have not shown yet.
-            async with asyncio.timeout(_RESYNC_S):
-                await asyncio.gather(*(informer.resync() for informer in self.informers))
-            self._acting = True
-            try:
-                while self.may_act():
-                    await self._round()
-            finally:
-                self._acting = False
+    async def _lead_once(self, term: Term) -> None:
+        """One term of leadership."""
+        if not await term.resync():
+            return
+        self._acting = True
+        try:
+            await background.wait_first(self._run_rounds(), term.stop.wait())
+        finally:
+            self._acting = False
 
-    async def _round(self) -> None:
+    async def _run_rounds(self) -> None:
+        """Decide until the Lease is lost; a round that has begun is finished."""
+        while self.leading.is_leading():
+            await self._run_round()
+
+    async def _run_round(self) -> None:
         self._wake.clear()
         loop = asyncio.get_running_loop()
         began = loop.time()

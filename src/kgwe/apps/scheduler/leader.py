@@ -23,6 +23,7 @@ from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.gang_group import LOST_PREFIX, OWNER_PREFIX, Group
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
+from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class Leader:
         self._metrics = deps.metrics
         self._events = deps.events
         self._tracer = deps.tracer
-        self._count = deps.settings.workers
         self._queue: WorkQueue[Key] = WorkQueue()
+        self._workers = WorkerPool(
+            self._queue, self._reconcile, workers=deps.settings.workers, on_error=self._handle_crash
+        )
         self._gathering: set[Key] = set()  # large workloads that are looked at in a moment
         self._planner = Planner(deps.state, deps.choosers, deps.rng, deps.metrics, self._decided)
         self.answers = ExtenderHandlers(
@@ -80,8 +83,6 @@ class Leader:
         self._periodic = PeriodicTasks(deps, self._reconciler.renew_attempts)
         self._reconciler.on_completed = self._periodic.history.completed
         self._recovery.on_lost = self._recovery.repairs.on_lost = self._periodic.history.lost
-        self._workers: list[asyncio.Task[None]] = []
-        self._idle: set[asyncio.Task[None] | None] = set()  # workers with no workload in their hands
         self._ending = False
         self._is_room_due = False
 
@@ -174,7 +175,7 @@ class Leader:
             for pod in self._state.unseated(owner):
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
-        self._workers = [asyncio.create_task(self._work()) for _ in range(self._count)]
+        self._workers.start()
         log.info("term_started", workloads=len(self._state.workloads), runs=len(self._state.runs))
         return self
 
@@ -244,8 +245,9 @@ class Leader:
     async def __aexit__(self, *exc: object) -> None:
         self._gangs.deaf()
         self._state.deaf()
-        self._queue.close()
-        await self._let_finish()
+        self._ending = True
+        # A write that has begun is finished rather than torn.
+        await self._workers.stop(grace_s=_GRACE_S)
         self._metrics.queue.set_function(lambda: 0)
         await self._periodic.stop()
         await self._preemption.stop()
@@ -257,27 +259,10 @@ class Leader:
         self._planner.close()
         log.info("term_ended")
 
-    async def _work(self) -> None:
-        me = asyncio.current_task()
-        while not self._ending:
-            self._idle.add(me)
-            key = await self._queue.get()
-            self._idle.discard(me)
-            try:
-                await self._reconcile(key)
-            finally:
-                self._queue.done(key)
-
-    async def _let_finish(self) -> None:
-        """A write under way is finished rather than torn; what takes too long is cut off before we let go."""
-        self._ending = True
-        for worker in self._workers:
-            if worker in self._idle:
-                worker.cancel()
-        _, late = await asyncio.wait(self._workers, timeout=_GRACE_S)
-        for worker in late:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+    def _handle_crash(self, key: Key, error: Exception) -> None:
+        """`_reconcile` handles the errors of a workload; this one is of its own."""
+        self._queue.retry(key)
+        log.error("reconcile_crashed", workload=key, exc_info=error)
 
     async def _reconcile(self, key: Key) -> None:
         started = time.perf_counter()

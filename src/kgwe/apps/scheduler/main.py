@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
-import os
 import random
 import signal
 import socket
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kgwe import errors
-from kgwe.apps import background, gc_pauses
+from kgwe.apps import background, gc_pauses, leading
+from kgwe.apps.leading import LeaderLoop
 from kgwe.apps.scheduler import preflight
 from kgwe.apps.scheduler.deps import Deps
 from kgwe.apps.scheduler.extender.http import ExtenderApp
@@ -41,8 +40,7 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.events import EventRecorder
-from kgwe.kube.client.informer import Change, Informer, wait_synced
-from kgwe.kube.client.lease import LeaderElector, LeaseTimes
+from kgwe.kube.client.informer import Change, Informer
 from kgwe.kube.translate import extender_wire
 from kgwe.telemetry import http, logs, probes, stalls, tracing
 from kgwe.telemetry.tls import Renewing
@@ -50,6 +48,7 @@ from kgwe.telemetry.tls import Renewing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
+    from kgwe.apps.leading import Term
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.kube.api import core
     from kgwe.kube.api.resources import Resource
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STRATEGIES_GROUP = "kgwe.strategies"
-# Long enough for the largest fleets; a leader that reads nothing for so long only keeps others from leading.
-_RESYNC_S = 60.0
 _LAG_STEP_S = 0.1
 _EXPIRE_S = 1.0
 # How often a replica whose port is taken looks whether it is free.
@@ -106,13 +103,14 @@ class Scheduler:
         self.state.on_foreign = self._on_foreign
         self.state.foreign_seat = self.gangs.seat
         self.client = client
-        self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{random.randrange(16**6):06x}"  # noqa: S311 - a name
+        self.identity = identity or leading.make_identity()
+        self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
+        self.leading = LeaderLoop(self._elector, lambda: self.informers)
+        self._acting_client = client.guarded(self.leading.check_leading)
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.port = ExtenderPort(settings, client, self.identity) if settings.extender_bind_address else None
         self.tls = Renewing(settings.extender_tls) if self.port and settings.extender_tls else None
-        self.events = EventRecorder(
-            client.guarded(self.guard), controller=manifests.CONTROLLER_NAME, instance=self.identity
-        )
+        self.events = EventRecorder(self._acting_client, controller=manifests.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
         # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
         running = "status.phase!=Succeeded,status.phase!=Failed"
@@ -122,15 +120,6 @@ class Scheduler:
         self.keys.on_change = self._read_again
         self.kinds = GroupKinds(
             client, self.state, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
-        )
-        self.elector = LeaderElector(
-            client,
-            name=settings.lease_name,
-            namespace=settings.lease_namespace,
-            identity=self.identity,
-            times=LeaseTimes(
-                settings.lease_duration_seconds, settings.renew_deadline_seconds, settings.retry_period_seconds
-            ),
         )
 
     def _recorder(self) -> Recorder | None:
@@ -200,9 +189,8 @@ class Scheduler:
         """Why this replica should not be called: the Service sends kube-scheduler's calls to the one that acts."""
         if self._port_problem:
             return self._port_problem
-        behind = [informer.resource.plural for informer in self.informers if not informer.has_synced]
-        if behind:
-            return f"waiting for first list of {', '.join(behind)}"
+        if unsynced := self.leading.unsynced():
+            return unsynced
         return self._planning_problem() if self._acting else "standby: another replica acts"
 
     # --- running ----------------------------------------------------------------------------------------
@@ -215,7 +203,7 @@ class Scheduler:
             await preflight.check_kinds(self.client, [informer.resource for informer in self.informers])
             if self.port is not None:
                 await self.port.check()
-            await _first(self.keys.wait(), stop.wait())
+            await background.wait_first(self.keys.wait(), stop.wait())
             await self.kinds.find()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
@@ -229,9 +217,7 @@ class Scheduler:
     async def _lead(self, stop: asyncio.Event) -> None:
         """Know the cluster, and act on it term by term."""
         async with background.running(self._background()):
-            await _first(wait_synced(*self.informers), stop.wait())
-            while not stop.is_set():
-                await self._lead_once(stop)
+            await self.leading.run(stop, self._lead_once)
             await self.events.flush()
 
     def _background(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -244,8 +230,8 @@ class Scheduler:
         yield self._expire()
         if self.recorder is not None:
             yield self.recorder.watch(self.state.ledger)
-        if self.settings.leader_elect:
-            yield self.elector.run()
+        if self._elector is not None:
+            yield self._elector.run()
 
     async def _expire(self) -> None:
         """Places of pods that were not bound in time come free whether or not anyone asks for them."""
@@ -253,32 +239,26 @@ class Scheduler:
             await asyncio.sleep(_EXPIRE_S)
             self.state.expire(time.monotonic())
 
-    async def _lead_once(self, stop: asyncio.Event) -> None:
-        """One term: wait for the Lease, act while it is ours."""
-        if self.settings.leader_elect:
-            await _first(self.elector.wait_leading(), stop.wait())
-            if stop.is_set():
-                return
+    async def _lead_once(self, term: Term) -> None:
+        """One term of leadership."""
         self.metrics.leader.set(1)
         try:
-            await self._act(stop)
+            await self._act(term)
         except http.PortTaken as exc:
             self._acting = False
-            await self._give_way(exc, stop)
+            await self._give_way(exc, term.stop)
         finally:
             self._acting = False
             self.metrics.leader.set(0)
 
-    async def _act(self, stop: asyncio.Event) -> None:
-        """While the Lease is ours. The port first: a leader that cannot be asked is of no use."""
+    async def _act(self, term: Term) -> None:
+        """Act until the term ends. The port comes first: kube-scheduler must be able to call a leader."""
         with await self.port.take() if self.port else contextlib.nullcontext() as sock:
-            # The leader before us may have written what our watches have not shown yet.
-            await _first(self._resync(), self._lost(), stop.wait())
-            if self.may_act() and not stop.is_set():
-                async with gc_pauses.short(), Leader(self.means()) as term, self._extender(term, sock):
-                    self._planning_problem = term.problem
+            if await term.resync():
+                async with gc_pauses.short(), Leader(self.make_deps()) as leader, self._extender(leader, sock):
+                    self._planning_problem = leader.problem
                     self._acting = True
-                    await _first(self._lost(), stop.wait())
+                    await term.wait_end()
 
     async def _give_way(self, problem: http.PortTaken, stop: asyncio.Event) -> None:
         """Leave the Lease to others until the port can be had."""
@@ -286,18 +266,19 @@ class Scheduler:
         self._port_problem = f"{problem}; the Lease is left to other replicas until the port is free"
         log.error("extender_port_taken", error=str(problem), next="the Lease is given back; trying again")
         try:
-            if self.settings.leader_elect:
-                await self.elector.withdraw()
+            if self._elector is not None:
+                await self._elector.withdraw()
             while self.port is not None and not stop.is_set():
-                await _first(asyncio.sleep(_PORT_PAUSE_S), stop.wait())
+                await background.wait_first(asyncio.sleep(_PORT_PAUSE_S), stop.wait())
                 if await self.port.is_worth_campaigning():
                     break
         finally:
             self._port_problem = ""
-            self.elector.campaign()
+            if self._elector is not None:
+                self._elector.campaign()
 
     @contextlib.asynccontextmanager
-    async def _extender(self, term: Leader, sock: socket.socket | None) -> AsyncIterator[None]:
+    async def _extender(self, leader: Leader, sock: socket.socket | None) -> AsyncIterator[None]:
         """Answer kube-scheduler, for as long as this replica leads and no longer."""
         settings = self.settings
         if self.port is None:
@@ -308,7 +289,7 @@ class Scheduler:
             live=lambda: None,
             ready=self.problem,
             others=ExtenderApp(
-                term.answers,
+                leader.answers,
                 self.metrics,
                 bind=self._bind if settings.extender_binds else None,
                 sightings=self.state.sightings,
@@ -333,31 +314,14 @@ class Scheduler:
             "metadata": {"name": args.PodName, "uid": args.PodUID, "annotations": annotations},
             "target": {"kind": "Node", "name": args.Node},
         }
-        await self.client.guarded(self.guard).create(
+        await self._acting_client.create(
             resources.BINDING, body, args.PodNamespace, name=args.PodName, subresource="binding"
         )
         return ""
 
-    async def _resync(self) -> None:
-        """Read everything afresh; a replica that cannot is no use as a leader and ends, so that another may be one."""
-        try:
-            async with asyncio.timeout(_RESYNC_S):
-                await asyncio.gather(*(informer.resync() for informer in self.informers))
-        except TimeoutError as exc:
-            raise errors.Transient(f"could not read the cluster within {_RESYNC_S:.0f} s of becoming leader") from exc
-
-    async def _lost(self) -> None:
-        if self.settings.leader_elect:
-            await self.elector.wait_lost()
-        else:
-            await asyncio.Event().wait()
-
-    def may_act(self) -> bool:
-        return not self.settings.leader_elect or self.elector.is_leader()
-
-    def means(self) -> Deps:
+    def make_deps(self) -> Deps:
         return Deps(
-            client=self.client.guarded(self.guard),
+            client=self._acting_client,
             state=self.state,
             gangs=self.gangs,
             tracer=self.tracer,
@@ -370,11 +334,6 @@ class Scheduler:
             bytes_of=self.pods.bytes_of,
         )
 
-    def guard(self) -> None:
-        """Called before every write of a term: refuse it when the Lease may be somebody else's by now."""
-        if not self.may_act():
-            raise errors.Transient("no longer the leader")
-
 
 async def _measure_lag(report: Callable[[float], None]) -> None:
     """How late the loop wakes who sleeps, at most, second by second."""
@@ -386,19 +345,6 @@ async def _measure_lag(report: Callable[[float], None]) -> None:
             await asyncio.sleep(_LAG_STEP_S)
             worst = max(worst, loop.time() - due)
         report(worst)
-
-
-async def _first(*waits: Any) -> None:
-    """Return when the first of `waits` does; an exception of it is raised."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def serve(settings: Settings, kubeconfig: Path | None) -> None:

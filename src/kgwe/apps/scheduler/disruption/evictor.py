@@ -13,7 +13,6 @@ disruption.
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ import structlog
 from kgwe import errors
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.eviction import DisruptionBudgetRefused, evict_pod, remove_tracking_finalizer
+from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
 from kgwe.kube.translate.node_health import Fault
 
@@ -66,16 +66,13 @@ class Evictor:
         self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue(base_s=0.5, ceiling_s=_CEILING_S)
         self._why: dict[str, str] = {}  # pod uid -> why it goes
-        self._tasks: list[asyncio.Task[None]] = []
+        self._pool = WorkerPool(self._queue, self._remove, workers=_WORKERS, on_error=self._handle_error)
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(_WORKERS)]
+        self._pool.start()
 
     async def stop(self) -> None:
-        self._queue.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pool.stop()
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._why
@@ -86,22 +83,16 @@ class Evictor:
             self._why[uid] = why
             self._queue.add(uid)
 
-    async def _work(self) -> None:
-        while True:
-            uid = await self._queue.get()
-            try:
-                await self._remove(uid)
-            except errors.NotFound:
-                self._why.pop(uid, None)
-            except errors.KgweError as exc:
-                delay_s = self._queue.retry(uid)
-                refused = isinstance(exc, DisruptionBudgetRefused)
-                log.info("eviction_waits", pod=uid, refused=refused, error=str(exc), retry_in_s=round(delay_s, 2))
-            except Exception:  # the boundary of the supervisor: one bad pod must not stop the others
-                self._queue.retry(uid)
-                log.exception("eviction_crashed", pod=uid)
-            finally:
-                self._queue.done(uid)
+    def _handle_error(self, uid: str, error: Exception) -> None:
+        if isinstance(error, errors.NotFound):
+            self._why.pop(uid, None)
+            return
+        delay_s = self._queue.retry(uid)
+        if isinstance(error, errors.KgweError):
+            refused = isinstance(error, DisruptionBudgetRefused)
+            log.info("eviction_waits", pod=uid, refused=refused, error=str(error), retry_in_s=round(delay_s, 2))
+        else:
+            log.error("eviction_crashed", pod=uid, exc_info=error)
 
     async def _remove(self, uid: str) -> None:
         pod = self._state.pods.get(uid)

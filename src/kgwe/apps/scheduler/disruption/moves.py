@@ -12,11 +12,12 @@ import contextlib
 import functools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 
 from kgwe import errors
+from kgwe.apps.background import TaskSet
 from kgwe.apps.scheduler.disruption.failures import Failures
 from kgwe.cluster.gangs.gang_group import OWNER_PREFIX
 from kgwe.cluster.state import effective_seats
@@ -30,7 +31,7 @@ from kgwe.placement.planning.planner import Seat
 from kgwe.placement.planning.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.disruption.evictor import Evictor
@@ -94,7 +95,7 @@ class RecoveryExecutor:
         self.on_change: Callable[[str], None] = _ignore
         #: hears of nodes that failed under work which then failed too
         self.on_lost: Callable[[set[str]], None] = _ignore
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._timer: asyncio.TimerHandle | None = None
 
     def go_on(self) -> None:
@@ -111,9 +112,7 @@ class RecoveryExecutor:
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def begin(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
         """Carry out what is planned for one owner; `gang`: what its pods were placed by."""
@@ -186,7 +185,7 @@ class RecoveryExecutor:
             self._metrics.recoveries.labels("Restarted").inc()
             self.on_lost({place.node for place in places if failures.affects(place)})
             self.say(owner, "Warning", Reason.RECOVERING, words)
-            self._do(self._delete(owner, run))
+            self._tasks.spawn(self._delete(owner, run))
         return True
 
     # --- a gang of ours ---------------------------------------------------------------------------------
@@ -215,13 +214,13 @@ class RecoveryExecutor:
             annotations[relocation.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
         self.under_way[owner].writing = True
         self._state.move(owner, tuple(seats), details)
-        self._do(self._write(owner, before, annotations))
+        self._tasks.spawn(self._write(owner, before, annotations))
 
     def _start_again(self, owner: str, run: Run) -> None:
         """Delete the run: its workload is planned as a whole again, which gives a shorter plan."""
         self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
         self.under_way[owner].replaced = run.meta.uid
-        self._do(self._delete(owner, run))
+        self._tasks.spawn(self._delete(owner, run))
 
     async def _write(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
         """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
@@ -252,7 +251,7 @@ class RecoveryExecutor:
         self._planner.claim(owner, {0: Holding(place.node, run.wanted, place.cards, place.slices)}, ready=True)
         self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
         self.under_way[owner].replaced = run.meta.uid
-        self._do(self._delete(owner, run))
+        self._tasks.spawn(self._delete(owner, run))
 
     async def _delete(self, owner: str, run: Run) -> None:
         try:
@@ -333,11 +332,6 @@ class RecoveryExecutor:
             return False
         pods = [self._state.pods.get(self._state.ledger.pod_in(owner, number)) for number in places]
         return all(pod is not None and pod.status.phase == "Running" for pod in pods)
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def say(self, owner: str, type_: Literal["Normal", "Warning"], reason: str, words: str) -> None:
         workload = self._state.workload(owner)

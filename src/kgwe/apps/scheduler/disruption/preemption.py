@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
+from kgwe.apps.background import TaskSet
 from kgwe.cluster.gangs.gang_group import LOST_PREFIX
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.cluster.workload.pdb import Budgets
@@ -105,15 +106,15 @@ class Preemption:
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [*self._tasks, *([self._looking] if self._looking else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._tasks.cancel()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -310,9 +311,7 @@ class Preemption:
         self._planner.claim(owner, dict(enumerate(self._places(ask, plan))), ready=False)
         self._say(owner, "Preempting", f"{preempting.words} to start; it costs {plan.cost.gpu_hours:.2f} GPU-hours")
         log.info("preempting", owner=owner, victims=names, proven=plan.proven, gpu_hours=round(plan.cost.gpu_hours, 3))
-        task = asyncio.create_task(self._stop(ask, preempting, pods, budgets))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._stop(ask, preempting, pods, budgets))
 
     def _places(self, ask: Ask, plan: PreemptionPlan) -> Iterator[Holding]:
         """The room the work will need, by rank."""

@@ -6,7 +6,6 @@ member has one node to be checked on. The patch names the pod's uid and says all
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from kgwe.cluster.workload import dra_claims, manifests, placement_annotations, 
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH
 from kgwe.kube.client.replace import Rewriter
+from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -47,16 +47,13 @@ class Pinner:
         self._revoked: set[str] = set()  # pods whose seats were released
         self._given: dict[str, int] = {}  # pod uid -> seat it was given in this term
         self._holder: dict[tuple[str, int], str] = {}  # seat -> the pod it was given to in this term
-        self._tasks: list[asyncio.Task[None]] = []
+        self._pool = WorkerPool(self._queue, self._process, workers=_WORKERS, on_error=self._handle_error)
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(_WORKERS)]
+        self._pool.start()
 
     async def stop(self) -> None:
-        self._queue.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pool.stop()
 
     def pin(self, owner: str, pod: core.Pod, number: int | None = None) -> None:
         """Give the pod a seat of its owner (that one), soon; asked for a pod that has gone, nothing happens."""
@@ -79,25 +76,21 @@ class Pinner:
         self._revoked.add(pod.metadata.uid)
         self._queue.add(pod.metadata.uid)
 
-    async def _work(self) -> None:
-        while True:
-            uid = await self._queue.get()
-            try:
-                await self._seat(uid)
-                self._queue.forget(uid)
-            except errors.NotFound:
-                self._drop(uid)
-            except errors.KgweError as exc:
-                # Another pod of that name, perhaps: then the watch will tell that this one is gone.
-                self._given.pop(uid, None)
-                delay_s = self._queue.retry(uid)
-                log.warning("seating_failed", pod=uid, error=str(exc), retry_in_s=round(delay_s, 2))
-            except Exception:  # the boundary of the supervisor: one bad pod must not stop the others
-                self._given.pop(uid, None)
-                delay_s = self._queue.retry(uid)
-                log.exception("seating_crashed", pod=uid, retry_in_s=round(delay_s, 2))
-            finally:
-                self._queue.done(uid)
+    async def _process(self, uid: str) -> None:
+        await self._write_seat(uid)
+        self._queue.forget(uid)
+
+    def _handle_error(self, uid: str, error: Exception) -> None:
+        if isinstance(error, errors.NotFound):
+            self._drop(uid)
+            return
+        # Perhaps another pod has this name now: then the watch shows that this one is gone.
+        self._given.pop(uid, None)
+        delay_s = round(self._queue.retry(uid), 2)
+        if isinstance(error, errors.KgweError):
+            log.warning("seating_failed", pod=uid, error=str(error), retry_in_s=delay_s)
+        else:
+            log.error("seating_crashed", pod=uid, retry_in_s=delay_s, exc_info=error)
 
     def _drop(self, uid: str) -> None:
         for known in (self._owner, self._given, self._chosen):
@@ -105,7 +98,7 @@ class Pinner:
         self._freed.discard(uid)
         self._revoked.discard(uid)
 
-    async def _seat(self, uid: str) -> None:
+    async def _write_seat(self, uid: str) -> None:
         pod = self._state.pods.get(uid)
         owner = self._owner.get(uid, "")
         if uid in self._revoked:

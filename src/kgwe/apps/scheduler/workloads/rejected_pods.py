@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
+from kgwe.apps.background import TaskSet
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.run_state import POD_REJECTED, Unplaced
 from kgwe.kube.api import resources
@@ -90,7 +91,7 @@ class RejectedPods:
         self._clock = clock
         self._seats: dict[str, dict[int, Rejected]] = {}  # workload uid -> seat -> rejections by its node
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def start(self) -> None:
         """Pods that were deleted while no replica led."""
@@ -100,9 +101,7 @@ class RejectedPods:
                     self.ending(owner, pod)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def gone(self, owner: str) -> None:
         self._seats.pop(owner, None)
@@ -193,9 +192,7 @@ class RejectedPods:
         return Unplaced(POD_REJECTED, _words(nodes, rejection_message(pods[-1])), nodes)
 
     def _do(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._guarded(work))
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         async with self._slots:
