@@ -36,15 +36,29 @@ class RawExtension(_message.Message):
     raw: bytes
     def __init__(self, raw: _Optional[bytes] = ...) -> None: ...
 
+class StatusCause(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class StatusDetails(_message.Message):
+    __slots__ = ("causes",)
+    CAUSES_FIELD_NUMBER: _ClassVar[int]
+    causes: _containers.RepeatedCompositeFieldContainer[StatusCause]
+    def __init__(self, causes: _Optional[_Iterable[_Union[StatusCause, _Mapping]]] = ...) -> None: ...
+
 class Status(_message.Message):
-    __slots__ = ("message", "reason", "code")
+    __slots__ = ("message", "reason", "details", "code")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     message: str
     reason: str
+    details: StatusDetails
     code: int
-    def __init__(self, message: _Optional[str] = ..., reason: _Optional[str] = ..., code: _Optional[int] = ...) -> None: ...
+    def __init__(self, message: _Optional[str] = ..., reason: _Optional[str] = ..., details: _Optional[_Union[StatusDetails, _Mapping]] = ..., code: _Optional[int] = ...) -> None: ...
 
 class ListMeta(_message.Message):
     __slots__ = ("resourceVersion", "more")

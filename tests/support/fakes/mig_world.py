@@ -15,6 +15,7 @@ from kgwe.apps.mig.controller import Controller, Stores
 from kgwe.apps.mig.settings import Settings
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpunode import CardSpec, MIGLayout
+from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.translate import mig_layouts
 from kgwe.local.fleet import gpunodes, mig_layout, models
 from kgwe.model.simfleet import inventory
@@ -115,7 +116,7 @@ class World:
         if self.is_down:
             raise errors.Transient("connection refused")
         if name in self.budgeted:
-            raise errors.Transient("Cannot evict pod as it would violate the pod's disruption budget.")
+            raise DisruptionBudgetRefused("Cannot evict pod as it would violate the pod's disruption budget.")
         self.evicted.append(name)
         leaving = msgspec.structs.replace(pod.metadata, deletionTimestamp="1970-01-01T00:20:00Z")
         self.pods[name] = msgspec.structs.replace(pod, metadata=leaving)

@@ -24,6 +24,7 @@ from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.kgwe.gpunode import DrainedPod
 from kgwe.kube.client import eviction
+from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.events import Event
 from kgwe.kube.translate import podspec
 from kgwe.model.gpu import mig
@@ -234,7 +235,7 @@ class Asking:
             await eviction.evict_pod(self._client, pod)
         except errors.NotFound:
             return True
-        except eviction.DisruptionBudgetRefused as exc:
+        except DisruptionBudgetRefused as exc:
             self.asked["refused"] += 1
             self._until[pod.metadata.uid] = self._clock() + self._pause_s
             self._record(Event(resources.POD, pod.metadata, "Normal", "DrainRefused", f"{what}, but {exc}", "Draining"))

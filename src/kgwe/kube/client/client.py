@@ -57,8 +57,22 @@ _SUCCESS = range(200, 300)
 _RETRYABLE = {httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS, httpx2.codes.UNAUTHORIZED}
 
 
+# What the API server says where its Status has neither a reason nor a cause of its own for it.
+_QUOTA_MESSAGE = "exceeded quota"
+_TWO_BUDGETS_MESSAGE = "more than one PodDisruptionBudget"
+_BUDGET_CAUSE = "DisruptionBudget"
+
+
 class Forbidden(errors.Permanent):
     """Whoever we are may not do that."""
+
+
+class QuotaExceeded(Forbidden):
+    """A ResourceQuota of the namespace does not allow the object."""
+
+
+class DisruptionBudgetRefused(errors.Transient):
+    """A disruption budget forbids the eviction now."""
 
 
 class NotAcceptable(errors.Permanent):
@@ -275,24 +289,31 @@ def raise_for_status(code: int, body: bytes, headers: Mapping[str, str], doing: 
         status = read_status(body)
     except Unreadable:
         status = Status(message=body[:300].decode(errors="replace"))
-    raise error_for(code, status.reason, f"{doing}: {status.message or f'HTTP {code}'}", headers.get("Retry-After"))
+    raise error_for(code, status, doing, headers.get("Retry-After"))
 
 
-def error_for(code: int, reason: str, message: str, retry_after: str | None = None) -> errors.KgweError:
+def error_for(code: int, status: Status, doing: str, retry_after: str | None = None) -> errors.KgweError:
     """The exception for an API error code, from a reply or from a watch's ERROR event."""
+    message = f"{doing}: {status.message or f'HTTP {code}'}"
     if code == httpx2.codes.NOT_FOUND:
         return errors.NotFound(message)
     if code == httpx2.codes.CONFLICT:
-        return (errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict)(message)
+        return (errors.AlreadyExists if status.reason == "AlreadyExists" else errors.Conflict)(message)
     if code == httpx2.codes.FORBIDDEN:
-        return Forbidden(message)
+        return (QuotaExceeded if _QUOTA_MESSAGE in status.message else Forbidden)(message)
     if code == httpx2.codes.NOT_ACCEPTABLE:
         return NotAcceptable(message)
     if code == httpx2.codes.GONE:
         return errors.Expired(message)
     if code in _RETRYABLE or code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        return errors.Transient(message, retry_after_s=_seconds(retry_after) if retry_after else None)
+        kind = DisruptionBudgetRefused if _is_refused_by_budget(status) else errors.Transient
+        return kind(message, retry_after_s=_seconds(retry_after) if retry_after else None)
     return errors.Permanent(message)
+
+
+def _is_refused_by_budget(status: Status) -> bool:
+    """Whether an eviction was refused by a disruption budget; a pod with two budgets gets a plain error 500."""
+    return status.has_cause(_BUDGET_CAUSE) or _TWO_BUDGETS_MESSAGE in status.message
 
 
 def _seconds(retry_after: str) -> float | None:

@@ -20,12 +20,8 @@ log = structlog.get_logger(__name__)
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
 
 
-class DisruptionBudgetRefused(errors.KgweError):
-    """A disruption budget forbids it now."""
-
-
 async def evict_pod(client: KubeClient, pod: core.Pod) -> None:
-    """Ask the API server to end the pod; Refused when a disruption budget says no, NotFound when it is gone."""
+    """Ask the API server to end the pod; DisruptionBudgetRefused or NotFound when it cannot."""
     meta = pod.metadata
     body = {
         "apiVersion": "policy/v1",
@@ -37,10 +33,6 @@ async def evict_pod(client: KubeClient, pod: core.Pod) -> None:
         await client.create(resources.EVICTION, body, meta.namespace, name=meta.name, subresource="eviction")
     except errors.Conflict as exc:
         raise errors.NotFound(str(exc)) from exc  # another pod of that name
-    except errors.Transient as exc:
-        if "disruption budget" in str(exc) or "PodDisruptionBudget" in str(exc):
-            raise DisruptionBudgetRefused(str(exc)) from exc
-        raise
 
 
 async def remove_tracking_finalizer(client: KubeClient, pod: core.Pod) -> None:

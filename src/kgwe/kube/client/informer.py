@@ -321,7 +321,7 @@ class Informer(Generic[T]):
             # Not Transient: what this event said is lost, only a list can tell.
             raise errors.Permanent(f"watching {self._path}: {exc}") from exc
         if status is not None:
-            raise kube_client.error_for(status.code, status.reason, f"watching {self._path}: {status.message}")
+            raise kube_client.error_for(status.code, status, f"watching {self._path}")
         if event.type in ("ADDED", "MODIFIED"):
             try:
                 obj = codec.object(event.object)

@@ -37,12 +37,28 @@ class Identity(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
+class StatusCause(msgspec.Struct, frozen=True):
+    """One of several causes of a failed request."""
+
+    reason: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True):
+    """What the API server adds to some of its refusals."""
+
+    causes: tuple[StatusCause, ...] = ()
+
+
 class Status(msgspec.Struct, frozen=True):
     """Why the server gives no answer, or ends a watch."""
 
     code: int = 0
     reason: str = ""
     message: str = ""
+    details: StatusDetails | None = None
+
+    def has_cause(self, reason: str) -> bool:
+        return self.details is not None and any(cause.reason == reason for cause in self.details.causes)
 
 
 class Page(NamedTuple, Generic[T]):

@@ -75,6 +75,28 @@ async def test_every_status_becomes_the_error_that_says_what_to_do(code, reason,
 
 
 @pytest.mark.parametrize(
+    ("code", "more", "expected"),
+    [
+        # As the API server of Kubernetes 1.34 answers.
+        (429, {"details": {"causes": [{"reason": "DisruptionBudget"}]}}, kube_client.DisruptionBudgetRefused),
+        (429, {"details": {"retryAfterSeconds": 1}}, errors.Transient),
+        (429, {"message": "too many requests", "details": None}, errors.Transient),
+        (
+            500,
+            {"message": "This pod has more than one PodDisruptionBudget, which is not supported."},
+            kube_client.DisruptionBudgetRefused,
+        ),
+        (403, {"message": 'pods "p" is forbidden: exceeded quota: q, requested: pods=1'}, kube_client.QuotaExceeded),
+        (403, {"message": 'User "u" cannot create resource "pods"'}, kube_client.Forbidden),
+    ],
+)
+async def test_a_quota_and_a_disruption_budget_have_errors_of_their_own(code, more, expected):
+    with pytest.raises(errors.KgweError) as caught:
+        await replying(code, status(code, "") | more).get(CONFIG_MAP, "a")
+    assert type(caught.value) is expected
+
+
+@pytest.mark.parametrize(
     "body",
     [
         pytest.param(b"", id="nothing"),

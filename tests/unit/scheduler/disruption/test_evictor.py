@@ -15,6 +15,7 @@ from kgwe.apps.scheduler.disruption.evictor import Evictor
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api.core import Condition
 from kgwe.kube.client import eviction
+from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.eviction import TRACKING
 
 
@@ -139,7 +140,7 @@ async def test_a_kubelet_that_is_not_ready_is_asked_first_and_passed_over_when_i
 
 async def test_what_a_budget_refuses_is_asked_again(state, client, removing):
     state.on_pod(added(pod("p", at="n1", index=0)))
-    client.failures = [errors.Transient("Cannot evict pod as it would violate the pod's disruption budget.")]
+    client.failures = [DisruptionBudgetRefused("Cannot evict pod as it would violate the pod's disruption budget.")]
     assert await remove(removing, "uid-p", 1) == [("eviction", "p")]
 
 
@@ -162,6 +163,6 @@ async def test_a_budgets_refusal_is_told_from_an_api_server_under_load(client):
     client.failures = [errors.Transient("too many requests, please try again later")]
     with pytest.raises(errors.Transient):
         await eviction.evict_pod(client, pod("p"))
-    client.failures = [errors.Transient("This pod has more than one PodDisruptionBudget")]
-    with pytest.raises(eviction.DisruptionBudgetRefused):
+    client.failures = [DisruptionBudgetRefused("This pod has more than one PodDisruptionBudget")]
+    with pytest.raises(DisruptionBudgetRefused):
         await eviction.evict_pod(client, pod("p"))

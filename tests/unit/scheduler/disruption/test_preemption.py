@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from tests.support.builders.objects import ONE, UID, added, free, job, node, pod, removed, workload
 
-from kgwe import errors
 from kgwe.apps.scheduler.disruption.preemption import Preemption
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner, claim_key
@@ -21,6 +20,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.state.running_view import Census
 from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
 from kgwe.kube.api.policy import PodDisruptionBudget
+from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.planning.planner import Ask
@@ -142,7 +142,7 @@ async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod
     state.on_budget(added(msgspec.convert(body, PodDisruptionBudget)))
     for name, labels in (("a", {}), ("b", {"app": "x"}), ("c", {}), ("d", {"app": "x"})):
         state.on_pod(added(budgeted(name, **labels)))
-    refusal = errors.Transient("Cannot evict pod as it would violate the pod's disruption budget.")
+    refusal = DisruptionBudgetRefused("Cannot evict pod as it would violate the pod's disruption budget.")
     bed.client.failures = {"b": refusal, "d": refusal}
     bed.planner.want(high())
     await until(lambda: bed.client.refused)

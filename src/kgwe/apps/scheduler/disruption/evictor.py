@@ -20,7 +20,8 @@ import structlog
 
 from kgwe import errors
 from kgwe.kube.api import resources, timestamp
-from kgwe.kube.client.eviction import DisruptionBudgetRefused, evict_pod, remove_tracking_finalizer
+from kgwe.kube.client.client import DisruptionBudgetRefused
+from kgwe.kube.client.eviction import evict_pod, remove_tracking_finalizer
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
 from kgwe.kube.translate.node_health import Fault

@@ -29,8 +29,8 @@ from kgwe.cluster.workload import scheduler_policy
 from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api import resources
 from kgwe.kube.client import eviction
+from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.events import Event
-from kgwe.kube.client.eviction import DisruptionBudgetRefused
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Running
 from kgwe.placement.live.fleet import Holding

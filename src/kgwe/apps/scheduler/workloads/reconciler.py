@@ -34,6 +34,7 @@ from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload import Phase
+from kgwe.kube.client.client import QuotaExceeded
 from kgwe.model.units import backoff
 from kgwe.placement.planning.reasons import Reason, Refusal
 
@@ -230,9 +231,9 @@ class Reconciler:
                 # Ours, from before a crash; the watch will show it, with the place it was given then.
                 return "done"
             return await self._creation_failed(workload, errors.Permanent(f"{exc} and belongs to somebody else"))
+        except QuotaExceeded as exc:
+            return await self._take_back(workload, "QuotaExceeded", str(exc))
         except errors.Permanent as exc:
-            if "exceeded quota" in str(exc):
-                return await self._take_back(workload, "QuotaExceeded", str(exc))
             return await self._creation_failed(workload, exc)
         self._remember(workload).created_at = self._clock()
         # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
