@@ -28,7 +28,7 @@ from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Nearness, Plan, amounts_of
 from kgwe.placement.pod.engine import Decision
 from kgwe.placement.pod.ranking import Strategy
-from kgwe.records import codec, live, rows
+from kgwe.records import codec, decisions, rows
 from kgwe.sim import replay
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_replay_by_the_same_policy_gives_every_recorded_answer(steps: list[Any])
     with tempfile.TemporaryDirectory() as name:
         perform(Run(Path(name)), steps)
         asked = sum(verb in ("plan", "pod") for verb, *_ in steps)
-        outcomes = list(replay.replay(live.read(files(Path(name)))))
+        outcomes = list(replay.replay(decisions.read(files(Path(name)))))
         assert [outcome.difference for outcome in outcomes] == [""] * len(outcomes)
         placed = sum(outcome.line.refused is None for outcome in outcomes)
         assert placed <= len(outcomes) <= asked
@@ -175,7 +175,7 @@ def test_an_edited_state_is_noticed(steps: list[Any], data: st.DataObject) -> No
         path = Path(name) / "edited.jsonl"
         path.write_bytes(b"\n".join([msgspec.json.encode(whole), *lines[1:], b""]))
         with pytest.raises(errors.InvariantBroken, match="edited"):
-            list(replay.replay(live.read([path])))
+            list(replay.replay(decisions.read([path])))
 
 
 @given(asks())

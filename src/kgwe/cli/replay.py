@@ -16,7 +16,7 @@ from kgwe import errors
 from kgwe.apps.scheduler.main import load_choosers
 from kgwe.apps.scheduler.recording.files import files
 from kgwe.kube.api import timestamp
-from kgwe.records import live
+from kgwe.records import decisions
 from kgwe.sim import replay
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def replay_(
     json
         Print one JSON object.
     """
-    outcomes = replay.replay(live.read(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since))
+    outcomes = replay.replay(
+        decisions.read(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since)
+    )
     return _compare(outcomes, policy, show, as_json=json) if policy else _verify(outcomes, as_json=json)
 
 
@@ -95,7 +97,7 @@ def _seconds(text: str) -> float:
 
 
 def _verify(outcomes: Iterator[Outcome], *, as_json: bool) -> int:
-    counts = {"plan": 0, "extender": 0}
+    counts = {"plan": 0, "extender": 0, "simulate": 0}
     refused, different = 0, 0
     first: Outcome | None = None
     span: list[float] = []
@@ -112,6 +114,7 @@ def _verify(outcomes: Iterator[Outcome], *, as_json: bool) -> int:
             "decisions": total,
             "plans": counts["plan"],
             "placements": counts["extender"],
+            "simulated": counts["simulate"],
             "refused": refused,
             "different": different,
             "first": None if first is None else _told(first),
@@ -122,10 +125,10 @@ def _verify(outcomes: Iterator[Outcome], *, as_json: bool) -> int:
         _say(f"  {first.difference}")
     else:
         when = f", {timestamp.of(span[0])} to {timestamp.of(span[-1])}" if span else ""
-        _say(
-            f"{total:,} decisions ({counts['plan']:,} plans, {counts['extender']:,} placements of single pods;"
-            f" {refused:,} refused){when}: all come out the same."
-        )
+        kinds = f"{counts['plan']:,} plans, {counts['extender']:,} placements of single pods"
+        if counts["simulate"]:
+            kinds = f"{counts['simulate']:,} of a simulation"
+        _say(f"{total:,} decisions ({kinds}; {refused:,} refused){when}: all come out the same.")
     return 1 if first is not None else 0
 
 

@@ -18,17 +18,18 @@ from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.queue.reservations import Rule, Settings
-from kgwe.records import live
+from kgwe.records import decisions
 from kgwe.sim.fleet import fleets, prices
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options
 from kgwe.sim.packing import fill as filling
 from kgwe.sim.policies import registry
+from kgwe.sim.record_writer import RecordWriter
 from kgwe.sim.report import compare as study
 from kgwe.sim.report import html_page as page
 from kgwe.sim.report import report, sensitivity
-from kgwe.sim.traces import generate, loaders, openb, recorded, simulated
+from kgwe.sim.traces import generate, loaders, openb, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -299,10 +300,8 @@ class _Chosen:
             return generate.generate(mix, jobs=jobs, cards=cards, seed=seed, load=load)
         if self.format == "openb":
             return loaders.read_openb(self.trace, cards=cards, load=load, any_model=self.fleet != OPENB)
-        if self.format == "records" and live.is_journal(self.trace):
-            return recorded.workload(self.trace.stem, live.read([self.trace]))
         if self.format == "records":
-            return simulated.workload(self.trace.stem, simulated.read(self.trace))
+            return recorded.workload(self.trace.stem, decisions.read([self.trace]))
         return loaders.read_philly(self.trace)
 
 
@@ -321,7 +320,7 @@ def _recording(path: Path | None) -> Iterator[tuple[Watcher, ...]]:
         yield ()
         return
     with _opened(path) as file:
-        yield (simulated.Writer(file),)
+        yield (RecordWriter(file),)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -1,6 +1,6 @@
 """Recorded decisions taken again: by the same policy, which must give the same answers, or by another.
 
-    for outcome in replay(journal.read(paths)):
+    for outcome in replay(decisions.read(paths)):
         outcome.difference      "" when the answer is the recorded one, to the last bit
 
 Every decision is taken in the state in which it was recorded, whatever came out of the ones before: what another policy
@@ -23,9 +23,9 @@ from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
-from kgwe.records import codec, live
+from kgwe.records import codec, decisions
 from kgwe.records import rows as freerows
-from kgwe.records.live import Decision, Nodes, Whole
+from kgwe.records.decisions import Answer, Decision, Nodes, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Node
     from kgwe.placement.planning.custom_strategies import Choosers
     from kgwe.placement.planning.planner import Ask
-    from kgwe.records.live import Answer, Line, No
+    from kgwe.records.decisions import Line, No
     from kgwe.records.rows import Row
 
 #: strategies that a decision may be taken again by
@@ -58,7 +58,7 @@ class Scene:
     @classmethod
     def of(cls, line: Whole) -> Scene:
         weights = codec.restored(Weights, line.weights or {}), codec.restored(DomainWeights, line.domain_weights or {})
-        scene = cls(live.nodes_of(line), codec.tree_of(line.tree), weights)
+        scene = cls(decisions.nodes_of(line), codec.tree_of(line.tree), weights)
         scene.put(line.rows)
         return scene
 
@@ -73,7 +73,7 @@ class Scene:
 
     def after(self, line: Nodes) -> Scene:
         """The scene once these nodes have come, changed or gone."""
-        changed = {node.name: node for node in live.nodes_of(line)}
+        changed = {node.name: node for node in decisions.nodes_of(line)}
         gone = {*line.gone, *changed}
         kept = [node for node in self.snapshot.nodes if node.name not in gone]
         listed = sorted([*kept, *changed.values()], key=lambda node: node.name)
@@ -167,7 +167,7 @@ def _check(scene: Scene, digest: str, where: str) -> None:
 
 
 def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
-    ask = live.ask_of(line)
+    ask = decisions.ask_of(line)
     asked = under(ask, policy) if policy else ask
     if asked.strategy == Strategy.MIXFIT and not policy and len(line.seats) == 1:
         answer = _on_recorded_node(scene, asked, line)
@@ -176,7 +176,9 @@ def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choo
     else:
         with scene.without(line.avoid if line.among is None else _others(scene, line.among)):
             found = planner.plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
-        answer = live.answer_of(found)
+        answer = decisions.answer_of(found)
+    if line.by == "simulate" and not policy:
+        answer = Answer(answer.seats, refused=answer.refused)  # a simulation records no scores
     leaves = (scene.leaves(seat.node for seat in line.seats), scene.leaves(seat.node for seat in answer.seats))
     return Outcome(where, line, ask, answer, leaves, _difference(line.answer, answer))
 
@@ -188,7 +190,7 @@ def _on_recorded_node(scene: Scene, ask: Ask, line: Decision) -> Answer:
     """
     index, (seat,) = scene.snapshot.index, line.seats
     among = np.array([index[seat.node]] if seat.node in index else [], np.intp)
-    found = live.answer_of(scene.engine.decide(ask.request, strategy=Strategy.MIXFIT, among=among))
+    found = decisions.answer_of(scene.engine.decide(ask.request, strategy=Strategy.MIXFIT, among=among))
     return line.answer if found.refused is None else found
 
 
@@ -201,7 +203,7 @@ def _pod(scene: Scene, ask: Ask, line: Decision) -> Answer:
     rng = np.random.default_rng(line.draws[0]) if line.draws else None
     index = scene.snapshot.index
     among = None if line.among is None else np.array([index[name] for name in line.among if name in index], np.intp)
-    return live.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, among=among))
+    return decisions.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, among=among))
 
 
 def under(ask: Ask, policy: str) -> Ask:

@@ -13,7 +13,7 @@ from kgwe.apps.scheduler.recording.files import files
 from kgwe.apps.whatif import explain
 from kgwe.cluster import offline
 from kgwe.kube.api import resources
-from kgwe.records import live as journal
+from kgwe.records import decisions as journal
 from kgwe.sim import replay
 from kgwe.sim.traces import recorded
 

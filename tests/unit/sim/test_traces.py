@@ -6,6 +6,7 @@ import io
 import json
 from collections import Counter
 
+import msgspec
 import pytest
 from tests.support.builders import small_fleet
 from tests.support.machines import reference
@@ -14,14 +15,18 @@ from kgwe import errors
 from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Preference, Request
 from kgwe.placement.fleet.taints import Toleration
-from kgwe.records.live import End
+from kgwe.placement.planning.planner import Ask
+from kgwe.records import codec, decisions
+from kgwe.records.decisions import Decision, End, Seat, SimulatedJob
+from kgwe.sim import replay
 from kgwe.sim.fleet import prices
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.fleet.locality import Spread
 from kgwe.sim.loop import Simulation
 from kgwe.sim.policies import registry
+from kgwe.sim.record_writer import RecordWriter
 from kgwe.sim.report import sensitivity
-from kgwe.sim.traces import generate, loaders, openb, simulated
+from kgwe.sim.traces import generate, loaders, openb, recorded
 from kgwe.sim.traces.workload import Workload
 
 OPENB = """\
@@ -126,18 +131,31 @@ class TestRecords:
         file = io.BytesIO()
         workload = Workload.of("w", jobs)
         world = World.of([small_fleet.node(0, cut=1), small_fleet.node(1)])
-        Simulation(world, workload, registry.find(policy), watchers=(simulated.Writer(file),)).run()
+        Simulation(world, workload, registry.find(policy), watchers=(RecordWriter(file),)).run()
         return file.getvalue()
 
     def test_a_decision_tells_request_state_and_seats(self):
         lines = [json.loads(line) for line in self.recorded([small_fleet.job("a", 3, 7, gpus=2)]).splitlines()]
 
-        assert [line["kind"] for line in lines] == ["decision", "end"]
-        assert lines[0]["request"] == {"gpus": {"count": 2}, "cpu_milli": 1000}
-        assert len(lines[0]["snapshot"]) == 16
-        assert lines[0]["seats"][0]["node"] == "n0"
-        assert len(lines[0]["seats"][0]["cards"]) == 2
-        assert lines[1] == {"kind": "end", "at_s": 10.0, "job": "a"}
+        whole, decision, end = lines
+        assert [line["kind"] for line in lines] == ["snapshot", "decision", "end"]
+        assert decision["ask"]["request"] == {"gpus": {"count": 2}, "cpu_milli": 1000}
+        assert decision["by"] == "simulate"
+        assert len(decision["snapshot"]) == 16
+        assert decision["snapshot"] == whole["snapshot"]
+        assert decision["seats"][0]["node"] == "n0"
+        assert len(decision["seats"][0]["cards"]) == 2
+        assert end == {"kind": "end", "at_s": 10.0, "job": "a"}
+
+    def test_decisions_of_a_simulation_are_replayed_like_those_of_the_scheduler(self, tmp_path):
+        jobs = [small_fleet.job(f"j{number}", number, 50, gpus=1 + number % 3) for number in range(12)]
+        path = tmp_path / "decisions.jsonl"
+        path.write_bytes(self.recorded(jobs, policy="kgwe"))
+
+        outcomes = list(replay.replay(decisions.read([path])))
+
+        assert len(outcomes) == 12
+        assert [outcome.difference for outcome in outcomes] == [""] * 12
 
     def test_what_was_recorded_can_be_run_again(self, tmp_path):
         limits = Constraints(
@@ -152,31 +170,23 @@ class TestRecords:
             small_fleet.job("c", 2, 30, gpus=Gpus(profile="1g.10gb", slices=1)),
         ]
         request = Request(Gpus(count=1), 5, 6, Preference.SAME_NUMA, 1.5, 40, "A100", "Ampere", limits)
+        ask = Ask("w", request)
         path = tmp_path / "decisions.jsonl"
         path.write_bytes(self.recorded(jobs))
 
-        again = simulated.workload("w", simulated.read(path))
+        again = recorded.workload("w", decisions.read([path]))
 
         assert again.jobs == Workload.of("w", jobs).jobs
-        assert simulated._request(simulated._described(request)) == request
-
-    def test_the_hash_changes_with_the_state_and_only_with_it(self):
-        world = World.of([small_fleet.node(0, cut=1)])
-        empty = simulated.snapshot_hash(world.snapshot)
-
-        for gpus in (Gpus(count=1), Gpus(milli=200), Gpus(profile="1g.10gb", slices=1)):
-            grant = world.fitter.grant(Request(gpus), 0)
-            assert grant is not None
-            undo = world.snapshot.commit(grant)
-            assert simulated.snapshot_hash(world.snapshot) != empty
-            undo()
-
-        assert simulated.snapshot_hash(world.snapshot) == empty
+        assert codec.restored(Ask, msgspec.json.decode(msgspec.json.encode(codec.of_ask(ask)))) == ask
 
     def test_a_job_without_an_end_runs_until_the_last_line(self):
-        decision = simulated.Decision(5, "a", 0, "", simulated.RequestRecord(cpu_milli=1), ())
+        ask = msgspec.json.decode(msgspec.json.encode(codec.of_ask(Ask("a", Request(Gpus(), cpu_milli=1)))))
+        seats = (Seat("n0"),)
+        decision = Decision(
+            at_s=5, by="simulate", job="a", snapshot="", ask=ask, seats=seats, simulated=SimulatedJob(0)
+        )
 
-        (job,) = simulated.workload("w", [decision, End(65, "other")]).jobs
+        (job,) = recorded.workload("w", [("", decision), ("", End(65, "other"))]).jobs
 
         assert (job.arrival_s, job.duration_s) == (0, 60)
 
@@ -184,8 +194,8 @@ class TestRecords:
         path = tmp_path / "decisions.jsonl"
         path.write_text('{"kind":"end","at_s":1.0,"job":"a"}\n{"kind":"guess"}\n')
 
-        with pytest.raises(errors.Permanent, match=r"decisions.jsonl:2 is not a recorded decision"):
-            simulated.read(path)
+        with pytest.raises(errors.Permanent, match=r"decisions.jsonl:2 is not a decision record"):
+            list(decisions.read([path]))
 
 
 class TestGenerate:

@@ -1,4 +1,4 @@
-"""The jobs of a scheduler's decision records, to be run again by the simulator."""
+"""The jobs of decision records, to be run again by the simulator."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kgwe.records import live
-from kgwe.records.live import Decision, End
-from kgwe.sim.traces.workload import Job, Workload
+from kgwe.records import decisions
+from kgwe.records.decisions import Decision, End
+from kgwe.sim.traces.workload import CHECKPOINT_S, Job, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.placement.planning.planner import Ask
-    from kgwe.records.live import Line
+    from kgwe.records.decisions import Line
 
 
 def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
-    """The jobs that got places, to be run again by the simulator; those that had not ended ran until the last line."""
+    """The jobs that were placed. One that did not end ran until the last line; of one placed twice the first counts.
+
+    Times count from the earliest job where the scheduler wrote the records, and are as they were in a simulation.
+    """
     first: dict[str, Decision] = {}
     ends: dict[str, float] = {}
     last_s = 0.0
@@ -28,9 +31,9 @@ def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
             first.setdefault(line.job, line)
         elif isinstance(line, End):
             ends[line.job] = line.at_s
-    asks = {job: live.ask_of(line) for job, line in first.items()}
+    asks = {job: decisions.ask_of(line) for job, line in first.items()}
     since_s = {job: _since_s(ask, first[job].at_s) for job, ask in asks.items()}
-    start_s = min(since_s.values(), default=0.0)
+    start_s = min((at_s for job, at_s in since_s.items() if first[job].simulated is None), default=0.0)
     return Workload.of(
         name,
         (
@@ -49,12 +52,15 @@ def _job(line: Decision, ask: Ask, arrival_s: float, ran_s: float) -> Job:
     request = ask.gang.roles[0].request if ask.gang is not None else ask.request
     if ask.divisible and request.gpus.count:
         request = replace(request, gpus=replace(request.gpus, count=request.gpus.count // len(line.seats)))
+    told = line.simulated
     return Job(
         name=line.job,
-        arrival_s=arrival_s,
+        arrival_s=arrival_s if told is None else told.arrival_s,
         duration_s=max(ran_s, 1.0),
         request=request,
         pods=len(line.seats),
         priority=ask.priority,
         user=ask.namespace,
+        model="" if told is None else told.model,
+        checkpoint_s=CHECKPOINT_S if told is None else told.checkpoint_s,
     )

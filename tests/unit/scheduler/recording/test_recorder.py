@@ -19,8 +19,8 @@ from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Plan
-from kgwe.records import live
-from kgwe.records.live import End
+from kgwe.records import decisions
+from kgwe.records.decisions import End
 from kgwe.records.rows import Copy, Mirror
 from kgwe.sim import replay
 from kgwe.sim.traces import recorded
@@ -42,9 +42,9 @@ def ledger() -> Ledger:
     return ledger
 
 
-def everything(ledger: Ledger) -> live.Everything:
+def everything(ledger: Ledger) -> decisions.Everything:
     mirror = Mirror(Copy.of(ledger.fleet.snapshot))
-    return live.Everything(0.0, mirror.last, mirror.digest, ledger.fleet.tree)
+    return decisions.Everything(0.0, mirror.last, mirror.digest, ledger.fleet.tree)
 
 
 def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
@@ -56,7 +56,7 @@ def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
 
 
 def differences(directory: Path) -> list[str]:
-    return [outcome.difference for outcome in replay.replay(live.read(files(directory)))]
+    return [outcome.difference for outcome in replay.replay(decisions.read(files(directory)))]
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -73,7 +73,7 @@ def is_longer(items: list[int], count: int) -> bool:
 def test_files_are_rotated_and_the_oldest_deleted(tmp_path: Path, ledger: Ledger) -> None:
     written: list[int] = []
     records = RecordFiles(tmp_path, 8, on_written=written.append)
-    line = live.Taken(0.0, "plan", Ask("w", ASK.request, name="x" * 100_000), planner.plan(ledger.fleet, ASK))
+    line = decisions.Taken(0.0, "plan", Ask("w", ASK.request, name="x" * 100_000), planner.plan(ledger.fleet, ASK))
     for number in range(200):
         if records.wants_snapshot:
             assert records.put(everything(ledger))
@@ -84,7 +84,7 @@ def test_files_are_rotated_and_the_oldest_deleted(tmp_path: Path, ledger: Ledger
     found = files(tmp_path)
     assert 4 <= len(found) <= 9
     assert sum(path.stat().st_size for path in found) <= 8 * MIB + 200_000
-    assert all(live.is_journal(path) for path in found)
+    assert all(path.read_bytes().startswith(b'{"kind":"snapshot"') for path in found)
     assert not found[0].name.endswith("-000001.jsonl")
 
 
@@ -97,7 +97,7 @@ def test_every_file_can_be_replayed_alone(tmp_path: Path, ledger: Ledger) -> Non
     recorder.close()
     assert len(files(tmp_path)) == 2
     for path in files(tmp_path):
-        assert [outcome.difference for outcome in replay.replay(live.read([path]))] == ["", ""]
+        assert [outcome.difference for outcome in replay.replay(decisions.read([path]))] == ["", ""]
 
 
 def test_a_disk_that_fails_costs_lines_and_nothing_else(tmp_path: Path, ledger: Ledger) -> None:
@@ -157,9 +157,9 @@ def test_ends_are_written_when_nothing_is_held_any_more(tmp_path: Path, ledger: 
     ledger.release("w0")
     recorder.sweep(ledger)
     recorder.close()
-    lines = [line for _, line in live.read(files(tmp_path))]
+    lines = [line for _, line in decisions.read(files(tmp_path))]
     assert [line.job for line in lines if isinstance(line, End)] == ["w0"]
-    jobs = recorded.workload("again", live.read(files(tmp_path))).jobs
+    jobs = recorded.workload("again", decisions.read(files(tmp_path))).jobs
     assert [(job.name, job.pods, job.request) for job in jobs] == [("w0", 1, ASK.request)]
 
 

@@ -19,8 +19,8 @@ from prometheus_client import Counter
 
 from kgwe.apps.scheduler.recording.files import RecordFiles
 from kgwe.placement.planning.planner import Ask, Plan
-from kgwe.records import codec, live
-from kgwe.records.live import End
+from kgwe.records import codec, decisions
+from kgwe.records.decisions import End
 from kgwe.records.rows import Copy, Mirror, row_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kgwe.placement.pod import engine
     from kgwe.placement.pod.engine import Engine
     from kgwe.placement.pod.score import Weights
-    from kgwe.records.live import Taken
+    from kgwe.records.decisions import Taken
     from kgwe.records.rows import Row
 
 # How often it is looked for work that has ended, and how long after a decision it may not have begun.
@@ -117,7 +117,7 @@ class Recorder:
         self, place: Place, ask: Ask, answer: Plan | Refusal, *, avoid: Iterable[str] = (), draws: Sequence[int] = ()
     ) -> None:
         """The planner's; `place` is as it was then, but that nothing was to be had on the nodes of `avoid`."""
-        taken = live.Taken(self._clock(), "plan", ask, answer, avoid=tuple(sorted(avoid)), draws=tuple(draws))
+        taken = decisions.Taken(self._clock(), "plan", ask, answer, avoid=tuple(sorted(avoid)), draws=tuple(draws))
         self._record(place, taken)
         if isinstance(answer, Plan):
             self._jobs[ask.owner] = _Job(taken.at_s, is_pod=False)
@@ -133,7 +133,7 @@ class Recorder:
     ) -> None:
         """The extender's; `among`: the only nodes that were allowed."""
         offered = None if among is None else tuple(among)
-        taken = live.Taken(self._clock(), "extender", ask, answer, among=offered, draws=tuple(draws))
+        taken = decisions.Taken(self._clock(), "extender", ask, answer, among=offered, draws=tuple(draws))
         self._record(place, taken)
         if taken.is_placed:
             self._jobs[ask.owner] = _Job(taken.at_s, is_pod=True)
@@ -145,7 +145,7 @@ class Recorder:
             if self._files.wants_snapshot or weights != self._weights:
                 self._weights = weights
                 free = Copy.of(mirror.last)
-                lines = [live.Everything(taken.at_s, free, mirror.digest, place.tree, weights, self._version)]
+                lines = [decisions.Everything(taken.at_s, free, mirror.digest, place.tree, weights, self._version)]
                 rows = ()
             elif not lines and not rows and self._is_known(taken, mirror.digest):
                 return
@@ -190,7 +190,7 @@ class Recorder:
             return []
         nodes = tuple(snapshot.nodes[number] for number in changed)
         rows = tuple(row_of(snapshot, number) for number in changed)
-        return [live.Changed(at_s, nodes, gone, None if same_tree else tree, rows)]
+        return [decisions.Changed(at_s, nodes, gone, None if same_tree else tree, rows)]
 
     # --- ends -------------------------------------------------------------------------------------------
 

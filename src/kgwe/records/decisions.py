@@ -1,9 +1,11 @@
-"""Decisions of the live scheduler as JSON lines, with all that is needed to take them again.
+"""Decision records: decisions as JSON lines, with all that is needed to make them again.
+
+The scheduler writes them (`recordDirectory`), and so does the simulator (`kgwe simulate --record`).
 
     {"kind":"snapshot", …}    nodes, network and everything that is free; every file begins with one
     {"kind":"nodes", …}       nodes that came, changed or went, and the network if it did
-    {"kind":"decision", …}    who asked for what, and the answer; its `rows` first bring what is free up to date
-    {"kind":"end", …}         the work holds nothing any more
+    {"kind":"decision", …}    the ask and the answer; its `rows` first bring what is free up to date
+    {"kind":"end", …}         the workload holds nothing any more
 
 A decision is worked out from what is free on each node, so that is what is written, node by node, whenever it differs
 from what was written last; who holds the rest does not matter. `snapshot` is a hash of all of it: a reader knows at
@@ -122,11 +124,19 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: No | None = None
 
 
+class SimulatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the simulator knows of a job beyond its ask."""
+
+    arrival_s: float
+    model: str = ""
+    checkpoint_s: float = 0.0
+
+
 class Decision(Answer, frozen=True, omit_defaults=True, kw_only=True, tag="decision", tag_field="kind"):
     """What was asked, and the answer."""
 
     at_s: float
-    by: Literal["plan", "extender"]
+    by: Literal["plan", "extender", "simulate"]
     job: str
     snapshot: str
     ask: Any
@@ -136,7 +146,9 @@ class Decision(Answer, frozen=True, omit_defaults=True, kw_only=True, tag="decis
     among: tuple[str, ...] | None = None
     """The only nodes that were offered; None: all."""
     draws: tuple[int, ...] = ()
-    """What chance said."""
+    """The random numbers that were drawn."""
+    simulated: SimulatedJob | None = None
+    """Of a decision in a simulation."""
 
     @property
     def answer(self) -> Answer:
@@ -184,10 +196,12 @@ class Taken:
 
 def answer_of(found: Plan | Refusal | engine.Decision | engine.Refusal) -> Answer:
     if isinstance(found, Plan):
-        seats = tuple(_seat(seat.node, grant) for seat, grant in zip(found.seats, found.grants, strict=True))
+        seats = tuple(describe_seat(seat.node, grant) for seat, grant in zip(found.seats, found.grants, strict=True))
         return Answer(seats, found.score, _finite(found.gb_per_s), found.level, found.domain)
     if isinstance(found, engine.Decision):
-        return Answer((_seat(found.name, found.grant),), found.score.total, _finite(found.gb_per_s), "node", found.name)
+        return Answer(
+            (describe_seat(found.name, found.grant),), found.score.total, _finite(found.gb_per_s), "node", found.name
+        )
     if isinstance(found, engine.Refusal):
         return Answer(refused=No("NoRoom", found.detail, bool(found.possible)))
     return Answer(refused=No(str(found.reason), found.message, found.possible))
@@ -198,7 +212,7 @@ def _finite(rate: float | None) -> float | None:
     return None if rate is None or math.isinf(rate) else rate
 
 
-def _seat(node: str, grant: Grant) -> Seat:
+def describe_seat(node: str, grant: Grant) -> Seat:
     return Seat(
         node,
         (grant.share[0],) if grant.share else tuple(bits(grant.cards)),
@@ -323,15 +337,6 @@ def _line(decoder: msgspec.json.Decoder[Line], text: bytes, where: str) -> Line:
     if isinstance(line, Whole) and line.format != FORMAT:
         raise errors.Permanent(f"{where} has format {line.format}; this version of KGWE reads {FORMAT}")
     return line
-
-
-def is_journal(path: Path) -> bool:
-    """Whether the file was written by the live scheduler, not by the simulator."""
-    try:
-        with path.open("rb") as file:
-            return b'"kind":"snapshot"' in file.read(64)
-    except OSError:
-        return False
 
 
 def ask_of(line: Decision) -> Ask:

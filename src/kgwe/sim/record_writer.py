@@ -1,0 +1,63 @@
+"""Writes the decisions of a simulation as decision records, in the format of the scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kgwe.placement.planning.planner import Ask
+from kgwe.records import codec
+from kgwe.records.decisions import Decision, End, Everything, SimulatedJob, describe_seat
+from kgwe.records.rows import Copy, Mirror
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kgwe.placement.fleet.snapshot import Grant
+    from kgwe.records.decisions import Line
+    from kgwe.sim.loop import Simulation
+    from kgwe.sim.traces.workload import Job
+
+
+class RecordWriter:
+    """Watches one simulation. The first line is the whole fleet; each decision then brings what has changed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._encoder = msgspec.json.Encoder()
+        self._mirror: Mirror | None = None
+
+    def moment(self, simulation: Simulation, at_s: float) -> None:
+        """Nothing to write."""
+
+    def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
+        """Write the decision, taken on a snapshot that does not hold it yet."""
+        world = simulation.world
+        if self._mirror is None:
+            self._mirror = Mirror(Copy.of(world.snapshot))
+            self._write(Everything(at_s, self._mirror.last, self._mirror.digest, world.tree).line())
+        rows = self._mirror.changes(world.snapshot)
+        nodes = world.snapshot.nodes
+        ask = Ask(
+            job.name, job.request, pods=job.pods, priority=job.priority, namespace=job.user, name=job.name
+        )  # fmt: skip
+        self._write(
+            Decision(
+                at_s=at_s,
+                by="simulate",
+                job=job.name,
+                snapshot=self._mirror.digest,
+                ask=codec.of_ask(ask),
+                rows=rows,
+                seats=tuple(describe_seat(nodes[grant.node].name, grant) for grant in grants),
+                simulated=SimulatedJob(job.arrival_s, job.model, job.checkpoint_s),
+            )
+        )
+
+    def ended(self, simulation: Simulation, at_s: float, job: Job) -> None:
+        del simulation
+        self._write(End(at_s, job.name))
+
+    def _write(self, line: Line) -> None:
+        self._file.write(self._encoder.encode(line) + b"\n")
