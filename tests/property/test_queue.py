@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.support.builders.queues import Bed, work
 
 from kgwe.placement.queue import queue as queue_module
-from kgwe.placement.queue.cycle import Placed, run_pass
-from kgwe.placement.queue.fair_share import Rounds, Shares
+from kgwe.placement.queue.cycle import Placed, run_cycle
+from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.reservations import Rule
+from kgwe.placement.queue.reservations import BackfillRule
 from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed, VictimGone
-from kgwe.placement.queue.work import Roster, RunTime, Work
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads, RunTime
 
 works = st.lists(
     st.builds(
@@ -44,7 +44,7 @@ RACKS = {"s": {"a": [8, 8], "b": [8]}}
 
 
 @settings(max_examples=25, deadline=None)
-@given(works, st.sampled_from(list(Rule)), st.data())
+@given(works, st.sampled_from(list(BackfillRule)), st.data())
 def test_all_that_can_start_does_and_nothing_is_given_twice(listed, rule, data):
     bed = Bed(RACKS, rule=rule, blind_after_s=300.0, refresh_s=1.0)
     ends: dict[str, float] = {}
@@ -65,15 +65,15 @@ def test_all_that_can_start_does_and_nothing_is_given_twice(listed, rule, data):
         # Every card is free or held by exactly one; `commit` itself refuses what is not free.
         held = sum(grant.cards.bit_count() for grants in bed.grants.values() for grant in grants)
         assert held + sum(int(mask).bit_count() for mask in bed.snapshot.free) == 24
-        assert len(bed.holds) <= bed.holds.settings.holds
-        assert {hold.key for hold in bed.holds.all()} <= set(bed.queue.entries)
+        assert len(bed.holds) <= bed.holds.settings.max_reservations
+        assert {hold.key for hold in bed.holds.list_all()} <= set(bed.queue.entries)
     waiting = dict(bed.queue.entries)
     assert started | set(waiting) == {each.key for each in coming}
     # What still waits could not start on the empty fleet.
     assert not bed.grants
     for entry in waiting.values():
-        assert entry.shape.no is not None
-        assert not entry.shape.no.possible, entry.shape.no
+        assert entry.request_class.refusal is not None
+        assert not entry.request_class.refusal.possible, entry.request_class.refusal
 
 
 @settings(max_examples=25, deadline=None)
@@ -82,7 +82,7 @@ def test_parking_changes_nothing_but_the_cost(listed):
     """With every shape woken before every pass, the same works are placed."""
 
     def run(*, wake: bool) -> list[tuple[float, str]]:
-        bed = Bed(RACKS, rule=Rule.GREEDY)
+        bed = Bed(RACKS, rule=BackfillRule.GREEDY)
         ends: dict[str, float] = {}
         starts = []
         for step in range(30):
@@ -93,7 +93,7 @@ def test_parking_changes_nothing_but_the_cost(listed):
             if step < len(listed):
                 bed.put(work(f"w{step:02}", since_s=now_s, **listed[step]))
             if wake:
-                bed.queue.wake(ConfigChanged())
+                bed.queue.handle_event(ConfigChanged())
             for key in bed.run(now_s):
                 starts.append((now_s, key))
                 ends[key] = now_s + 60.0 * (1 + int(key[1:]) % 3)
@@ -125,7 +125,7 @@ def test_with_exact_run_times_who_goes_ahead_never_delays_who_waits(listed, minu
             if key == "hero":
                 assert now_s <= promised_s + 10.0
                 return
-            found = next((o.run_time for o in bed.roster.known()[0] if o.key == key), None)
+            found = next((o.run_time for o in bed.roster.list_timed()[0] if o.key == key), None)
             ends[key] = now_s + (found.p50_s if found else 1e6)
         hold = bed.holds.get("hero")
         if hold is not None and hold.start_s is not None:
@@ -148,7 +148,7 @@ def test_holds_without_a_near_start_keep_at_most_half_of_the_gpus(listed, data):
             bed.put(work(f"w{step}", since_s=now_s, **listed[step]))
         for key in bed.run(now_s):
             ends[key] = now_s + 60.0 * data.draw(st.integers(1, 20), label=f"minutes of {key}")
-        blind = [hold for hold in bed.holds.all() if hold.start_s is None]
+        blind = [hold for hold in bed.holds.list_all() if hold.start_s is None]
         assert len(blind) <= 1
         assert sum(len(hold.nodes) for hold in blind) * 8 <= 12
 
@@ -189,24 +189,24 @@ def test_the_order_is_total_and_does_not_depend_on_the_order_of_arrival(listed, 
         other.put(item)
     held = {"a": 3000, "b": 2000}
 
-    ordered = [item.key for item in one.order(held)]
+    ordered = [item.key for item in one.iterate_in_order(held)]
 
-    assert ordered == [item.key for item in other.order(held)]
+    assert ordered == [item.key for item in other.iterate_in_order(held)]
     assert sorted(ordered) == sorted(item.key for item in each)
-    levels = [one.entries[key].work.level for key in ordered]
+    levels = [one.entries[key].workload.level for key in ordered]
     assert levels == sorted(levels)
     assert ordered == list(_one_by_one(one, held))
 
 
 def _one_by_one(queue: Queue, held: dict[str, int]):
     """The order in which a pass that places everything asks."""
-    shares = Shares(held, queue.weights)
-    for level, buckets in queue.agenda():
-        rounds = Rounds(level, buckets, shares)
-        while (turn := rounds.next()) is not None:
+    shares = FairShares(held, queue.weights)
+    for level, buckets in queue.active_by_level():
+        rounds = FairShareOrder(level, buckets, shares)
+        while (turn := rounds.peek()) is not None:
             yield turn[0]
             queue.remove(turn[0])
-            rounds.given()
+            rounds.mark_placed()
 
 
 steps = st.lists(
@@ -227,7 +227,7 @@ def test_the_queue_knows_whom_it_has(listed):
 
 def _check_queue(listed):
     queue, room = Queue(), Room()
-    waiting: dict[str, Work] = {}
+    waiting: dict[str, QueuedWorkload] = {}
     for step, (what, number, cards) in enumerate(listed):
         now_s, each = step * 2.0, work(f"w{number}", cards, since_s=float(step), namespace=f"ns{cards % 2}")
         if what in ("put", "retry"):
@@ -237,24 +237,24 @@ def _check_queue(listed):
             queue.drop(each.key)
             waiting.pop(each.key, None)
         elif what == "wake":
-            queue.wake(VictimGone(each.key))
+            queue.handle_event(VictimGone(each.key))
         elif what == "free":
             room.free = cards
-            queue.wake(RoomFreed("n"))
+            queue.handle_event(RoomFreed("n"))
         else:
-            for outcome in run_pass(queue, room, now_s, Roster(lambda _: ())):
+            for outcome in run_cycle(queue, room, now_s, RunningWorkloads(lambda _: ())):
                 if isinstance(outcome, Placed):
-                    del waiting[outcome.work.key]
-        assert {key: entry.work for key, entry in queue.entries.items()} == waiting
-        in_order = [item.key for item in queue.order({})]
+                    del waiting[outcome.workload.key]
+        assert {key: entry.workload for key, entry in queue.entries.items()} == waiting
+        in_order = [item.key for item in queue.iterate_in_order({})]
         assert sorted(in_order) == sorted(key for key, entry in queue.entries.items() if entry.bucket is not None)
-        shapes = {entry.shape for entry in queue.entries.values() if entry.bucket is not None}
-        assert shapes == {*queue.parking.awake, *queue.parking.parked}
-        assert not queue.parking.awake.keys() & queue.parking.parked.keys()
-    queue.wake(ConfigChanged())
+        shapes = {entry.request_class for entry in queue.entries.values() if entry.bucket is not None}
+        assert shapes == {*queue.pool.active, *queue.pool.unschedulable}
+        assert not queue.pool.active.keys() & queue.pool.unschedulable.keys()
+    queue.handle_event(ConfigChanged())
     room.free = 1000
-    placed = run_pass(queue, room, 1e6, Roster(lambda _: ()))
-    assert sorted(outcome.work.key for outcome in placed if isinstance(outcome, Placed)) == sorted(waiting)
+    placed = run_cycle(queue, room, 1e6, RunningWorkloads(lambda _: ()))
+    assert sorted(outcome.workload.key for outcome in placed if isinstance(outcome, Placed)) == sorted(waiting)
 
 
 class Room:
@@ -314,7 +314,7 @@ def test_work_ahead_never_makes_an_estimate_earlier(running, waiting, ahead, at)
         assert p50_s <= p90_s
 
 
-def _gang(key: str, size: int, lasts: RunTime | None) -> Work:
+def _gang(key: str, size: int, lasts: RunTime | None) -> QueuedWorkload:
     return work(key, 1, size, lasts=lasts)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.builders import small_fleet
 
 from kgwe.placement.fleet.node import Gpus
-from kgwe.placement.queue.reservations import Rule, Settings
+from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation
@@ -68,7 +68,7 @@ jobs = st.lists(
 # Rates far above any real fleet's: a fault every few minutes.
 faults = st.sampled_from([Faults(), Faults(per_node_month=3000, repair_s=300), Faults(0, 0.5, 300, 200, 300)])
 names = st.sampled_from(sorted(registry.REGISTRY))
-backfills = st.sampled_from([Settings(rule) for rule in Rule])
+backfills = st.sampled_from([ReservationSettings(rule) for rule in BackfillRule])
 
 
 class Auditor:

@@ -17,7 +17,7 @@ from kgwe import errors
 from kgwe.local.fleet import models
 from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.placement.queue.reservations import Rule, Settings
+from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
 from kgwe.records import decisions
 from kgwe.sim.fleet import fleets, prices
 from kgwe.sim.fleet.faults import Faults
@@ -53,7 +53,7 @@ _OPENB_NODES = 120
 # reviews cost most of the CPU of a run.
 _REFRESH_S = 300.0
 # What `--backfill` means to the queue.
-_RULES = {"none": Rule.BLOCK, "greedy": Rule.GREEDY, "easy": Rule.BACKFILL}
+_RULES = {"none": BackfillRule.BLOCK, "greedy": BackfillRule.GREEDY, "easy": BackfillRule.BACKFILL}
 
 _POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in registry.REGISTRY.items())
 _MIXES = "\n".join(f"  {name:<16} {mix.summary}" for name, mix in generate.MIXES.items())
@@ -163,7 +163,7 @@ def simulate(
     machines = chosen.machines()
     workload = chosen.workload(machines, mix=generate, jobs=jobs, load=load, seed=seed)
     options = Options(
-        Settings(_RULES[backfill], refresh_s=_REFRESH_S),
+        ReservationSettings(_RULES[backfill], refresh_s=_REFRESH_S),
         faults=Faults(per_node_month=failures, spot_per_day=spot_take_backs),
         seed=seed,
         slowdowns=sensitivity.fit(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,

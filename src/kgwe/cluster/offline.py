@@ -27,7 +27,7 @@ from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.disruption.running import milli_of
 from kgwe.placement.planning.planner import Ask
-from kgwe.placement.queue.ask import work_from_ask
+from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ class View:
         """Owners of what waits, whose turn it is first."""
         queue = Queue()
         for ask in self.asks.values():
-            queue.put(work_from_ask(ask, self.fleet.fitter, timestamp.epoch_seconds(ask.since)))
-        return [work.key for work in queue.order(self.held())]
+            queue.put(workload_from_ask(ask, self.fleet.fitter, timestamp.epoch_seconds(ask.since)))
+        return [work.key for work in queue.iterate_in_order(self.held())]
 
     def held(self) -> dict[str, int]:
         """Namespace -> thousandths of cards that its pods hold."""

@@ -13,14 +13,14 @@ import numpy as np
 
 from kgwe.placement.gang.request import NONE_FOLLOW, GangRequest
 from kgwe.placement.live import scratch
-from kgwe.placement.queue.cycle import Failed, run_pass
-from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.cycle import Failed, run_cycle
+from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
-from kgwe.placement.queue.fleet_planner import FleetPlanner, Place
+from kgwe.placement.queue.fleet_planner import FleetPlanner, QueuePlan
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.reservations import Holds
+from kgwe.placement.queue.reservations import Reservations
 from kgwe.placement.queue.unschedulable import No, RoomFreed
-from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime, requested_milli
 from kgwe.sim.policies.engine import Kgwe
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.request import Following
     from kgwe.placement.queue.eta import Eta
-    from kgwe.placement.queue.reservations import Settings
+    from kgwe.placement.queue.reservations import ReservationSettings
     from kgwe.sim.fleet.fleet import World
     from kgwe.sim.policies.registry import Policy
     from kgwe.sim.traces.workload import Job
@@ -65,14 +65,14 @@ class JobQueue:
         jobs: Sequence[Job],
         policy: Policy,
         *,
-        settings: Settings,
+        settings: ReservationSettings,
         predict: Predict,
         told: dict[int, Eta] | None = None,
     ) -> None:
         """`told`: receives the estimated start of every job that has to wait, as estimated when it arrived."""
         self.queue = Queue()
-        self.roster = Roster(lambda key: self._grants[key])
-        self.holds = Holds(Outlook(world, self.roster), self.roster, settings)
+        self.roster = RunningWorkloads(lambda key: self._grants[key])
+        self.holds = Reservations(StartForecast(world, self.roster), self.roster, settings)
         #: GPU that waiting jobs ask for, in thousandths
         self.milli = 0
         self._world = world
@@ -98,7 +98,7 @@ class JobQueue:
         job = self._jobs[number]
         self.milli += job.milli
         self.queue.put(
-            Work(
+            QueuedWorkload(
                 key=_key(number),
                 request=request_of(job) or job.request,
                 namespace=job.user,
@@ -118,8 +118,8 @@ class JobQueue:
         self._now_s, self._start = now_s, start
         snapshot = self._world.snapshot
         for node in snapshot.newer_than(self._seen).tolist():
-            self.queue.wake(RoomFreed(snapshot.nodes[node].name))
-        for outcome in run_pass(self.queue, self._planner, now_s, self.roster, self.holds):
+            self.queue.handle_event(RoomFreed(snapshot.nodes[node].name))
+        for outcome in run_cycle(self.queue, self._planner, now_s, self.roster, self.holds):
             if isinstance(outcome, Failed):
                 # A simulation without the job would compare something else than it says.
                 raise outcome.error
@@ -130,16 +130,20 @@ class JobQueue:
     def _estimate(self, now_s: float, told: dict[int, Eta]) -> None:
         new = [key for key in self.queue.entries if int(key) not in told]
         if new:
-            found = self._estimator.estimate(self.holds.first(self.queue.order(self.roster.held)), now_s)
+            found = self._estimator.estimate(
+                self.holds.sort_reserved_first(self.queue.iterate_in_order(self.roster.queued_milli)), now_s
+            )
             told.update((int(key), found[key]) for key in new)
 
-    def _book(self, work: Work, place: Place) -> None:
+    def _book(self, work: QueuedWorkload, place: QueuePlan) -> None:
         number = int(work.key)
         self.milli -= self._jobs[number].milli
         self._start(number, place.grants)
         self._grants[work.key] = place.grants
-        self._estimator.started(work.key, self._now_s)
-        self.roster.put(Occupant(work.key, work.namespace, milli_of(work.request), self._now_s, work.run_time))
+        self._estimator.record_start(work.key, self._now_s)
+        self.roster.put(
+            RunningWorkload(work.key, work.namespace, requested_milli(work.request), self._now_s, work.run_time)
+        )
 
 
 def _key(number: int) -> str:
@@ -150,22 +154,24 @@ def _key(number: int) -> str:
 class PolicyPlanner:
     """A simulated policy, as a pass over the queue asks it."""
 
-    def __init__(self, world: World, jobs: Sequence[Job], policy: Policy, book: Callable[[Work, Place], None]) -> None:
+    def __init__(
+        self, world: World, jobs: Sequence[Job], policy: Policy, book: Callable[[QueuedWorkload, QueuePlan], None]
+    ) -> None:
         self._world = world
         self._jobs = jobs
         self._policy = policy
         self._book = book
 
-    def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Place | No:
+    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> QueuePlan | No:
         del following
         job = self._jobs[int(work.key)]
         grants = self._policy.place(job) if self._has_room(job) else None
         if grants is None:
             return No("no room")
         nodes = tuple(self._world.snapshot.nodes[grant.node].name for grant in grants)
-        return No("its nodes are reserved for others") if not avoid.isdisjoint(nodes) else Place(nodes, grants)
+        return No("its nodes are reserved for others") if not avoid.isdisjoint(nodes) else QueuePlan(nodes, grants)
 
-    def commit(self, work: Work, plan: Place) -> None:
+    def commit(self, work: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(work, plan)
 
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:

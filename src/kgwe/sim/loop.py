@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.placement.queue.reservations import Settings
+from kgwe.placement.queue.reservations import ReservationSettings
 from kgwe.sim.events import Agenda, Event, Kind
 from kgwe.sim.fleet import locality
 from kgwe.sim.fleet.faults import Faults, FaultStreams
@@ -54,7 +54,7 @@ _POLICY_STREAM = 2**32
 @dataclass(frozen=True, slots=True)
 class Options:
     #: what happens behind jobs that do not fit
-    reservations: Settings = field(default_factory=Settings)
+    reservations: ReservationSettings = field(default_factory=ReservationSettings)
     #: the run times that the queue is told
     predict: Predict = exact
     #: receives the estimated start of every job that has to wait; None: no estimates

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.queue.reservations import Rule, Settings
-from kgwe.placement.queue.work import RunTime
+from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.workloads import RunTime
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options, Simulation
 from kgwe.sim.policies import registry
@@ -54,11 +54,13 @@ class Calibration(msgspec.Struct, frozen=True):
     p90_over_real: float | None
 
 
-def calibrate(nodes: Sequence[Node], workload: Workload, predict: Predict, rule: Rule = Rule.BACKFILL) -> Calibration:
+def calibrate(
+    nodes: Sequence[Node], workload: Workload, predict: Predict, rule: BackfillRule = BackfillRule.BACKFILL
+) -> Calibration:
     """What jobs are told when they begin to wait, against what becomes of them."""
     told: dict[int, Eta] = {}
     world = World.of(nodes)
-    options = Options(Settings(rule), predict, told, slowdowns={})
+    options = Options(ReservationSettings(rule), predict, told, slowdowns={})
     run = Simulation(world, workload, registry.find("kgwe"), options).run()
     rows = [
         (eta.p50_s, eta.p90_s, run.records[number].first_start_s, run.records[number].job.arrival_s)
@@ -131,12 +133,12 @@ def compare(
     predict: Predict,
     *,
     hero_part: float,
-    rules: Iterable[Rule] = Rule,
+    rules: Iterable[BackfillRule] = BackfillRule,
     **settings: float,
 ) -> list[Row]:
     """The same work under each rule; heroes ask for at least that part of the fleet."""
     return [
-        _row(nodes, workload, hero_part, Options(Settings(rule, **settings), predict, slowdowns={}))  # type: ignore[arg-type]  # numbers of either kind
+        _row(nodes, workload, hero_part, Options(ReservationSettings(rule, **settings), predict, slowdowns={}))  # type: ignore[arg-type]  # numbers of either kind
         for rule in rules
     ]
 

@@ -8,14 +8,14 @@ from tests.support.builders import racks
 
 from kgwe.placement.gang.request import NONE_FOLLOW, GangRequest
 from kgwe.placement.pod.engine import Engine
-from kgwe.placement.queue.cycle import Held, Placed, run_pass
-from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.cycle import Placed, Waiting, run_cycle
+from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
-from kgwe.placement.queue.fleet_planner import FleetPlanner, Place
+from kgwe.placement.queue.fleet_planner import FleetPlanner, QueuePlan
 from kgwe.placement.queue.queue import GivenUp, Queue
-from kgwe.placement.queue.reservations import Holds, Settings
+from kgwe.placement.queue.reservations import Reservations, ReservationSettings
 from kgwe.placement.queue.unschedulable import RoomFreed
-from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work, milli_of
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime, requested_milli
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,10 +27,12 @@ def exactly(seconds: float) -> RunTime:
     return RunTime(seconds, seconds)
 
 
-def work(key: str, cards: int = 1, pods: int = 1, *, lasts: RunTime | float | None = None, **more: Any) -> Work:
+def work(
+    key: str, cards: int = 1, pods: int = 1, *, lasts: RunTime | float | None = None, **more: Any
+) -> QueuedWorkload:
     limits = {name: more.pop(name) for name in ("required", "preferred") if name in more}
     request = racks.cards(cards)
-    return Work(
+    return QueuedWorkload(
         key,
         GangRequest.uniform(request, pods, **limits) if pods > 1 or limits else request,
         run_time=exactly(lasts) if isinstance(lasts, (int, float)) else lasts,
@@ -49,32 +51,32 @@ class Bed:
         self.fleet = racks.racks(drawn)
         self.snapshot, self.tree = self.fleet.snapshot, self.fleet.tree
         self.grants: dict[str, tuple[Grant, ...]] = {}
-        self.roster = Roster(lambda key: self.grants[key])
+        self.roster = RunningWorkloads(lambda key: self.grants[key])
         self.queue = Queue(weights)
-        self.holds = Holds(Outlook(self, self.roster), self.roster, Settings(**settings))
+        self.holds = Reservations(StartForecast(self, self.roster), self.roster, ReservationSettings(**settings))
         self.estimator = Estimator(self, self.roster)
         engine = Engine(self.snapshot)
         self.planner = _Counting(self, engine, self.fleet.planner, self._book)
         self.now_s = 0.0
         self.outcomes: list[Any] = []
 
-    def _book(self, each: Work, place: Place) -> None:
+    def _book(self, each: QueuedWorkload, place: QueuePlan) -> None:
         self.snapshot.commit_all(place.grants)
         self.grants[each.key] = place.grants
-        milli = milli_of(each.request)
-        self.roster.put(Occupant(each.key, each.namespace, milli, self.now_s, each.run_time))
+        milli = requested_milli(each.request)
+        self.roster.put(RunningWorkload(each.key, each.namespace, milli, self.now_s, each.run_time))
 
-    def put(self, *works: Work) -> None:
+    def put(self, *works: QueuedWorkload) -> None:
         for each in works:
             self.queue.put(each)
 
     def run(self, now_s: float | None = None) -> list[str]:
         """One pass; returns who was placed, in order."""
         self.now_s = self.now_s if now_s is None else now_s
-        self.outcomes = run_pass(self.queue, self.planner, self.now_s, self.roster, self.holds)
-        return [each.work.key for each in self.outcomes if isinstance(each, Placed)]
+        self.outcomes = run_cycle(self.queue, self.planner, self.now_s, self.roster, self.holds)
+        return [each.workload.key for each in self.outcomes if isinstance(each, Placed)]
 
-    def start(self, *works: Work, now_s: float | None = None) -> None:
+    def start(self, *works: QueuedWorkload, now_s: float | None = None) -> None:
         """Have them running."""
         self.put(*works)
         placed = self.run(now_s)
@@ -84,16 +86,16 @@ class Bed:
         self.roster.drop(key)
         for grant in self.grants.pop(key):
             self.snapshot.release(grant)
-            self.queue.wake(RoomFreed(self.snapshot.nodes[grant.node].name))
+            self.queue.handle_event(RoomFreed(self.snapshot.nodes[grant.node].name))
 
     def nodes(self, key: str) -> list[str]:
         return sorted({self.snapshot.nodes[grant.node].name for grant in self.grants[key]})
 
-    def held(self) -> dict[str, Held]:
-        return {each.work.key: each for each in self.outcomes if isinstance(each, Held)}
+    def held(self) -> dict[str, Waiting]:
+        return {each.workload.key: each for each in self.outcomes if isinstance(each, Waiting)}
 
     def given_up(self) -> dict[str, GivenUp]:
-        return {each.work.key: each for each in self.outcomes if isinstance(each, GivenUp)}
+        return {each.workload.key: each for each in self.outcomes if isinstance(each, GivenUp)}
 
 
 class _Counting(FleetPlanner):

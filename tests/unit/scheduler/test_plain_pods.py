@@ -16,7 +16,7 @@ from kgwe.cluster.workload import placement_annotations
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.placement.planning import planner
-from kgwe.placement.queue.work import Roster
+from kgwe.placement.queue.workloads import RunningWorkloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,9 +150,9 @@ def test_what_plain_pods_hold_counts_against_their_namespace():
     plain.set("uid-p", bound)
     plain.set("cpu", pod("cpu", 0, at="n1", gates=()))
     assert plain.held == {"team": 4000}
-    roster = Roster(lambda _: ())
-    roster.others = plain.held
-    assert roster.held_by_namespaces() == {"team": 4000}
+    roster = RunningWorkloads(lambda _: ())
+    roster.unqueued_milli = plain.held
+    assert roster.sum_by_namespace() == {"team": 4000}
     plain.set("uid-p", None)
     plain.set("unknown", None)
     assert plain.held == {}

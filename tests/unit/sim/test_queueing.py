@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import small_fleet
 
-from kgwe.placement.queue.reservations import Rule, Settings
-from kgwe.placement.queue.work import RunTime
+from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
+from kgwe.placement.queue.workloads import RunTime
 from kgwe.sim import job_queue, queueing
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
@@ -28,7 +28,7 @@ DAY = [
 
 def simulate(jobs, rule, predict=job_queue.exact, nodes=1, **options) -> Simulation:
     world = World.of(small_fleet.nodes(nodes))
-    chosen = Options(Settings(rule, refresh_s=1.0), predict, **options)
+    chosen = Options(ReservationSettings(rule, refresh_s=1.0), predict, **options)
     return Simulation(world, Workload.of("w", jobs), registry.find("kgwe"), chosen).run()
 
 
@@ -39,10 +39,10 @@ def starts(run: Simulation) -> dict[str, float | None]:
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Rule.BLOCK, {"long": 0, "large": 100, "late": 150, "short": 150}),
-        (Rule.GREEDY, {"long": 0, "large": 502, "late": 2, "short": 100}),
-        (Rule.HOLD, {"long": 0, "large": 100, "late": 150, "short": 150}),
-        (Rule.BACKFILL, {"long": 0, "large": 100, "late": 150, "short": 3}),
+        (BackfillRule.BLOCK, {"long": 0, "large": 100, "late": 150, "short": 150}),
+        (BackfillRule.GREEDY, {"long": 0, "large": 502, "late": 2, "short": 100}),
+        (BackfillRule.HOLD, {"long": 0, "large": 100, "late": 150, "short": 150}),
+        (BackfillRule.BACKFILL, {"long": 0, "large": 100, "late": 150, "short": 3}),
     ],
 )
 def test_who_goes_ahead_of_a_large_job(rule, expected):
@@ -50,7 +50,7 @@ def test_who_goes_ahead_of_a_large_job(rule, expected):
 
 
 def test_without_run_times_nobody_goes_ahead_once_a_job_has_waited_long():
-    run = simulate(DAY, Rule.BACKFILL, job_queue.unknown)
+    run = simulate(DAY, BackfillRule.BACKFILL, job_queue.unknown)
 
     # Not for the first ten minutes: then nothing is kept for "large".
     assert starts(run)["late"] == 2
@@ -60,7 +60,7 @@ def test_without_run_times_nobody_goes_ahead_once_a_job_has_waited_long():
 def test_interrupted_jobs_wait_again_and_finish():
     jobs = [job(f"j{number}", number, 600.0, gpus=4, pods=2) for number in range(12)]
 
-    run = simulate(jobs, Rule.BACKFILL, nodes=4, faults=Faults(per_node_month=3000, repair_s=300), seed=3)
+    run = simulate(jobs, BackfillRule.BACKFILL, nodes=4, faults=Faults(per_node_month=3000, repair_s=300), seed=3)
 
     assert sum(record.interruptions for record in run.records) > 0
     assert all(record.fate is Fate.FINISHED for record in run.records)

@@ -9,7 +9,7 @@ from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.placement.fleet.node import Gpus
-from kgwe.placement.queue.reservations import Rule, Settings
+from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
 from kgwe.sim.events import Event, Kind
 from kgwe.sim.fleet.faults import Fault, Faults
 from kgwe.sim.fleet.fleet import World
@@ -94,7 +94,9 @@ class TestBackfill:
     ]
 
     def test_none_holds_up_everybody_behind(self):
-        assert starts(simulate(small_fleet.nodes(1), self.JOBS, reservations=Settings(Rule.BLOCK))) == {
+        assert starts(
+            simulate(small_fleet.nodes(1), self.JOBS, reservations=ReservationSettings(BackfillRule.BLOCK))
+        ) == {
             "long": 0,
             "large": 100,
             "late": 150,
@@ -102,7 +104,9 @@ class TestBackfill:
         }
 
     def test_greedy_lets_anybody_go_ahead_and_starves_the_large(self):
-        assert starts(simulate(small_fleet.nodes(1), self.JOBS, reservations=Settings(Rule.GREEDY))) == {
+        assert starts(
+            simulate(small_fleet.nodes(1), self.JOBS, reservations=ReservationSettings(BackfillRule.GREEDY))
+        ) == {
             "long": 0,
             "large": 502,
             "late": 2,
@@ -110,7 +114,9 @@ class TestBackfill:
         }
 
     def test_easy_lets_go_ahead_who_does_not_delay_the_first(self):
-        assert starts(simulate(small_fleet.nodes(1), self.JOBS, reservations=Settings(Rule.BACKFILL))) == {
+        assert starts(
+            simulate(small_fleet.nodes(1), self.JOBS, reservations=ReservationSettings(BackfillRule.BACKFILL))
+        ) == {
             "long": 0,
             "large": 100,
             "late": 150,
@@ -260,7 +266,7 @@ class TestSpread:
 def test_what_does_not_fit_the_empty_fleet_is_told_apart_and_holds_up_nobody():
     jobs = [job("never", 0, 10, gpus=5), job("gang", 0, 10, gpus=4, pods=3), job("fine", 1, 10)]
 
-    run = simulate(small_fleet.nodes(2), jobs, reservations=Settings(Rule.BLOCK))
+    run = simulate(small_fleet.nodes(2), jobs, reservations=ReservationSettings(BackfillRule.BLOCK))
 
     assert [record.fate for record in run.records] == [Fate.IMPOSSIBLE, Fate.IMPOSSIBLE, Fate.FINISHED]
 

@@ -44,10 +44,10 @@ from kgwe.placement.gang.request import NONE_FOLLOW, Following
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter
-from kgwe.placement.queue.cycle import Placed, run_pass
+from kgwe.placement.queue.cycle import Placed, run_cycle
 from kgwe.placement.queue.fleet_planner import FleetPlanner
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.work import Roster, Work
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads
 from kgwe.sim.fleet import fleets
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Shape
-    from kgwe.placement.queue.fleet_planner import Place
+    from kgwe.placement.queue.fleet_planner import QueuePlan
     from kgwe.placement.queue.unschedulable import No
 
 _FLEET: Final = "dgx-h100"
@@ -228,11 +228,13 @@ class Site:
         for number, (pods, gpus) in enumerate(gangs):
             name = f"gang-{number:04d}"
             sizes[name] = pods, gpus
-            queue.put(Work(name, GangRequest.uniform(Request(Gpus(count=gpus)), pods, preferred="leaf"), "bench"))
+            queue.put(
+                QueuedWorkload(name, GangRequest.uniform(Request(Gpus(count=gpus)), pods, preferred="leaf"), "bench")
+            )
         planner = _Timed(self)
-        outcomes = run_pass(queue, planner, 0.0, Roster(lambda _: ()))
+        outcomes = run_cycle(queue, planner, 0.0, RunningWorkloads(lambda _: ()))
         landed = [
-            leaves.Landed(*sizes[each.work.key], [self.names[grant.node] for grant in each.plan.grants])
+            leaves.Landed(*sizes[each.workload.key], [self.names[grant.node] for grant in each.plan.grants])
             for each in outcomes
             if isinstance(each, Placed)
         ]
@@ -276,13 +278,13 @@ class _Timed(FleetPlanner):
         self._snapshot = site.snapshot
         self.spent_s: list[float] = []
 
-    def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Place | No:
+    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> QueuePlan | No:
         begun = time.thread_time()
         answer = super().plan(work, avoid, following)
         self.spent_s.append(time.thread_time() - begun)
         return answer
 
-    def _take(self, _: Work, plan: Place) -> None:
+    def _take(self, _: QueuedWorkload, plan: QueuePlan) -> None:
         self._snapshot.commit_all(plan.grants)
 
 

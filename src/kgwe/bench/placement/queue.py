@@ -29,14 +29,14 @@ from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.request import NONE_FOLLOW, Following, GangRequest
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
-from kgwe.placement.queue.cycle import run_pass
-from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.cycle import run_cycle
+from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.fleet_planner import FleetPlanner
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.reservations import Holds, Rule
+from kgwe.placement.queue.reservations import BackfillRule, Reservations
 from kgwe.placement.queue.unschedulable import ConfigChanged
-from kgwe.placement.queue.work import Occupant, Roster, RunTime, Work
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime
 from kgwe.sim import job_queue, queueing
 from kgwe.sim.fleet import fleets
 from kgwe.sim.fleet.fleet import World
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress, Step
     from kgwe.placement.fleet.node import Node
     from kgwe.placement.fleet.snapshot import Grant
-    from kgwe.placement.queue.fleet_planner import Place
+    from kgwe.placement.queue.fleet_planner import QueuePlan
 
 _FLEET: Final = "dgx-h100"
 _MANY: Final = 10_000
@@ -91,7 +91,7 @@ class _Full:
         self.world = World.of(fleets.nodes(inventory.expand(models.load(_FLEET), options.nodes)))
         self.snapshot, self.tree = self.world.snapshot, self.world.tree
         self.grants: dict[str, Sequence[Grant]] = {}
-        self.roster = Roster(lambda key: self.grants[key])
+        self.roster = RunningWorkloads(lambda key: self.grants[key])
         self.engine = Engine(self.snapshot, fitter=self.world.fitter)
         gangs = GangPlanner(self.world.fitter, self.tree)
         self.planner = FleetPlanner(self, self.engine, gangs, self.book)
@@ -105,16 +105,16 @@ class _Full:
     def _occupy(self, key: str, grant: Grant, started_s: float) -> None:
         self.snapshot.commit(grant)
         self.grants[key] = (grant,)
-        self.roster.put(Occupant(key, "running", 1000, started_s, _HOUR))
+        self.roster.put(RunningWorkload(key, "running", 1000, started_s, _HOUR))
 
-    def book(self, work: Work, place: Place) -> None:
+    def book(self, work: QueuedWorkload, place: QueuePlan) -> None:
         self.snapshot.commit_all(place.grants)
         self.grants[work.key] = place.grants
 
 
 def _costs(options: Options) -> dict[str, Any]:
     full = _Full(options)
-    outlook = Outlook(full, full.roster)
+    outlook = StartForecast(full, full.roster)
     estimator = Estimator(full, full.roster)
     gang = GangRequest.uniform(_WHOLE, max(2, options.nodes // 8))
     chance = random.Random(options.seed)  # noqa: S311 - as above
@@ -122,26 +122,26 @@ def _costs(options: Options) -> dict[str, Any]:
     queue = Queue()
     for work in works:
         queue.put(work)
-    ahead = list(queue.order({}))[:_ESTIMATED]
+    ahead = list(queue.iterate_in_order({}))[:_ESTIMATED]
     passes, bare = _passes(full, options)
     attempts, in_vain = _in_vain(full, options)
     return {
         "running_pods": len(full.roster),
-        "order_10k_ms": 1e3 * _median(options, lambda: list(queue.order(full.roster.held))),
+        "order_10k_ms": 1e3 * _median(options, lambda: list(queue.iterate_in_order(full.roster.queued_milli))),
         "pod_pass_us": 1e6 * passes,
         "pod_decision_us": 1e6 * bare,
         "woken_10k_ms": 1e3 * in_vain,
         "woken_10k_attempts": attempts,
-        "hold_ms": 1e3 * _median(options, lambda: outlook.look(gang, 0.0, part=0.7)),
+        "hold_ms": 1e3 * _median(options, lambda: outlook.find_start(gang, 0.0, part=0.7)),
         "estimate_200_ms": 1e3 * _median(options, lambda: estimator.estimate(ahead, 0.0)),
     }
 
 
-def _some(key: str, chance: random.Random) -> Work:
+def _some(key: str, chance: random.Random) -> QueuedWorkload:
     pods, cards = chance.choice((1, 1, 1, 1, 2, 4, 8)), chance.choice((1, 1, 2, 4, 8))
     request = dataclasses.replace(_ONE, gpus=Gpus(count=cards))
     level = chance.choice(("", "", "leaf"))
-    return Work(
+    return QueuedWorkload(
         key,
         request if pods == 1 else GangRequest.uniform(request, pods, required=level),
         namespace=f"ns-{chance.randrange(40)}",
@@ -164,19 +164,19 @@ def _median(options: Options, call: Callable[[], object]) -> float:
 def _passes(full: _Full, options: Options) -> tuple[float, float]:
     """Seconds per one-pod work by a pass, and by the engine alone; both booked, and taken back."""
     pods = 8
-    queue, holds = Queue(), Holds(Outlook(full, full.roster), full.roster)
+    queue, holds = Queue(), Reservations(StartForecast(full, full.roster), full.roster)
 
     def by_pass() -> None:
         for number in range(pods):
-            queue.put(Work(f"new-{number}", _ONE, "ns"))
-            run_pass(queue, full.planner, 0.0, full.roster, holds)
+            queue.put(QueuedWorkload(f"new-{number}", _ONE, "ns"))
+            run_cycle(queue, full.planner, 0.0, full.roster, holds)
         for number in range(pods):
             full.snapshot.release(full.grants.pop(f"new-{number}")[0])
 
     def by_engine() -> None:
         for number in range(pods):
-            place = full.planner.plan(Work(f"new-{number}", _ONE, "ns"), frozenset())
-            full.book(Work(f"new-{number}", _ONE, "ns"), place)  # type: ignore[arg-type]  # there is room
+            place = full.planner.plan(QueuedWorkload(f"new-{number}", _ONE, "ns"), frozenset())
+            full.book(QueuedWorkload(f"new-{number}", _ONE, "ns"), place)  # type: ignore[arg-type]  # there is room
         for number in range(pods):
             full.snapshot.release(full.grants.pop(f"new-{number}")[0])
 
@@ -189,7 +189,7 @@ def _in_vain(full: _Full, options: Options) -> tuple[int, float]:
     asked = 0
 
     class Counting(FleetPlanner):
-        def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Any:
+        def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Any:
             nonlocal asked
             asked += 1
             return super().plan(work, avoid, following)
@@ -197,14 +197,14 @@ def _in_vain(full: _Full, options: Options) -> tuple[int, float]:
     planner = Counting(full, full.engine, GangPlanner(full.world.fitter, full.tree), full.book)
     queue = Queue()
     for number in range(_MANY):
-        queue.put(Work(f"equal-{number}", GangRequest.uniform(_WHOLE, 2), f"ns-{number % 40}"))
-    run_pass(queue, planner, 0.0, full.roster)
+        queue.put(QueuedWorkload(f"equal-{number}", GangRequest.uniform(_WHOLE, 2), f"ns-{number % 40}"))
+    run_cycle(queue, planner, 0.0, full.roster)
 
     def wake() -> None:
         nonlocal asked
         asked = 0
-        queue.wake(ConfigChanged())
-        run_pass(queue, planner, 0.0, full.roster)
+        queue.handle_event(ConfigChanged())
+        run_cycle(queue, planner, 0.0, full.roster)
 
     return asked, _median(options, wake)
 
@@ -218,8 +218,8 @@ def _rules(nodes: Sequence[Node], options: Options, step: Step) -> dict[str, dic
     for seed in range(options.seed, options.seed + options.seeds):
         workload = _workload(nodes, options, seed)
         for known, predict in _knowledge(workload).items():
-            for rule in Rule:
-                if rule in (Rule.BLOCK, Rule.GREEDY) and known != "exact":
+            for rule in BackfillRule:
+                if rule in (BackfillRule.BLOCK, BackfillRule.GREEDY) and known != "exact":
                     continue  # they ask for no run times
                 step.update(f"seed {seed}, run times {known}, rule {rule}")
                 rows = queueing.compare(nodes, workload, predict, hero_part=_HERO_PART * 0.9, rules=(rule,))

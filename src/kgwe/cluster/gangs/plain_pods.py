@@ -17,7 +17,7 @@ from kgwe.kube.translate import podrequest, podspec
 from kgwe.model.units import amounts as resources
 from kgwe.placement.fleet.node import CARD_MILLI, Gpus
 from kgwe.placement.planning.planner import Ask
-from kgwe.placement.queue.work import milli_of_gpus
+from kgwe.placement.queue.workloads import gpu_milli
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +104,7 @@ def _requested(pod: core.Pod) -> Mapping[str, int]:
 def milli_of(wanted: Mapping[str, int]) -> int:
     """GPUs among these amounts, in thousandths of one; a share of unknown size counts as a whole GPU."""
     slices = sum(
-        milli_of_gpus(Gpus(profile=name.removeprefix(resources.MIG_PREFIX), slices=count))
+        gpu_milli(Gpus(profile=name.removeprefix(resources.MIG_PREFIX), slices=count))
         for name, count in wanted.items()
         if name.startswith(resources.MIG_PREFIX) and count
     )

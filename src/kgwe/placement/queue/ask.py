@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
 from kgwe.placement.planning import planner
-from kgwe.placement.queue.work import RunTime, Work
+from kgwe.placement.queue.workloads import QueuedWorkload, RunTime
 
 if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
@@ -24,7 +24,7 @@ def declared_run_time(expected_s: float | None) -> RunTime | None:
     return RunTime(expected_s, expected_s * _LATE) if expected_s else None
 
 
-def work_from_ask(ask: Ask, fitter: Fitter, since_s: float) -> Work:
+def workload_from_ask(ask: Ask, fitter: Fitter, since_s: float) -> QueuedWorkload:
     """The ask as the queue orders it; `since_s`: when it was made, in seconds since 1970."""
     try:
         whole = planner.divided(fitter, ask)
@@ -35,7 +35,7 @@ def work_from_ask(ask: Ask, fitter: Fitter, since_s: float) -> Work:
         # An inconsistent gang is refused, with the reason, when it is planned.
         with contextlib.suppress(errors.Permanent):
             request = planner.gang_request(whole)
-    return Work(
+    return QueuedWorkload(
         key=ask.owner,
         request=request,
         namespace=ask.namespace,
@@ -43,6 +43,6 @@ def work_from_ask(ask: Ask, fitter: Fitter, since_s: float) -> Work:
         since_s=since_s,
         run_time=declared_run_time(ask.expected_s),
         first_claim=ask.first_claim,
-        shape=ask.shape(),
+        request_class=ask.shape(),
         name=f"{ask.namespace}/{ask.name}" if ask.name else "",
     )

@@ -1,14 +1,17 @@
-"""One pass over the queue: who gets a place now.
+"""One scheduling cycle over the queue.
 
-    outcomes = run_pass(queue, planner, now_s, roster, holds)
+    outcomes = run_cycle(queue, planner, now_s, running, reservations)
 
-Works are tried in the order of the queue, each shape once until something changes; what finds a place is committed
-before the next is tried. Who is refused is parked. Of those of a priority, the oldest and the one whose turn is first
-get a hold as soon as somebody behind them has found a place, and not before: while all are refused there is nothing
-to keep.
+1. End back-offs and give up workloads that timed out.
+2. Activate request classes that freed capacity or changed nodes may help; refresh reservations.
+3. Try active workloads in queue order, each request class once until something changes. Each plan is committed before
+   the next is made. Refused classes become unschedulable.
+4. As soon as a workload fits behind refused ones, make reservations for the oldest of a priority and for the first by
+   fair share. While all are refused there is nothing to reserve.
+5. Report who waits, and why.
 
-An error in planning one work is reported for that work, which is tried again after a growing pause. The others have
-their turn as if it were not there.
+An error in planning one workload is reported for that workload, which is retried with a back-off. The others are tried
+as if it were not there.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from kgwe.placement.live.scratch import NOWHERE
-from kgwe.placement.queue.fair_share import Rounds, Shares
+from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.followers import Followers
 from kgwe.placement.queue.queue import GivenUp
-from kgwe.placement.queue.reservations import Rule
+from kgwe.placement.queue.reservations import BackfillRule
 from kgwe.placement.queue.unschedulable import No
 
 if TYPE_CHECKING:
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.request import Following, GangRequest
     from kgwe.placement.queue.queue import Level, Queue
-    from kgwe.placement.queue.reservations import Hold, Holds
-    from kgwe.placement.queue.unschedulable import Bucket, Shape
-    from kgwe.placement.queue.work import Roster, Work
+    from kgwe.placement.queue.reservations import Reservation, Reservations
+    from kgwe.placement.queue.unschedulable import Bucket, RequestClass
+    from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads
 
 
 class Plan(Protocol):
-    """A place for all of a work."""
+    """Nodes and grants for all pods of a workload."""
 
     @property
     def nodes(self) -> Sequence[str]: ...
@@ -49,324 +52,333 @@ class Plan(Protocol):
 
 P = TypeVar("P", bound=Plan)
 
-# Plans in one pass for which it is worked out whether they leave room for who waits.
-_ASKED_MOST: Final = 8
-# Works of a level that are considered for a hold.
-_HEADS_MOST: Final = 4
+# Plans per cycle that are checked against reservations, which costs as much as planning.
+_MAX_CHECKS: Final = 8
+# Workloads of a level that are considered for a reservation.
+_MAX_HEADS: Final = 4
 
 
 class Planner(Protocol[P]):
-    """How the one who runs passes plans and books."""
+    """Plans and books placements for the cycle."""
 
-    def plan(self, work: Work, avoid: frozenset[str], following: Following) -> P | No:
-        """A place for all of the work off the nodes of `avoid`, or why there is none. Books nothing.
+    def plan(self, workload: QueuedWorkload, avoid: frozenset[str], following: Following) -> P | No:
+        """Plan the whole workload off the nodes of `avoid`, or refuse it. Books nothing.
 
-        `following`: gangs whose turn comes later, for which the place should leave as much as it can.
+        `following`: gangs that come later, for which the plan should leave as much room as it can.
         """
 
-    def commit(self, work: Work, plan: P) -> None:
-        """Book it: the next plan must see it."""
+    def commit(self, workload: QueuedWorkload, plan: P) -> None:
+        """Book the plan: the next plan must see it."""
 
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
-        """Whether any of the nodes takes a pod of it now (`kgwe.placement.live.scratch.takes`)."""
+        """Whether a pod of the request fits on any of the nodes now (`kgwe.placement.live.scratch.takes`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed(Generic[P]):
-    work: Work
+    workload: QueuedWorkload
     plan: P
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """It waits. Told once for each work, and again when a place is kept for it or no longer is."""
+class Waiting:
+    """The workload waits. Reported once, and again when its reservation changes."""
 
-    work: Work
-    no: No
-    hold: Hold | None = None
+    workload: QueuedWorkload
+    refusal: No
+    reservation: Reservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Planning it raised an error. It waits for its next try."""
+    """Planning the workload raised an error. It waits for its next attempt."""
 
-    work: Work
+    workload: QueuedWorkload
     stage: str
-    """plan: finding its place; hold: keeping a place for it."""
+    """plan: finding its place; hold: making a reservation for it."""
     error: Exception
 
 
-Outcome = Placed[P] | Held | GivenUp | Failed
+Outcome = Placed[P] | Waiting | GivenUp | Failed
 
 
-def run_pass(
-    queue: Queue, planner: Planner[P], now_s: float, roster: Roster, holds: Holds | None = None
+def run_cycle(
+    queue: Queue, planner: Planner[P], now_s: float, running: RunningWorkloads, reservations: Reservations | None = None
 ) -> list[Outcome[P]]:
     """Place what can be placed. Without `holds`, whoever fits goes ahead of who does not."""
-    return _Pass(queue, planner, now_s, roster, holds).run()
+    return _Cycle(queue, planner, now_s, running, reservations).run()
 
 
 class _Step(enum.Enum):
-    """What became of a work in its turn."""
+    """What became of a workload in its turn."""
 
-    GIVEN = enum.auto()
-    PARKED = enum.auto()
-    PASSED = enum.auto()
+    PLACED = enum.auto()
+    UNSCHEDULABLE = enum.auto()
+    SKIPPED = enum.auto()
     FAILED = enum.auto()
 
 
-class _Pass(Generic[P]):
-    def __init__(self, queue: Queue, planner: Planner[P], now_s: float, roster: Roster, holds: Holds | None) -> None:
+class _Cycle(Generic[P]):
+    def __init__(
+        self,
+        queue: Queue,
+        planner: Planner[P],
+        now_s: float,
+        running: RunningWorkloads,
+        reservations: Reservations | None,
+    ) -> None:
         self._queue = queue
         self._planner = planner
         self._now_s = now_s
-        self._roster = roster
-        self._holds = holds
-        self._rule = Rule.GREEDY if holds is None else holds.settings.rule
-        self._shares = Shares(roster.held_by_namespaces(), queue.weights)
+        self._running = running
+        self._reservations = reservations
+        self._rule = BackfillRule.GREEDY if reservations is None else reservations.settings.rule
+        self._shares = FairShares(running.sum_by_namespace(), queue.weights)
         self._outcomes: list[Outcome[P]] = []
         self._commits = 0
-        self._looked = 0
-        self._asked = 0
+        self._skipped = 0
+        self._checks = 0
         self._refreshed = False
-        # Shape -> its plan, and the count of commits when it was made.
-        self._plans: dict[Shape, tuple[int, P]] = {}
-        # (shape, nodes to avoid) refused, likewise.
-        self._refused: dict[tuple[Shape, frozenset[str]], int] = {}
-        # Shapes some of whose works have to leave what is kept for others alone.
-        self._behind: dict[Shape, No] = {}
-        # Level -> what was parked when holds for it were last looked for, to the end.
+        # Request class -> number of commits before its plan was made, and the plan.
+        self._plans: dict[RequestClass, tuple[int, P]] = {}
+        # (request class, nodes to avoid) that was refused -> number of commits before.
+        self._refused: dict[tuple[RequestClass, frozenset[str]], int] = {}
+        # Request classes that fit only on nodes reserved for others.
+        self._blocked: dict[RequestClass, No] = {}
+        # Level -> version of the pool when reservations for it were last looked for.
         self._searched: dict[Level, int] = {}
         self._followers = Followers(queue)
-        # Works whose holds changed.
-        self._told: dict[str, Work] = {}
+        # Workloads whose reservations changed.
+        self._to_report: dict[str, QueuedWorkload] = {}
 
     def run(self) -> list[Outcome[P]]:
-        queue, holds = self._queue, self._holds
+        queue, reservations = self._queue, self._reservations
         self._outcomes.extend(queue.advance(self._now_s))
-        is_other = queue.parking.settle(self._takes)
-        if holds is not None:
-            holds.begin(queue, self._now_s, is_other=is_other)
-            if len(holds) and queue.parking.behind:
-                self._refresh(holds)
-            queue.parking.wake_behind(holds.version)
+        is_other = queue.pool.activate_helped(self._takes)
+        if reservations is not None:
+            reservations.start_cycle(queue, self._now_s, is_other=is_other)
+            if len(reservations) and queue.pool.blocked:
+                self._refresh(reservations)
+            queue.pool.activate_blocked(reservations.version)
         self._run_levels()
-        # What was kept for one who has started by now is there for others.
-        if holds is not None and queue.parking.wake_behind(holds.version):
+        # Nodes reserved for a workload that has started now are available to others.
+        if reservations is not None and queue.pool.activate_blocked(reservations.version):
             self._run_levels()
-        queue.review_s = holds.next_s() if holds is not None and queue.parking.behind else None
-        if queue.untold or self._told:
-            self._tell()
+        queue.review_s = reservations.next_refresh_s() if reservations is not None and queue.pool.blocked else None
+        if queue.unreported or self._to_report:
+            self._report()
         return self._outcomes
 
     def _run_levels(self) -> None:
-        parking = self._queue.parking
-        if not parking.awake:
+        parking = self._queue.pool
+        if not parking.active:
             return
-        self._behind.clear()
-        for level, buckets in self._queue.agenda():
+        self._blocked.clear()
+        for level, buckets in self._queue.active_by_level():
             if not self._run_level(level, buckets):
                 break
-        version = self._holds.version if self._holds is not None else 0
-        for shape, no in self._behind.items():
-            if shape.buckets and shape.no is None:
-                parking.park(shape, no, behind=version)
+        version = self._reservations.version if self._reservations is not None else 0
+        for request_class, refusal in self._blocked.items():
+            if request_class.buckets and request_class.refusal is None:
+                parking.mark_unschedulable(request_class, refusal, behind=version)
 
     # --- turns ------------------------------------------------------------------------------------------
 
     def _run_level(self, level: Level, buckets: list[Bucket]) -> bool:
-        """Returns whether lower levels have their turn."""
-        rounds = Rounds(level, buckets, self._shares)
-        while (turn := rounds.next()) is not None:
+        """Try the workloads of a level; returns whether lower levels are tried too."""
+        rounds = FairShareOrder(level, buckets, self._shares)
+        while (turn := rounds.peek()) is not None:
             key, bucket = turn
             entry = self._queue.entries[key]
             if entry.bucket is not bucket:
-                rounds.dropped()  # it failed as the owner of a hold, in the turn of another
+                rounds.mark_removed()  # its reservation failed in the turn of another workload
                 continue
-            work = entry.work
-            if self._rule is Rule.BLOCK and self._is_blocked(work):
+            workload = entry.workload
+            if self._rule is BackfillRule.BLOCK and self._is_blocked(workload):
                 return False
-            step = self._take_turn(work, bucket.shape)
-            if step is _Step.PASSED:
-                rounds.passed()
-                if self._is_deep_enough():
+            step = self._try_workload(workload, bucket.request_class)
+            if step is _Step.SKIPPED:
+                rounds.mark_skipped()
+                if self._reached_depth():
                     return False
-            elif step is _Step.GIVEN:
-                rounds.given()
+            elif step is _Step.PLACED:
+                rounds.mark_placed()
             elif step is _Step.FAILED:
-                rounds.dropped()
+                rounds.mark_removed()
         return True
 
-    def _take_turn(self, work: Work, shape: Shape) -> _Step:
-        """Place the work if it may be placed now. An error is its own: it is put back with a pause."""
+    def _try_workload(self, workload: QueuedWorkload, request_class: RequestClass) -> _Step:
+        """Place the workload if it may be placed now. After an error it is retried with a back-off."""
         try:
-            plan = self._plan(work, shape)
+            plan = self._plan(workload, request_class)
             if plan is None:
-                return _Step.PARKED
-            if self._rule in (Rule.HOLD, Rule.BACKFILL):
-                plan = self._kept_to_holds(work, shape, plan)
+                return _Step.UNSCHEDULABLE
+            if self._rule in (BackfillRule.HOLD, BackfillRule.BACKFILL):
+                plan = self._plan_around_reservations(workload, request_class, plan)
                 if plan is None:
-                    return _Step.PASSED
-            self._commit(work, plan)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the others have their turn
-            self._plans.pop(shape, None)
-            self._fail(work, "plan", exc)
+                    return _Step.SKIPPED
+            self._commit(workload, plan)
+        except Exception as exc:  # noqa: BLE001 - the other workloads are tried all the same
+            self._plans.pop(request_class, None)
+            self._fail(workload, "plan", exc)
             return _Step.FAILED
-        return _Step.GIVEN
+        return _Step.PLACED
 
-    def _fail(self, work: Work, stage: str, error: Exception) -> None:
-        if self._holds is not None:
-            self._holds.end(work.key)
-        self._told.pop(work.key, None)
-        # Spread by key: works that fail together are not all tried again together.
-        luck = zlib.crc32(work.key.encode()) / 2**32
-        self._queue.retry(work, self._now_s, luck, f"{type(error).__name__}: {error}")
-        self._outcomes.append(Failed(work, stage, error))
+    def _fail(self, workload: QueuedWorkload, stage: str, error: Exception) -> None:
+        if self._reservations is not None:
+            self._reservations.remove(workload.key)
+        self._to_report.pop(workload.key, None)
+        # Spread by key: workloads that fail together are not all retried together.
+        jitter = zlib.crc32(workload.key.encode()) / 2**32
+        self._queue.retry(workload, self._now_s, jitter, f"{type(error).__name__}: {error}")
+        self._outcomes.append(Failed(workload, stage, error))
 
     def _takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         try:
             return self._planner.takes(request, nodes)
-        except Exception:  # noqa: BLE001 - its turn, which comes now, tells what is wrong with it
+        except Exception:  # noqa: BLE001 - its turn, which comes next, reports the error
             return True
 
-    def _is_blocked(self, work: Work) -> bool:
-        """Whether somebody before it waits already."""
-        levels = self._queue.parked_levels()
-        heads = self._queue.heads(work.level, self._shares)
-        return (bool(levels) and levels[0] < work.level) or any(self._is_before(head.work, work) for head in heads)
+    def _is_blocked(self, workload: QueuedWorkload) -> bool:
+        """Whether a workload before it waits already."""
+        levels = self._queue.unschedulable_levels()
+        heads = self._queue.find_heads(workload.level, self._shares)
+        return (bool(levels) and levels[0] < workload.level) or any(
+            self._is_before(head.workload, workload) for head in heads
+        )
 
-    def _is_before(self, one: Work, other: Work) -> bool:
-        """By level; within one by age, or by whose turn it is: who is first in either is not to be overtaken."""
+    def _is_before(self, one: QueuedWorkload, other: QueuedWorkload) -> bool:
+        """Compare by level, then by age or by fair share: the first by either may not be overtaken."""
         if one.level != other.level:
             return one.level < other.level
         ages = (one.since_s, one.key), (other.since_s, other.key)
-        shares = self._shares.of(one.namespace), self._shares.of(other.namespace)
+        shares = self._shares.get(one.namespace), self._shares.get(other.namespace)
         return ages[0] < ages[1] or (one.level[1] and (shares[0], ages[0]) < (shares[1], ages[1]))
 
-    def _is_deep_enough(self) -> bool:
-        self._looked += 1
-        return self._holds is not None and self._looked >= self._holds.settings.depth
+    def _reached_depth(self) -> bool:
+        self._skipped += 1
+        return self._reservations is not None and self._skipped >= self._reservations.settings.depth
 
     # --- plans ------------------------------------------------------------------------------------------
 
-    def _plan(self, work: Work, shape: Shape) -> P | None:
-        known = self._plans.get(shape)
+    def _plan(self, workload: QueuedWorkload, request_class: RequestClass) -> P | None:
+        known = self._plans.get(request_class)
         if known is not None and known[0] == self._commits:
             return known[1]
-        answer = self._planner.plan(work, NOWHERE, self._followers.of(work))
+        answer = self._planner.plan(workload, NOWHERE, self._followers.find_following(workload))
         if isinstance(answer, No):
-            self._queue.parking.park(shape, answer)
+            self._queue.pool.mark_unschedulable(request_class, answer)
             return None
-        self._plans[shape] = self._commits, answer
+        self._plans[request_class] = self._commits, answer
         return answer
 
-    def _commit(self, work: Work, plan: P) -> None:
-        self._planner.commit(work, plan)
-        self._queue.remove(work.key)
-        self._queue.note_started(work)
+    def _commit(self, workload: QueuedWorkload, plan: P) -> None:
+        self._planner.commit(workload, plan)
+        self._queue.remove(workload.key)
+        self._queue.record_start(workload)
         self._commits += 1
-        if self._holds is not None and len(self._holds):
-            self._holds.note(work, plan.nodes, self._now_s)
-        self._outcomes.append(Placed(work, plan))
+        if self._reservations is not None and len(self._reservations):
+            self._reservations.record_placement(workload, plan.nodes, self._now_s)
+        self._outcomes.append(Placed(workload, plan))
 
-    def _kept_to_holds(self, work: Work, shape: Shape, plan: P) -> P | None:
-        """A plan that leaves alone what is kept for others."""
-        holds = self._holds
-        if holds is None or not (self._queue.parking.parked or len(holds)):
+    def _plan_around_reservations(self, workload: QueuedWorkload, request_class: RequestClass, plan: P) -> P | None:
+        """The plan, or another one, that does not delay reservations of others."""
+        reservations = self._reservations
+        if reservations is None or not (self._queue.pool.unschedulable or len(reservations)):
             return plan
-        self._make_holds(work)
-        against = holds.against(work, self._now_s)
-        touched = [hold for hold in against if not hold.nodes.isdisjoint(plan.nodes)]
+        self._make_reservations(workload)
+        against = reservations.find_conflicting(workload, self._now_s)
+        touched = [reservation for reservation in against if not reservation.nodes.isdisjoint(plan.nodes)]
         if not touched:
             return plan
-        avoid = NOWHERE.union(*(hold.nodes for hold in against))
-        if self._refused.get((shape, avoid)) != self._commits:
-            answer = self._planner.plan(work, avoid, self._followers.of(work))
+        avoid = NOWHERE.union(*(reservation.nodes for reservation in against))
+        if self._refused.get((request_class, avoid)) != self._commits:
+            answer = self._planner.plan(workload, avoid, self._followers.find_following(workload))
             if not isinstance(answer, No):
                 return answer
-            if self._leave_room(holds, touched, plan):
+            if self._keeps_reservations(reservations, touched, plan):
                 return plan
-            self._refused[shape, avoid] = self._commits
-            words_for = functools.partial(_kept_words, tuple(touched))
-            self._behind[shape] = No(words_for(work.namespace), why=answer, words_for=words_for)
+            self._refused[request_class, avoid] = self._commits
+            words_for = functools.partial(_describe_reserved, tuple(touched))
+            self._blocked[request_class] = No(words_for(workload.namespace), why=answer, words_for=words_for)
         return None
 
-    def _leave_room(self, holds: Holds, touched: Sequence[Hold], plan: P) -> bool:
-        """Asked seldom: it takes as long as planning the one who waits."""
-        self._asked += 1
-        if self._asked > _ASKED_MOST:
+    def _keeps_reservations(self, reservations: Reservations, touched: Sequence[Reservation], plan: P) -> bool:
+        """Whether the reservations can start on time beside the plan. Checked seldom: as costly as planning."""
+        self._checks += 1
+        if self._checks > _MAX_CHECKS:
             return False
-        for hold in touched:
+        for reservation in touched:
             try:
-                if not holds.leave_room((hold,), plan.grants, self._now_s):
+                if not reservations.are_kept_with((reservation,), plan.grants, self._now_s):
                     return False
-            except Exception as exc:  # noqa: BLE001 - an error of the work that waits, not of the one whose turn it is
-                self._fail(self._queue.entries[hold.key].work, "hold", exc)
+            except Exception as exc:  # noqa: BLE001 - an error of the waiting workload, not of the one whose turn it is
+                self._fail(self._queue.entries[reservation.key].workload, "hold", exc)
                 return False
         return True
 
-    def _make_holds(self, work: Work) -> None:
-        """See to it that those before the work have what is kept for them."""
-        holds = self._holds
-        if holds is None:
+    def _make_reservations(self, workload: QueuedWorkload) -> None:
+        """Make the reservations of workloads before this one."""
+        reservations = self._reservations
+        if reservations is None:
             return
-        self._refresh(holds)
-        for level in self._queue.parked_levels():
-            if level > work.level:
+        self._refresh(reservations)
+        for level in self._queue.unschedulable_levels():
+            if level > workload.level:
                 break
-            if holds.wants(level) and self._searched.get(level) != self._queue.parking.version:
-                self._make_holds_of(level, work, holds)
+            if reservations.accepts(level) and self._searched.get(level) != self._queue.pool.version:
+                self._make_reservations_at(level, workload, reservations)
 
-    def _refresh(self, holds: Holds) -> None:
+    def _refresh(self, reservations: Reservations) -> None:
         if not self._refreshed:
             self._refreshed = True
-            self._told.update((each.key, each) for each in holds.refresh(self._now_s))
-            for work, error in holds.take_failures():
-                self._fail(work, "hold", error)
+            self._to_report.update((each.key, each) for each in reservations.refresh(self._now_s))
+            for workload, error in reservations.take_failures():
+                self._fail(workload, "hold", error)
 
-    def _make_holds_of(self, level: Level, work: Work, holds: Holds) -> None:
-        """For the first of a level, if they are before the work; who cannot have one is passed over."""
-        passed_over = {hold.key for hold in holds.all()}
-        for _ in range(_HEADS_MOST):
-            heads = self._queue.heads(level, self._shares, passed_over)
-            if not heads or not holds.wants(level):
-                # Nothing more to be had until something else is parked.
-                self._searched[level] = self._queue.parking.version
+    def _make_reservations_at(self, level: Level, workload: QueuedWorkload, reservations: Reservations) -> None:
+        """Make reservations for the first workloads of a level that come before this one."""
+        passed_over = {reservation.key for reservation in reservations.list_all()}
+        for _ in range(_MAX_HEADS):
+            heads = self._queue.find_heads(level, self._shares, passed_over)
+            if not heads or not reservations.accepts(level):
+                # No more to make until the pool changes.
+                self._searched[level] = self._queue.pool.version
                 return
-            if not any(self._is_before(head.work, work) for head in heads):
+            if not any(self._is_before(head.workload, workload) for head in heads):
                 return
             for head in heads:
-                passed_over.add(head.work.key)
-                if holds.wants(level):
-                    self._make_hold(head.work, holds)
-        self._searched[level] = self._queue.parking.version
+                passed_over.add(head.workload.key)
+                if reservations.accepts(level):
+                    self._make_reservation(head.workload, reservations)
+        self._searched[level] = self._queue.pool.version
 
-    def _make_hold(self, work: Work, holds: Holds) -> None:
+    def _make_reservation(self, workload: QueuedWorkload, reservations: Reservations) -> None:
         try:
-            if holds.make(work, self._now_s) is not None:
-                self._told[work.key] = work
-        except Exception as exc:  # noqa: BLE001 - an error of the work that waits, not of the one whose turn it is
-            self._fail(work, "hold", exc)
+            if reservations.make(workload, self._now_s) is not None:
+                self._to_report[workload.key] = workload
+        except Exception as exc:  # noqa: BLE001 - an error of the waiting workload, not of the one whose turn it is
+            self._fail(workload, "hold", exc)
 
-    # --- words ------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        queue, holds = self._queue, self._holds
-        for key in queue.untold:
+    def _report(self) -> None:
+        queue, reservations = self._queue, self._reservations
+        for key in queue.unreported:
             entry = queue.entries[key]
-            if entry.shape.no is not None and entry.bucket is not None:
-                self._told[key] = entry.work
-        for key, work in self._told.items():
+            if entry.request_class.refusal is not None and entry.bucket is not None:
+                self._to_report[key] = entry.workload
+        for key, workload in self._to_report.items():
             entry_now = queue.entries.get(key)
-            no = entry_now.shape.no if entry_now else None
-            if no is not None:
-                if no.words_for is not None:
-                    no = replace(no, words=no.words_for(work.namespace))
-                self._outcomes.append(Held(work, no, holds.get(key) if holds else None))
-                queue.untold.pop(key, None)
+            refusal = entry_now.request_class.refusal if entry_now else None
+            if refusal is not None:
+                if refusal.words_for is not None:
+                    refusal = replace(refusal, words=refusal.words_for(workload.namespace))
+                self._outcomes.append(Waiting(workload, refusal, reservations.get(key) if reservations else None))
+                queue.unreported.pop(key, None)
 
 
-def _kept_words(holds: Sequence[Hold], namespace: str) -> str:
-    nodes = len(NOWHERE.union(*(hold.nodes for hold in holds)))
-    names = ", ".join(dict.fromkeys(hold.title(namespace) for hold in holds))
+def _describe_reserved(reservations: Sequence[Reservation], namespace: str) -> str:
+    nodes = len(NOWHERE.union(*(reservation.nodes for reservation in reservations)))
+    names = ", ".join(dict.fromkeys(reservation.title(namespace) for reservation in reservations))
     return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"

@@ -21,7 +21,7 @@ from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.scratch import NOWHERE, Shadow
 from kgwe.placement.pod import shortage
 from kgwe.placement.pod.fit import Verdict
-from kgwe.placement.queue.work import milli_of
+from kgwe.placement.queue.workloads import requested_milli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.live.scratch import Source
-    from kgwe.placement.queue.work import Occupant, Roster
+    from kgwe.placement.queue.workloads import RunningWorkload, RunningWorkloads
 
 
 _SURELY: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class EarliestStart:
     """Where work will start, and when."""
 
     nodes: frozenset[str]
@@ -50,111 +50,115 @@ class Prospect:
     """Cards free there, where the start is not known."""
 
 
-class Outlook:
+class StartForecast:
     """Looks ahead over one fleet and its roster."""
 
-    def __init__(self, source: Source, roster: Roster) -> None:
+    def __init__(self, source: Source, running: RunningWorkloads) -> None:
         self._source = source
-        self._roster = roster
+        self._roster = running
         self._shadow = Shadow(source)
 
-    def look(
+    def find_start(
         self,
         request: Request | GangRequest,
         now_s: float,
-        veil: frozenset[str] = NOWHERE,
+        masked: frozenset[str] = NOWHERE,
         part: float = 0.5,
         share: float = 1.0,
-    ) -> Prospect | None:
+    ) -> EarliestStart | None:
         """Where it can start first without the nodes of `veil`; None: nowhere, not even on an empty fleet.
 
         `share`: where the start is not known, the nodes have at most this share of the GPUs it could use.
         """
-        found = _place(self._shadow, request, self.when(request, now_s, veil, part), veil)
+        found = _find_place(self._shadow, request, self.find_start_time(request, now_s, masked, part), masked)
         if found is None or found.start_s is not None:
             return found
-        return self._limit(found, request, share) if share > 0 else None
+        return self._limit_to_share(found, request, share) if share > 0 else None
 
-    def share_of(self, nodes: frozenset[str], request: Request | GangRequest) -> float:
+    def gpu_share(self, nodes: frozenset[str], request: Request | GangRequest) -> float:
         """How much of the GPUs that the work could use, if nothing ran, are on these nodes."""
-        usable = self._usable(request)
+        usable = self._usable_gpus(request)
         index = self._shadow.snapshot.index
         return sum(int(usable[index[name]]) for name in nodes if name in index) / max(1, int(usable.sum()))
 
-    def _limit(self, prospect: Prospect, request: Request | GangRequest, share: float) -> Prospect:
+    def _limit_to_share(self, start: EarliestStart, request: Request | GangRequest, share: float) -> EarliestStart:
         """The emptiest of its nodes, one at least: a fleet of one node has no half."""
-        snapshot, usable = self._shadow.snapshot, self._usable(request)
+        snapshot, usable = self._shadow.snapshot, self._usable_gpus(request)
         free = np.bitwise_count(snapshot.free)
         left = share * int(usable.sum())
-        kept: list[str] = []
-        for name in sorted(prospect.nodes, key=lambda name: (-int(free[snapshot.index[name]]), name)):
+        entry: list[str] = []
+        for name in sorted(start.nodes, key=lambda name: (-int(free[snapshot.index[name]]), name)):
             left -= int(usable[snapshot.index[name]])
-            if kept and left < 0:
+            if entry and left < 0:
                 break
-            kept.append(name)
-        idle = sum(int(free[snapshot.index[name]]) for name in kept)
-        return replace(prospect, nodes=frozenset(kept), free=idle)
+            entry.append(name)
+        idle = sum(int(free[snapshot.index[name]]) for name in entry)
+        return replace(start, nodes=frozenset(entry), free=idle)
 
-    def _usable(self, request: Request | GangRequest) -> NDArray[np.int64]:
+    def _usable_gpus(self, request: Request | GangRequest) -> NDArray[np.int64]:
         """GPUs of each node that would take a pod of the work if nothing ran."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         takes = np.any([self._shadow.fitter.when_empty(pod) == Verdict.FITS for pod in pods], axis=0)
         cards = np.array([node.shape.cards for node in self._shadow.snapshot.nodes], np.int64)
         return np.where(takes, cards, 0)
 
-    def when(
-        self, request: Request | GangRequest, now_s: float, veil: frozenset[str] = NOWHERE, part: float = 0.5
+    def find_start_time(
+        self, request: Request | GangRequest, now_s: float, masked: frozenset[str] = NOWHERE, part: float = 0.5
     ) -> float | None:
         """Just when that is; None: not by anything that is known to end. Leaves the shadow at that moment."""
-        shadow = self._shadow
-        shadow.sync(veil)
-        ends = self._roster.by_end(now_s, part)
-        clock = _Clock(shadow, ends, self._roster)
-        count = clock.first(lambda: shadow.fits(request), self._surely_short(shadow, request, ends))
+        scratch = self._shadow
+        scratch.sync(masked)
+        ends = self._roster.sort_by_end(now_s, part)
+        clock = _Timeline(scratch, ends, self._roster)
+        count = clock.find_first_fit(lambda: scratch.fits(request), self._min_ends_needed(scratch, request, ends))
         return None if count is None else max(now_s, ends[count - 1][0] if count else now_s)
 
-    def all_but(self, nodes: frozenset[str]) -> frozenset[str]:
+    def all_nodes_except(self, nodes: frozenset[str]) -> frozenset[str]:
         return frozenset(self._source.snapshot.index).difference(nodes)
 
-    def leaves_room(
+    def fits_beside(
         self,
         request: Request | GangRequest,
         grants: Sequence[Grant],
         now_s: float,
         until_s: float,
-        veil: frozenset[str],
+        masked: frozenset[str],
     ) -> bool:
         """Whether it fits then, with all gone that ends until then 19 times out of 20, and with these grants taken."""
-        shadow = self._shadow
-        shadow.sync(veil)
-        ends = self._roster.by_end(now_s, _SURELY)
-        _Clock(shadow, ends, self._roster).move_to(sum(end_s <= until_s for end_s, _ in ends))
+        scratch = self._shadow
+        scratch.sync(masked)
+        ends = self._roster.sort_by_end(now_s, _SURELY)
+        _Timeline(scratch, ends, self._roster).move_to(sum(end_s <= until_s for end_s, _ in ends))
         for grant in grants:
-            shadow.snapshot.book(grant)
-        return shadow.fits(request)
+            scratch.snapshot.book(grant)
+        return scratch.fits(request)
 
     @staticmethod
-    def _surely_short(shadow: Shadow, request: Request | GangRequest, ends: Sequence[tuple[float, Occupant]]) -> int:
+    def _min_ends_needed(
+        scratch: Shadow, request: Request | GangRequest, ends: Sequence[tuple[float, RunningWorkload]]
+    ) -> int:
         """So many must end before there are cards enough, wherever they are."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         if not all(pod.gpus.count for pod in pods):
             return 0
-        missing = milli_of(request) - int(np.bitwise_count(shadow.snapshot.free).sum()) * CARD_MILLI
-        for number, (_, occupant) in enumerate(ends):
+        missing = requested_milli(request) - int(np.bitwise_count(scratch.snapshot.free).sum()) * CARD_MILLI
+        for number, (_, workload) in enumerate(ends):
             if missing <= 0:
                 return number
-            missing -= occupant.milli
+            missing -= workload.milli
         return len(ends)
 
 
-class _Clock:
+class _Timeline:
     """A shadow in which the first so many of the running have ended."""
 
-    def __init__(self, shadow: Shadow, ends: Sequence[tuple[float, Occupant]], roster: Roster) -> None:
-        self._shadow = shadow
+    def __init__(
+        self, scratch: Shadow, ends: Sequence[tuple[float, RunningWorkload]], running: RunningWorkloads
+    ) -> None:
+        self._shadow = scratch
         self._ends = ends
-        self._roster = roster
-        self._trial = shadow.snapshot.trial()
+        self._roster = running
+        self._trial = scratch.snapshot.trial()
         self._marks: list[int] = []
         """For each that has ended, the length of the trial before that."""
 
@@ -162,11 +166,11 @@ class _Clock:
         while len(self._marks) > count:
             self._trial.rollback(self._marks.pop())
         while len(self._marks) < count:
-            occupant = self._ends[len(self._marks)][1]
+            workload = self._ends[len(self._marks)][1]
             self._marks.append(len(self._trial))
-            self._shadow.end(self._roster.grants_of(occupant.key), self._trial)
+            self._shadow.end(self._roster.grants_of(workload.key), self._trial)
 
-    def first(self, fits: Callable[[], bool], least: int) -> int | None:
+    def find_first_fit(self, fits: Callable[[], bool], least: int) -> int | None:
         """How many must end until it fits; None: that is never. Leaves the shadow at that moment."""
         low, high, step = least, least, 1
         self.move_to(high)
@@ -186,48 +190,50 @@ class _Clock:
         return high
 
 
-def _place(
-    shadow: Shadow, request: Request | GangRequest, start_s: float | None, veil: frozenset[str]
-) -> Prospect | None:
+def _find_place(
+    scratch: Shadow, request: Request | GangRequest, start_s: float | None, masked: frozenset[str]
+) -> EarliestStart | None:
     if not isinstance(request, GangRequest):
-        return _node_of(shadow, request, start_s)
-    found = shadow.search.find(request)
+        return _find_node(scratch, request, start_s)
+    found = scratch.search.find(request)
     if isinstance(found, GangPlan):
-        return Prospect(frozenset(found.nodes), start_s, found.level, found.domain)
-    return _least_lacking(shadow, request, found, veil)
+        return EarliestStart(frozenset(found.nodes), start_s, found.level, found.domain)
+    return _find_emptiest_domain(scratch, request, found, masked)
 
 
-def _node_of(shadow: Shadow, request: Request, start_s: float | None) -> Prospect | None:
-    codes = shadow.fitter.verdicts(request)
+def _find_node(scratch: Shadow, request: Request, start_s: float | None) -> EarliestStart | None:
+    codes = scratch.fitter.verdicts(request)
     if start_s is not None:
-        name = shadow.snapshot.nodes[int(np.argmax(codes == Verdict.FITS))].name
+        name = scratch.snapshot.nodes[int(np.argmax(codes == Verdict.FITS))].name
     else:
-        nearest = shortage.nearest(shadow.fitter, request, codes)
-        if nearest is None or shadow.fitter.when_empty(request)[nearest.node] != Verdict.FITS:
+        nearest = shortage.nearest(scratch.fitter, request, codes)
+        if nearest is None or scratch.fitter.when_empty(request)[nearest.node] != Verdict.FITS:
             return None
         name = nearest.name
-    return Prospect(frozenset((name,)), start_s, "node", name)
+    return EarliestStart(frozenset((name,)), start_s, "node", name)
 
 
-def _least_lacking(shadow: Shadow, gang: GangRequest, missing: Missing, veil: frozenset[str]) -> Prospect | None:
+def _find_emptiest_domain(
+    scratch: Shadow, gang: GangRequest, missing: Missing, masked: frozenset[str]
+) -> EarliestStart | None:
     """Of the domain with most room, the nodes that would hold the gang once they are empty, the emptiest first."""
-    ladder = shadow.search.level_tables.for_levels(gang.named_levels)
+    ladder = scratch.search.level_tables.for_levels(gang.named_levels)
     rung = ladder.levels[ladder.find_level(missing.level)]
     if missing.domain not in rung.names:
         return None
     places = rung.place_range(rung.names.index(missing.domain))
     nodes, cards = ladder.node[places], ladder.cards[places]
     role = next(role for role in gang.roles if role.name == missing.role)
-    room = shadow.fitter.room(role.request)[nodes]
+    room = scratch.fitter.room(role.request)[nodes]
     each = cards // max(role.request.gpus.count, 1)
-    each[shadow.fitter.when_empty(role.request)[nodes] != Verdict.FITS] = 0
+    each[scratch.fitter.when_empty(role.request)[nodes] != Verdict.FITS] = 0
     chosen: list[str] = []
     needed, idle = missing.needed, 0
-    free = np.bitwise_count(shadow.snapshot.free[nodes])
+    free = np.bitwise_count(scratch.snapshot.free[nodes])
     for place in np.lexsort((-free.astype(np.int64), -room)).tolist():
-        name = shadow.snapshot.nodes[int(nodes[place])].name
-        if needed > 0 and each[place] and name not in veil:
+        name = scratch.snapshot.nodes[int(nodes[place])].name
+        if needed > 0 and each[place] and name not in masked:
             chosen.append(name)
             needed -= int(each[place])
             idle += int(free[place])
-    return Prospect(frozenset(chosen), None, missing.level, missing.domain, idle) if needed <= 0 else None
+    return EarliestStart(frozenset(chosen), None, missing.level, missing.domain, idle) if needed <= 0 else None

@@ -28,8 +28,18 @@ from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK, GangRequest
 from kgwe.placement.pod.fit import Fitter, Verdict
-from kgwe.placement.queue.playout import FIRST_S, NOT_KNOWN, SAMPLES, Eta, Forward, Kind, Need, draws, uniform
-from kgwe.placement.queue.work import remaining_s
+from kgwe.placement.queue.playout import (
+    FIRST_S,
+    NOT_KNOWN,
+    SAMPLES,
+    Eta,
+    Kind,
+    Need,
+    Playout,
+    draw_run_times,
+    draw_uniform,
+)
+from kgwe.placement.queue.workloads import remaining_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,7 +49,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.live.scratch import Source
-    from kgwe.placement.queue.work import Roster, Work
+    from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads
 
     Floats = NDArray[np.float32]
 
@@ -57,9 +67,9 @@ _REMEMBERED: Final = 10_000
 class Estimator:
     """Estimates over one fleet and its roster."""
 
-    def __init__(self, source: Source, roster: Roster) -> None:
+    def __init__(self, source: Source, running: RunningWorkloads) -> None:
         self._source = source
-        self._roster = roster
+        self._roster = running
         self._ladders = LevelTables(source.tree, source.snapshot)
         self._fitter = Fitter(source.snapshot)
         # Equal kinds are one object, which is faster to look up than its bytes are to compare.
@@ -69,18 +79,18 @@ class Estimator:
         # Real waits over told ones, of p50 and of p90.
         self._ratios = tuple(collections.deque[float](maxlen=_COUNTED) for _ in range(2))
 
-    def estimate(self, works: Sequence[Work], now_s: float) -> dict[str, Eta]:
+    def estimate(self, workloads: Sequence[QueuedWorkload], now_s: float) -> dict[str, Eta]:
         """The works in the order of the queue, those a place is kept for first."""
-        found = self._forward(works, now_s)
+        found = self._build_playout(workloads, now_s)
         for key, eta in found.items():
             self._told.setdefault(key, (now_s, eta))
         while len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
-        return {key: self._stretched(eta, now_s) for key, eta in found.items()}
+        return {key: self._apply_correction(eta, now_s) for key, eta in found.items()}
 
     # --- how it came true -------------------------------------------------------------------------------
 
-    def started(self, key: str, now_s: float) -> None:
+    def record_start(self, key: str, now_s: float) -> None:
         """The work has its place."""
         told_s, eta = self._told.pop(key, (now_s, NOT_KNOWN))
         for estimate_s, ratios in zip((eta.p50_s, eta.p90_s), self._ratios, strict=True):
@@ -91,7 +101,7 @@ class Estimator:
         """It will not start."""
         self._told.pop(key, None)
 
-    def _stretched(self, eta: Eta, now_s: float) -> Eta:
+    def _apply_correction(self, eta: Eta, now_s: float) -> Eta:
         told = []
         for at_s, ratios, part in zip((eta.p50_s, eta.p90_s), self._ratios, (0.5, 0.9), strict=True):
             by = float(np.quantile(ratios, part)) if len(ratios) >= _FEWEST else 1.0
@@ -101,39 +111,43 @@ class Estimator:
 
     # --- what it is made of -----------------------------------------------------------------------------
 
-    def _forward(self, works: Sequence[Work], now_s: float) -> dict[str, Eta]:
+    def _build_playout(self, workloads: Sequence[QueuedWorkload], now_s: float) -> dict[str, Eta]:
         if self._ladders.snapshot is not self._source.snapshot or self._ladders.tree is not self._source.tree:
             self._ladders = LevelTables(self._source.tree, self._source.snapshot)
             self._fitter = Fitter(self._source.snapshot)
             self._kinds.clear()
-        needs = {work.key: self._need(work.request) for work in works}
+        needs = {workload.key: self._to_need(workload.request) for workload in workloads}
         wanted = [need for need in needs.values() if need is not None]
-        ladder, rung = self._groups(wanted)
-        forward = Forward(ladder, rung, self._cards_free(now_s), list(dict.fromkeys(need.kind for need in wanted)))
-        run_s = draws(works)
+        ladder, rung = self._choose_group_level(wanted)
+        forward = Playout(
+            ladder, rung, self._sample_free_times(now_s), list(dict.fromkeys(need.kind for need in wanted))
+        )
+        run_s = draw_run_times(workloads)
         return {
-            work.key: NOT_KNOWN if (need := needs[work.key]) is None else forward.start(need, lasts_s, now_s)
-            for work, lasts_s in zip(works, run_s, strict=True)
+            workload.key: NOT_KNOWN
+            if (need := needs[workload.key]) is None
+            else forward.start_workload(need, lasts_s, now_s)
+            for workload, lasts_s in zip(workloads, run_s, strict=True)
         }
 
-    def _need(self, request: Request | GangRequest) -> Need | None:
+    def _to_need(self, request: Request | GangRequest) -> Need | None:
         """None: not in whole cards, or not to be had."""
         if not isinstance(request, GangRequest):
-            return self._pods(request, 1, "", one_per_node=False)
+            return self._to_pods_need(request, 1, "", one_per_node=False)
         largest = max(request.roles, key=lambda role: role.required_replicas * role.request.gpus.count)
         pods, pod = largest.required_replicas, largest.request
         together = max((s.size for s in largest.segments if s.level == NODE), default=1)
         if request.required == NODE:
             together = pods
         if together > 1 and pod.gpus.count:
-            need = self._pods(pod, 1, request.required, one_per_node=False)
+            need = self._to_pods_need(pod, 1, request.required, one_per_node=False)
             if need is None:
                 return None
             kind = need.kind._replace(cards=need.kind.cards * together)
             return need._replace(kind=self._kinds.setdefault(kind, kind), pods=pods // together)
-        return self._pods(pod, pods, request.required, one_per_node=request.max_pods_per_node == 1)
+        return self._to_pods_need(pod, pods, request.required, one_per_node=request.max_pods_per_node == 1)
 
-    def _pods(self, pod: Request, pods: int, level: str, *, one_per_node: bool) -> Need | None:
+    def _to_pods_need(self, pod: Request, pods: int, level: str, *, one_per_node: bool) -> Need | None:
         gpus = pod.gpus
         if not gpus.count and not gpus.milli:
             return None
@@ -142,30 +156,30 @@ class Estimator:
         if gpus.milli:
             pods = math.ceil(pods / (CARD_MILLI // gpus.milli))
         inside = "" if level in (NODE, CLUSTER) else level
-        if inside and inside not in self._names():
+        if inside and inside not in self._level_names():
             return None
         kind = Kind(cards, one_per_node, able.tobytes())
         return Need(self._kinds.setdefault(kind, kind), pods, inside)
 
-    def _groups(self, needs: Iterable[Need]) -> tuple[LevelTable, int]:
+    def _choose_group_level(self, needs: Iterable[Need]) -> tuple[LevelTable, int]:
         """The rung whose domains are counted apart: the lowest anybody has to be inside of, else leaves if few."""
         levels = {need.level for need in needs}
-        ladder = self._ladders.for_levels(tuple(name for name in self._names() if name in levels))
+        ladder = self._ladders.for_levels(tuple(name for name in self._level_names() if name in levels))
         rung = ladder.leaf_level
         while rung < ladder.top and len(ladder.levels[rung]) > _MOST_GROUPS:
             rung += 1
         named = [number for number, each in enumerate(ladder.levels) if each.name in levels]
         return ladder, min([rung, *named])
 
-    def _names(self) -> list[str]:
+    def _level_names(self) -> list[str]:
         """Levels a gang can have to be inside of, the outermost first."""
         return [*(level.name for level in reversed(self._source.tree.levels)), NVLINK]
 
-    def _cards_free(self, now_s: float) -> Floats:
+    def _sample_free_times(self, now_s: float) -> Floats:
         """Sample, node, card -> seconds until it is free, the first to be free first."""
         snapshot = self._source.snapshot
-        listed, (started, p50, p95) = self._roster.known()
-        parts = uniform([occupant.key for occupant in listed])
+        listed, (started, p50, p95) = self._roster.list_timed()
+        parts = draw_uniform([workload.key for workload in listed])
         left = remaining_s(p50[:, None], p95[:, None], (now_s - started)[:, None], parts)
         ends = np.concatenate((left, np.zeros((1, SAMPLES)), np.full((1, SAMPLES), np.inf))).astype(np.float32)
         free, never = len(listed), len(listed) + 1
@@ -173,8 +187,8 @@ class Estimator:
         who = np.where(snapshot.free[:, None] >> cards & 1, free, never)
         shares: dict[tuple[int, int], list[tuple[int, int]]] = {}
         whole: list[tuple[int, int, int]] = []
-        for number, occupant in enumerate(listed):
-            for grant in self._roster.grants_of(occupant.key):
+        for number, workload in enumerate(listed):
+            for grant in self._roster.grants_of(workload.key):
                 if grant.cards:
                     whole.append((number, grant.node, grant.cards))
                 elif grant.share is not None:

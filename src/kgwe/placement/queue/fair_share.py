@@ -1,7 +1,7 @@
-"""Whose turn it is among namespaces: always the one whose share is smallest, within it the oldest work.
+"""The fair-share order of namespaces: the smallest share first, within a namespace the oldest workload.
 
-A share is what a namespace holds, and what it was given since the pass began, by its weight. Ties go to the older work,
-then to the smaller key.
+A share is the GPU usage of a namespace, and what it was given in this cycle, divided by its weight. Ties go to the
+older workload, then to the smaller key.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     Level = tuple[int, bool]
 
 
-class Shares:
-    """What namespaces have, by their weights: held when the pass began, and given in it."""
+class FairShares:
+    """Weighted GPU usage of namespaces: before the cycle, and given in it."""
 
-    __slots__ = ("_given", "_held", "_weights")
+    __slots__ = ("_totals", "_usage", "_weights")
 
-    def __init__(self, held: Mapping[str, int], weights: Mapping[str, float]) -> None:
-        self._held = held
+    def __init__(self, usage: Mapping[str, int], weights: Mapping[str, float]) -> None:
+        self._usage = usage
         self._weights = weights
-        # Namespace -> held when first asked about, and given since: `held` may grow with what is given.
-        self._given: dict[str, float] = {}
+        # Namespace -> its usage when first read, and what was given since: `usage` may grow with what is given.
+        self._totals: dict[str, float] = {}
 
-    def of(self, namespace: str) -> float:
-        found = self._given.get(namespace)
+    def get(self, namespace: str) -> float:
+        found = self._totals.get(namespace)
         if found is None:
-            found = self._given[namespace] = self._held.get(namespace, 0) / self._weights.get(namespace, 1.0)
+            found = self._totals[namespace] = self._usage.get(namespace, 0) / self._weights.get(namespace, 1.0)
         return found
 
-    def give(self, namespace: str, milli: int) -> float:
-        share = self._given[namespace] = self.of(namespace) + milli / self._weights.get(namespace, 1.0)
+    def add(self, namespace: str, milli: int) -> float:
+        share = self._totals[namespace] = self.get(namespace) + milli / self._weights.get(namespace, 1.0)
         return share
 
 
-class Rounds:
-    """Turns within one level of a pass: only what is awake, and a share grows only by what was really given."""
+class FairShareOrder:
+    """Order of the active workloads of one level; a share grows only by what was placed."""
 
-    def __init__(self, level: Level, buckets: Iterable[Bucket], shares: Shares) -> None:
+    def __init__(self, level: Level, buckets: Iterable[Bucket], shares: FairShares) -> None:
         self._fair = level[1]
         self._shares = shares
         self._lines: dict[str, list[tuple[float, str, int, Bucket]]] = {}
         for bucket in buckets:
             line = self._lines.setdefault(bucket.namespace if self._fair else "", [])
-            line.append((*bucket.works[0], 0, bucket))
+            line.append((*bucket.workloads[0], 0, bucket))
         self._turns = []
         for namespace, line in self._lines.items():
             heapq.heapify(line)
@@ -56,15 +56,15 @@ class Rounds:
         heapq.heapify(self._turns)
 
     def _share(self, namespace: str) -> float:
-        return self._shares.of(namespace) if self._fair else 0.0
+        return self._shares.get(namespace) if self._fair else 0.0
 
-    def next(self) -> tuple[str, Bucket] | None:
-        """The key of whose turn it is; None: nobody is left. Stays until `given` or `passed`."""
+    def peek(self) -> tuple[str, Bucket] | None:
+        """The key of the next workload; None: none is left. Stays until it is marked."""
         turns = self._turns
         while turns:
             namespace = turns[0][3]
             line = self._lines[namespace]
-            while line and line[0][3].shape.no is not None:
+            while line and line[0][3].request_class.refusal is not None:
                 heapq.heappop(line)
             if line:
                 since_s, key, _, bucket = line[0]
@@ -75,51 +75,51 @@ class Rounds:
                 heapq.heappop(turns)
         return None
 
-    def given(self) -> None:
-        """It has its place, and was removed from the queue."""
+    def mark_placed(self) -> None:
+        """The workload was placed and removed from the queue."""
         _, _, number, bucket = heapq.heappop(self._lines[self._turns[0][3]])
-        self._shares.give(bucket.namespace, bucket.shape.milli)
-        self._follow(number, bucket)
+        self._shares.add(bucket.namespace, bucket.request_class.milli)
+        self._replace_head(number, bucket)
 
-    def dropped(self) -> None:
-        """It was taken out of the queue without a place."""
+    def mark_removed(self) -> None:
+        """The workload was removed from the queue without a place."""
         _, _, number, bucket = heapq.heappop(self._lines[self._turns[0][3]])
-        self._follow(number, bucket)
+        self._replace_head(number, bucket)
 
-    def passed(self) -> None:
-        """It stays where it is; on to the one behind it."""
+    def mark_skipped(self) -> None:
+        """The workload stays in the queue; go on with the next."""
         _, _, number, bucket = heapq.heappop(self._lines[self._turns[0][3]])
-        self._follow(number + 1, bucket)
+        self._replace_head(number + 1, bucket)
 
-    def _follow(self, number: int, bucket: Bucket) -> None:
+    def _replace_head(self, number: int, bucket: Bucket) -> None:
         namespace = self._turns[0][3]
         line = self._lines[namespace]
-        if number < len(bucket.works):
-            heapq.heappush(line, (*bucket.works[number], number, bucket))
+        if number < len(bucket.workloads):
+            heapq.heappush(line, (*bucket.workloads[number], number, bucket))
         if line:
             heapq.heapreplace(self._turns, (self._share(namespace), *line[0][:2], namespace))
         else:
             heapq.heappop(self._turns)
 
 
-def in_turn(
-    lines: Mapping[str, list[tuple[float, str]]], milli_of: Callable[[str], int], shares: Shares, *, fair: bool
+def order_by_fair_share(
+    lines: Mapping[str, list[tuple[float, str]]], milli_of: Callable[[str], int], shares: FairShares, *, fair: bool
 ) -> Iterator[str]:
-    """Keys in order when each is given what it asks for; `lines`: namespace -> its (since, key)."""
+    """Keys in order if each is placed in its turn; `lines`: namespace -> its (since, key)."""
     if not fair:
         for _, key, namespace in sorted((*each, namespace) for namespace, line in lines.items() for each in line):
-            shares.give(namespace, milli_of(key))
+            shares.add(namespace, milli_of(key))
             yield key
         return
     turns = []
     for namespace, line in lines.items():
         backwards = sorted(line, reverse=True)
-        turns.append((shares.of(namespace), *backwards[-1], namespace, backwards))
+        turns.append((shares.get(namespace), *backwards[-1], namespace, backwards))
     heapq.heapify(turns)
     while turns:
         _, _, key, namespace, line = turns[0]
         line.pop()
-        share = shares.give(namespace, milli_of(key))
+        share = shares.add(namespace, milli_of(key))
         if line:
             heapq.heapreplace(turns, (share, *line[-1], namespace, line))
         else:

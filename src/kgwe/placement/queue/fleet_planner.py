@@ -1,4 +1,4 @@
-"""The engine and the gang planner as a pass asks them."""
+"""The cycle's planner over an engine and a gang planner."""
 
 from __future__ import annotations
 
@@ -25,63 +25,67 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.gang_planner import GangPlanner
     from kgwe.placement.pod.engine import Engine
     from kgwe.placement.pod.engine import Refusal as PodRefusal
-    from kgwe.placement.queue.work import Work
+    from kgwe.placement.queue.workloads import QueuedWorkload
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the pods of a work go, by rank."""
+class QueuePlan:
+    """Nodes and grants of a workload's pods, by rank."""
 
     nodes: tuple[str, ...]
     grants: tuple[Grant, ...]
 
 
 class FleetPlanner:
-    """Plans on the fleet; where nodes have to be left alone, on its shadow."""
+    """Plans on the fleet, or on a scratch copy with masked nodes."""
 
-    def __init__(self, source: Source, engine: Engine, gangs: GangPlanner, book: Callable[[Work, Place], None]) -> None:
+    def __init__(
+        self, source: Source, engine: Engine, gangs: GangPlanner, book: Callable[[QueuedWorkload, QueuePlan], None]
+    ) -> None:
         self._source = source
         self._engine = engine
         self._gangs = gangs
         self._book = book
-        self._shadow: scratch.Shadow | None = None
+        self._scratch: scratch.Shadow | None = None
 
-    def plan(self, work: Work, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> Place | No:
+    def plan(
+        self, workload: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
+    ) -> QueuePlan | No:
         engine, gangs = self._engine, self._gangs
         if avoid:
-            veiled = self._veiled(avoid)
-            engine, gangs = veiled.engine, veiled.gangs
+            scratch = self._mask_nodes(avoid)
+            engine, gangs = scratch.engine, scratch.gangs
         try:
-            if not isinstance(work.request, GangRequest):
-                answer = engine.decide(work.request, strategy=self._engine.strategy)
+            if not isinstance(workload.request, GangRequest):
+                answer = engine.decide(workload.request, strategy=self._engine.strategy)
                 if isinstance(answer, Decision):
-                    return Place((answer.name,), (answer.grant,))
-                return pod_no(answer)
-            found = gangs.try_plan(work.request, following)
+                    return QueuePlan((answer.name,), (answer.grant,))
+                return refuse_pod(answer)
+            found = gangs.try_plan(workload.request, following)
         except errors.Permanent as exc:
             return No(str(exc), possible=False)
-        return Place(found.nodes, found.grants) if isinstance(found, GangPlan) else gang_no(found)
+        return QueuePlan(found.nodes, found.grants) if isinstance(found, GangPlan) else refuse_gang(found)
 
-    def commit(self, work: Work, plan: Place) -> None:
-        self._book(work, plan)
+    def commit(self, workload: QueuedWorkload, plan: QueuePlan) -> None:
+        self._book(workload, plan)
 
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._source.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
         return scratch.takes(self._engine.fitter, request, numbers)
 
-    def _veiled(self, avoid: frozenset[str]) -> scratch.Shadow:
-        if self._shadow is None:
-            self._shadow = scratch.Shadow(self._source, self._engine.scorer.weights)
-        self._shadow.sync(avoid)
-        return self._shadow
+    def _mask_nodes(self, avoid: frozenset[str]) -> scratch.Shadow:
+        if self._scratch is None:
+            self._scratch = scratch.Shadow(self._source, self._engine.scorer.weights)
+        self._scratch.sync(avoid)
+        return self._scratch
 
 
-def pod_no(refusal: PodRefusal) -> No:
+def refuse_pod(refusal: PodRefusal) -> No:
     return No(refusal.detail, bool(refusal.possible), refusal)
 
 
-def gang_no(missing: Missing) -> No:
+def refuse_gang(missing: Missing) -> No:
     is_possible = missing.most_when_empty is None or missing.most_when_empty >= missing.needed
     words = f"{missing.level} {missing.domain} has room for {missing.room} of {missing.needed} {missing.role} pods"
     return No(words, is_possible, missing)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from kgwe.placement.queue.work import remaining_s
+from kgwe.placement.queue.workloads import remaining_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.gang.levels import LevelTable
-    from kgwe.placement.queue.work import Work
+    from kgwe.placement.queue.workloads import QueuedWorkload
 
     Floats = NDArray[np.float32]
 
@@ -65,7 +65,7 @@ class Need(NamedTuple):
     level: str
 
 
-class Forward:
+class Playout:
     """The queue played forward, all samples at once."""
 
     def __init__(self, ladder: LevelTable, rung: int, cards_free: Floats, kinds: Sequence[Kind]) -> None:
@@ -85,17 +85,17 @@ class Forward:
         # Kind, sample, time, group -> pods of it that fit; none before those ahead have started there.
         self._fits = np.zeros((len(kinds), SAMPLES, _TIMES, self._groups), np.float32)
         for number, kind in enumerate(kinds):
-            self._fits[number] = self._counted(kind, free_at)
+            self._fits[number] = self._count_fits(kind, free_at)
         # Kind, kind -> pods of the second that a pod of the first takes the place of.
-        self._parts = np.array([[self._part(one, other) for other in kinds] for one in kinds], np.float32).reshape(
-            len(kinds), len(kinds)
-        )
+        self._parts = np.array(
+            [[self._count_partial(one, other) for other in kinds] for one in kinds], np.float32
+        ).reshape(len(kinds), len(kinds))
         self._possible: dict[Need, bool] = {}
         self._levels: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         # Kind and level -> the last one's pods, and when it began in the first sample to have it.
         self._last: dict[tuple[Kind, str], tuple[int, int]] = {}
 
-    def _counted(self, kind: Kind, free_at: NDArray[np.intp]) -> NDArray[np.int64]:
+    def _count_fits(self, kind: Kind, free_at: NDArray[np.intp]) -> NDArray[np.int64]:
         able, groups = self._able[self._number[kind]], self._groups
         bins = free_at[:, able, kind.cards - 1 :: kind.cards]
         if kind.one_per_node:
@@ -105,34 +105,34 @@ class Forward:
         counts = np.bincount(cell, minlength=SAMPLES * (_TIMES + 1) * groups)
         return counts.reshape(SAMPLES, _TIMES + 1, groups)[:, :_TIMES].cumsum(axis=1)
 
-    def _part(self, taken: Kind, of: Kind) -> float:
+    def _count_partial(self, taken: Kind, of: Kind) -> float:
         ours, theirs = self._able[self._number[taken]], self._able[self._number[of]]
         common = int((ours & theirs).sum()) / max(int(ours.sum()), 1)
         return 1.0 if taken == of else common * taken.cards / of.cards
 
-    def start(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
+    def start_workload(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
         """When it starts; it then has its cards for as long as it lasts."""
         if not self._is_possible(need):
             return NOT_KNOWN
-        begins = self._begins(need)
+        begins = self._find_start_times(need)
         never, at = begins == _TIMES, np.minimum(begins, _TIMES - 1)
         room = self._fits[self._number[need.kind]][np.arange(SAMPLES), at]
         starts, domain_of = self._domains(need.level)
         # Where it never fits it waits, and others behind it, in the domain that comes nearest.
-        inside = domain_of == _per_domain(room, starts).argmax(axis=1)[:, None]
-        given = _most_first(np.where(inside, room, 0), need.pods)
-        self._take(need.kind, given, (given > 0) | (inside & never[:, None]), begins, lasts_s)
+        inside = domain_of == _sum_per_domain(room, starts).argmax(axis=1)[:, None]
+        given = _fill_largest_first(np.where(inside, room, 0), need.pods)
+        self._occupy(need.kind, given, (given > 0) | (inside & never[:, None]), begins, lasts_s)
         at_s = np.sort(np.where(never, np.inf, self._grid[at]))
         return Eta(*(now_s + float(each) if np.isfinite(each) else None for each in (at_s[_P50], at_s[_P90])))
 
-    def _begins(self, need: Need) -> NDArray[np.int64]:
+    def _find_start_times(self, need: Need) -> NDArray[np.int64]:
         """Per sample the first time that a domain holds it. Room only grows in time, once a group is open.
 
         It is no earlier than for one before it that needed no more: room at any time only shrinks from work to work.
         """
         pods, first = self._last.get((need.kind, need.level), (1, 0))
         low = first if pods <= need.pods else 0
-        whole = _per_domain(self._fits[self._number[need.kind], :, low:], self._domains(need.level)[0])
+        whole = _sum_per_domain(self._fits[self._number[need.kind], :, low:], self._domains(need.level)[0])
         found: NDArray[np.int64] = low + (whole.max(axis=2) < need.pods).sum(axis=1)
         self._last[need.kind, need.level] = need.pods, int(found.min())
         return found
@@ -159,7 +159,7 @@ class Forward:
             self._levels[level] = starts, np.repeat(np.arange(len(starts)), np.diff(np.append(starts, self._groups)))
         return self._levels[level]
 
-    def _take(
+    def _occupy(
         self,
         kind: Kind,
         given: Floats,
@@ -178,7 +178,7 @@ class Forward:
         self._fits[:, sample, :, group] = np.maximum(left, 0, out=left) * (is_open[:, None] | (parts == 0))
 
 
-def _per_domain(room: Floats, starts: NDArray[np.int64]) -> Floats:
+def _sum_per_domain(room: Floats, starts: NDArray[np.int64]) -> Floats:
     """Groups, the last dimension, summed to domains."""
     if len(starts) == room.shape[-1]:
         return room
@@ -188,7 +188,7 @@ def _per_domain(room: Floats, starts: NDArray[np.int64]) -> Floats:
     return np.add.reduceat(room, starts, axis=-1)
 
 
-def _most_first(room: Floats, pods: int) -> Floats:
+def _fill_largest_first(room: Floats, pods: int) -> Floats:
     """Sample, group -> so many pods in all, from the groups with most room."""
     given = np.zeros_like(room)
     rows, largest = np.arange(len(room)), room.argmax(axis=1)
@@ -202,16 +202,18 @@ def _most_first(room: Floats, pods: int) -> Floats:
     return given
 
 
-def draws(works: Sequence[Work]) -> Floats:
+def draw_run_times(workloads: Sequence[QueuedWorkload]) -> Floats:
     """Per work and sample, how long it lasts."""
-    known = [(w.run_time.p50_s, w.run_time.p95_s) if w.run_time else (1.0, 1.0) for w in works]
+    known = [(w.run_time.p50_s, w.run_time.p95_s) if w.run_time else (1.0, 1.0) for w in workloads]
     p50, p95 = np.array(known, np.float64).reshape(-1, 2).T
-    lasts = remaining_s(p50[:, None], p95[:, None], np.zeros((len(works), 1)), uniform([w.key for w in works]))
-    lasts[[work.run_time is None for work in works]] = np.inf
+    lasts = remaining_s(
+        p50[:, None], p95[:, None], np.zeros((len(workloads), 1)), draw_uniform([w.key for w in workloads])
+    )
+    lasts[[workload.run_time is None for workload in workloads]] = np.inf
     return lasts.astype(np.float32)
 
 
-def uniform(keys: Sequence[str]) -> NDArray[np.float64]:
+def draw_uniform(keys: Sequence[str]) -> NDArray[np.float64]:
     """Numbers in (0, 1) that follow from each key, one per sample."""
     seeds = np.array([zlib.crc32(key.encode()) for key in keys], np.uint64).reshape(-1, 1)
     mixed: Any = (seeds * np.uint64(SAMPLES) + np.arange(1, SAMPLES + 1, dtype=np.uint64)) * np.uint64(_GOLDEN)

@@ -1,21 +1,23 @@
-"""Who does not fit is kept a place; who may use it meanwhile.
+"""Reservations for workloads that do not fit, and which workloads may backfill them.
 
-Without that, small work takes every card that comes free and a large gang never starts; with nobody allowed to go
-ahead, cards stand idle while it waits. So two of a priority get a *hold*, the oldest of those that do not fit and the
-one whose turn is first: the nodes where it will start first (`kgwe.placement.queue.earliest_start`), and when.
-Everybody is the oldest some day, whatever namespaces hold. On those nodes other work is placed only if
+Without reservations, small workloads take every GPU that comes free and a large gang never starts. If none could go
+ahead, GPUs would idle while it waits. So two workloads of a priority get a *reservation*: the oldest that does not fit
+and the first by fair share. It names the nodes where the workload starts first
+(`kgwe.placement.queue.earliest_start`), and when. Every workload eventually becomes the oldest, so none starves. Other
+workloads are placed on reserved nodes only if
 
-- its priority is higher, or
-- it will be gone by then, 19 times out of 20 (*backfill*), or
-- the one that waits can still start by then with it there.
+- their priority is higher, or
+- they end in time with a probability of 95 % (*backfill*), or
+- the waiting workload can still start on time beside them.
 
-A backfilled work that stays on past its p95 has broken its word. Namespaces whose word is broken too often are not
-taken at it for a while; the p95 itself allows for one in twenty.
+A backfilled workload that runs past its p95 breaks its promise. Namespaces that break promises too often may not
+backfill for a while; the p95 itself allows for one in twenty.
 
-Holds are memory only, few, and sticky: they move when another place would be earlier by more than is lost by moving.
-Where the start is not known, or is hours away, a hold could stop all other work for as long. So it keeps at most half
-of the GPUs that the work could use. Where the start is not known, it is only for work that has waited long, for one at
-a time, on the emptiest nodes, and only while GPUs come free there; short work with a known run time goes ahead.
+Reservations are memory only, few, and sticky: they move when another place is earlier by more than moving loses.
+Where the start is unknown or hours away, a reservation could stop all other workloads for as long, so it covers at
+most half of the GPUs that the workload could use. One without a known start is made only after a long wait, for one
+workload at a time, on the emptiest nodes, and lasts only while GPUs come free there; short workloads with a known run
+time go ahead.
 """
 
 from __future__ import annotations
@@ -25,87 +27,87 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement.live.scratch import NOWHERE
-from kgwe.placement.queue.estimate_trust import Trust
+from kgwe.placement.queue.estimate_trust import EstimateTrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kgwe.placement.fleet.snapshot import Grant
-    from kgwe.placement.queue.earliest_start import Outlook, Prospect
+    from kgwe.placement.queue.earliest_start import EarliestStart, StartForecast
     from kgwe.placement.queue.queue import Level, Queue
-    from kgwe.placement.queue.work import Roster, Work
+    from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads
 
-# A place is left for another when that is earlier by this part of the time until then, and by a minute.
+# A reservation moves when another place is earlier by this part of the remaining time, and by a minute.
 _WORTH_MOVING: Final = 0.2
 _LEAST_GAIN_S: Final = 60.0
-# An outlook that has not come true, or that others have spoilt, is looked at again so many times as soon.
+# A forecast that is overdue or stale is renewed this many times as soon.
 _SOONER: Final = 10
-# The oldest, and the one whose turn is first.
+# For the oldest workload of a level and for the first by fair share.
 _PER_LEVEL: Final = 2
 
 
-class Rule(enum.StrEnum):
-    """What happens behind work that does not fit."""
+class BackfillRule(enum.StrEnum):
+    """Which workloads may overtake one that does not fit."""
 
     BLOCK = "block"
-    """Nobody goes ahead of it."""
+    """None."""
     GREEDY = "greedy"
-    """Everybody may; large gangs starve."""
+    """All; large gangs starve."""
     HOLD = "hold"
-    """The nodes it will have are left alone; other nodes are not."""
+    """Those placed on nodes that are not reserved for it."""
     BACKFILL = "backfill"
-    """The same, but for who does not delay it."""
+    """Those, and on its reserved nodes the ones that do not delay it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    rule: Rule = Rule.BACKFILL
-    holds: int = 3
-    """At most so many at a time, for the highest priorities, two of each at most."""
+class ReservationSettings:
+    rule: BackfillRule = BackfillRule.BACKFILL
+    max_reservations: int = 3
+    """Most reservations at a time, for the highest priorities; at most two per priority."""
     depth: int = 256
-    """Works looked at behind holds in one pass."""
+    """Workloads examined behind reservations in one cycle."""
     refresh_s: float = 30.0
-    """How old the outlook of a hold may be."""
+    """How old the forecast of a reservation may be."""
     blind_after_s: float = 600.0
-    """A hold without a known start is for who has waited this long, one at a time."""
+    """A reservation without a known start is made only for a workload that has waited this long, one at a time."""
     blind_s: float = 14400.0
-    """It ends when nothing has come free there for this long; its namespace then gets none for as long as it lasted."""
+    """It ends when no GPU came free there for this long; its namespace then gets none for as long as it lasted."""
     blind_share: float = 0.5
-    """It keeps at most this share of the GPUs that the work could use, or one node."""
+    """It covers at most this share of the GPUs that the workload could use, or one node."""
     far_s: float = 14400.0
-    """A hold whose start is further away than this keeps no more than that share either."""
+    """A reservation that starts later than this is limited to the same share."""
     short_s: float = 600.0
-    """Work that is gone after this, 19 times out of 20, may use nodes whose hold has no known start."""
-    likely: float = 0.7
-    """The place is chosen by when this part of runs like those there is over: it takes only one that is late."""
-    forgiven: int = 3
-    """Broken promises, of a namespace's last twenty, before it loses the right to go ahead."""
-    remembered_s: float = 86400.0
+    """Workloads whose p95 run time is below this may use reserved nodes without a known start."""
+    likely_quantile: float = 0.7
+    """Nodes are chosen by this quantile of run times, because a single late workload delays the start."""
+    max_broken: int = 3
+    """Broken promises, of a namespace's last twenty, before it may no longer backfill."""
+    memory_s: float = 86400.0
     """Promises are forgotten after this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A place that is kept."""
+class Reservation:
+    """Nodes that are reserved for one workload."""
 
     key: str
     rank: Level
-    """The negative of its priority, and whether it had no place before: the lowest goes first."""
+    """The workload's queue level; the lowest goes first."""
     nodes: frozenset[str]
     start_s: float | None
-    """When it can start there if all that is in its way ends at its median, which is early; None: not known."""
+    """Earliest start if all workloads in its way end at their median; None: not known."""
     level: str
     domain: str
     namespace: str = ""
     name: str = ""
 
     def title(self, namespace: str) -> str:
-        """The work it is for, to users of that namespace. Names in other namespaces are not theirs to see."""
+        """The workload it is for, as shown in that namespace. Names of other namespaces are not shown."""
         if self.namespace == namespace:
             return self.name
         return f"a workload of priority {-self.rank[0]} in another namespace"
 
-    def words(self, now_s: float) -> str:
+    def describe(self, now_s: float) -> str:
         where = f"{len(self.nodes)} nodes in {self.level} {self.domain}" if len(self.nodes) > 1 else self.domain
         if self.start_s is None:
             return f"{where} kept; when what runs there ends is not known"
@@ -113,9 +115,9 @@ class Hold:
 
 
 @dataclass(slots=True)
-class _Kept:
-    hold: Hold
-    work: Work
+class _Entry:
+    reservation: Reservation
+    workload: QueuedWorkload
     looked_s: float
     stale: bool = False
     #: without a known start: most cards that were free there, and since when no more have come free
@@ -125,261 +127,274 @@ class _Kept:
     blind_since_s: float = 0.0
 
 
-class Holds:
-    """The holds of one queue."""
+class Reservations:
+    """The reservations of one queue."""
 
-    def __init__(self, outlook: Outlook, roster: Roster, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
-        self.trust = Trust(self.settings.forgiven, self.settings.remembered_s)
-        self._outlook = outlook
-        self._roster = roster
-        self._kept: dict[str, _Kept] = {}
-        # Who cannot have a hold, and when to look again.
+    def __init__(
+        self, forecast: StartForecast, running: RunningWorkloads, settings: ReservationSettings | None = None
+    ) -> None:
+        self.settings = settings or ReservationSettings()
+        self.trust = EstimateTrust(self.settings.max_broken, self.settings.memory_s)
+        self._forecast = forecast
+        self._running = running
+        self._entries: dict[str, _Entry] = {}
+        # Workload that cannot have a reservation -> when to look again.
         self._denied: dict[str, float] = {}
-        # Namespace -> when its work may have a hold without a known start again. By namespace: a work that is deleted
-        # and made again, or one of the same kind, would otherwise keep nodes without a pause.
-        self._blind_from: dict[str, float] = {}
-        self._failures: list[tuple[Work, Exception]] = []
-        #: rises whenever a hold is made, moved or ended
+        # Namespace -> when it may have a reservation without a known start again. By namespace: a workload that is
+        # deleted and created again would otherwise reserve nodes without a pause.
+        self._blind_allowed_s: dict[str, float] = {}
+        self._failures: list[tuple[QueuedWorkload, Exception]] = []
+        #: rises whenever a reservation is made, moved or removed
         self.version = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._kept
+        return key in self._entries
 
-    def all(self) -> list[Hold]:
-        return [kept.hold for kept in self._kept.values()]
+    def list_all(self) -> list[Reservation]:
+        return [entry.reservation for entry in self._entries.values()]
 
-    def get(self, key: str) -> Hold | None:
-        kept = self._kept.get(key)
-        return kept.hold if kept else None
+    def get(self, key: str) -> Reservation | None:
+        entry = self._entries.get(key)
+        return entry.reservation if entry else None
 
-    def first(self, works: Iterable[Work]) -> list[Work]:
-        """Works in the order of the queue, with those a place is kept for before the others of their rank."""
-        return sorted(works, key=lambda work: (work.level, work.key not in self._kept))
+    def sort_reserved_first(self, workloads: Iterable[QueuedWorkload]) -> list[QueuedWorkload]:
+        """Sort workloads in queue order so that those with a reservation lead their level."""
+        return sorted(workloads, key=lambda workload: (workload.level, workload.key not in self._entries))
 
     # --- life -------------------------------------------------------------------------------------------
 
-    def begin(self, queue: Queue, now_s: float, *, is_other: bool) -> None:
-        """At the start of a pass: holds of who waits no more end. `is_other`: nodes are not what they were."""
-        self.trust.settle(self._roster, now_s)
+    def start_cycle(self, queue: Queue, now_s: float, *, is_other: bool) -> None:
+        """Drop reservations of workloads that no longer wait. `is_other`: nodes or settings changed."""
+        self.trust.check_promises(self._running, now_s)
         for key in [key for key in self._denied if key not in queue.entries]:
             del self._denied[key]
-        for namespace in [each for each, until_s in self._blind_from.items() if until_s <= now_s]:
-            del self._blind_from[namespace]
-        for key, kept in list(self._kept.items()):
-            entry = queue.entries.get(key)
-            if entry is None or entry.work != kept.work:
-                self._rest(kept, now_s)
-                self.end(key)
+        for namespace in [each for each, until_s in self._blind_allowed_s.items() if until_s <= now_s]:
+            del self._blind_allowed_s[namespace]
+        for key, entry in list(self._entries.items()):
+            queued = queue.entries.get(key)
+            if queued is None or queued.workload != entry.workload:
+                self._start_pause(entry, now_s)
+                self.remove(key)
             else:
-                kept.stale |= is_other
+                entry.stale |= is_other
 
-    def end(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         self._denied.pop(key, None)
-        if self._kept.pop(key, None) is not None:
+        if self._entries.pop(key, None) is not None:
             self.version += 1
 
-    def wants(self, level: Level) -> bool:
-        """Whether one more of this level is to be had, if need be at the cost of a lower one."""
-        ranks = [kept.hold.rank for kept in self._kept.values()]
-        return ranks.count(level) < _PER_LEVEL and (len(ranks) < self.settings.holds or max(ranks) > level)
+    def accepts(self, level: Level) -> bool:
+        """Whether this level may have one more reservation, if need be instead of one of a lower level."""
+        ranks = [entry.reservation.rank for entry in self._entries.values()]
+        return ranks.count(level) < _PER_LEVEL and (len(ranks) < self.settings.max_reservations or max(ranks) > level)
 
-    def make(self, work: Work, now_s: float) -> Hold | None:
-        """A place for the work; None when there is none to keep."""
-        if now_s < self._denied.get(work.key, now_s):
+    def make(self, workload: QueuedWorkload, now_s: float) -> Reservation | None:
+        """Reserve nodes for the workload; None when no nodes qualify."""
+        if now_s < self._denied.get(workload.key, now_s):
             return None
-        prospect = self._prospect(work, now_s)
-        if prospect is None:
-            self._denied[work.key] = now_s + self.settings.refresh_s
+        start = self._find_start(workload, now_s)
+        if start is None:
+            self._denied[workload.key] = now_s + self.settings.refresh_s
             return None
-        if len(self._kept) >= self.settings.holds:
-            self.end(max(self._kept, key=lambda key: self._kept[key].hold.rank))
-        kept = self._kept[work.key] = _Kept(
-            _hold(work, prospect), work, now_s, free=prospect.free, since_s=now_s, blind_since_s=now_s
+        if len(self._entries) >= self.settings.max_reservations:
+            self.remove(max(self._entries, key=lambda key: self._entries[key].reservation.rank))
+        entry = self._entries[workload.key] = _Entry(
+            _build_reservation(workload, start), workload, now_s, free=start.free, since_s=now_s, blind_since_s=now_s
         )
         self.version += 1
-        return kept.hold
+        return entry.reservation
 
-    def next_s(self) -> float | None:
-        """When an outlook will be old."""
-        return min((kept.looked_s + self.settings.refresh_s for kept in self._kept.values()), default=None)
+    def next_refresh_s(self) -> float | None:
+        """When the first forecast becomes too old."""
+        return min((entry.looked_s + self.settings.refresh_s for entry in self._entries.values()), default=None)
 
-    def refresh(self, now_s: float) -> list[Work]:
-        """Look again where the outlook is old; returns whose place or time is another, or who has none any more."""
+    def refresh(self, now_s: float) -> list[QueuedWorkload]:
+        """Renew old forecasts; returns the workloads whose reservation moved, changed its time or ended."""
         moved = []
-        for kept in sorted(self._kept.values(), key=lambda kept: kept.hold.rank):
-            before = kept.hold
+        for entry in sorted(self._entries.values(), key=lambda entry: entry.reservation.rank):
+            before = entry.reservation
             is_due = before.start_s is not None and before.start_s <= now_s
-            patience_s = self.settings.refresh_s / (_SOONER if kept.stale or is_due else 1)
-            if now_s - kept.looked_s >= patience_s:
+            patience_s = self.settings.refresh_s / (_SOONER if entry.stale or is_due else 1)
+            if now_s - entry.looked_s >= patience_s:
                 try:
-                    self._refresh(kept, now_s)
-                except Exception as exc:  # noqa: BLE001 - an error of one work; the holds of others are looked at
-                    self.end(before.key)
-                    self._failures.append((kept.work, exc))
+                    self._refresh(entry, now_s)
+                except Exception as exc:  # noqa: BLE001 - an error of one workload; the others are refreshed
+                    self.remove(before.key)
+                    self._failures.append((entry.workload, exc))
                     continue
-                if before.key not in self._kept or _differ(before, kept.hold, now_s):
-                    moved.append(kept.work)
+                if before.key not in self._entries or _is_news(before, entry.reservation, now_s):
+                    moved.append(entry.workload)
         return moved
 
-    def take_failures(self) -> list[tuple[Work, Exception]]:
-        """Works whose holds could not be refreshed because of an error, since this was last called."""
+    def take_failures(self) -> list[tuple[QueuedWorkload, Exception]]:
+        """Return and clear the workloads whose reservations failed to refresh."""
         failures, self._failures = self._failures, []
         return failures
 
-    def _refresh(self, kept: _Kept, now_s: float) -> None:
-        """The same nodes again, unless others are much sooner: finding the time is cheaper than finding the place."""
-        work, hold, outlook, likely = kept.work, kept.hold, self._outlook, self.settings.likely
-        others = self._nodes_of_others(work)
-        elsewhere = outlook.all_but(hold.nodes) | others
-        here_s = outlook.when(work.request, now_s, elsewhere, likely)
-        is_too_much = here_s is not None and self._is_too_much(work, hold.nodes, here_s, now_s)
+    def _refresh(self, entry: _Entry, now_s: float) -> None:
+        """Keep the same nodes unless others are much sooner: a new time is cheaper to find than a new place."""
+        workload, reservation, forecast, likely = (
+            entry.workload,
+            entry.reservation,
+            self._forecast,
+            self.settings.likely_quantile,
+        )
+        others = self._nodes_before(workload)
+        elsewhere = forecast.all_nodes_except(reservation.nodes) | others
+        here_s = forecast.find_start_time(workload.request, now_s, elsewhere, likely)
+        is_too_much = here_s is not None and self._exceeds_share(workload, reservation.nodes, here_s, now_s)
         if (
             here_s is None
             or is_too_much
-            or _is_worth_moving(here_s, outlook.when(work.request, now_s, others, likely), now_s)
+            or _is_worth_moving(here_s, forecast.find_start_time(workload.request, now_s, others, likely), now_s)
         ):
-            prospect = self._prospect(work, now_s)
-            if prospect is None or not self._drains(kept, prospect, now_s):
-                self.end(work.key)
+            start = self._find_start(workload, now_s)
+            if start is None or not self._is_draining(entry, start, now_s):
+                self.remove(workload.key)
                 return
-            hold = _hold(work, prospect)
+            reservation = _build_reservation(workload, start)
         else:
-            hold = replace(hold, start_s=outlook.when(work.request, now_s, elsewhere))
-            kept.free, kept.since_s, kept.blind_since_s = 0, now_s, now_s
-        self.version += hold != kept.hold
-        if hold.nodes != kept.hold.nodes:
-            for other in self._kept.values():
-                other.stale |= not other.hold.nodes.isdisjoint(hold.nodes)
-        kept.hold, kept.looked_s, kept.stale = hold, now_s, False
+            reservation = replace(reservation, start_s=forecast.find_start_time(workload.request, now_s, elsewhere))
+            entry.free, entry.since_s, entry.blind_since_s = 0, now_s, now_s
+        self.version += reservation != entry.reservation
+        if reservation.nodes != entry.reservation.nodes:
+            for other in self._entries.values():
+                other.stale |= not other.reservation.nodes.isdisjoint(reservation.nodes)
+        entry.reservation, entry.looked_s, entry.stale = reservation, now_s, False
 
-    def _drains(self, kept: _Kept, prospect: Prospect, now_s: float) -> bool:
-        """Whether there is hope for a hold without a known start. Short work that comes and goes there is none."""
-        if prospect.start_s is not None:
-            kept.free, kept.since_s, kept.blind_since_s = 0, now_s, now_s
-        elif prospect.free > kept.free:
-            kept.free, kept.since_s = prospect.free, now_s
-        if now_s - kept.since_s < self.settings.blind_s:
+    def _is_draining(self, entry: _Entry, start: EarliestStart, now_s: float) -> bool:
+        """Whether GPUs still come free on the nodes of a reservation without a known start."""
+        if start.start_s is not None:
+            entry.free, entry.since_s, entry.blind_since_s = 0, now_s, now_s
+        elif start.free > entry.free:
+            entry.free, entry.since_s = start.free, now_s
+        if now_s - entry.since_s < self.settings.blind_s:
             return True
-        self._rest(kept, now_s)
+        self._start_pause(entry, now_s)
         return False
 
-    def _rest(self, kept: _Kept, now_s: float) -> None:
-        """Its namespace gets no hold without a known start for as long as this one kept nodes."""
-        if kept.hold.start_s is None:
-            self._blind_from[kept.work.namespace] = now_s + (now_s - kept.blind_since_s)
+    def _start_pause(self, entry: _Entry, now_s: float) -> None:
+        """Deny the namespace reservations without a known start for as long as this one lasted."""
+        if entry.reservation.start_s is None:
+            self._blind_allowed_s[entry.workload.namespace] = now_s + (now_s - entry.blind_since_s)
 
-    def _is_too_much(self, work: Work, nodes: frozenset[str], start_s: float, now_s: float) -> bool:
-        """Whether so many nodes would be kept for so long that other work could not go on."""
+    def _exceeds_share(self, workload: QueuedWorkload, nodes: frozenset[str], start_s: float, now_s: float) -> bool:
+        """Whether a distant start would reserve more than the allowed share of the usable GPUs."""
         if start_s - now_s <= self.settings.far_s:
             return False
-        together = nodes | self._nodes_kept_long(work, now_s)
-        return len(together) > 1 and self._outlook.share_of(together, work.request) > self.settings.blind_share
+        together = nodes | self._nodes_reserved_long(workload, now_s)
+        return len(together) > 1 and self._forecast.gpu_share(together, workload.request) > self.settings.blind_share
 
-    def _nodes_kept_long(self, work: Work, now_s: float) -> frozenset[str]:
-        """Kept for works before this one whose start is not known, or far away."""
+    def _nodes_reserved_long(self, workload: QueuedWorkload, now_s: float) -> frozenset[str]:
+        """Nodes reserved for workloads before this one whose start is unknown or distant."""
         far_s = now_s + self.settings.far_s
         return NOWHERE.union(
-            *(hold.nodes for hold in self._holds_before(work) if hold.start_s is None or hold.start_s > far_s)
+            *(
+                reservation.nodes
+                for reservation in self._reservations_before(workload)
+                if reservation.start_s is None or reservation.start_s > far_s
+            )
         )
 
-    def _prospect(self, work: Work, now_s: float) -> Prospect | None:
-        """The place to keep; when it can start there at the earliest, if all that runs there ends at its median."""
-        others = self._nodes_of_others(work)
+    def _find_start(self, workload: QueuedWorkload, now_s: float) -> EarliestStart | None:
+        """Find the nodes to reserve and the earliest start there."""
+        others = self._nodes_before(workload)
         settings = self.settings
-        kept_long = self._nodes_kept_long(work, now_s)
-        share = settings.blind_share - (self._outlook.share_of(kept_long, work.request) if kept_long else 0.0)
-        prospect = self._outlook.look(work.request, now_s, others, settings.likely, share)
-        if prospect is None or (prospect.start_s is None and not self._may_be_blind(work, now_s)):
+        kept_long = self._nodes_reserved_long(workload, now_s)
+        share = settings.blind_share - (self._forecast.gpu_share(kept_long, workload.request) if kept_long else 0.0)
+        start = self._forecast.find_start(workload.request, now_s, others, settings.likely_quantile, share)
+        if start is None or (start.start_s is None and not self._may_be_blind(workload, now_s)):
             return None
-        if prospect.start_s is None:
-            return prospect
-        if self._is_too_much(work, prospect.nodes, prospect.start_s, now_s):
+        if start.start_s is None:
+            return start
+        if self._exceeds_share(workload, start.nodes, start.start_s, now_s):
             return None
-        elsewhere = self._outlook.all_but(prospect.nodes) | others
-        return replace(prospect, start_s=self._outlook.when(work.request, now_s, elsewhere))
+        elsewhere = self._forecast.all_nodes_except(start.nodes) | others
+        return replace(start, start_s=self._forecast.find_start_time(workload.request, now_s, elsewhere))
 
-    def _nodes_of_others(self, work: Work) -> frozenset[str]:
-        return NOWHERE.union(*(hold.nodes for hold in self._holds_before(work)))
+    def _nodes_before(self, workload: QueuedWorkload) -> frozenset[str]:
+        return NOWHERE.union(*(reservation.nodes for reservation in self._reservations_before(workload)))
 
-    def _holds_before(self, work: Work) -> list[Hold]:
-        """Holds of works before this one: of a higher level, or of the same for longer."""
-        listed = list(self._kept)
-        own = listed.index(work.key) if work.key in self._kept else len(listed)
+    def _reservations_before(self, workload: QueuedWorkload) -> list[Reservation]:
+        """Reservations of workloads before this one: of a higher level, or older within its own."""
+        listed = list(self._entries)
+        own = listed.index(workload.key) if workload.key in self._entries else len(listed)
         return [
-            kept.hold
-            for number, kept in enumerate(self._kept.values())
-            if kept.hold.rank < work.level or (kept.hold.rank == work.level and number < own)
+            entry.reservation
+            for number, entry in enumerate(self._entries.values())
+            if entry.reservation.rank < workload.level or (entry.reservation.rank == workload.level and number < own)
         ]
 
-    def _may_be_blind(self, work: Work, now_s: float) -> bool:
-        """Without a known start, nodes are kept for one work at a time."""
-        if any(kept.hold.start_s is None for key, kept in self._kept.items() if key != work.key):
+    def _may_be_blind(self, workload: QueuedWorkload, now_s: float) -> bool:
+        """Only one workload at a time may have a reservation without a known start."""
+        if any(entry.reservation.start_s is None for key, entry in self._entries.items() if key != workload.key):
             return False
-        return now_s >= max(work.since_s + self.settings.blind_after_s, self._blind_from.get(work.namespace, 0.0))
+        return now_s >= max(
+            workload.since_s + self.settings.blind_after_s, self._blind_allowed_s.get(workload.namespace, 0.0)
+        )
 
     # --- others -----------------------------------------------------------------------------------------
 
-    def against(self, work: Work, now_s: float) -> list[Hold]:
-        """The holds whose nodes the work has to leave alone."""
+    def find_conflicting(self, workload: QueuedWorkload, now_s: float) -> list[Reservation]:
+        """Reservations whose nodes the workload may not use."""
         return [
-            kept.hold
-            for kept in self._kept.values()
-            if kept.hold.rank <= work.level
-            and kept.hold.key != work.key
-            and not self._is_gone_by(work, kept.hold, now_s)
+            entry.reservation
+            for entry in self._entries.values()
+            if entry.reservation.rank <= workload.level
+            and entry.reservation.key != workload.key
+            and not self._is_gone_by(workload, entry.reservation, now_s)
         ]
 
-    def _is_gone_by(self, work: Work, hold: Hold, now_s: float) -> bool:
-        if self.settings.rule is not Rule.BACKFILL or work.run_time is None:
+    def _is_gone_by(self, workload: QueuedWorkload, reservation: Reservation, now_s: float) -> bool:
+        if self.settings.rule is not BackfillRule.BACKFILL or workload.run_time is None:
             return False
-        until_s = now_s + self.settings.short_s if hold.start_s is None else hold.start_s
-        return now_s + work.run_time.p95_s <= until_s and self.trust.has(work, now_s)
+        until_s = now_s + self.settings.short_s if reservation.start_s is None else reservation.start_s
+        return now_s + workload.run_time.p95_s <= until_s and self.trust.trusts(workload, now_s)
 
-    def leave_room(self, holds: Iterable[Hold], grants: Sequence[Grant], now_s: float) -> bool:
-        """Whether those who wait can all start when they were to, with this there until after."""
-        return self.settings.rule is Rule.BACKFILL and all(
-            hold.start_s is not None
-            and self._outlook.leaves_room(
-                self._kept[hold.key].work.request,
+    def are_kept_with(self, reservations: Iterable[Reservation], grants: Sequence[Grant], now_s: float) -> bool:
+        """Whether these reservations can start on time if the grants stay until after their start."""
+        return self.settings.rule is BackfillRule.BACKFILL and all(
+            reservation.start_s is not None
+            and self._forecast.fits_beside(
+                self._entries[reservation.key].workload.request,
                 grants,
                 now_s,
-                hold.start_s,
-                self._nodes_of_others(self._kept[hold.key].work),
+                reservation.start_s,
+                self._nodes_before(self._entries[reservation.key].workload),
             )
-            for hold in holds
+            for reservation in reservations
         )
 
-    def note(self, work: Work, nodes: Sequence[str], now_s: float) -> None:
-        """The work was placed: does that change what is kept for others?"""
-        self.end(work.key)
-        for kept in self._kept.values():
-            if kept.hold.nodes.isdisjoint(nodes):
+    def record_placement(self, workload: QueuedWorkload, nodes: Sequence[str], now_s: float) -> None:
+        """Note a placed workload: it may have promised to end in time, or make forecasts stale."""
+        self.remove(workload.key)
+        for entry in self._entries.values():
+            if entry.reservation.nodes.isdisjoint(nodes):
                 continue
-            if work.run_time is not None and self._is_gone_by(work, kept.hold, now_s):
-                self.trust.promise(work, now_s + work.run_time.p95_s)
+            if workload.run_time is not None and self._is_gone_by(workload, entry.reservation, now_s):
+                self.trust.record_promise(workload, now_s + workload.run_time.p95_s)
             else:
-                kept.stale = True
+                entry.stale = True
 
 
-def _hold(work: Work, prospect: Prospect) -> Hold:
-    return Hold(
-        work.key,
-        work.level,
-        prospect.nodes,
-        prospect.start_s,
-        prospect.level,
-        prospect.domain,
-        work.namespace,
-        work.name or work.key,
+def _build_reservation(workload: QueuedWorkload, start: EarliestStart) -> Reservation:
+    return Reservation(
+        workload.key,
+        workload.level,
+        start.nodes,
+        start.start_s,
+        start.level,
+        start.domain,
+        workload.namespace,
+        workload.name or workload.key,
     )
 
 
-def _differ(one: Hold, other: Hold, now_s: float) -> bool:
-    """Whether there is anything to tell."""
+def _is_news(one: Reservation, other: Reservation, now_s: float) -> bool:
+    """Whether users should hear of the change."""
     if one.nodes != other.nodes or one.start_s is None or other.start_s is None:
         return one.nodes != other.nodes or one.start_s != other.start_s
     return abs(one.start_s - other.start_s) > max(_LEAST_GAIN_S, _WORTH_MOVING * (other.start_s - now_s))

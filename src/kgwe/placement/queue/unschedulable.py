@@ -1,15 +1,15 @@
-"""Works that were refused are left alone until something happens that could help them.
+"""Request classes that were refused wait here until an event could help them.
 
-Works of equal shape are refused alike, so what is parked is the shape: ten thousand equal works cost one attempt, and
-one more each time they are woken. What happened is gathered and looked at once per pass:
+Workloads with the same request are refused alike, so the class is unschedulable: ten thousand equal workloads cost one
+attempt, and one more each time the class is activated. Events are collected and examined once per cycle:
 
-    RoomFreed(node)     wakes shapes of which the node takes a pod now
-    NodeChanged(node)   the same, and all that could not have started even on an empty fleet
-    VictimGone(key)     wakes the shape of the work it was stopped for
-    ConfigChanged()     wakes all
+    RoomFreed(node)     activates classes of which a pod now fits on the node
+    NodeChanged(node)   the same, and all that could not start even on an empty fleet
+    VictimGone(key)     activates the class of the workload that preempted it
+    ConfigChanged()     activates all
 
-A shape that found room only on nodes kept for others is also woken when that changes, and by a new work of its shape:
-that one may be short enough to be gone in time.
+A class that fits only on nodes reserved for others is also activated when reservations change, and by a new workload
+of the class: that one may be short enough to backfill.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RoomFreed:
-    """Something on the node was given back."""
+    """Capacity on the node was freed."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    """The node is new, or ready, healthy, labelled otherwise than before."""
+    """The node is new, or its readiness, health or labels changed."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class VictimGone:
-    """What was stopped for the work of this key has gone."""
+    """A victim that was evicted for the workload of this key has gone."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """Settings, or the network, are not what they were."""
+    """Settings or the network topology changed."""
 
 
 Event = RoomFreed | NodeChanged | VictimGone | ConfigChanged
@@ -66,81 +66,81 @@ class No:
     """The words for work of a namespace, where they are not the same for all."""
 
 
-class Shape:
-    """Works that are refused alike."""
+class RequestClass:
+    """Workloads with the same request: all of them fit, or none."""
 
-    __slots__ = ("behind", "buckets", "key", "milli", "no", "request")
+    __slots__ = ("blocked_at", "buckets", "key", "milli", "refusal", "request")
 
     def __init__(self, key: object, request: Request | GangRequest, milli: int) -> None:
         self.key = key
         self.request = request
         self.milli = milli
-        #: why it is parked; None: it is not
-        self.no: No | None = None
-        #: it is parked because room is kept for others: the version of the holds then; 0: it is not
-        self.behind = 0
-        #: (level, namespace) -> its works
+        #: why it is unschedulable; None: it is active
+        self.refusal: No | None = None
+        #: version of the reservations that blocked it; 0: no reservation did
+        self.blocked_at = 0
+        #: (level, namespace) -> its workloads
         self.buckets: dict[tuple[tuple[int, bool], str], Bucket] = {}
 
 
 class Bucket:
-    """Works of one shape, level and namespace: (since, key), the oldest first."""
+    """Workloads of one request class, level and namespace: (since, key), the oldest first."""
 
-    __slots__ = ("level", "namespace", "shape", "works")
+    __slots__ = ("level", "namespace", "request_class", "workloads")
 
-    def __init__(self, shape: Shape, level: tuple[int, bool], namespace: str) -> None:
-        self.shape = shape
+    def __init__(self, request_class: RequestClass, level: tuple[int, bool], namespace: str) -> None:
+        self.request_class = request_class
         self.level = level
         self.namespace = namespace
-        self.works: list[tuple[float, str]] = []
+        self.workloads: list[tuple[float, str]] = []
 
 
-class Parking:
-    """Which shapes are awake, which are parked, and what has happened since the last pass."""
+class UnschedulablePool:
+    """Active and unschedulable request classes, and the events since the last cycle."""
 
     def __init__(self) -> None:
-        #: shapes to be tried, in the order they came; dicts for their order, which sets have not
-        self.awake: dict[Shape, None] = {}
-        self.parked: dict[Shape, None] = {}
-        #: how many of them wait only because room is kept for others
-        self.behind = 0
-        #: rises whenever something else is parked
+        #: classes to try, in order of arrival (a dict keeps the order)
+        self.active: dict[RequestClass, None] = {}
+        self.unschedulable: dict[RequestClass, None] = {}
+        #: how many of them are blocked only by reservations
+        self.blocked = 0
+        #: rises whenever the unschedulable classes change
         self.version = 0
         self._freed: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._all = False
 
-    def add(self, shape: Shape) -> None:
-        """A work came. Its shape may be parked already; it then stays so unless it is behind others."""
-        if shape.no is None:
-            self.awake[shape] = None
-        elif shape.behind:
-            self.wake(shape)
+    def add(self, request_class: RequestClass) -> None:
+        """Add a class that got a workload. An unschedulable class stays so unless only reservations block it."""
+        if request_class.refusal is None:
+            self.active[request_class] = None
+        elif request_class.blocked_at:
+            self.activate(request_class)
         else:
             self.version += 1
 
-    def park(self, shape: Shape, no: No, *, behind: int = 0) -> None:
-        shape.no, shape.behind = no, behind
-        self.awake.pop(shape, None)
-        self.parked[shape] = None
-        self.behind += bool(behind)
+    def mark_unschedulable(self, request_class: RequestClass, refusal: No, *, behind: int = 0) -> None:
+        request_class.refusal, request_class.blocked_at = refusal, behind
+        self.active.pop(request_class, None)
+        self.unschedulable[request_class] = None
+        self.blocked += bool(behind)
         self.version += 1
 
-    def wake(self, shape: Shape) -> None:
-        if shape.no is not None:
-            self.behind -= bool(shape.behind)
-            shape.no, shape.behind = None, 0
-            del self.parked[shape]
-            self.awake[shape] = None
+    def activate(self, request_class: RequestClass) -> None:
+        if request_class.refusal is not None:
+            self.blocked -= bool(request_class.blocked_at)
+            request_class.refusal, request_class.blocked_at = None, 0
+            del self.unschedulable[request_class]
+            self.active[request_class] = None
             self.version += 1
 
-    def remove(self, shape: Shape) -> None:
-        self.awake.pop(shape, None)
-        if self.parked.pop(shape, shape) is None:
-            self.behind -= bool(shape.behind)
+    def remove(self, request_class: RequestClass) -> None:
+        self.active.pop(request_class, None)
+        if self.unschedulable.pop(request_class, request_class) is None:
+            self.blocked -= bool(request_class.blocked_at)
             self.version += 1
 
-    def note(self, event: RoomFreed | NodeChanged | ConfigChanged) -> None:
+    def record_event(self, event: RoomFreed | NodeChanged | ConfigChanged) -> None:
         match event:
             case RoomFreed(node):
                 self._freed[node] = None
@@ -149,35 +149,39 @@ class Parking:
             case ConfigChanged():
                 self._all = True
 
-    def settle(self, takes: Callable[[Request | GangRequest, Sequence[str]], bool]) -> bool:
-        """Wake whom the events could help; `takes` says whether any of the nodes takes a pod now.
+    def activate_helped(self, takes: Callable[[Request | GangRequest, Sequence[str]], bool]) -> bool:
+        """Activate classes that the events could help; `takes` tells whether a pod fits on any of the nodes now.
 
-        Returns whether nodes or settings are not what they were.
+        Returns whether nodes or settings changed.
         """
         if not (self._freed or self._changed or self._all):
             return False
-        if self.parked:
-            for shape in list(self._helped(takes, (*self._changed, *self._freed))):
-                self.wake(shape)
+        if self.unschedulable:
+            for request_class in list(self._find_helped(takes, (*self._changed, *self._freed))):
+                self.activate(request_class)
         is_other = bool(self._changed) or self._all
         self._freed.clear()
         self._changed.clear()
         self._all = False
         return is_other
 
-    def _helped(
+    def _find_helped(
         self, takes: Callable[[Request | GangRequest, Sequence[str]], bool], nodes: Sequence[str]
-    ) -> Iterator[Shape]:
-        for shape in self.parked:
-            is_possible = shape.no is None or shape.no.possible
-            if self._all or (takes(shape.request, nodes) if is_possible else self._changed):
-                yield shape
+    ) -> Iterator[RequestClass]:
+        for request_class in self.unschedulable:
+            is_possible = request_class.refusal is None or request_class.refusal.possible
+            if self._all or (takes(request_class.request, nodes) if is_possible else self._changed):
+                yield request_class
 
-    def wake_behind(self, version: int) -> bool:
-        """Holds are now of this version: wake who was stopped by others. Returns whether any were."""
-        if not self.behind:
+    def activate_blocked(self, version: int) -> bool:
+        """Activate classes that reservations of another version blocked; returns whether there were any."""
+        if not self.blocked:
             return False
-        woken = [shape for shape in self.parked if shape.behind and shape.behind != version]
-        for shape in woken:
-            self.wake(shape)
+        woken = [
+            request_class
+            for request_class in self.unschedulable
+            if request_class.blocked_at and request_class.blocked_at != version
+        ]
+        for request_class in woken:
+            self.activate(request_class)
         return bool(woken)

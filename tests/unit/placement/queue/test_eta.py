@@ -8,7 +8,7 @@ from tests.support.builders.queues import Bed, exactly, work
 
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.queue.eta import Eta
-from kgwe.placement.queue.work import Occupant, RunTime, Work, remaining_s
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunTime, remaining_s
 
 # Estimates are rounded up to the next time of the grid.
 ROUNDED = 1.17
@@ -46,7 +46,7 @@ class TestQueue:
     def test_without_nodes_no_start_is_known(self):
         bed = Bed({})
         bed.grants["x"] = ()
-        bed.roster.put(Occupant("x", "", 1000, 0.0, exactly(10.0)))
+        bed.roster.put(RunningWorkload("x", "", 1000, 0.0, exactly(10.0)))
 
         assert estimate(bed, work("w", 8), work("g", 8, 2))["w"] == Eta(None, None)
 
@@ -85,7 +85,7 @@ class TestQueue:
         bed = Bed({"s": {"a": [8]}})
         bed.start(work("x", 8, lasts=600.0))
 
-        assert estimate(bed, Work("w", Request(Gpus(milli=500))))["w"].p50_s == after(600.0)
+        assert estimate(bed, QueuedWorkload("w", Request(Gpus(milli=500))))["w"].p50_s == after(600.0)
 
 
 class TestNotKnown:
@@ -159,7 +159,7 @@ class TestUncertain:
         for number in range(20):
             estimate(bed, work(f"w{number}", 8))
             # Everything takes twice as long as told.
-            bed.estimator.started(f"w{number}", 2 * before_s + 60.0)
+            bed.estimator.record_start(f"w{number}", 2 * before_s + 60.0)
 
         assert told(estimate(bed, work("w", 8))["w"]) == pytest.approx(2 * before_s + 60.0)
 
@@ -170,7 +170,7 @@ class TestUncertain:
         for number in range(30):
             estimate(bed, work(f"w{number}", 8))
             bed.estimator.forget(f"w{number}")
-            bed.estimator.started(f"w{number}", 9e9)
+            bed.estimator.record_start(f"w{number}", 9e9)
 
         assert estimate(bed, work("w", 8))["w"] == before
 
@@ -199,8 +199,8 @@ def test_a_roster_knows_what_namespaces_hold():
     bed = Bed({"s": {"a": [8]}})
     bed.start(work("x", 2, namespace="a"), work("y", 3, namespace="b", lasts=10.0))
 
-    assert bed.roster.held == {"a": 2000, "b": 3000}
-    bed.roster.put(Occupant("x", "b", 1000, 0.0))
+    assert bed.roster.queued_milli == {"a": 2000, "b": 3000}
+    bed.roster.put(RunningWorkload("x", "b", 1000, 0.0))
     bed.roster.drop("y")
-    assert bed.roster.held == {"b": 1000}
-    assert bed.roster.by_end(0.0) == []
+    assert bed.roster.queued_milli == {"b": 1000}
+    assert bed.roster.sort_by_end(0.0) == []

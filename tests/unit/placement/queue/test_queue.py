@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.builders.queues import Bed, work
 
-from kgwe.placement.queue.cycle import Placed, run_pass
-from kgwe.placement.queue.queue import Queue, Verdict
+from kgwe.placement.queue.cycle import Placed, run_cycle
+from kgwe.placement.queue.queue import GiveUpReason, Queue
 from kgwe.placement.queue.unschedulable import ConfigChanged, No, NodeChanged, RoomFreed, VictimGone
-from kgwe.placement.queue.work import Roster, milli_of
+from kgwe.placement.queue.workloads import RunningWorkloads, requested_milli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.request import GangRequest
-    from kgwe.placement.queue.work import Work
+    from kgwe.placement.queue.workloads import QueuedWorkload
 
 ONE_NODE = {"s": {"a": [8]}}
 FULL = {"s": {"a": [0, 0]}}
@@ -29,7 +29,7 @@ def order(*works, held=None, weights=None) -> str:
     queue = Queue(weights)
     for each in works:
         queue.put(each)
-    return " ".join(each.key for each in queue.order(held or {}))
+    return " ".join(each.key for each in queue.iterate_in_order(held or {}))
 
 
 class TestOrder:
@@ -72,7 +72,7 @@ class TestPasses:
 
         assert bed.run() == ["large", "small"]
         assert list(bed.held()) == ["late"]
-        assert "GPUs" in bed.held()["late"].no.words
+        assert "GPUs" in bed.held()["late"].refusal.words
 
     def test_a_share_grows_only_by_what_was_given(self):
         # a's first work cannot start; that must not cost its second one the turn.
@@ -117,8 +117,8 @@ class TestPasses:
         bed.run()
         before = bed.planner.plans
 
-        bed.queue.wake(RoomFreed("no-such-node"))
-        bed.queue.wake(RoomFreed("a1"))
+        bed.queue.handle_event(RoomFreed("no-such-node"))
+        bed.queue.handle_event(RoomFreed("a1"))
         bed.run()
 
         assert bed.planner.plans == before
@@ -129,11 +129,11 @@ class TestPasses:
         bed.run()
         assert bed.planner.plans == 2
 
-        bed.queue.wake(VictimGone("v"))
+        bed.queue.handle_event(VictimGone("v"))
         bed.run()
         assert bed.planner.plans == 3
 
-        bed.queue.wake(ConfigChanged())
+        bed.queue.handle_event(ConfigChanged())
         bed.run()
         assert bed.planner.plans == 5
 
@@ -142,14 +142,14 @@ class TestPasses:
         bed.start(work("x", 8))
         bed.put(work("impossible", 8, 3))
         bed.run()
-        assert not bed.held()["impossible"].no.possible
+        assert not bed.held()["impossible"].refusal.possible
         before = bed.planner.plans
 
         bed.end("x")
         bed.run()
         assert bed.planner.plans == before
 
-        bed.queue.wake(NodeChanged("a2"))
+        bed.queue.handle_event(NodeChanged("a2"))
         bed.run()
         assert bed.planner.plans == before + 1
 
@@ -158,8 +158,8 @@ class TestPasses:
         bed.put(work("odd", 1, 2, required="galaxy"), work("plain", 1, since_s=1))
 
         assert bed.run() == ["plain"]
-        assert not bed.held()["odd"].no.possible
-        assert "galaxy" in bed.held()["odd"].no.words
+        assert not bed.held()["odd"].refusal.possible
+        assert "galaxy" in bed.held()["odd"].refusal.words
 
     def test_a_work_put_again_is_what_it_is_now(self):
         bed = Bed(ONE_NODE)
@@ -178,7 +178,7 @@ class TestPasses:
         bed.queue.drop("never heard of")
 
         assert "w" not in bed.queue
-        assert not bed.queue.parking.parked
+        assert not bed.queue.pool.unschedulable
         assert bed.run() == []
 
 
@@ -196,27 +196,27 @@ class TestGivingUp:
         bed = Bed(FULL)
         bed.put(work("w", 1, timeout_s=30.0, since_s=100.0), work("v", 1, since_s=100.0))
         bed.run(100.0)
-        assert bed.queue.next_s() == 130.0
+        assert bed.queue.next_due_s() == 130.0
 
         bed.run(129.0)
         assert bed.given_up() == {}
         bed.run(130.0)
 
-        assert bed.given_up()["w"].verdict is Verdict.TIMED_OUT
-        assert "30 s" in bed.given_up()["w"].words
-        assert "GPUsTaken" in bed.given_up()["w"].words
+        assert bed.given_up()["w"].reason is GiveUpReason.TIMED_OUT
+        assert "30 s" in bed.given_up()["w"].message
+        assert "GPUsTaken" in bed.given_up()["w"].message
         assert "v" in bed.queue
 
     def test_errors_back_off_and_shortage_does_not(self):
         bed = Bed(ONE_NODE)
-        bed.queue.retry(work("w", 1), 0.0, luck=0.0, words="bind refused")
+        bed.queue.retry(work("w", 1), 0.0, jitter=0.0, words="bind refused")
 
         assert bed.run(0.9) == []
-        assert bed.queue.next_s() == 1.0
+        assert bed.queue.next_due_s() == 1.0
         assert bed.run(1.0) == ["w"]
 
-        bed.queue.retry(work("w", 1), 1.0, luck=0.5)
-        assert bed.queue.next_s() == pytest.approx(1.0 + 2 * 1.05)
+        bed.queue.retry(work("w", 1), 1.0, jitter=0.5)
+        assert bed.queue.next_due_s() == pytest.approx(1.0 + 2 * 1.05)
 
     def test_so_many_errors_in_a_row_and_no_more(self):
         bed = Bed({"s": {"a": [8, 8, 8]}})
@@ -224,20 +224,20 @@ class TestGivingUp:
         bed.put(each)
         for now_s in (0.0, 10.0):
             assert bed.run(now_s) == ["w"]
-            bed.queue.retry(each, now_s, luck=0.0, words="bind refused")
+            bed.queue.retry(each, now_s, jitter=0.0, words="bind refused")
         assert bed.run(20.0) == ["w"]
-        bed.queue.retry(each, 20.0, luck=0.0, words="bind refused")
+        bed.queue.retry(each, 20.0, jitter=0.0, words="bind refused")
         bed.run(20.0)
 
-        assert bed.given_up()["w"].verdict is Verdict.ATTEMPTS_EXHAUSTED
-        assert "3 times in a row, last: bind refused" in bed.given_up()["w"].words
+        assert bed.given_up()["w"].reason is GiveUpReason.ATTEMPTS_EXHAUSTED
+        assert "3 times in a row, last: bind refused" in bed.given_up()["w"].message
         assert "w" not in bed.queue
 
     def test_waiting_for_room_uses_up_no_attempts(self):
         bed = Bed(FULL)
         bed.put(work("w", 1, max_attempts=1))
         for now_s in range(5):
-            bed.queue.wake(ConfigChanged())
+            bed.queue.handle_event(ConfigChanged())
             bed.run(float(now_s))
 
         assert "w" in bed.queue
@@ -245,9 +245,9 @@ class TestGivingUp:
     def test_put_anew_it_has_no_past(self):
         bed = Bed(FULL)
         each = work("w", 1, max_attempts=2)
-        bed.queue.retry(each, 0.0, luck=0.0)
+        bed.queue.retry(each, 0.0, jitter=0.0)
         bed.put(each)
-        bed.queue.retry(each, 0.0, luck=0.0)
+        bed.queue.retry(each, 0.0, jitter=0.0)
 
         bed.run(100.0)
 
@@ -256,8 +256,8 @@ class TestGivingUp:
     def test_works_of_one_shape_in_a_back_off_come_back_together(self):
         bed = Bed(ONE_NODE)
         first, second = work("w1", 1), work("w2", 1)
-        bed.queue.retry(first, 0.0, luck=0.0)
-        bed.queue.retry(second, 0.0, luck=0.0)
+        bed.queue.retry(first, 0.0, jitter=0.0)
+        bed.queue.retry(second, 0.0, jitter=0.0)
         bed.put(work("w3", 1))
 
         assert bed.run(0.0) == ["w3"]
@@ -270,13 +270,13 @@ class Pool:
     def __init__(self, free: int) -> None:
         self.free = free
 
-    def plan(self, each: Work, avoid: frozenset[str], following: object) -> Taken | No:  # noqa: ARG002
+    def plan(self, each: QueuedWorkload, avoid: frozenset[str], following: object) -> Taken | No:  # noqa: ARG002
         assert not avoid
-        return Taken(each) if milli_of(each.request) <= self.free * 1000 else No("full")
+        return Taken(each) if requested_milli(each.request) <= self.free * 1000 else No("full")
 
-    def commit(self, each: Work, plan: Taken) -> None:
+    def commit(self, each: QueuedWorkload, plan: Taken) -> None:
         assert plan.work is each
-        self.free -= milli_of(each.request) // 1000
+        self.free -= requested_milli(each.request) // 1000
 
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         raise AssertionError((request, nodes))
@@ -284,7 +284,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Taken:
-    work: Work
+    work: QueuedWorkload
     nodes: tuple[str, ...] = ()
     grants: tuple[Grant, ...] = ()
 
@@ -294,6 +294,6 @@ def test_a_planner_of_ones_own_needs_no_fleet():
     for each in (work("a", 2), work("b", 2), work("c", 1)):
         queue.put(each)
 
-    outcomes = run_pass(queue, Pool(3), 0.0, Roster(lambda _: ()))
+    outcomes = run_cycle(queue, Pool(3), 0.0, RunningWorkloads(lambda _: ()))
 
-    assert [each.work.key for each in outcomes if isinstance(each, Placed)] == ["a", "c"]
+    assert [each.workload.key for each in outcomes if isinstance(each, Placed)] == ["a", "c"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.builders.queues import Bed, exactly, work
 
-from kgwe.placement.queue.reservations import Rule
+from kgwe.placement.queue.reservations import BackfillRule
 from kgwe.placement.queue.unschedulable import NodeChanged, RoomFreed
-from kgwe.placement.queue.work import Occupant, RunTime
+from kgwe.placement.queue.workloads import RunningWorkload, RunTime
 
 #   two leaves of two nodes
 LEAVES = {"s": {"a": [8, 8], "b": [8, 8]}}
@@ -34,8 +34,8 @@ class TestHold:
         assert hold is not None
         assert hold.nodes == {"a1", "a2"}
         assert hold.start_s == pytest.approx(100.0)
-        assert "could start in 90 s" in hold.words(10.0)
-        assert bed.held()["hero"].hold == hold
+        assert "could start in 90 s" in hold.describe(10.0)
+        assert bed.held()["hero"].reservation == hold
 
     def test_nothing_is_kept_while_nobody_could_use_it(self):
         bed = self.bed()
@@ -49,7 +49,7 @@ class TestHold:
         bed.put(work("other", 8, lasts=500.0, since_s=3.0))
 
         assert bed.run(10.0) == []
-        assert "kept for hero" in bed.held()["other"].no.words
+        assert "kept for hero" in bed.held()["other"].refusal.words
 
     def test_who_is_gone_in_time_goes_ahead(self):
         bed = self.bed()
@@ -70,7 +70,7 @@ class TestHold:
         assert bed.run(10.0) == []
 
     def test_without_backfill_nobody_goes_ahead(self):
-        bed = self.bed(rule=Rule.HOLD)
+        bed = self.bed(rule=BackfillRule.HOLD)
         bed.put(work("short", 8, lasts=1.0, since_s=3.0))
 
         assert bed.run(10.0) == []
@@ -94,7 +94,7 @@ class TestHold:
         bed.put(work("small", 8, since_s=4.0, namespace="poorer"))
 
         assert bed.run(5.0) == ["small"]
-        holds = {hold.key: hold.nodes for hold in bed.holds.all()}
+        holds = {hold.key: hold.nodes for hold in bed.holds.list_all()}
         assert set(holds) == {"oldest", "first"}
         assert not holds["oldest"] & holds["first"]
 
@@ -167,7 +167,7 @@ class TestSticky:
         assert before.nodes == {"a1", "a2"}
 
         # x turns out to need 140: the other leaf would be ten seconds earlier.
-        bed.roster.put(Occupant("x", "", 8000, 0.0, exactly(140.0)))
+        bed.roster.put(RunningWorkload("x", "", 8000, 0.0, exactly(140.0)))
         bed.put(work("prod", 8, lasts=1000.0, since_s=4.0))
         bed.run(5.0)
 
@@ -181,7 +181,7 @@ class TestSticky:
         bed.start(work("x", 8, lasts=100.0), work("y", 8, 2, required="leaf", lasts=130.0, since_s=1.0))
         bed.put(work("hero", 8, 2, required="leaf", since_s=2.0), work("other", 8, lasts=1000.0, since_s=3.0))
         bed.run(1.0)
-        bed.roster.put(Occupant("x", "", 8000, 0.0, exactly(900.0)))
+        bed.roster.put(RunningWorkload("x", "", 8000, 0.0, exactly(900.0)))
         bed.put(work("prod", 8, lasts=100.0, since_s=4.0))
 
         bed.run(5.0)
@@ -196,13 +196,13 @@ class TestSticky:
         bed.start(work("x", 8, 2, lasts=5000.0))
         bed.put(work("hero", 8, 3, since_s=2.0), work("other", 8, lasts=9000.0, since_s=3.0))
         bed.run(1.0)
-        bed.roster.put(Occupant("x", "", 16_000, 0.0, exactly(3000.0)))
+        bed.roster.put(RunningWorkload("x", "", 16_000, 0.0, exactly(3000.0)))
         bed.run(200.0)
         before = bed.holds.get("hero")
         assert before is not None
         assert before.start_s == pytest.approx(5000.0)
 
-        bed.queue.wake(NodeChanged("a1"))
+        bed.queue.handle_event(NodeChanged("a1"))
         bed.run(201.0)
 
         after = bed.holds.get("hero")
@@ -233,13 +233,13 @@ class TestUnknownEnds:
         assert hold is not None
         assert hold.nodes == {"a1", "a2"}
         assert hold.start_s is None
-        assert "not known" in hold.words(70.0)
+        assert "not known" in hold.describe(70.0)
 
     def test_but_not_for_ever_if_nothing_comes_free(self):
         bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0)
         bed.put(work("other", 8, since_s=3.0))
         bed.run(70.0)
-        assert bed.queue.next_s() == 80.0
+        assert bed.queue.next_due_s() == 80.0
 
         # Nothing happens but time.
         assert bed.run(700.0) == ["other"]
@@ -259,7 +259,7 @@ class TestUnknownEnds:
         assert len(hold.nodes) == 1, "at most half of 24 GPUs, in whole nodes"
         assert len(placed) == 8, "all GPUs that are free elsewhere"
         # Nor do they wait for a day for the others.
-        bed.queue.wake(RoomFreed("a1"))
+        bed.queue.handle_event(RoomFreed("a1"))
         assert len(bed.run(700.0 + 4 * 3600)) == 6
 
     def test_short_work_that_says_so_goes_ahead_for_which_nodes_are_kept_without_a_known_start(self):
@@ -270,7 +270,7 @@ class TestUnknownEnds:
         assert bed.run(700.0) == ["short"]
 
     def test_short_work_does_not_make_the_hold_last(self):
-        bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0, forgiven=100)
+        bed = self.bed(blind_after_s=60.0, blind_s=600.0, refresh_s=10.0, max_broken=100)
         bed.put(work("other", 8, since_s=3.0))
         assert bed.run(70.0) == []
         for step in range(60):
@@ -319,7 +319,7 @@ class TestWords:
         bed.put(work("mine", 8, namespace="a", since_s=3.0), work("theirs", 8, namespace="b", since_s=4.0))
         bed.run(10.0)
 
-        said = {key: held.no.words for key, held in bed.held().items()}
+        said = {key: held.refusal.words for key, held in bed.held().items()}
 
         assert said["mine"] == "there is room only on 2 nodes kept for a/hero"
         assert said["theirs"] == (
@@ -329,7 +329,7 @@ class TestWords:
 
 class TestTrust:
     def test_who_stays_too_often_is_not_believed(self):
-        bed = Bed({"s": {"a": [8, 8]}}, forgiven=1, refresh_s=1.0)
+        bed = Bed({"s": {"a": [8, 8]}}, max_broken=1, refresh_s=1.0)
         bed.start(work("long", 8, lasts=10_000.0))
         bed.put(work("hero", 8, 2, since_s=1.0))
         bed.run(1.0)
@@ -347,7 +347,7 @@ class TestTrust:
         assert bed.run(now_s + 1) == ["honest"]
 
     def test_after_a_day_it_is_forgotten(self):
-        bed = Bed({"s": {"a": [8, 8]}}, forgiven=0, remembered_s=1000.0, refresh_s=1.0, far_s=1e6)
+        bed = Bed({"s": {"a": [8, 8]}}, max_broken=0, memory_s=1000.0, refresh_s=1.0, far_s=1e6)
         bed.start(work("long", 8, lasts=100_000.0))
         bed.put(work("hero", 8, 2, since_s=1.0))
         bed.run(1.0)
@@ -365,7 +365,7 @@ class TestTrust:
 class TestPeers:
     def test_small_works_do_not_starve_a_large_gang(self):
         # KAI-Scheduler#1969: every node that comes free goes to whatever small job fits; the large one never starts.
-        def day(rule: Rule) -> float | None:
+        def day(rule: BackfillRule) -> float | None:
             bed = Bed({"s": {"a": [8] * 4}}, rule=rule)
             bed.put(work("hero", 8, 4, lasts=100.0, since_s=5.0))
             ends: dict[str, float] = {}
@@ -385,8 +385,8 @@ class TestPeers:
                     ends[key] = now_s + 45.0
             return None
 
-        assert day(Rule.GREEDY) is None
-        for rule in (Rule.BLOCK, Rule.HOLD, Rule.BACKFILL):
+        assert day(BackfillRule.GREEDY) is None
+        for rule in (BackfillRule.BLOCK, BackfillRule.HOLD, BackfillRule.BACKFILL):
             started_s = day(rule)
             assert started_s is not None
             assert started_s <= 50.0 + 45.0 + 10.0
@@ -430,20 +430,20 @@ class TestPeers:
             work("fresh", 8, namespace="b", since_s=1.0),
             work("repaired", 8, namespace="a", since_s=9.0, first_claim=True),
         )
-        bed.roster.held["a"] = 80_000
+        bed.roster.queued_milli["a"] = 80_000
 
         assert bed.run(10.0) == ["repaired"]
 
 
 def test_holds_go_to_the_higher_priority_when_there_are_too_few():
-    bed = Bed({"s": {"a": [8, 8], "b": [8, 8]}}, holds=1)
+    bed = Bed({"s": {"a": [8, 8], "b": [8, 8]}}, max_reservations=1)
     bed.start(work("x", 8, lasts=100.0), work("y", 8, 2, required="leaf", lasts=200.0, since_s=1.0))
     bed.put(work("low", 8, 2, required="leaf", since_s=2.0), work("other", 8, lasts=500.0, since_s=3.0))
     bed.run(3.0)
-    assert [hold.key for hold in bed.holds.all()] == ["low"]
+    assert [hold.key for hold in bed.holds.list_all()] == ["low"]
 
     bed.put(work("high", 8, 2, required="leaf", priority=3, since_s=4.0))
-    bed.queue.wake(RoomFreed("a2"))
+    bed.queue.handle_event(RoomFreed("a2"))
     bed.run(5.0)
 
-    assert [hold.key for hold in bed.holds.all()] == ["high"]
+    assert [hold.key for hold in bed.holds.list_all()] == ["high"]

@@ -18,14 +18,14 @@ from kgwe.kube.api import timestamp
 from kgwe.placement.live import scratch
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Plan, Reason, Refusal
-from kgwe.placement.queue.ask import declared_run_time, work_from_ask
-from kgwe.placement.queue.cycle import Failed, Held, Placed, run_pass
-from kgwe.placement.queue.earliest_start import Outlook
+from kgwe.placement.queue.ask import declared_run_time, workload_from_ask
+from kgwe.placement.queue.cycle import Failed, Placed, Waiting, run_cycle
+from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.reservations import Holds
+from kgwe.placement.queue.reservations import Reservations
 from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed
-from kgwe.placement.queue.work import Occupant, Roster, Work, milli_of
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, requested_milli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class Fault:
 class Result:
     """What a pass found out."""
 
-    plans: Sequence[tuple[Work, Plan]]
+    plans: Sequence[tuple[QueuedWorkload, Plan]]
     refusals: Sequence[Refusal]
     estimates: Mapping[str, Eta]
     #: nodes kept for work of that priority
@@ -86,7 +86,7 @@ class PlanningCycle:
         # Works whose start cannot be estimated because of an error.
         self._not_estimated: set[str] = set()
         self._grants: dict[str, Sequence[Grant]] = {}
-        self.roster = Roster(lambda key: self._grants.get(key, ()))
+        self.roster = RunningWorkloads(lambda key: self._grants.get(key, ()))
         self._copies()
         self._asks: dict[str, Ask] = {}
         self._generation = fleet.generation
@@ -101,7 +101,7 @@ class PlanningCycle:
         self._settings = _settings_of(self._fleet)
         self._copy = scratch.Shadow(self._fleet, *self._settings, mix=self._fleet.mix)
         self._veiled: Shadow | None = None
-        self._holds = Holds(Outlook(self._copy, self.roster), self.roster)
+        self._holds = Reservations(StartForecast(self._copy, self.roster), self.roster)
         self._estimator = Estimator(self._copy, self.roster)
 
     # --- on the loop, between passes --------------------------------------------------------------------
@@ -131,40 +131,42 @@ class PlanningCycle:
         self._estimator.forget(owner)
         self._not_estimated.discard(owner)
 
-    def _work(self, ask: Ask) -> Work:
-        return work_from_ask(ask, self._fleet.fitter, timestamp.epoch_seconds(ask.since))
+    def _work(self, ask: Ask) -> QueuedWorkload:
+        return workload_from_ask(ask, self._fleet.fitter, timestamp.epoch_seconds(ask.since))
 
     def started(self, ask: Ask, now_s: float) -> None:
         """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
         request = ask.request if ask.gang is None else ask.gang
         pods = ask.pods if ask.gang is None else 1
         self.roster.put(
-            Occupant(ask.owner, ask.namespace, milli_of(request) * pods, now_s, declared_run_time(ask.expected_s))
+            RunningWorkload(
+                ask.owner, ask.namespace, requested_milli(request) * pods, now_s, declared_run_time(ask.expected_s)
+            )
         )
-        self._estimator.started(ask.owner, now_s)
+        self._estimator.record_start(ask.owner, now_s)
 
     def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
         """It had its place before this queue was there: it counts against its namespace likewise."""
-        self.roster.put(Occupant(owner, namespace, milli, since_s, None))
+        self.roster.put(RunningWorkload(owner, namespace, milli, since_s, None))
 
     def sync(self, ledger: Ledger, held_by_pods: Mapping[str, int]) -> None:
         """Catch up with the live fleet and its books; `held_by_pods`: namespace -> milli that plain pods hold."""
-        self.roster.others = dict(held_by_pods)
+        self.roster.unqueued_milli = dict(held_by_pods)
         fleet = self._fleet
         if fleet.generation != self._generation:
             self._generation = fleet.generation
             if self._settings != _settings_of(fleet):
                 self._copies()
-            self.queue.wake(ConfigChanged())
+            self.queue.handle_event(ConfigChanged())
             for ask in [ask for ask in self._asks.values() if ask.divisible]:
                 self.queue.put(self._work(ask))
         else:
             for number in fleet.snapshot.newer_than(self._seen).tolist():
-                self.queue.wake(RoomFreed(fleet.snapshot.nodes[number].name))
+                self.queue.handle_event(RoomFreed(fleet.snapshot.nodes[number].name))
         self._seen = fleet.snapshot.version
         for key in [key for key in self.roster if not ledger.has_seats(key)]:
             self.roster.drop(key)
-        self._grants = {occupant.key: ledger.grants(occupant.key) for occupant in self.roster.known()[0]}
+        self._grants = {occupant.key: ledger.grants(occupant.key) for occupant in self.roster.list_timed()[0]}
         self._copy.sync()
 
     def plan_now(self, ask: Ask, place: planner.Place) -> Plan | Refusal:
@@ -174,33 +176,33 @@ class PlanningCycle:
     @property
     def is_light(self) -> bool:
         """Whether a pass is over sooner than a thread is started for it."""
-        return all(_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.parking.awake) and not len(self._holds)
+        return all(_pods(shape.request) <= _LIGHT_PODS for shape in self.queue.pool.active) and not len(self._holds)
 
     # --- anywhere ---------------------------------------------------------------------------------------
 
     def run(self, now_s: float) -> Result:
         self._faults = []
-        outcomes = run_pass(self.queue, self, now_s, self.roster, self._holds)
-        plans: list[tuple[Work, Plan]] = []
+        outcomes = run_cycle(self.queue, self, now_s, self.roster, self._holds)
+        plans: list[tuple[QueuedWorkload, Plan]] = []
         refusals: list[Refusal] = []
         for outcome in outcomes:
             if isinstance(outcome, Placed):
-                plans.append((outcome.work, outcome.plan))
-            elif isinstance(outcome, Held):
-                hold = self._holds.get(outcome.work.key)
-                kept = f"; {hold.words(now_s)}" if hold else ""
-                refusals.append(self._explained(outcome.work, outcome.no, kept))
+                plans.append((outcome.workload, outcome.plan))
+            elif isinstance(outcome, Waiting):
+                hold = self._holds.get(outcome.workload.key)
+                kept = f"; {hold.describe(now_s)}" if hold else ""
+                refusals.append(self._explained(outcome.workload, outcome.refusal, kept))
             elif isinstance(outcome, Failed):
-                self._faults.append(Fault(outcome.stage, outcome.work.key, outcome.error))
-                refusals.append(broken(self._asks[outcome.work.key], outcome.stage, outcome.error))
+                self._faults.append(Fault(outcome.stage, outcome.workload.key, outcome.error))
+                refusals.append(broken(self._asks[outcome.workload.key], outcome.stage, outcome.error))
             else:
-                ask = self._asks[outcome.work.key]
-                refusals.append(Refusal(ask, Reason(outcome.verdict), outcome.words, possible=False))
-        kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.all()]
+                ask = self._asks[outcome.workload.key]
+                refusals.append(Refusal(ask, Reason(outcome.reason), outcome.message, possible=False))
+        kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.list_all()]
         estimates = self._estimates(now_s)
         return Result(plans, refusals, estimates, kept_nodes, self._faults)
 
-    def _explained(self, work: Work, no: No, kept: str) -> Refusal:
+    def _explained(self, work: QueuedWorkload, no: No, kept: str) -> Refusal:
         """Certificates take longer than plans: made only for who is told."""
         ask = self._asks[work.key]
         known = no.why if isinstance(no.why, Refusal) else None
@@ -221,9 +223,11 @@ class PlanningCycle:
             return {}
         self._estimated_s = now_s
         queued = (
-            work for work in self.queue.order(self.roster.held_by_namespaces()) if work.key not in self._not_estimated
+            work
+            for work in self.queue.iterate_in_order(self.roster.sum_by_namespace())
+            if work.key not in self._not_estimated
         )
-        order = self._holds.first(itertools.islice(queued, _ESTIMATED))
+        order = self._holds.sort_reserved_first(itertools.islice(queued, _ESTIMATED))
         try:
             return self._estimator.estimate(order, now_s)
         except Exception as exc:  # noqa: BLE001 - the queue moves on without estimates
@@ -232,7 +236,7 @@ class PlanningCycle:
                 return {}
         return self._estimates_without(order, now_s)
 
-    def _leave_out(self, works: Sequence[Work], now_s: float) -> bool:
+    def _leave_out(self, works: Sequence[QueuedWorkload], now_s: float) -> bool:
         """Find the works for which the estimate fails by itself, halving; they have none from now on."""
         try:
             self._estimator.estimate(works, now_s)
@@ -246,16 +250,16 @@ class PlanningCycle:
             return bool(works)
         return False
 
-    def _estimates_without(self, works: Sequence[Work], now_s: float) -> Mapping[str, Eta]:
+    def _estimates_without(self, works: Sequence[QueuedWorkload], now_s: float) -> Mapping[str, Eta]:
         try:
             return self._estimator.estimate([work for work in works if work.key not in self._not_estimated], now_s)
         except Exception as exc:  # noqa: BLE001 - see above
             self._faults.append(Fault("estimate", "", exc))
             return {}
 
-    # --- as run_pass plans and books --------------------------------------------------------------------
+    # --- the planner of run_cycle ------------------------------------------------------------------------
 
-    def plan(self, work: Work, avoid: frozenset[str], following: Following) -> Plan | No:
+    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following) -> Plan | No:
         place: Shadow = self._copy
         if avoid:
             if self._veiled is None:
@@ -272,7 +276,7 @@ class PlanningCycle:
             self.recorder.plan(self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said)
         return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
 
-    def commit(self, work: Work, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
+    def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
         self._copy.snapshot.commit_all(plan.grants)
 
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:

@@ -268,7 +268,7 @@ class Planner:
                     self.faults.record("report", refusal.ask.owner, exc)
         self.estimates |= result.estimates
         self._keep(result)
-        self._wake_at(self._passes.queue.next_s())
+        self._wake_at(self._passes.queue.next_due_s())
 
     def _carry_out(self, plan: Plan, now_s: float) -> None:
         owner = plan.ask.owner
@@ -285,7 +285,7 @@ class Planner:
         self.held[ask.owner] = broken(ask, "plan", error)
         self._tell(lambda: self._passes.put_later(ask, now_s, str(error)))
         if self._running is None:
-            self._wake_at(self._passes.queue.next_s())
+            self._wake_at(self._passes.queue.next_due_s())
 
     def _commit(self, owner: str, plan: Plan, now_s: float) -> None:
         """Reserve it for real; what the live fleet has given away meanwhile is planned again."""

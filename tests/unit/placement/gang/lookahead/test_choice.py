@@ -14,10 +14,10 @@ from kgwe.placement.gang.request import NONE_FOLLOW
 from kgwe.placement.planning.gang_planner import Following, GangPlan, GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter
-from kgwe.placement.queue.cycle import Placed, run_pass
-from kgwe.placement.queue.fleet_planner import FleetPlanner, Place
+from kgwe.placement.queue.cycle import Placed, run_cycle
+from kgwe.placement.queue.fleet_planner import FleetPlanner, QueuePlan
 from kgwe.placement.queue.queue import Queue
-from kgwe.placement.queue.work import Roster, Work
+from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,18 +109,18 @@ class Pass:
                 seen[work.key] = following
                 return super().plan(work, avoid, following)
 
-        def book(_: Work, plan: Place) -> None:
+        def book(_: QueuedWorkload, plan: QueuePlan) -> None:
             cluster.snapshot.commit_all(plan.grants)
 
         queue = Queue()
         for number, gang in enumerate(gangs):
-            queue.put(Work(f"{number:03d}", gang, "team"))
+            queue.put(QueuedWorkload(f"{number:03d}", gang, "team"))
         engine = Engine(cluster.snapshot, fitter=fitter)
         planner = Listening(cluster, engine, GangPlanner(fitter, cluster.tree), book)
-        outcomes = run_pass(queue, planner, 0.0, Roster(lambda _: ()))
+        outcomes = run_cycle(queue, planner, 0.0, RunningWorkloads(lambda _: ()))
         #: number of a gang that was placed -> its leaves
         self.leaves = {
-            int(each.work.key): len({node[0] for node in each.plan.nodes})
+            int(each.workload.key): len({node[0] for node in each.plan.nodes})
             for each in outcomes
             if isinstance(each, Placed)
         }

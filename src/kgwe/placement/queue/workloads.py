@@ -1,7 +1,7 @@
-"""Work that waits for a place, and work that has one, as the queue sees both.
+"""Waiting and running workloads as the queue sees them.
 
-Everything that waits is a whole: one pod (Request) or a gang (GangRequest). How long it runs is known as two points of
-a distribution, or not at all; nothing is ever made up for what is not known.
+A waiting workload is one pod (Request) or a gang (GangRequest). Its run time is known as two points of a distribution,
+or not at all; unknown run times are never invented.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SEVENTHS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """Half of such runs are over after `p50_s`, 19 of 20 after `p95_s`. Equal: it is known exactly."""
+    """Median and 95th percentile of the run time. Equal: it is known exactly."""
 
     p50_s: float
     p95_s: float
@@ -50,10 +50,10 @@ class RunTime:
 
 
 def remaining_s(p50_s: Floats, p95_s: Floats, age_s: Floats, part: Floats | float) -> Floats:
-    """How much longer runs last that have lasted `age_s`, as not exceeded by this part of them.
+    """The quantile `part` of the remaining run time of workloads that have run for `age_s`.
 
-    Run times are taken to be log-logistic: like the log-normal ones that traces show, with a closed form. The longer a
-    run has lasted, the longer it will. One that was known exactly, and is late, takes as long again as it is late.
+    Run times are modelled as log-logistic: close to the log-normal ones in traces, with a closed form. The longer a
+    workload has run, the longer it will. One that was known exactly, and is late, takes as long again as it is late.
     """
     power = np.log(p95_s / p50_s) / _LOG_ODDS_95
     steep = np.maximum(power, 1e-12)
@@ -67,8 +67,8 @@ def remaining_s(p50_s: Floats, p95_s: Floats, age_s: Floats, part: Floats | floa
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One thing that waits. Larger priority goes first."""
+class QueuedWorkload:
+    """A waiting workload. Larger priority goes first."""
 
     key: str
     request: Request | GangRequest
@@ -77,39 +77,39 @@ class Work:
     since_s: float = 0.0
     run_time: RunTime | None = None
     timeout_s: float = 0.0
-    """How long it may wait in all; 0: for ever."""
+    """How long it may wait in total; 0: no limit."""
     max_attempts: int = 0
-    """Errors in a row after which it is given up; 0: never. Waiting for room is no error."""
+    """Consecutive errors after which it is given up; 0: never. Waiting for capacity is no error."""
     first_claim: bool = False
-    """It had a place and lost it: before all others of its priority."""
-    shape: Hashable = None
-    """Works of equal shape are refused alike; when not said, those that ask for the same."""
+    """It lost its place: it goes before all others of its priority."""
+    request_class: Hashable = None
+    """Workloads of equal class are refused alike; None: those with the same request."""
     name: str = ""
-    """What users know it by, such as `team-a/train`; when not said, its key."""
+    """Its name for users, such as `team-a/train`; empty: its key."""
 
     @property
     def level(self) -> tuple[int, bool]:
-        """Works of a lower level go first; within one, namespaces take turns."""
+        """Lower levels go first; within a level, namespaces share fairly."""
         return -self.priority, not self.first_claim
 
 
-def shape_of(work: Work) -> Hashable:
-    if work.shape is not None:
-        return work.shape
-    request = work.request
+def request_class_of(workload: QueuedWorkload) -> Hashable:
+    if workload.request_class is not None:
+        return workload.request_class
+    request = workload.request
     if isinstance(request, GangRequest) and (request.name or request.priority):
         return dataclasses.replace(request, name="", priority=0)
     return request
 
 
-def milli_of(request: Request | GangRequest) -> int:
-    """GPU asked for, in thousandths of a card, at least 1: work without GPUs takes its turn too."""
+def requested_milli(request: Request | GangRequest) -> int:
+    """Requested GPUs in thousandths, at least 1: workloads without GPUs count in fair sharing too."""
     if isinstance(request, GangRequest):
-        return max(1, sum(role.required_replicas * milli_of_gpus(role.request.gpus) for role in request.roles))
-    return max(1, milli_of_gpus(request.gpus))
+        return max(1, sum(role.required_replicas * gpu_milli(role.request.gpus) for role in request.roles))
+    return max(1, gpu_milli(request.gpus))
 
 
-def milli_of_gpus(gpus: Gpus) -> int:
+def gpu_milli(gpus: Gpus) -> int:
     """Thousandths of a GPU; a slice counts by its compute slices."""
     if gpus.slices:
         sevenths = gpus.profile.partition("g.")[0]
@@ -117,12 +117,12 @@ def milli_of_gpus(gpus: Gpus) -> int:
     return gpus.count * CARD_MILLI + gpus.milli
 
 
-# --- work that runs --------------------------------------------------------------------------------------
+# --- running workloads -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
-    """Work that has a place. Where, the roster is told by whoever keeps the books."""
+class RunningWorkload:
+    """A workload that has its place."""
 
     key: str
     namespace: str
@@ -131,63 +131,63 @@ class Occupant:
     run_time: RunTime | None = None
 
 
-class Roster:
-    """Who runs, what namespaces hold, and when what ends. Kept by whoever starts and ends work."""
+class RunningWorkloads:
+    """Running workloads, the GPUs that namespaces use, and when workloads end."""
 
     def __init__(self, grants_of: Callable[[str], Sequence[Grant]]) -> None:
         self.grants_of = grants_of
-        """Key -> what the work holds in the snapshot of now."""
-        self.held: dict[str, int] = {}
+        """Key -> the grants of the workload in the current snapshot."""
+        self.queued_milli: dict[str, int] = {}
         """Namespace -> milli."""
-        self.others: Mapping[str, int] = {}
-        """Namespace -> milli held by what never was in the queue, such as plain pods."""
-        self._occupants: dict[str, Occupant] = {}
-        self._timed: tuple[list[Occupant], Floats] | None = None
+        self.unqueued_milli: Mapping[str, int] = {}
+        """Namespace -> milli used by pods that were never queued, such as plain pods."""
+        self._workloads: dict[str, RunningWorkload] = {}
+        self._timed: tuple[list[RunningWorkload], Floats] | None = None
 
     def __contains__(self, key: object) -> bool:
-        return key in self._occupants
+        return key in self._workloads
 
     def __len__(self) -> int:
-        return len(self._occupants)
+        return len(self._workloads)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._occupants)
+        return iter(self._workloads)
 
-    def held_by_namespaces(self) -> dict[str, int]:
-        """Namespace -> milli, of all that runs."""
-        found = dict(self.held)
-        for namespace, milli in self.others.items():
+    def sum_by_namespace(self) -> dict[str, int]:
+        """Namespace -> milli used, queued and unqueued."""
+        found = dict(self.queued_milli)
+        for namespace, milli in self.unqueued_milli.items():
             found[namespace] = found.get(namespace, 0) + milli
         return found
 
-    def put(self, occupant: Occupant) -> None:
-        self.drop(occupant.key)
-        self._occupants[occupant.key] = occupant
-        self.held[occupant.namespace] = self.held.get(occupant.namespace, 0) + occupant.milli
+    def put(self, workload: RunningWorkload) -> None:
+        self.drop(workload.key)
+        self._workloads[workload.key] = workload
+        self.queued_milli[workload.namespace] = self.queued_milli.get(workload.namespace, 0) + workload.milli
         self._timed = None
 
     def drop(self, key: str) -> None:
-        occupant = self._occupants.pop(key, None)
-        if occupant is None:
+        workload = self._workloads.pop(key, None)
+        if workload is None:
             return
-        left = self.held[occupant.namespace] - occupant.milli
+        left = self.queued_milli[workload.namespace] - workload.milli
         if left:
-            self.held[occupant.namespace] = left
+            self.queued_milli[workload.namespace] = left
         else:
-            del self.held[occupant.namespace]
+            del self.queued_milli[workload.namespace]
         self._timed = None
 
-    def known(self) -> tuple[list[Occupant], Floats]:
-        """Those with a known run time, and per each its start, p50 and p95, as rows."""
+    def list_timed(self) -> tuple[list[RunningWorkload], Floats]:
+        """Workloads with a known run time, and their start, p50 and p95 as rows."""
         if self._timed is None:
-            listed = [each for each in self._occupants.values() if each.run_time is not None]
+            listed = [each for each in self._workloads.values() if each.run_time is not None]
             rows = [(o.started_s, o.run_time.p50_s, o.run_time.p95_s) for o in listed if o.run_time is not None]
             self._timed = listed, np.array(rows, np.float64).reshape(-1, 3).T
         return self._timed
 
-    def by_end(self, now_s: float, part: float = 0.5) -> list[tuple[float, Occupant]]:
-        """Those with a known run time by when so many of them will be over: the first to end first."""
-        listed, (started, p50, p95) = self.known()
+    def sort_by_end(self, now_s: float, part: float = 0.5) -> list[tuple[float, RunningWorkload]]:
+        """Workloads with a known run time, sorted by the given quantile of their end."""
+        listed, (started, p50, p95) = self.list_timed()
         ends = now_s + remaining_s(p50, p95, now_s - started, part)
         order = np.argsort(ends, kind="stable").tolist()
         return [(float(ends[i]), listed[i]) for i in order]
