@@ -48,6 +48,7 @@ check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python scripts/check_packages.py
+	@$(BIN)/python scripts/check_docs.py
 	@$(BIN)/kgwe crds --check
 	@$(BIN)/kgwe crds --docs --check
 	@echo "All checks passed."

@@ -60,19 +60,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments[0] == "--version":
         sys.stdout.write(f"kgwe {_version()}\n")
         return
-    if "--from-cluster" in arguments[1:] and arguments[0] == "simulate":
-        # A command in an option's clothes: the parser looks for commands first.
-        arguments.remove("--from-cluster")
-        arguments.insert(1, "--from-cluster")
     try:
-        build_app()(arguments)
+        build_app()(order_arguments(arguments))
     except KgweError as exc:
         sys.stderr.write(f"kgwe: {exc}\n")
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`kgwe local logs | head`); what is buffered has nowhere to go.
+        # The reader closed the pipe (`kgwe local logs | head`): drop what is buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def order_arguments(arguments: list[str]) -> list[str]:
+    """The arguments as the parser needs them: `simulate --from-cluster` is a command, and commands come first."""
+    if "--from-cluster" in arguments[1:] and arguments[0] == "simulate":
+        rest = [each for each in arguments[1:] if each != "--from-cluster"]
+        return ["simulate", "--from-cluster", *rest]
+    return arguments
 
 
 def overview() -> str:
