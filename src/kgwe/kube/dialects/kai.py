@@ -112,4 +112,4 @@ class _Tree:
         return Wish(required, preferred, tuple(segments))
 
 
-KAI: Final = Dialect("kai", _key, _member)
+KAI: Final = Dialect("kai", frozenset({_NAME}), _key, _member)

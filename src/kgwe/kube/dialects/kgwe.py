@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube.dialects import lws, owners, requests, values
+from kgwe.kube.dialects import requests, values
 from kgwe.kube.dialects.dialect import Dialect
 from kgwe.kube.dialects.membership import Key, Membership, Size, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from kgwe.kube.api import core
     from kgwe.kube.dialects.groups import Groups
     from kgwe.kube.dialects.requests import Said
 
-#: gangs by who made the pods
-BY_OWNER: Final = (owners.TRAINING, owners.JOB_SET, lws.LEADER_WORKER_SET, owners.JOB)
-
+_NAME: Final = "kgwe"
 _GANG: Final = requests.GANG
 _SIZE: Final = requests.OWN + "gang-size"
 _LEAST: Final = requests.OWN + "gang-min-size"
@@ -33,21 +31,26 @@ def _key(pod: core.Pod, groups: Groups) -> Key | None:
     return Key(pod.metadata.namespace, "kgwe.nvidia.io", name) if name not in ("", "false", _OF_OWNER) else None
 
 
-def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
-    text = requests.inherited(pod, groups)
-    size = _size(text)
-    made = next(_by_owner(pod, groups), None) if size is None else None
-    if size is None and (made is None or made.size is None):
-        raise Unreadable(f"gang {key.title} does not say how many pods it has: add {_SIZE}")
-    rank = text(_RANK)
-    own = made or Membership(key, OWN.name, size, index=values.index(pod))
-    return dataclasses.replace(
-        own,
-        key=key,
-        dialect=OWN.name,
-        role=text(_ROLE) or own.role,
-        index=values.number(rank, _RANK, least=0) if rank else own.index,
-    )
+def make_dialect(by_owner: Sequence[Dialect]) -> Dialect:
+    """Our own dialect. The size of a gang that does not declare one is read from its pods' owner, by `by_owner`."""
+
+    def member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
+        text = requests.inherited(pod, groups)
+        size = _size(text)
+        made = _made(pod, groups, by_owner) if size is None else None
+        if size is None and (made is None or made.size is None):
+            raise Unreadable(f"gang {key.title} does not say how many pods it has: add {_SIZE}")
+        rank = text(_RANK)
+        own = made or Membership(key, _NAME, size, index=values.index(pod))
+        return dataclasses.replace(
+            own,
+            key=key,
+            dialect=_NAME,
+            role=text(_ROLE) or own.role,
+            index=values.number(rank, _RANK, least=0) if rank else own.index,
+        )
+
+    return Dialect(_NAME, frozenset({_GANG}), _key, member)
 
 
 def _size(text: Said) -> Size | None:
@@ -63,21 +66,20 @@ def _size(text: Said) -> Size | None:
     return Size(needed, pods)
 
 
-def _by_owner(pod: core.Pod, groups: Groups) -> Iterator[Membership | None]:
-    for dialect in BY_OWNER:
+def _made(pod: core.Pod, groups: Groups, by_owner: Sequence[Dialect]) -> Membership | None:
+    """The pod's membership in the gang of its owner; None when no dialect knows the owner."""
+    for dialect in by_owner:
         key = dialect.key(pod, groups)
         if key is not None:
-            yield dialect.member(pod, key, groups)
-
-
-OWN: Final = Dialect("kgwe", _key, _member)
+            return dialect.member(pod, key, groups)
+    return None
 
 
 # --- what is left ---------------------------------------------------------------------------------------
 
 
 def _nameless_key(pod: core.Pod, groups: Groups) -> Key | None:
-    """A pod that wants to be one of a gang, and nobody says which."""
+    """A pod that asks for a gang of its owner's pods, where no dialect knows the owner."""
     if requests.inherited(pod, groups)(_GANG) != _OF_OWNER:
         return None
     return Key(pod.metadata.namespace, "Pod", pod.metadata.name)
@@ -90,11 +92,11 @@ def _nameless(pod: core.Pod, _: Key, __: Groups) -> Membership:
     )
 
 
-NAMELESS: Final = Dialect("kgwe", _nameless_key, _nameless)
+NAMELESS: Final = Dialect(_NAME, frozenset({_GANG}), _nameless_key, _nameless)
 
 
 def _single_key(pod: core.Pod, groups: Groups) -> Key | None:
-    """A pod alone that wishes something."""
+    """A pod of no gang with topology requests of its own."""
     return Key(pod.metadata.namespace, "Pod", pod.metadata.name) if requests.present(pod, groups) else None
 
 
@@ -102,4 +104,4 @@ def _single(_: core.Pod, key: Key, __: Groups) -> Membership:
     return Membership(key, SINGLE.name, Size(1, 1))
 
 
-SINGLE: Final = Dialect("pod", _single_key, _single)
+SINGLE: Final = Dialect("pod", requests.KEYS, _single_key, _single)

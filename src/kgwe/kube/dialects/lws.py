@@ -79,4 +79,4 @@ def _worker_later(pod: core.Pod, groups: Groups, *, waits: bool) -> core.Pod | N
     return core.Pod(ObjectMeta(name=f"{pod.metadata.name}-1", namespace=pod.metadata.namespace), template)
 
 
-LEADER_WORKER_SET: Final = Dialect("leaderworkerset", _key, _member)
+LEADER_WORKER_SET: Final = Dialect("leaderworkerset", frozenset({values.domain(_LWS)}), _key, _member)

@@ -53,7 +53,7 @@ def done(pod: core.Pod, groups: Groups) -> int | None:
     return jobs[0].status.succeeded if jobs else None
 
 
-JOB: Final = Dialect("job", _job_key, _job)
+JOB: Final = Dialect("job", requests.KEYS, _job_key, _job)
 
 
 # --- JobSet ---------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _exclusive(pod: core.Pod, groups: Groups, size: int, index: int | None) -> t
     return Wish(segments=(Segment(size, level),), exclusive=level), Followers(size - 1, pod) if leads else None
 
 
-JOB_SET: Final = Dialect("jobset", _job_set_key, _job_set)
+JOB_SET: Final = Dialect("jobset", frozenset({values.domain(_JOB_SET)}), _job_set_key, _job_set)
 
 
 # --- Kubeflow -------------------------------------------------------------------------------------------
@@ -207,4 +207,4 @@ def _with_slack(counts: dict[str, int], slack: int) -> tuple[tuple[str, int], ..
     return tuple((role, max(count - slack, 1) if role == largest else count) for role, count in counts.items())
 
 
-TRAINING: Final = Dialect("kubeflow", _training_key, _training)
+TRAINING: Final = Dialect("kubeflow", frozenset({values.domain(_TRAINING)}), _training_key, _training)

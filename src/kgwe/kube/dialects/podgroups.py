@@ -38,10 +38,19 @@ def _coscheduling(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     return Membership(key, COSCHEDULING.name, Size(max(least, 1)), index=values.index(pod), timeout_s=timeout_s)
 
 
-COSCHEDULING: Final = Dialect("coscheduling", _coscheduling_key, _coscheduling)
+COSCHEDULING: Final = Dialect(
+    "coscheduling",
+    frozenset(map(values.domain, (_LABEL, _OLD_LABEL, _OLDEST_NAME))),
+    _coscheduling_key,
+    _coscheduling,
+)
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------------
+
+
+def _is_grouped(pod: core.Pod) -> bool:
+    return pod.spec.schedulingGroup is not None or pod.spec.workloadRef is not None
 
 
 def _kubernetes_key(pod: core.Pod, _: Groups) -> Key | None:
@@ -91,7 +100,7 @@ def _workload(pod: core.Pod, key: Key, groups: Groups, reference: core.WorkloadR
     return Membership(key, KUBERNETES.name, Size(max(group.policy.gang.minCount, 1)), index=values.index(pod))
 
 
-KUBERNETES: Final = Dialect("kubernetes", _kubernetes_key, _kubernetes)
+KUBERNETES: Final = Dialect("kubernetes", frozenset(), _kubernetes_key, _kubernetes, _is_grouped)
 
 
 # --- Kueue ----------------------------------------------------------------------------------------------
@@ -111,4 +120,4 @@ def _kueue(pod: core.Pod, key: Key, _: Groups) -> Membership:
     return Membership(key, KUEUE.name, Size(total, total), index=values.index(pod, index_keys))
 
 
-KUEUE: Final = Dialect("kueue", _kueue_key, _kueue)
+KUEUE: Final = Dialect("kueue", frozenset({values.domain(_KUEUE)}), _kueue_key, _kueue)

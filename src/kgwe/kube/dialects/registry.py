@@ -1,11 +1,14 @@
-"""From a pod to its gang: the first dialect it speaks decides the group, and every one may add wishes."""
+"""All dialects, and from a pod to its gang: the first dialect the pod uses decides the group.
+
+A new dialect is a module with a `Dialect`, which declares its keys, and a line in `DIALECTS`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube.dialects import kai, owners, podgroups, requests, volcano
+from kgwe.kube.dialects import kai, lws, owners, podgroups, requests, values, volcano
 from kgwe.kube.dialects import kgwe as own
 from kgwe.kube.dialects.membership import Key, Membership, Unreadable
 
@@ -14,32 +17,25 @@ if TYPE_CHECKING:
     from kgwe.kube.dialects.dialect import Dialect
     from kgwe.kube.dialects.groups import Groups
 
-#: in the order in which they are believed: our own, groups that pods name, owners, and pods alone
-DIALECTS: Final = (
-    own.OWN,
+#: gangs by the kind of the pods' owner
+BY_OWNER: Final = (owners.TRAINING, owners.JOB_SET, lws.LEADER_WORKER_SET, owners.JOB)
+
+#: every dialect, in order of precedence: our own, groups that pods name, owners, and pods alone
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    own.make_dialect(BY_OWNER),
     podgroups.KUBERNETES,
     podgroups.COSCHEDULING,
     volcano.VOLCANO,
     kai.KAI,
     podgroups.KUEUE,
-    *own.BY_OWNER,
+    *BY_OWNER,
     own.NAMELESS,
     own.SINGLE,
 )
 
-# What keys of labels and annotations begin with, up to the slash. Most pods speak no dialect, which is seen at once.
-# Ours count one by one, as most of them are not about gangs.
-_WISHING: Final = requests.OWN_KEYS | requests.DOMAINS
-_DOMAINS: Final = _WISHING | {
-    "scheduling.x-k8s.io",
-    "pod-group.scheduling.sigs.k8s.io",
-    "scheduling.k8s.io",
-    "scheduling.volcano.sh",
-    "pod-group-name",
-    "jobset.sigs.k8s.io",
-    "leaderworkerset.sigs.k8s.io",
-    "training.kubeflow.org",
-}
+# Most pods use no dialect, which their keys show at once. Ours count one by one: most of them are not about gangs.
+_KEYS: Final = requests.KEYS.union(*(dialect.keys for dialect in DIALECTS))
+_IN_SPEC: Final = tuple(dialect.in_spec for dialect in DIALECTS if dialect.in_spec is not None)
 
 
 def membership(pod: core.Pod, groups: Groups) -> Membership | None:
@@ -52,7 +48,7 @@ def membership(pod: core.Pod, groups: Groups) -> Membership | None:
         spoken = _spoken(pod, groups)
     except Unreadable as exc:
         return Membership(alone, own.SINGLE.name, problem=exc.problem)
-    if spoken.isdisjoint(_DOMAINS) and pod.spec.schedulingGroup is None and pod.spec.workloadRef is None:
+    if spoken.isdisjoint(_KEYS) and not any(is_used(pod) for is_used in _IN_SPEC):
         return None
     for dialect in DIALECTS:
         try:
@@ -67,11 +63,11 @@ def membership(pod: core.Pod, groups: Groups) -> Membership | None:
 def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
     said = [pod.metadata.labels, pod.metadata.annotations]
     said += [owner.metadata.annotations for _, owner in groups.owners(pod)]
-    return {key if key in requests.OWN_KEYS else key.partition("/")[0] for each in said for key in each}
+    return {key if key in requests.OWN_KEYS else values.domain(key) for each in said for key in each}
 
 
 def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, spoken: set[str]) -> Membership | None:
-    wishing = not spoken.isdisjoint(_WISHING)
+    wishing = not spoken.isdisjoint(requests.KEYS)
     try:
         member = dialect.member(pod, key, groups)
         wish = requests.read(pod, groups, member.wish, spoken) if member and wishing else None

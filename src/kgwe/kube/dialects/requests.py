@@ -31,7 +31,7 @@ KUEUE: Final = "kueue.x-k8s.io/podset-"
 KAI: Final = "kai.scheduler/"
 SEED: Final = "topology.scheduler/"
 
-_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = (each.partition("/")[0] for each in (KUEUE, KAI, SEED))
+_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = map(values.domain, (KUEUE, KAI, SEED))
 
 #: makes a pod one of a gang: its name, or "true" where the pods of one owner are one
 GANG: Final = OWN + "gang"
@@ -42,6 +42,8 @@ _OWN_KEYS: Final = (OWN + "topology-required", OWN + "topology-preferred", OWN +
 OWN_KEYS: Final = frozenset((GANG, *_OWN_KEYS))
 #: what keys begin with, up to the slash, that may wish something
 DOMAINS: Final = frozenset((_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN))
+#: both
+KEYS: Final = OWN_KEYS | DOMAINS
 _KUEUE_KEYS: Final = tuple(
     KUEUE + word
     for word in (

@@ -72,3 +72,8 @@ def index(pod: core.Pod, keys: Iterable[str] = INDEX_KEYS) -> int | None:
         if text:
             return number(text, key, least=0)
     return None
+
+
+def domain(key: str) -> str:
+    """What a key of a label or annotation begins with, up to the slash."""
+    return key.partition("/")[0]

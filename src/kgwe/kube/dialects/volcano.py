@@ -111,4 +111,4 @@ def _subgroup(
     return (Segment(size, required),), block, least
 
 
-VOLCANO: Final = Dialect("volcano", _key, _member)
+VOLCANO: Final = Dialect("volcano", frozenset(map(values.domain, _NAMES)), _key, _member)
