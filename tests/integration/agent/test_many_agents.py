@@ -21,7 +21,7 @@ from kgwe.apps.agent.settings import Settings
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery import freshness
 from kgwe.apps.discovery.live import LiveFleet
-from kgwe.bench.cluster import apiwrites
+from kgwe.bench.cluster.measure import apiwrites
 from kgwe.hardware.nvml.driver import NvmlDriver
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient

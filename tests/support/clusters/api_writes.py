@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgwe.bench.cluster import apiwrites
+from kgwe.bench.cluster.measure import apiwrites
 
 if TYPE_CHECKING:
     from collections import Counter

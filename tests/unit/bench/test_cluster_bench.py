@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kgwe.bench.cluster import nodes, scenarios, summary
+from kgwe.bench.cluster import nodes, scenarios
 from kgwe.bench.cluster.benchmark import Options
-from kgwe.bench.cluster.leaves import Nearness
+from kgwe.bench.cluster.measure import summary
+from kgwe.bench.cluster.measure.locality import Nearness
 from kgwe.bench.cluster.phase import PhaseResult
 from kgwe.bench.cluster.scenarios import Phase, Scenario
 from kgwe.errors import Permanent

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kgwe import errors
-from kgwe.bench.cluster.timeline import percentile
+from kgwe.bench.cluster.measure.timeline import percentile
 from kgwe.bench.loop import loop_factory
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import MERGE_PATCH

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.bench.cluster import apiwrites, load, scenarios, scheduler
+from kgwe.bench.cluster import load, scenarios, scheduler
+from kgwe.bench.cluster.measure import apiwrites
 from kgwe.bench.cluster.nodes import leaf_of, offered
 from kgwe.bench.cluster.scenarios import Phase
 from kgwe.kube.api import resources

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from kgwe import errors
 from kgwe.bench import report
-from kgwe.bench.cluster import clusters, scenarios, scheduler, summary
+from kgwe.bench.cluster import clusters, scenarios, scheduler
 from kgwe.bench.cluster.bed import Bed
 from kgwe.bench.cluster.burst import Burst
 from kgwe.bench.cluster.load import Kind, Load
+from kgwe.bench.cluster.measure import summary
 from kgwe.bench.cluster.nodes import NodeSet, slots
 from kgwe.bench.cluster.restart import Restart
 from kgwe.bench.cluster.scenarios import Phase, Scenario, Size

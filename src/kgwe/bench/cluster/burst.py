@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kgwe.bench.cluster import apiwrites, bed, leaves, load, scenarios, timeline
-from kgwe.bench.cluster.audit import AuditTail
+from kgwe.bench.cluster import bed, load, scenarios
+from kgwe.bench.cluster.measure import apiwrites, locality, timeline
+from kgwe.bench.cluster.measure.audit import AuditTail
+from kgwe.bench.cluster.measure.refusals import Verdict
+from kgwe.bench.cluster.measure.timeline import Timeline
 from kgwe.bench.cluster.nodes import round_robin
 from kgwe.bench.cluster.phase import PhaseResult
 from kgwe.bench.cluster.scenarios import Phase, Scenario
-from kgwe.bench.cluster.timeline import Timeline
-from kgwe.bench.cluster.verdict import Verdict
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podspec
 from kgwe.model.units import amounts
@@ -174,8 +175,8 @@ class Burst:
         }
         if gangs := self._gangs():
             landed = [
-                leaves.Landed(len(gang), gang[0].gpus, [node_of[each.name] for each in gang if each.name in node_of])
+                locality.Landed(len(gang), gang[0].gpus, [node_of[each.name] for each in gang if each.name in node_of])
                 for gang in gangs
             ]
-            found["nearness"] = leaves.nearness(landed, ground.leaf_of, ground.free)
+            found["nearness"] = locality.nearness(landed, ground.leaf_of, ground.free)
         return found

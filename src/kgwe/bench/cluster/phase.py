@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kgwe.bench.cluster.leaves import Nearness  # noqa: TC001 -- msgspec resolves annotations at run time
+from kgwe.bench.cluster.measure.locality import Nearness  # noqa: TC001 -- msgspec resolves annotations at run time
 
 
 class PhaseResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from kgwe import errors
 from kgwe.bench import report
 from kgwe.bench.cluster import bed, clusters, load, scheduler
-from kgwe.bench.cluster.audit import AuditTail
 from kgwe.bench.cluster.bed import Bed
 from kgwe.bench.cluster.load import Load
+from kgwe.bench.cluster.measure.audit import AuditTail
+from kgwe.bench.cluster.measure.sightings import Sightings
+from kgwe.bench.cluster.measure.timeline import percentile
 from kgwe.bench.cluster.nodes import NodeSet
 from kgwe.bench.cluster.scenarios import Phase, Scenario, Size
-from kgwe.bench.cluster.sightings import Sightings
-from kgwe.bench.cluster.timeline import percentile
 from kgwe.bench.loop import loop_factory
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient

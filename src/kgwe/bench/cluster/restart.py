@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kgwe.bench.cluster import bed, load, scenarios, scheduler
-from kgwe.bench.cluster.audit import SEATING, AuditTail
+from kgwe.bench.cluster.measure.audit import SEATING, AuditTail
 from kgwe.bench.cluster.phase import PhaseResult
 from kgwe.bench.cluster.scenarios import Phase
 from kgwe.kube.api import resources
@@ -27,8 +27,8 @@ from kgwe.local.cluster import components
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kgwe.bench.cluster.audit import Entry
     from kgwe.bench.cluster.bed import Bed
+    from kgwe.bench.cluster.measure.audit import Entry
     from kgwe.bench.cluster.nodes import NodeSet
     from kgwe.bench.cluster.scenarios import Piece, Size
 

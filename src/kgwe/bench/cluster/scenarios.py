@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
-from kgwe.bench.cluster.timeline import work_name
+from kgwe.bench.cluster.measure.timeline import work_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

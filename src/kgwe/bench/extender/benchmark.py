@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any
 from kgwe import errors
 from kgwe.bench import report
 from kgwe.bench.cluster import bed, clusters, load, scheduler
-from kgwe.bench.cluster.audit import SEATING, AuditTail
 from kgwe.bench.cluster.bed import Bed
 from kgwe.bench.cluster.load import Load
+from kgwe.bench.cluster.measure.audit import SEATING, AuditTail
+from kgwe.bench.cluster.measure.refusals import Verdict
+from kgwe.bench.cluster.measure.timeline import percentile, work_name
 from kgwe.bench.cluster.nodes import NodeSet
 from kgwe.bench.cluster.scenarios import Gang, Phase, Piece, Scenario, Size
-from kgwe.bench.cluster.timeline import percentile, work_name
-from kgwe.bench.cluster.verdict import Verdict
 from kgwe.bench.extender import caller, capture, echo, echo_uvicorn
 from kgwe.bench.loop import loop_factory
 from kgwe.kube.api import resources

@@ -11,7 +11,7 @@ other loads and for other mixes of gangs (`Mix`).
     placed_gpus           GPUs of the gangs that were placed; mean over the seeds
     most_gangs            no fewer than any order and arrangement can place (`count_most`); mean over the seeds
     missed                goals that are not reached (`misses`)
-    bound                 no arrangement of the gangs that were placed has fewer leaves, see `kgwe.bench.cluster.leaves`
+    bound                 no arrangement of the placed gangs has fewer leaves (`kgwe.bench.cluster.measure.locality`)
     plan_ms               CPU time of a plan, refusals among them
 
 `best_fit_*`, `even_*` and `first_fit_*` are the rules of `kgwe.bench.placement.leaf_rules` in the same states. They
@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kgwe.bench import report
-from kgwe.bench.cluster import leaves, scenarios
+from kgwe.bench.cluster import scenarios
+from kgwe.bench.cluster.measure import locality
 from kgwe.bench.cluster.scenarios import Scenario
 from kgwe.bench.placement.leaf_rules import RULES, Grid
 from kgwe.local.fleet import models
@@ -219,7 +220,7 @@ class Site:
         for pods, gpus in gangs:
             nodes = grid.place(RULES[name], pods, gpus)
             if nodes is not None:
-                landed.append(leaves.Landed(pods, gpus, [self.names[node] for node in nodes]))
+                landed.append(locality.Landed(pods, gpus, [self.names[node] for node in nodes]))
         return self._run(landed, gangs)
 
     def run_pass(self, gangs: Sequence[tuple[int, int]]) -> Run:
@@ -234,17 +235,17 @@ class Site:
         planner = _Timed(self)
         outcomes = run_cycle(queue, planner, 0.0, RunningWorkloads(lambda _: ()))
         landed = [
-            leaves.Landed(*sizes[each.workload.key], [self.names[grant.node] for grant in each.plan.grants])
+            locality.Landed(*sizes[each.workload.key], [self.names[grant.node] for grant in each.plan.grants])
             for each in outcomes
             if isinstance(each, Placed)
         ]
         return self._run(landed, gangs, tuple(planner.spent_s))
 
     def _run(
-        self, landed: Sequence[leaves.Landed], gangs: Sequence[tuple[int, int]], plan_s: tuple[float, ...] = ()
+        self, landed: Sequence[locality.Landed], gangs: Sequence[tuple[int, int]], plan_s: tuple[float, ...] = ()
     ) -> Run:
         spans = tuple(len({self.leaf_of[node] for node in gang.nodes}) for gang in landed)
-        bound = leaves.fewest(landed, self.leaf_of, self.free) / max(len(landed), 1)
+        bound = locality.fewest(landed, self.leaf_of, self.free) / max(len(landed), 1)
         most = count_most(tuple(sorted(self.free.values())), tuple(gangs))
         return Run(spans, bound, sum(gang.pods * gang.gpus for gang in landed), most, plan_s)
 

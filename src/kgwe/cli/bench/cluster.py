@@ -8,8 +8,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from kgwe.bench.cluster import benchmark as bench
-from kgwe.bench.cluster import scenarios, summary
+from kgwe.bench.cluster import scenarios
 from kgwe.bench.cluster.load import Kind  # noqa: TC001 -- cyclopts reads annotations at run time
+from kgwe.bench.cluster.measure import summary
 from kgwe.bench.cluster.scenarios import Phase, Scenario
 from kgwe.cli.bench.command import INTERRUPTED, Json, complain, show, to_end
 from kgwe.local.host import progress

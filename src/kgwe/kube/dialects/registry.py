@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from kgwe.kube.dialects import kai, lws, owners, podgroups, requests, values, volcano
-from kgwe.kube.dialects import kgwe as own
+from kgwe.kube.dialects import requests, values
 from kgwe.kube.dialects.membership import Key, Membership, Unreadable
+from kgwe.kube.dialects.systems import kai, lws, owners, podgroups, volcano
+from kgwe.kube.dialects.systems import kgwe as own
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core

@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from kgwe import errors
-from kgwe.cli import agent_text
+from kgwe.cli.processes import agent_text
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

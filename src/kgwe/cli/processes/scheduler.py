@@ -10,7 +10,7 @@ from cyclopts import App
 
 from kgwe.apps.scheduler import main as process
 from kgwe.apps.scheduler import settings, signing_key
-from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
+from kgwe.cli.processes import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.translate import scheduler_config

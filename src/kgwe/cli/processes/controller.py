@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from kgwe.cli import flags, scheduler
+from kgwe.cli.processes import flags, scheduler
 
 app = App(
     name="controller",

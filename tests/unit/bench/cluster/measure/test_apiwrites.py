@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kgwe.bench.cluster import apiwrites
+from kgwe.bench.cluster.measure import apiwrites
 
 
 def metric(verb: str, resource: str, value: int, *, subresource: str = "", code: int = 200) -> str:

@@ -10,7 +10,7 @@ from cyclopts import App
 
 from kgwe.apps.mig import main as process
 from kgwe.apps.mig import settings
-from kgwe.cli import flags  # noqa: TC001 - read by cyclopts when it runs
+from kgwe.cli.processes import flags  # noqa: TC001 - read by cyclopts when it runs
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 

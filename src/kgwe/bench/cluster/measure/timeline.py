@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Sequence
 
-    from kgwe.bench.cluster.audit import Entry
+    from kgwe.bench.cluster.measure.audit import Entry
 
 _NAME = "w-{:06d}"
 _NAME_LENGTH = len(_NAME.format(0))

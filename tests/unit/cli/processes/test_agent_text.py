@@ -10,7 +10,7 @@ from kgwe.apps.agent.status import gpunode_status
 from kgwe.apps.discovery import fleet
 from kgwe.apps.discovery.freshness import judge
 from kgwe.apps.discovery.live import Answer
-from kgwe.cli import agent_text
+from kgwe.cli.processes import agent_text
 from kgwe.kube.api.kgwe.gpunode import GPUNode
 from kgwe.kube.api.meta import ObjectMeta
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kgwe.bench.cluster import timeline
-from kgwe.bench.cluster.audit import AuditTail
-from kgwe.bench.cluster.timeline import Timeline
+from kgwe.bench.cluster.measure import timeline
+from kgwe.bench.cluster.measure.audit import AuditTail
+from kgwe.bench.cluster.measure.timeline import Timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
