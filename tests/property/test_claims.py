@@ -34,23 +34,23 @@ def test_every_card_is_counted_once_whatever_is_seen_first(masks: list[int], ord
     state = ClusterState()
     objects: list[tuple[Any, Any]] = [
         (state.on_node, node("n1")),
-        (state.claimed.on_slice, resource_slice("n1")),
+        (state.on_slice, resource_slice("n1")),
     ]
     if ours:
         objects += [
             (state.on_kgwe, workload(count=ours.bit_count())),
             (state.on_job, claiming_job(seats=(Seat("n1", ours),))),
             (state.on_pod, claiming_pod()),
-            (state.claimed.on_claim, claim("ours", numbers(ours), of="uid-p")),
+            (state.on_claim, claim("ours", numbers(ours), of="uid-p")),
         ]
     for name, cards in (("one", one), ("two", two)):
         if cards:
-            objects.append((state.claimed.on_claim, claim(name, numbers(cards))))
+            objects.append((state.on_claim, claim(name, numbers(cards))))
     if plugin:
         notes = {assignment.CARDS_ANNOTATION: assignment.cards_text(plugin)}
         objects.append((state.on_pod, pod("plugin", "", gpus=plugin.bit_count(), notes=notes)))
         if backed:  # its resource is one that a claim stands behind
-            objects.append((state.claimed.on_claim, claim("plugin", numbers(plugin), of="uid-plugin")))
+            objects.append((state.on_claim, claim("plugin", numbers(plugin), of="uid-plugin")))
     order.shuffle(objects)
     for listener, obj in objects:
         listener(added(obj))
@@ -60,7 +60,7 @@ def test_every_card_is_counted_once_whatever_is_seen_first(masks: list[int], ord
         assert state.ledger.pod_in(UID, 0) == "uid-p"
 
     order.shuffle(objects)
-    kept = (state.on_node, state.claimed.on_slice)
+    kept = (state.on_node, state.on_slice)
     for listener, obj in objects:
         if listener not in kept:
             listener(removed(obj))

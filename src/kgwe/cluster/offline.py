@@ -1,7 +1,6 @@
-"""The cluster at one moment: everything the scheduler would know, listed once.
+"""A read-only view of the cluster at one moment: what the scheduler would know, from one list of each kind.
 
-It is put together by the scheduler's own code from the same objects, so that what is found out here is what the
-scheduler would find out. The client refuses every write.
+It uses the same state as the scheduler, so that its answers are those of the scheduler. The client refuses writes.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kgwe import errors
 from kgwe.cluster import names
-from kgwe.cluster.gangs.external_gangs import Gangs
-from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.gangs.leader_actions import LeaderActions
+from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.state.running_view import Census
 from kgwe.cluster.workload import manifests
 from kgwe.cluster.workload import scheduler_policy as policy
@@ -31,8 +30,9 @@ from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
     from kgwe.kube.api.resources import Resource
@@ -53,8 +53,6 @@ OWN: Final[tuple[Resource[Any], ...]] = (
     resources.RESOURCE_CLAIM,
 )
 _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
-# Ended pods hold nothing.
-LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Unseen(errors.Permanent):
@@ -75,13 +73,9 @@ class View:
     """What is known of the cluster."""
 
     state: ClusterState
-    gangs: Gangs
+    gangs: ExternalGangs
     census: Census
     now_s: float
-    #: group objects, by kind and key
-    stores: Mapping[Resource[Any], Mapping[str, Any]] = field(default_factory=dict)
-    #: priority class -> its value
-    priorities: Mapping[str, int] = field(default_factory=dict)
     #: owner -> what it asks for: everything that waits and could be planned
     asks: dict[str, Ask] = field(default_factory=dict)
     #: owner -> why it cannot even be planned
@@ -93,7 +87,6 @@ class View:
     hidden: tuple[Resource[Any], ...] = ()
     #: the one namespace that was read; empty: all of them, and the nodes
     namespace: str = ""
-    _groups: tuple[int, dialects.Groups] | None = None
 
     @property
     def fleet(self) -> Fleet:
@@ -126,15 +119,6 @@ class View:
         """Why the settings do not let it be planned."""
         return policy.refused(ask, self.state.config)
 
-    def groups(self) -> dialects.Groups:
-        """What memberships of gangs are read from; worked out once for every state of the nodes."""
-        fleet = self.fleet
-        if self._groups is None or self._groups[0] != fleet.generation:
-            levels = tuple(level.name for level in fleet.tree.levels)
-            found = dialects.Groups(dialects.Levels(self.state.reader.labels(), levels), self.stores)
-            self._groups = fleet.generation, found
-        return self._groups[1]
-
     def config_problems(self) -> tuple[str, ...]:
         """What is wrong with the scheduler's settings, as far as they and the nodes can be read."""
         config = self.state.config
@@ -145,10 +129,6 @@ class View:
             return tuple(f"SchedulerConfig {config.metadata.name}: {each.message}" for each in said)
         verdict = self.state.reader.check_config()
         return () if verdict.ready else (f"SchedulerConfig {config.metadata.name}: {verdict.message}",)
-
-    def forget_groups(self) -> None:
-        """Objects that describe gangs have changed."""
-        self._groups = None
 
     # --- what waits and what runs -----------------------------------------------------------------------
 
@@ -165,7 +145,7 @@ class View:
                     self.asks[uid] = self.ask_of(workload)
                 except errors.Permanent as exc:
                     self.problems[uid] = str(exc)
-        self.gangs.tell(want=self._want, forget=_ignore, seat=_ignore, free=_ignore, later=_ignore)
+        self.gangs.start_leading(LeaderActions(request_plan=self._want))
         for owner in self.gangs.owners():
             group = self.gangs.group(owner)
             if group is not None and group.problem:
@@ -183,7 +163,7 @@ class View:
         """GPU pods of no gang and of no workload of ours that have no node yet."""
         in_gangs = {uid for owner in self.gangs.owners() for uid in self._members(owner)}
         for uid, pod in self.state.pods.items():
-            if uid not in in_gangs and not pod.spec.nodeName and self.state.is_foreign(pod) and is_gpu_pod(pod):
+            if uid not in in_gangs and not pod.spec.nodeName and self.state.is_external(pod) and is_gpu_pod(pod):
                 yield uid, pod
 
     def _members(self, owner: str) -> Iterable[str]:
@@ -248,22 +228,13 @@ def is_gpu_pod(pod: core.Pod) -> bool:
         return False
 
 
-def _ignore(*_: object) -> None:
-    pass
-
-
 # --- reading ---------------------------------------------------------------------------------------------
 
 
 def empty() -> View:
     """A view of a cluster of which nothing is known yet."""
     state = ClusterState()
-    gangs = Gangs(state)
-    state.on_foreign = gangs.on_pod
-    state.foreign_seat = gangs.seat
-    view = View(state, gangs, Census(state, gangs, names.DEFAULT_IMAGE), time.time())
-    gangs.lookup = view.groups
-    return view
+    return View(state, state.gangs, Census(state, state.gangs, names.DEFAULT_IMAGE), time.time())
 
 
 async def read(client: KubeClient) -> View:
@@ -276,16 +247,13 @@ async def read(client: KubeClient) -> View:
         _List(resources.NODE, needed=True),
         _List(resources.POD_DISRUPTION_BUDGET),
         _List(resources.JOB),
-        _List(resources.DEPLOYMENT, label_selector=manifests.SELECTOR),
-        _List(resources.POD, field_selector=LIVE_PODS, needed=True),
+        _List(resources.DEPLOYMENT),
+        _List(resources.POD, needed=True),
         _List(resources.PRIORITY_CLASS),
         *(_List(kind) for kind in gang_kinds),
     ]
     found = await _read(view, client, lists)
-    view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
-    view.priorities = {each.metadata.name: each.value for each in found[resources.PRIORITY_CLASS]}
-    view.state.priority_classes = dict(view.priorities)
-    feed(view, found)
+    _feed(view, found, gang_kinds)
     view.waiting()
     view.warnings += view.state.reader.problems
     return view
@@ -302,13 +270,12 @@ async def read_namespace(client: KubeClient, namespace: str) -> View:
     gang_kinds = [kind for kind in await dialects.served(client) if kind.namespaced and kind is not resources.JOB]
     own = [kind for kind in await dialects.served(client, OWN) if kind in _NAMESPACED]
     lists = [_List(kind, namespace=namespace) for kind in (*own, resources.JOB, *gang_kinds)]
-    lists.append(_List(resources.DEPLOYMENT, label_selector=manifests.SELECTOR, namespace=namespace))
-    lists.append(_List(resources.POD, field_selector=LIVE_PODS, namespace=namespace))
+    lists.append(_List(resources.DEPLOYMENT, namespace=namespace))
+    lists.append(_List(resources.POD, namespace=namespace))
     settings = _List(resources.SCHEDULER_CONFIG)
     found = await _read(view, client, [*lists, settings])
-    view.stores = {kind: {obj.metadata.key: obj for obj in found[kind]} for kind in (*gang_kinds, resources.JOB)}
-    feed(view, found)
-    view.gangs.tell(want=_ignore, forget=_ignore, seat=_ignore, free=_ignore, later=_ignore)
+    _feed(view, found, gang_kinds)
+    view.gangs.start_leading(LeaderActions())
     return view
 
 
@@ -320,25 +287,11 @@ async def _read(view: View, client: KubeClient, lists: Iterable[_List]) -> dict[
     return found
 
 
-def feed(view: View, found: Mapping[Resource[Any], Iterable[Any]]) -> None:
-    """Have the state hear of the objects, in the order in which each can be understood."""
-    state = view.state
-    listeners: list[tuple[Resource[Any], Callable[[Any], None]]] = [
-        (resources.SCHEDULER_CONFIG, state.on_config),
-        (resources.TOPOLOGY_DOMAIN, state.on_domain),
-        (resources.MIG_STRATEGY, state.on_strategy),
-        (resources.NODE, state.on_node),
-        (resources.GPU_NODE, state.on_gpunode),
-        (resources.RESOURCE_SLICE, state.claimed.on_slice),
-        (resources.POD_DISRUPTION_BUDGET, state.on_budget),
-        (resources.WARP_GPU_WORKLOAD, state.on_warp),
-        (resources.GPU_WORKLOAD, state.on_kgwe),
-        (resources.JOB, state.on_job),
-        (resources.DEPLOYMENT, state.on_deployment),
-        (resources.POD, state.on_pod),
-        (resources.RESOURCE_CLAIM, state.claimed.on_claim),
-    ]
-    for kind, listener in listeners:
+def _feed(view: View, found: Mapping[Resource[Any], Iterable[Any]], gang_kinds: Iterable[Resource[Any]]) -> None:
+    """Hand the objects to the state, in the order in which they can be understood."""
+    for kind in (*gang_kinds, resources.JOB):
+        view.state.group_objects.add_store(kind, {obj.metadata.key: obj for obj in found[kind]})
+    for kind, listener in view.state.listeners().items():
         for obj in found.get(kind, ()):
             listener(Change(obj.metadata.key, None, obj))
 
@@ -348,8 +301,6 @@ class _List:
     """One kind to be listed."""
 
     kind: Resource[Any]
-    label_selector: str = ""
-    field_selector: str = ""
     #: empty: all of them
     namespace: str = ""
     #: whether nothing can be said without it
@@ -359,7 +310,8 @@ class _List:
     hidden: bool = False
 
     async def read(self, client: KubeClient) -> tuple[Resource[Any], list[Any]]:
-        selectors = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
+        chosen = selector_of(self.kind)
+        selectors = {"labelSelector": chosen.label, "fieldSelector": chosen.field}
         params = {key: text for key, text in selectors.items() if text}
         try:
             return self.kind, await client.list(self.kind, self.namespace or None, **params)

@@ -76,7 +76,7 @@ def state() -> ClusterState:
     made = ClusterState()
     for name in ("n1", "n2"):
         made.on_node(added(node(name)))
-        made.claimed.on_slice(added(resource_slice(name)))
+        made.on_slice(added(resource_slice(name)))
     return made
 
 

@@ -10,9 +10,7 @@ from tests.support.builders.objects import added, make, node, pod_spec
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.telemetry.http import Reply, Request
 
@@ -34,15 +32,12 @@ class Bed:
     def __init__(self) -> None:
         self.state = ClusterState()
         self.state.on_node(added(node()))
-        self.gangs = Gangs(self.state)
-        levels = dialects.Levels(self.state.reader.labels(), ())
-        self.gangs.lookup = lambda: dialects.Groups(levels, {})
-        self.state.on_foreign = self.gangs.on_pod
+        self.gangs = self.state.gangs
         self.now = 100.0
         self.answers = ExtenderHandlers(self.state, self.gangs, assume_s=30.0, clock=lambda: self.now)
         self.metrics = Metrics()
         self.bound: list[BindArgs] = []
-        self.app = ExtenderApp(self.answers, self.metrics, bind=self._bind, sightings=self.state.sightings)
+        self.app = ExtenderApp(self.answers, self.metrics, bind=self._bind, sightings=self.state.pod_index.sightings)
 
     async def _bind(self, args: BindArgs) -> str:
         self.bound.append(args)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.builders.objects import added, make, node, pod_spec
 
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 
 if TYPE_CHECKING:
@@ -24,19 +23,18 @@ class Listener:
     def __init__(self) -> None:
         self.state = ClusterState()
         self.state.on_node(added(node("n1")))
-        self.gangs = Gangs(self.state)
-        levels = dialects.Levels(self.state.reader.labels(), ())
-        self.gangs.lookup = lambda: dialects.Groups(levels, {})
-        self.state.on_foreign, self.state.foreign_seat = self.gangs.on_pod, self.gangs.seat
+        self.gangs = self.state.gangs
         self.asked: list[Ask] = []
         self.looks = 0
         self._later: list[Callable[[], None]] = []
-        self.gangs.tell(
-            want=self.asked.append,
-            forget=lambda _owner: self.asked.clear(),
-            seat=lambda *_: None,
-            free=lambda *_: None,
-            later=self._later.append,
+        self.gangs.start_leading(
+            LeaderActions(
+                request_plan=self.asked.append,
+                withdraw_request=lambda _owner: self.asked.clear(),
+                assign_seat=lambda *_: None,
+                remove_gate=lambda *_: None,
+                call_soon=self._later.append,
+            )
         )
 
     def catch_up(self) -> None:

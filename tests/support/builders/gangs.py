@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from tests.support.builders.objects import added, make, node, owned_by, pod_spec
 
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 
 
@@ -43,23 +42,21 @@ def state():
 
 @pytest.fixture
 def gangs(state):
-    made = Gangs(state)
-    levels = dialects.Levels(state.reader.labels(), tuple(level.name for level in state.fleet.tree.levels))
-    made.lookup = lambda: dialects.Groups(levels, {})
-    state.on_foreign, state.foreign_seat = made.on_pod, made.seat
-    return made
+    return state.gangs
 
 
 @pytest.fixture
 def heard(gangs):
     heard = Heard()
-    gangs.tell(
-        want=heard.asked.append,
-        forget=lambda _owner: None,
-        seat=lambda _owner, pod, number: heard.seated.append((pod.metadata.name, number)),
-        free=lambda _pod: None,
-        later=heard.later.append,
-        after=lambda _delay_s, call: heard.after.append(call),
+    gangs.start_leading(
+        LeaderActions(
+            request_plan=heard.asked.append,
+            withdraw_request=lambda _owner: None,
+            assign_seat=lambda _owner, pod, number: heard.seated.append((pod.metadata.name, number)),
+            remove_gate=lambda _pod: None,
+            call_soon=heard.later.append,
+            call_later=lambda _delay_s, call: heard.after.append(call),
+        )
     )
     return heard
 

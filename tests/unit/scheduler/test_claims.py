@@ -10,6 +10,7 @@ from tests.support.builders.objects import TWO, UID, added, changed, free, job, 
 
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner, claim_key
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
@@ -34,7 +35,7 @@ def state():
 @pytest.fixture
 async def planner(state):
     made = Planner(state, {}, random.Random(1), Metrics(), lambda _: None)
-    state.on_room = made.pass_soon
+    state.announcer.subscribe(ClusterListener(capacity_freed=made.pass_soon))
     yield made
     made.close()
 
@@ -140,7 +141,7 @@ def gang(state):
 
 
 def test_a_seat_that_moves_holds_both_places_until_its_pod_has_gone(gang):
-    gang.move(UID, MOVED)
+    gang.run_registry.move(UID, MOVED)
     assert free(gang) == {"n1": 4, "n2": 4, "n3": 4}
     assert gang.runs[UID].seats == MOVED
     gang.on_pod(removed(pod("p1", at="n2", index=1)))
@@ -150,7 +151,7 @@ def test_a_seat_that_moves_holds_both_places_until_its_pod_has_gone(gang):
 
 
 def test_what_the_watch_shows_of_the_old_plan_does_not_undo_the_new_one(gang):
-    gang.move(UID, MOVED)
+    gang.run_registry.move(UID, MOVED)
     gang.on_job(changed(job(seats=TWO), job(seats=TWO, active=2)))
     assert gang.runs[UID].seats == MOVED
     gang.on_job(changed(job(seats=TWO), job(seats=MOVED)))
@@ -159,8 +160,8 @@ def test_what_the_watch_shows_of_the_old_plan_does_not_undo_the_new_one(gang):
 
 
 def test_a_move_that_could_not_be_stored_is_taken_back(gang):
-    gang.move(UID, MOVED)
-    gang.move(UID, None)
+    gang.run_registry.move(UID, MOVED)
+    gang.run_registry.move(UID, None)
     assert gang.runs[UID].seats == TWO
     assert free(gang) == {"n1": 4, "n2": 4, "n3": 8}
     gang.on_pod(removed(pod("p1", at="n2", index=1)))
@@ -168,7 +169,7 @@ def test_a_move_that_could_not_be_stored_is_taken_back(gang):
 
 
 def test_a_move_is_forgotten_with_its_run(gang):
-    gang.move(UID, MOVED)
+    gang.run_registry.move(UID, MOVED)
     gang.on_job(removed(job(seats=TWO)))
     gang.on_job(added(job("job-2", seats=TWO)))
     assert gang.runs[UID].seats == TWO

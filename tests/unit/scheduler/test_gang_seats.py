@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from tests.support.builders.objects import added, free, make, node, pod_spec, removed
 
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.placement.planning import planner
 
@@ -28,10 +27,6 @@ def state():
     made = ClusterState()
     for name in ("n1", "n2"):
         made.on_node(added(node(name)))
-    gangs = Gangs(made)
-    levels = dialects.Levels(made.reader.labels(), tuple(level.name for level in made.fleet.tree.levels))
-    gangs.lookup = lambda: dialects.Groups(levels, {})
-    made.on_foreign, made.foreign_seat = gangs.on_pod, gangs.seat
     return made
 
 
@@ -47,7 +42,7 @@ def owner_of(state, pod):
     """What the gang of the pod is called in the books."""
     probe = msgspec.structs.replace(pod)
     state.on_pod(added(probe))
-    owner = state.on_foreign.__self__.owner_of(pod.metadata.uid)
+    owner = state.gangs.owner_of(pod.metadata.uid)
     state.on_pod(removed(probe))
     return owner
 
@@ -88,10 +83,18 @@ def test_a_pod_of_another_gang_does_not_take_its_seat(state):
 
 
 def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state):
-    gangs = state.on_foreign.__self__
+    gangs = state.gangs
     asked: list[planner.Ask] = []
     later: list[Callable[[], None]] = []
-    gangs.tell(want=asked.append, forget=_ignore, seat=_ignore, free=_ignore, later=later.append)
+    gangs.start_leading(
+        LeaderActions(
+            request_plan=asked.append,
+            withdraw_request=_ignore,
+            assign_seat=_ignore,
+            remove_gate=_ignore,
+            call_soon=later.append,
+        )
+    )
     for name in ("p", "q"):
         state.on_pod(added(member(name, at="")))
     later.pop()()
@@ -101,31 +104,47 @@ def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state)
     start = state.ledger.commit(asked[-1].owner, found.wanted, found.grants, list(where.values()))
     for name, node_name in where.items():
         state.on_pod(added(member(name, at=node_name)))
-    gangs.planned(asked[-1].owner, replace(found, start=start))
+    gangs.assign_plan(asked[-1].owner, replace(found, start=start))
     assert {state.ledger.pod_in(asked[-1].owner, number) for number in (0, 1)} == {"uid-p", "uid-q"}
     assert sum(free(state).values()) == 8
 
 
 def test_a_term_goes_on_with_the_seats_that_the_one_before_did_not_come_to_write(state):
-    gangs = state.on_foreign.__self__
+    gangs = state.gangs
     asked: list[planner.Ask] = []
     later: list[Callable[[], None]] = []
     first: list[tuple[str, int]] = []
-    gangs.tell(want=asked.append, forget=_ignore, seat=_noting(first), free=_ignore, later=later.append)
+    gangs.start_leading(
+        LeaderActions(
+            request_plan=asked.append,
+            withdraw_request=_ignore,
+            assign_seat=_noting(first),
+            remove_gate=_ignore,
+            call_soon=later.append,
+        )
+    )
     for name in ("p", "q"):
         state.on_pod(added(member(name, at="")))
     later.pop()()
     owner, found = asked[-1].owner, planner.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
     assert isinstance(found, planner.Plan)
     start = state.ledger.commit(owner, found.wanted, found.grants, [seat.node for seat in found.seats])
-    gangs.planned(owner, replace(found, start=start))
+    gangs.assign_plan(owner, replace(found, start=start))
     (written, number), (lacking, other) = first
-    gangs.deaf()
+    gangs.stop_leading()
     pin = state.ledger.seat(owner, number).node
     state.on_pod(added(member(written, at="", pin=pin, says=f"{owner}/{number}")))
 
     second: list[tuple[str, int]] = []
-    gangs.tell(want=asked.append, forget=_ignore, seat=_noting(second), free=_ignore, later=later.append)
+    gangs.start_leading(
+        LeaderActions(
+            request_plan=asked.append,
+            withdraw_request=_ignore,
+            assign_seat=_noting(second),
+            remove_gate=_ignore,
+            call_soon=later.append,
+        )
+    )
 
     assert second == [(lacking, other)]
     assert len(asked) == 1, "and plans nothing anew"

@@ -17,9 +17,8 @@ from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.errors import PlanningErrors
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.transport.httpx_transport import HttpxTransport
@@ -175,15 +174,11 @@ async def test_no_node_offers_gpus_while_one_work_runs_and_another_waits(bed: Be
 
 
 def test_an_error_in_looking_at_one_gang_leaves_the_others_alone():
-    state = ClusterState()
-    state.on_node(added(node("n1")))
-    gangs = Gangs(state)
-    levels = dialects.Levels(state.reader.labels(), ())
-    gangs.lookup = lambda: dialects.Groups(levels, {})
-    state.on_foreign = gangs.on_pod
-    heard: list[str] = []
     faults: list[tuple[str, str]] = []
-    gangs.on_error = lambda stage, owner, _error: faults.append((stage, owner))
+    state = ClusterState(report_error=lambda stage, owner, _error: faults.append((stage, owner)))
+    state.on_node(added(node("n1")))
+    gangs = state.gangs
+    heard: list[str] = []
 
     def want(ask: Ask) -> None:
         if "bad" in ask.owner:
@@ -191,8 +186,7 @@ def test_an_error_in_looking_at_one_gang_leaves_the_others_alone():
         heard.append(ask.owner)
 
     later: list[Callable[[], None]] = []
-    ignore: Callable[..., None] = lambda *_: None  # noqa: E731 - in the place of three listeners
-    gangs.tell(want=want, forget=ignore, seat=ignore, free=ignore, later=later.append)
+    gangs.start_leading(LeaderActions(request_plan=want, call_soon=later.append))
     for name in ("bad", "good"):
         notes = {"kgwe.nvidia.io/gang": name, "kgwe.nvidia.io/gang-size": "1"}
         meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": notes}

@@ -11,6 +11,7 @@ from tests.support.builders.objects import ONE, TWO, UID, added, free, job, node
 
 from kgwe.apps.mig import demand
 from kgwe.apps.mig.claims import Claims
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api import resources
 
@@ -43,12 +44,14 @@ def test_a_pod_of_another_namespace_does_not_take_the_seat_of_a_pod_that_restart
 def test_a_gated_pod_of_another_namespace_gets_no_seat(state: ClusterState) -> None:
     asked: list[str] = []
     nothing: Any = lambda *_: None  # noqa: E731
-    state.tell(
-        on_workload=nothing,
-        on_work=nothing,
-        on_room=nothing,
-        on_gone=nothing,
-        on_unseated=lambda _, each: asked.append(each.metadata.name),
+    state.announcer.subscribe(
+        ClusterListener(
+            workload_changed=nothing,
+            workload_touched=nothing,
+            capacity_freed=nothing,
+            workload_removed=nothing,
+            pod_unseated=lambda _, each: asked.append(each.metadata.name),
+        )
     )
     state.on_job(added(job(seats=TWO)))
     state.on_pod(added(thief(at="", index=0, gated=True, phase="Pending")))
@@ -58,14 +61,14 @@ def test_a_gated_pod_of_another_namespace_gets_no_seat(state: ClusterState) -> N
 
 
 def test_a_claim_of_another_namespace_is_not_the_pods_own(state: ClusterState) -> None:
-    state.claimed.on_slice(added(resource_slice("n1")))
+    state.on_slice(added(resource_slice("n1")))
     state.on_job(added(job(seats=ONE)))
     state.on_pod(added(pod("p", at="n1")))
     before = state.ledger.fleet.holding("uid-p")
     forged = claim("forged", (6, 7), of="uid-p")
     forged = msgspec.structs.replace(forged, metadata=msgspec.structs.replace(forged.metadata, namespace="other"))
-    state.claimed.on_claim(added(forged))
-    state.book(state.pods["uid-p"])
+    state.on_claim(added(forged))
+    state.booking.book(state.pods["uid-p"])
     assert state.ledger.fleet.holding("uid-p") == before
     assert mask(state) & 0b11000000 == 0, "what the claim has is counted as its own"
 

@@ -10,10 +10,9 @@ import pytest
 from tests.support.builders.objects import added, free, make, node, pod_spec, removed
 
 from kgwe.cluster.gangs import plain_pods
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.placement.planning import planner
 from kgwe.placement.queue.workloads import RunningWorkloads
@@ -31,10 +30,7 @@ class Bed:
         self.state = ClusterState()
         for name in ("n1", "n2"):
             self.state.on_node(added(node(name)))
-        self.gangs = Gangs(self.state)
-        levels = dialects.Levels(self.state.reader.labels(), ())
-        self.gangs.lookup = lambda: dialects.Groups(levels, {})
-        self.state.on_foreign, self.state.foreign_seat = self.gangs.on_pod, self.gangs.seat
+        self.gangs = self.state.gangs
         self.asked: list[planner.Ask] = []
         self.forgotten: list[str] = []
         self.seated: list[tuple[str, int]] = []
@@ -42,12 +38,14 @@ class Bed:
         self.later: list[Callable[[], None]] = []
 
     def lead(self) -> None:
-        self.gangs.tell(
-            want=self.asked.append,
-            forget=self.forgotten.append,
-            seat=lambda _owner, pod, number: self.seated.append((pod.metadata.name, number)),
-            free=lambda pod: self.freed.append(pod.metadata.name),
-            later=self.later.append,
+        self.gangs.start_leading(
+            LeaderActions(
+                request_plan=self.asked.append,
+                withdraw_request=self.forgotten.append,
+                assign_seat=lambda _owner, pod, number: self.seated.append((pod.metadata.name, number)),
+                remove_gate=lambda pod: self.freed.append(pod.metadata.name),
+                call_soon=self.later.append,
+            )
         )
 
     def see(self, *pods: Any) -> None:
@@ -63,7 +61,7 @@ class Bed:
         assert isinstance(found, planner.Plan)
         nodes = [seat.node for seat in found.seats]
         start = self.state.ledger.commit(ask.owner, found.wanted, found.grants, nodes)
-        self.gangs.planned(ask.owner, replace(found, start=start))
+        self.gangs.assign_plan(ask.owner, replace(found, start=start))
         return nodes[0]
 
 
@@ -117,7 +115,7 @@ def test_a_pod_without_gpus_or_with_a_request_that_cannot_be_read_is_left_to_kub
     bed.see(pod("odd", 1, notes={"kgwe.nvidia.io/topology-preference": "NearTheWindow"}))
     assert bed.freed == ["cpu", "odd"]
     assert not bed.asked
-    assert bed.gangs.waits(pod("odd", 1, gates=())) is None
+    assert bed.gangs.why_waiting(pod("odd", 1, gates=())) is None
 
 
 def test_a_pod_behind_the_gate_of_another_system_waits_for_it_first(bed):

@@ -51,30 +51,30 @@ IMAGE = "example.com/image:1"
 
 def test_what_somebody_claims_is_not_free_until_it_is_deallocated(state):
     theirs = claim("theirs", (1, 5))
-    state.claimed.on_claim(added(theirs))
+    state.on_claim(added(theirs))
     assert mask(state) == 0xFF & ~0b100010
-    state.claimed.on_claim(changed(theirs, claim("theirs", ())))
+    state.on_claim(changed(theirs, claim("theirs", ())))
     assert free(state) == {"n1": 8, "n2": 8}
-    state.claimed.on_claim(changed(claim("theirs", ()), theirs))
-    state.claimed.on_claim(removed(theirs))
+    state.on_claim(changed(claim("theirs", ()), theirs))
+    state.on_claim(removed(theirs))
     assert free(state) == {"n1": 8, "n2": 8}
 
 
 def test_a_claim_of_a_pod_that_asks_for_no_gpus_otherwise_is_counted_itself(state):
     state.on_pod(added(pod("theirs", "", gpus=0)))
-    state.claimed.on_claim(added(claim("theirs", (3,), of="uid-theirs")))
+    state.on_claim(added(claim("theirs", (3,), of="uid-theirs")))
     assert mask(state) == 0xFF & ~0b1000
 
 
 def test_looking_at_a_device_as_an_administrator_holds_nothing(state):
-    state.claimed.on_claim(added(claim("monitor", (0, 1), adminAccess=True)))
+    state.on_claim(added(claim("monitor", (0, 1), adminAccess=True)))
     assert mask(state) == 0xFF
 
 
 @pytest.mark.parametrize("order", ["claim first", "pod first"])
 def test_a_resource_that_is_backed_by_a_claim_is_counted_once(state, order):
     theirs, given = pod("theirs", "", gpus=2), claim("theirs", (2, 6), of="uid-theirs")
-    steps = [lambda: state.on_pod(added(theirs)), lambda: state.claimed.on_claim(added(given))]
+    steps = [lambda: state.on_pod(added(theirs)), lambda: state.on_claim(added(given))]
     for step in steps if order == "pod first" else reversed(steps):
         step()
     assert mask(state) == 0xFF & ~0b1000100
@@ -84,9 +84,9 @@ def test_a_resource_that_is_backed_by_a_claim_is_counted_once(state, order):
 def test_claims_are_counted_as_soon_as_slices_tell_which_cards_they_are():
     state = ClusterState()
     state.on_node(added(node("n1")))
-    state.claimed.on_claim(added(claim("theirs", (1, 5))))
+    state.on_claim(added(claim("theirs", (1, 5))))
     assert mask(state) == 0xFF
-    state.claimed.on_slice(added(resource_slice("n1")))
+    state.on_slice(added(resource_slice("n1")))
     assert mask(state) == 0xFF & ~0b100010
 
 
@@ -97,7 +97,7 @@ def test_a_pod_of_ours_its_seat_and_its_claim_are_one_whatever_is_seen_first(sta
         lambda: state.on_kgwe(added(workload())),
         lambda: state.on_job(added(claiming_job(seats=plan))),
         lambda: state.on_pod(added(claiming_pod())),
-        lambda: state.claimed.on_claim(added(claim("ours", (0, 1, 2, 3), of="uid-p"))),
+        lambda: state.on_claim(added(claim("ours", (0, 1, 2, 3), of="uid-p"))),
     ]
     for number in order:
         steps[number]()
@@ -112,12 +112,12 @@ def test_the_seat_of_a_pod_that_claims_is_reserved_before_and_after_the_pod(stat
     assert mask(state) == 0xF0, "the template does not say how many, the plan does"
     running, given = claiming_pod(), claim("ours", (0, 1, 2, 3), of="uid-p")
     state.on_pod(added(running))
-    state.claimed.on_claim(added(given))
+    state.on_claim(added(given))
     state.on_pod(removed(leaving(running)))
     assert mask(state) == 0xF0, "kept for the next pod, not counted twice"
     assert not state.ledger.lacking(UID)
     state.on_job(removed(claiming_job(seats=(Seat("n1", 0b1111),))))
-    state.claimed.on_claim(removed(given))
+    state.on_claim(removed(given))
     assert free(state) == {"n1": 8, "n2": 8}
 
 
@@ -272,7 +272,7 @@ async def test_ranks_on_one_node_get_claims_of_their_own_once_kubernetes_has_mad
 
 async def test_a_rank_that_was_moved_claims_what_its_seat_is_now(state):
     old = gang(state, Seat("n1", 0b1111), Seat("n2", 0b1111))
-    state.move(UID, (Seat("n1", 0b1111), Seat("n2", 0b11110000)))
+    state.run_registry.move(UID, (Seat("n1", 0b1111), Seat("n2", 0b11110000)))
     client = await seated(state, claiming_pod("p1", old, entered="generated", index=1, at="", gated=True))
     (made,) = client.created
     assert (
@@ -291,5 +291,5 @@ async def test_after_a_crash_between_claim_and_seat_nothing_is_made_twice(state)
 
 
 def test_a_claim_whose_pod_is_not_known_is_counted_itself(state):
-    state.claimed.on_claim(added(claim("theirs", (0,), of="uid-of-nobody")))
+    state.on_claim(added(claim("theirs", (0,), of="uid-of-nobody")))
     assert mask(state) == 0xFE

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -97,8 +96,7 @@ def test_a_pod_with_a_share_and_a_slice_is_no_victim_and_no_error():
     victim = msgspec.structs.replace(victim, spec=make(type(victim.spec), {"nodeName": "n1", "containers": containers}))
     state.on_pod(added(victim))
     assert len(state.fleet.grants("uid-p")) == 2
-    nobody = SimpleNamespace(owners=list, seat=lambda _: None)
-    assert list(Census(state, cast("Any", nobody), "").preemptible()) == []
+    assert list(Census(state, state.gangs, "").preemptible()) == []
 
 
 # --- gangs that do not say how large a share ----------------------------------------------------------------
@@ -136,8 +134,7 @@ def test_a_gang_asks_for_what_nodes_offer_now():
 
 
 def answers(state: ClusterState) -> ExtenderHandlers:
-    gangs = SimpleNamespace(seat=lambda _: None, waits=lambda _: None)
-    return ExtenderHandlers(state, cast("Any", gangs), assume_s=5.0)
+    return ExtenderHandlers(state, state.gangs, assume_s=5.0)
 
 
 def asked(state: ClusterState, made: Any, *names: str) -> tuple[list[str], dict[str, str]]:

@@ -23,12 +23,12 @@ from tests.support.builders.claims import resource_slice
 from tests.support.builders.objects import added, make, node, owned_by, removed
 
 from kgwe.apps.scheduler.pods import pinner
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.dialects import kinds
 from kgwe.placement.live.fleet import Holding
@@ -117,13 +117,11 @@ class World:
         self._later: list[Any] = []
         for name in ("n1", "n2", "n3", "n4", "n5"):
             self.state.on_node(added(node(name)))
-        self.state.claimed.on_slice(added(resource_slice("n5")))
-        gangs = self.gangs = Gangs(self.state)
-        levels = dialects.Levels(self.state.reader.labels(), tuple(each.name for each in self.state.fleet.tree.levels))
+        self.state.on_slice(added(resource_slice("n5")))
+        self.gangs = self.state.gangs
         group = {"metadata": {"name": "g", "namespace": TENANT}, "spec": {"minMember": 1}}
-        stores: dict[Any, Any] = {kind: {f"{TENANT}/g": group} for kind in (kinds.COSCHEDULING, kinds.VOLCANO)}
-        gangs.lookup = lambda: dialects.Groups(levels, stores)
-        self.state.on_foreign, self.state.foreign_seat = gangs.on_pod, gangs.seat
+        for kind in (kinds.COSCHEDULING, kinds.VOLCANO):
+            self.state.group_objects.add_store(kind, {f"{TENANT}/g": group})
         self.pods: list[Any] = []
         #: made by the Job controller when the first pod of the gang is gone; it waits for its seat
         about = meta(
@@ -204,15 +202,23 @@ class World:
             return lambda owner, *rest: self.heard.append((word, str(owner), str(rest)))
 
         nothing: Any = lambda *_: None  # noqa: E731
-        self.state.tell(
-            on_workload=nothing, on_work=nothing, on_room=nothing, on_gone=hear("gone"), on_unseated=hear("unseated")
+        self.state.announcer.subscribe(
+            ClusterListener(
+                workload_changed=nothing,
+                workload_touched=nothing,
+                capacity_freed=nothing,
+                workload_removed=hear("gone"),
+                pod_unseated=hear("unseated"),
+            )
         )
-        self.gangs.tell(
-            want=lambda ask: self.heard.append(("want", ask.owner, str(ask))),
-            forget=hear("forget"),
-            seat=hear("seat"),
-            free=nothing,
-            later=self._later.append,
+        self.gangs.start_leading(
+            LeaderActions(
+                request_plan=lambda ask: self.heard.append(("want", ask.owner, str(ask))),
+                withdraw_request=hear("forget"),
+                assign_seat=hear("seat"),
+                remove_gate=nothing,
+                call_soon=self._later.append,
+            )
         )
         self.settle()
 
@@ -234,7 +240,12 @@ class World:
                 run,
                 run and workload and run_state.is_running(workload, run, state.pods_of(run)),
                 run and workload and run_state.unplaced(state, workload, run, state.pods_of(run)),
-                run and (set(state.pods_of(run)), state.taken(owner), list(state.unseated(owner))),
+                run
+                and (
+                    set(state.pods_of(run)),
+                    state.run_registry.taken_seats(owner),
+                    list(state.run_registry.unseated(owner)),
+                ),
                 group and (set(group.members), group.seats, group.awaited, group.problem, group.lacking),
             )
         for pod in self.pods:
@@ -309,7 +320,7 @@ class Forgery:
         if self.owners:
             given = {"driver": "gpu.nvidia.com", "pool": "n5", "device": "gpu-7"}
             status = {"allocation": {"devices": {"results": [given]}}}
-            bodies.append((state.claimed.on_claim, resources.RESOURCE_CLAIM, {"status": status}))
+            bodies.append((state.on_claim, resources.RESOURCE_CLAIM, {"status": status}))
         return [
             (listen, make(kind.type, {"metadata": self.meta(f"forged-{number}"), **body}))
             for number, (listen, kind, body) in enumerate(bodies)

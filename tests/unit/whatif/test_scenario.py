@@ -26,7 +26,7 @@ SPINE = "fabric.topograph.run/tier-1"
 def scenario() -> Scenario:
     """Two leaves of two nodes with 8 GPUs each."""
     view = views.empty()
-    view.priorities = {"high": 1000}
+    view.state.priority_classes["high"] = 1000
     for number in range(4):
         node = make_node(f"n{number}", leaf=f"leaf-{number // 2}")
         view.state.on_node(Change(node.metadata.name, None, node))

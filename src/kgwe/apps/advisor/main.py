@@ -20,7 +20,7 @@ from kgwe.apps.advisor import judge as judging
 from kgwe.apps.advisor.judge import Judge
 from kgwe.apps.advisor.units import Unit, key_of, unit, units
 from kgwe.cluster import offline as views
-from kgwe.cluster.workload import manifests
+from kgwe.cluster.state.cluster_state import selector_of
 from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.client.informer import Informer, wait_synced
@@ -28,7 +28,7 @@ from kgwe.telemetry import http, probes
 
 if TYPE_CHECKING:
     import collections
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
 
@@ -49,6 +49,11 @@ _WINDOW_S: Final = 2.0
 _MIX_S: Final = 30.0
 # Pieces judged at a go when the process starts.
 _AT_ONCE: Final = 20
+
+
+def _informer(client: KubeClient, kind: Resource[Any]) -> Informer[Any]:
+    selector = selector_of(kind)
+    return Informer(client, kind, label_selector=selector.label, field_selector=selector.field)
 
 
 class Advisor:
@@ -100,37 +105,24 @@ class Advisor:
         return f"waiting for first list of {', '.join(behind)}" if behind else None
 
     async def _watch(self) -> list[Informer[Any]]:
-        client, state, gangs = self.client, self.view.state, self.view.gangs
-        own = set(await dialects.served(client, views.OWN))
-        pairs: list[tuple[Resource[Any], Callable[[Any], None]]] = [
-            (resources.SCHEDULER_CONFIG, state.on_config),
-            (resources.TOPOLOGY_DOMAIN, state.on_domain),
-            (resources.MIG_STRATEGY, state.on_strategy),
-            (resources.GPU_NODE, state.on_gpunode),
-            (resources.WARP_GPU_WORKLOAD, state.on_warp),
-            (resources.GPU_WORKLOAD, state.on_kgwe),
-            (resources.RESOURCE_SLICE, state.claimed.on_slice),
-            (resources.RESOURCE_CLAIM, state.claimed.on_claim),
-        ]
-        watched = [(Informer(client, kind), listener) for kind, listener in pairs if kind in own]
-        watched.append((Informer(client, resources.NODE), state.on_node))
-        watched.append((Informer(client, resources.JOB), state.on_job))
-        watched.append((Informer(client, resources.DEPLOYMENT, label_selector=manifests.SELECTOR), state.on_deployment))
-        stores: dict[Resource[Any], Mapping[str, Any]] = {}
+        client, state = self.client, self.view.state
+        served = set(await dialects.served(client, views.OWN))
+        listeners = {
+            kind: listener for kind, listener in state.listeners().items() if kind not in views.OWN or kind in served
+        }
+        watched = {kind: _informer(client, kind) for kind in listeners}
         for kind in await dialects.served(client):
-            known = next((each for each, _ in watched if each.resource == kind), None)
-            if known is None:
-                known = Informer(client, kind)
-                watched.insert(0, (known, gangs.on_group))
-            stores[kind] = known.store
-        self.view.stores = stores
-        pods = Informer(client, resources.POD, field_selector=views.LIVE_PODS)
-        watched.append((pods, state.on_pod))
-        for informer, listener in watched:
-            informer.on_change(listener)
+            if kind not in watched:
+                # Before the pods: a gang's first pod is then read with its group in sight.
+                watched = {kind: Informer(client, kind), **watched}
+                listeners[kind] = state.gangs.on_group
+            state.group_objects.add_store(kind, watched[kind].store)
+        for kind, informer in watched.items():
+            informer.on_change(listeners[kind])
+        pods = watched[resources.POD]
         # After the state has heard of it.
         pods.on_change(self._on_pod)
-        return [informer for informer, _ in watched]
+        return list(watched.values())
 
     # --- judging ----------------------------------------------------------------------------------------
 

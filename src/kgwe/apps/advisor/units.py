@@ -113,7 +113,8 @@ def units(view: View) -> Iterator[Unit | Partial]:
 def _pods_of_job(view: View, pod: core.Pod) -> int:
     """How many pods its Job runs at once; more than there can be as long as the Job has not been seen."""
     owner = pod.metadata.controller
-    job = view.stores.get(resources.JOB, {}).get(f"{pod.metadata.namespace}/{owner.name}") if owner else None
+    jobs = view.state.group_objects.stores.get(resources.JOB, {})
+    job = jobs.get(f"{pod.metadata.namespace}/{owner.name}") if owner else None
     if job is None or owner is None or job.metadata.uid != owner.uid:
         return sys.maxsize
     left = job.spec.completions - job.status.succeeded if job.spec.completions is not None else job.spec.parallelism

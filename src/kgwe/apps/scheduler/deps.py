@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.apps.scheduler.settings import Settings
-    from kgwe.cluster.gangs.external_gangs import Gangs
+    from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
@@ -26,7 +26,7 @@ class Deps:
     #: refuses to write once the Lease may be somebody else's
     client: KubeClient
     state: ClusterState
-    gangs: Gangs
+    gangs: ExternalGangs
     settings: Settings
     events: EventRecorder
     metrics: Metrics

@@ -21,14 +21,18 @@ from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.gang_group import LOST_PREFIX, OWNER_PREFIX, Group
+from kgwe.cluster.gangs.leader_actions import LeaderActions
+from kgwe.cluster.registry.announcer import ClusterListener, ignore
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kgwe.apps.scheduler.deps import Deps
-    from kgwe.cluster.state.cluster_state import Key
+    from kgwe.cluster.registry.workload_registry import Key
     from kgwe.placement.planning.planner import Plan, Refusal
     from kgwe.telemetry.tracing import Attribute
 
@@ -85,6 +89,7 @@ class Leader:
         self._recovery.on_lost = self._recovery.repairs.on_lost = self._periodic.history.lost
         self._ending = False
         self._is_room_due = False
+        self._unsubscribe: Callable[[], None] = ignore
 
     def _decided(self, uid: str) -> None:
         plan = self._planner.planned.get(uid)
@@ -97,7 +102,7 @@ class Leader:
             if plan is not None:
                 self._planner.confirm(uid)
                 try:
-                    self._gangs.planned(uid, plan)
+                    self._gangs.assign_plan(uid, plan)
                     self._unbound_gangs.planned(uid)
                 except Exception:
                     self._gangs.forget_plan(uid, plan)
@@ -142,29 +147,33 @@ class Leader:
         return self._planner.faults.problem
 
     async def __aenter__(self) -> Self:
-        self._state.drop_unfit()
-        self._state.tell(
-            on_workload=self._changed,
-            on_work=self._touched,
-            on_room=self._room,
-            on_gone=self._gone,
-            on_unseated=self._pinner.pin,
+        self._state.run_registry.drop_unfit()
+        self._unsubscribe = self._state.announcer.subscribe(
+            ClusterListener(
+                workload_changed=self._changed,
+                workload_touched=self._touched,
+                workload_removed=self._gone,
+                pod_unseated=self._pinner.pin,
+                pod_ending=self._rejected_pods.ending,
+                capacity_freed=self._room,
+                health_changed=self._recovery.health,
+                budgets_changed=self._preemption.refused,
+            )
         )
         self._count_running()
-        self._gangs.refusal = self._planner.held.get
-        self._gangs.tell(
-            want=self._planner.want,
-            forget=self._planner.forget,
-            seat=self._pinner.pin,
-            free=self._pinner.remove_gate,
-            later=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
-            after=lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
+        self._gangs.start_leading(
+            LeaderActions(
+                request_plan=self._planner.want,
+                withdraw_request=self._planner.forget,
+                assign_seat=self._pinner.pin,
+                remove_gate=self._pinner.remove_gate,
+                find_refusal=self._planner.held.get,
+                call_soon=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
+                call_later=lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
+            )
         )
         self._pinner.start()
         self._evictor.start()
-        self._state.on_health = self._recovery.health
-        self._state.on_budgets = self._preemption.refused
-        self._state.on_ending = self._rejected_pods.ending
         self._recovery.start()
         self._rejected_pods.start()
         self._unbound_gangs.start()
@@ -172,7 +181,7 @@ class Leader:
         for key in sorted(self._state.workloads):
             self._queue.add(key)
         for owner in list(self._state.runs):
-            for pod in self._state.unseated(owner):
+            for pod in self._state.run_registry.unseated(owner):
                 self._pinner.pin(owner, pod)
         self._metrics.queue.set_function(lambda: len(self._queue))
         self._workers.start()
@@ -243,8 +252,8 @@ class Leader:
         self._reconciler.gone(uid)
 
     async def __aexit__(self, *exc: object) -> None:
-        self._gangs.deaf()
-        self._state.deaf()
+        self._gangs.stop_leading()
+        self._unsubscribe()
         self._ending = True
         # A write that has begun is finished rather than torn.
         await self._workers.stop(grace_s=_GRACE_S)

@@ -30,10 +30,8 @@ from kgwe.apps.scheduler.planning.errors import PlanningErrors
 from kgwe.apps.scheduler.preflight import ExtenderPort
 from kgwe.apps.scheduler.recording.recorder import Recorder
 from kgwe.apps.scheduler.signing_key import SigningKeys
-from kgwe.cluster.gangs.external_gangs import Gangs
-from kgwe.cluster.gangs.gang_kinds import GroupKinds
-from kgwe.cluster.registry.nominations import Nominations
-from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.gangs.gang_kinds import GangKinds
+from kgwe.cluster.state.cluster_state import ClusterState, selector_of
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube import dialects
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
 
     from kgwe.apps.leading import Term
     from kgwe.apps.scheduler.settings import Settings
-    from kgwe.kube.api import core
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.translate.extender_wire import BindArgs
     from kgwe.placement.planning.custom_strategies import Chooser
@@ -59,6 +56,7 @@ log = structlog.get_logger(__name__)
 
 STRATEGIES_GROUP = "kgwe.strategies"
 _LAG_STEP_S = 0.1
+_DRA_KINDS = (resources.RESOURCE_SLICE, resources.RESOURCE_CLAIM)
 _EXPIRE_S = 1.0
 # How often a replica whose port is taken looks whether it is free.
 _PORT_PAUSE_S = 2.0
@@ -83,8 +81,10 @@ class Scheduler:
         self.metrics = Metrics()
         self.signer = Signer()
         self.signer.on_forged = lambda kind: self.metrics.forged.labels(kind).inc()
-        self.state = ClusterState(self.signer)
-        self.metrics.active = self.state.active
+        self.faults = PlanningErrors(self.metrics)
+        self.state = ClusterState(self.signer, self.faults.record)
+        self.gangs = self.state.gangs
+        self.metrics.active = self.state.workload_registry.list_active
         FleetGauges(self.state).register(self.metrics)
         self.tracer = tracing.tracer(
             settings.otlp_endpoint,
@@ -93,15 +93,9 @@ class Scheduler:
             instance=socket.gethostname(),
         )
         self.recorder = self._recorder()
-        self.gangs = Gangs(self.state)
-        self.faults = PlanningErrors(self.metrics)
-        self.state.on_error = self.gangs.on_error = self.faults.record
         self._acting = False
         self._planning_problem: Callable[[], str | None] = lambda: None
         self._port_problem = ""
-        self.nominations = Nominations(self.state)
-        self.state.on_foreign = self._on_foreign
-        self.state.foreign_seat = self.gangs.seat
         self.client = client
         self.identity = identity or leading.make_identity()
         self._elector = leading.make_elector(client, settings, self.identity) if settings.leader_elect else None
@@ -112,14 +106,13 @@ class Scheduler:
         self.tls = Renewing(settings.extender_tls) if self.port and settings.extender_tls else None
         self.events = EventRecorder(self._acting_client, controller=manifests.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
-        # Ended pods hold nothing; leaving them out keeps memory flat however many Jobs have run.
-        running = "status.phase!=Succeeded,status.phase!=Failed"
-        self.pods = Informer(client, resources.POD, field_selector=running, keep=placement_annotations.is_gated)
+        live = selector_of(resources.POD).field
+        self.pods = Informer(client, resources.POD, field_selector=live, keep=placement_annotations.is_gated)
         self.informers = self._watch()
         self.keys = SigningKeys(client, self.signer, settings.lease_namespace)
         self.keys.on_change = self._read_again
-        self.kinds = GroupKinds(
-            client, self.state, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
+        self.kinds = GangKinds(
+            client, self.state.group_objects, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
         )
 
     def _recorder(self) -> Recorder | None:
@@ -130,26 +123,16 @@ class Scheduler:
         return Recorder(directory, settings.record_max_mb, version=version, registry=self.metrics.registry)
 
     def _watch(self) -> list[Informer[Any]]:
-        client, state = self.client, self.state
-        pairs: list[tuple[Informer[Any], Callable[[Any], None]]] = [
-            (Informer(client, resources.SCHEDULER_CONFIG), state.on_config),
-            (Informer(client, resources.PRIORITY_CLASS), state.on_priority_class),
-            (Informer(client, resources.TOPOLOGY_DOMAIN), state.on_domain),
-            (Informer(client, resources.MIG_STRATEGY), state.on_strategy),
-            (Informer(client, resources.NODE), state.on_node),
-            (Informer(client, resources.GPU_NODE), state.on_gpunode),
-            (Informer(client, resources.POD_DISRUPTION_BUDGET), state.on_budget),
-            (Informer(client, resources.WARP_GPU_WORKLOAD), state.on_warp),
-            (Informer(client, resources.GPU_WORKLOAD), state.on_kgwe),
-            (Informer(client, resources.JOB), state.on_job),
-            (Informer(client, resources.DEPLOYMENT, label_selector=manifests.SELECTOR), state.on_deployment),
-            (self.pods, state.on_pod),
-        ]
-        self._signed = pairs[-3:]
-        for informer, listener in pairs:
-            informer.on_error = self._listener_failed
-            informer.on_change(listener)
-        return [informer for informer, _ in pairs]
+        """Informers of every kind that feeds the state, but for those of DRA, which a cluster need not serve."""
+        informers: dict[Resource[Any], Informer[Any]] = {resources.POD: self.pods}
+        listeners = self.state.listeners()
+        for kind in listeners:
+            if kind not in _DRA_KINDS:
+                informer = informers.get(kind) or Informer(self.client, kind, label_selector=selector_of(kind).label)
+                informers[kind] = informer
+                informer.on_error = self._listener_failed
+                informer.on_change(listeners[kind])
+        return list(informers.values())
 
     def _listener_failed(self, _key: str, _error: Exception) -> None:
         """The informer has logged it."""
@@ -157,30 +140,19 @@ class Scheduler:
 
     def _read_again(self) -> None:
         """Keys were replaced: objects that another replica signed with a new one were not believed so far."""
-        for informer, listener in self._signed:
+        listeners = self.state.listeners()
+        for kind in (resources.JOB, resources.DEPLOYMENT, resources.POD):
+            informer = next(each for each in self.informers if each.resource == kind)
             for key, obj in list(informer.store.items()):
-                listener(Change(key, None, obj))
-
-    def _on_foreign(self, uid: str, pod: core.Pod | None) -> None:
-        try:
-            self.nominations.on_pod(uid, pod)
-        except Exception as exc:  # noqa: BLE001 - an error of one pod
-            self.faults.record("nomination", uid, exc)
-        self.gangs.on_pod(uid, pod)
-        is_plain = pod is not None and bool(pod.spec.nodeName) and not self.gangs.owner_of(uid)
-        self.state.plain_pods.set(uid, pod if is_plain else None)
+                listeners[kind](Change(key, None, obj))
 
     async def _watch_devices(self) -> None:
-        """Watch what DRA drivers offer and who was given it, where this cluster has such a thing."""
-        claimed = self.state.claimed
-        kinds: dict[Resource[Any], Callable[[Any], None]] = {
-            resources.RESOURCE_SLICE: claimed.on_slice,
-            resources.RESOURCE_CLAIM: claimed.on_claim,
-        }
-        if len(await dialects.served(self.client, kinds)) == len(kinds):
-            for kind, listener in kinds.items():
+        """Watch the devices of DRA drivers and their allocations, if the cluster serves these kinds."""
+        if len(await dialects.served(self.client, _DRA_KINDS)) == len(_DRA_KINDS):
+            listeners = self.state.listeners()
+            for kind in _DRA_KINDS:
                 informer: Informer[Any] = Informer(self.client, kind)
-                informer.on_change(listener)
+                informer.on_change(listeners[kind])
                 self.informers.append(informer)
 
     # --- probes -----------------------------------------------------------------------------------------
@@ -204,7 +176,7 @@ class Scheduler:
             if self.port is not None:
                 await self.port.check()
             await background.wait_first(self.keys.wait(), stop.wait())
-            await self.kinds.find()
+            await self.kinds.add_served()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
             with stalls.watched(self.settings.log_stalls_ms / 1e3):
@@ -292,7 +264,7 @@ class Scheduler:
                 leader.answers,
                 self.metrics,
                 bind=self._bind if settings.extender_binds else None,
-                sightings=self.state.sightings,
+                sightings=self.state.pod_index.sightings,
                 show_snapshot=settings.debug_snapshot,
             ),
         )

@@ -87,19 +87,17 @@ class Submitted:
             raise errors.Permanent(f"{document['kind']} {document['metadata']['name']}: {exc}") from exc
 
     def _store(self, kind: Resource[Any], obj: Any) -> None:
-        stores = {each: dict(known) for each, known in self._view.stores.items()}
-        stores.setdefault(kind, {})[obj.metadata.key] = obj
-        self._view.stores = stores
-        self._view.forget_groups()
+        objects = self._view.state.group_objects
+        objects.add_store(kind, {**objects.stores.get(kind, {}), obj.metadata.key: obj})
 
     def _pod(self, document: Document) -> None:
         spec = dict(document.get("spec") or {})
         spec.setdefault("schedulerName", "default-scheduler")
         name = spec.get("priorityClassName", "")
         if name and "priority" not in spec:
-            if name not in self._view.priorities:
+            if name not in self._view.state.priority_classes:
                 raise errors.Permanent(f"Pod {document['metadata']['name']}: there is no PriorityClass {name!r}")
-            spec["priority"] = self._view.priorities[name]
+            spec["priority"] = self._view.state.priority_classes[name]
         spec.pop("nodeName", None)
         spec = _quoted(spec)
         pod = self._read(resources.POD, {**document, "spec": spec, "status": {"phase": "Pending"}})

@@ -1,9 +1,8 @@
-"""Pods of gangs that a drain took from their nodes: their seats are kept for the pods made in their place.
+"""Reserves the seats of drained pods of gangs for the pods that replace them.
 
-A gang that loses a member to a drain has the same claim to its slot as one that loses a node. The owner makes the next
-pod some time later (a Job after ten seconds), and the node may take pods again before that: the seat stays reserved
-meanwhile, so nothing else gets the GPUs. While the node takes no pods, the new pod is planned elsewhere, before other
-work of its priority; when that finds no room, the pod gets its old seat back with the node.
+The owner creates the next pod some time later (a Job after ten seconds), and the node may be uncordoned before that:
+the seat stays reserved, so nothing else gets the GPUs. While the node takes no pods, the new pod is planned elsewhere,
+before other workloads of its priority. If that finds no room, the pod gets its old seat back with the node.
 """
 
 from __future__ import annotations
@@ -11,26 +10,29 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final
 
+from kgwe.cluster.gangs.gang_lifecycle import GangEvent
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kgwe.cluster.gangs.gang_group import Group
-    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.gangs.leader_actions import Leadership
+    from kgwe.cluster.registry.fleet_state import FleetState
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Membership
 
-#: seconds that a seat is kept while no pod of the gang waits for it
+#: seconds that a seat stays reserved while no pod of the gang waits for it
 KEEP_S: Final = 120.0
-# The condition Kubernetes sets on a pod that it is about to evict, and the reason of it that is no drain.
+# The condition that Kubernetes sets on a pod it is about to evict, and the reason that does not mean a drain.
 _DISRUPTED: Final = "DisruptionTarget"
 _PREEMPTED: Final = "PreemptionByScheduler"
 
 
 def is_drained(pod: core.Pod, takes_pods: Callable[[str], bool], *, alone: bool) -> bool:
-    """Whether a pod that is gone was drained, and its owner makes another.
+    """Whether a removed pod was drained and its owner creates another.
 
-    `takes_pods` tells whether a node does; `alone`: no other pod of its gang is left. Pods that are deleted from a
-    cordoned node count as drained while others of the gang stay: `kubectl drain` can be told not to evict.
+    `takes_pods`: whether a node accepts pods; `alone`: no other pod of its gang is left. Pods deleted from a cordoned
+    node count as drained while others of the gang stay, because `kubectl drain` can delete instead of evict.
     """
     meta = pod.metadata
     if meta.deletionTimestamp is None or meta.controller is None or not pod.spec.nodeName:
@@ -42,25 +44,32 @@ def is_drained(pod: core.Pod, takes_pods: Callable[[str], bool], *, alone: bool)
 
 
 class DrainedSeats:
-    """Seats that are kept, over all gangs (`groups`: owner -> gang)."""
+    """Reserved seats of drained pods, over all gangs."""
 
-    def __init__(self, state: ClusterState, groups: Mapping[str, Group], drop: Callable[[str], None]) -> None:
-        """`drop`: forget a gang of which nothing is left."""
-        self._state = state
+    def __init__(
+        self,
+        *,
+        fleet_state: FleetState,
+        groups: Mapping[str, Group],
+        leadership: Leadership,
+        drop: Callable[[str], None],
+    ) -> None:
+        """`groups`: owner -> gang; `drop`: forget a gang of which nothing is left."""
+        self._fleet_state = fleet_state
+        self._ledger = fleet_state.ledger
         self._groups = groups
+        self._leadership = leadership
         self._drop = drop
         self.owners: set[str] = set()
-        #: call this after so many seconds
-        self.after: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _call: None
 
     def keep(self, owner: str, group: Group, number: int, pod: core.Pod, member: Membership) -> bool:
-        """Keep the seat of a pod that is gone if it was drained.
+        """Reserve the seat of a removed pod if the pod was drained.
 
-        Not on a node that failed: recovery deals with that. Not of a gang that makes way for more important work.
+        Not on a failed node, which is for recovery. Not of a gang that is being preempted.
         """
-        if group.makes_way or self._state.reader.fault(pod.spec.nodeName) is not None:
+        if group.makes_way or self._fleet_state.reader.fault(pod.spec.nodeName) is not None:
             return False
-        if not is_drained(pod, self._takes_pods, alone=not group.members):
+        if not is_drained(pod, self._fleet_state.accepts_pods, alone=not group.members):
             return False
         group.keep(number, member)
         self.owners.add(owner)
@@ -68,15 +77,15 @@ class DrainedSeats:
         return True
 
     def arm(self, owner: str, group: Group) -> None:
-        """A term begins: the time of what is kept starts again."""
+        """A term begins: restart the timers of the reserved seats."""
         for number in group.kept:
             self._arm(owner, number)
 
     def _arm(self, owner: str, number: int) -> None:
-        self.after(KEEP_S, functools.partial(self._end, owner, number))
+        self._leadership.actions.call_later(KEEP_S, functools.partial(self._end, owner, number))
 
     def _end(self, owner: str, number: int) -> None:
-        """The time of a kept seat is over; while pods of the gang wait for a place, it starts again."""
+        """The time of a reserved seat is over; it starts again while pods of the gang wait for a place."""
         group = self._groups.get(owner)
         if group is None or number not in group.kept:
             return
@@ -86,28 +95,26 @@ class DrainedSeats:
             self.release(owner, group)
 
     def is_usable(self, owner: str, number: int) -> bool:
-        """Whether the node of the seat takes pods."""
-        place = self._state.ledger.seat(owner, number)
-        return place is not None and self._takes_pods(place.node)
-
-    def _takes_pods(self, name: str) -> bool:
-        node = self._state.fleet.node(name)
-        return node is not None and node.ready
+        """Whether the node of the seat accepts pods."""
+        place = self._ledger.seat(owner, number)
+        return place is not None and self._fleet_state.accepts_pods(place.node)
 
     def give(self, owner: str, group: Group, number: int) -> None:
-        """A pod has the seat now."""
+        """A pod has the seat now: it is no longer reserved."""
         group.kept.discard(number)
         if not group.kept:
             self.owners.discard(owner)
 
     def release(self, owner: str, group: Group) -> None:
-        """Nothing is kept for the gang any more."""
+        """Release all seats that are reserved for drained pods of the gang."""
         kept = list(group.kept)
         for number in kept:
             group.awaited.pop(number, None)
         self.forget(owner, group)
+        if not group.awaited:
+            group.advance(GangEvent.SEATS_GIVEN_UP)
         for number in kept:
-            self._state.ledger.vacate(owner, number)
+            self._ledger.vacate(owner, number)
         if not group.members and not group.awaited:
             self._drop(owner)
 

@@ -1,10 +1,11 @@
-"""A gang of others as far as its pods are there, and what is asked of the planner for it."""
+"""An externally created gang as far as its pods exist, and the requests to the planner for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from kgwe.cluster.gangs.gang_lifecycle import GangPhase, next_phase
 from kgwe.cluster.workload.unpinned import as_made
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
@@ -16,6 +17,7 @@ from kgwe.placement.planning.planner import Ask
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kgwe.cluster.gangs.gang_lifecycle import GangEvent
     from kgwe.kube.api import core
     from kgwe.kube.dialects import Gang, Key, Membership
     from kgwe.kube.dialects.member_presence import Members, Presence
@@ -35,34 +37,39 @@ def owner_of(key: Key) -> str:
 
 @dataclass
 class Group:
-    """One gang, as far as its pods are there."""
+    """One gang, as far as its pods exist."""
 
     key: Key
+    phase: GangPhase = GangPhase.COLLECTING
     members: dict[str, tuple[core.Pod, Membership]] = field(default_factory=dict)  # by pod uid
     seats: dict[str, int] = field(default_factory=dict)  # pod uid -> seat of the plan
-    gang: Gang | None = None  # as it was asked for last
+    gang: Gang | None = None  # as it was requested last
     start: int = 0  # number of the first seat of the last plan
-    awaited: dict[int, Membership] = field(default_factory=dict)  # seat that waits for a new pod -> whose it was
+    awaited: dict[int, Membership] = field(default_factory=dict)  # seat reserved for a new pod -> its last member
     kept: set[int] = field(default_factory=set)  # of those, seats of drained pods
-    lost: dict[int, Request] = field(default_factory=dict)  # seat that a pod had and left -> what that pod asked for
-    makes_way: bool = False  # it is stopped for more important work
-    overdue: str = ""  # why its seats were released and it is not planned for a while
+    lost: dict[int, Request] = field(default_factory=dict)  # seat that a pod left -> what that pod asked for
+    makes_way: bool = False  # it is being preempted
+    release_reason: str = ""  # why its seats were released (phase RELEASED)
     last_since: str = ""  # when that happened last: it waits from then on
-    revoked: set[str] = field(default_factory=set)  # pods that may still say a seat which was released
+    revoked: set[str] = field(default_factory=set)  # pods that may still show a seat which was released
     asked_about: set[str] = field(default_factory=set)  # pods that kube-scheduler would bind by now
     problem: str = ""
-    plain: Size | None = None  # what all of them say, where that and their number is all it takes to be complete
-    lacking: int = 0  # then: how many are still to come
+    plain: Size | None = None  # the size that all pods declare, if it is complete as soon as so many exist
+    lacking: int = 0  # then: how many do not exist yet
     rests_until: float = 0.0  # not looked at again before
 
+    def advance(self, event: GangEvent) -> None:
+        """Enter the phase that follows the event; InvariantBroken if it cannot happen now."""
+        self.phase = next_phase(self.phase, event)
+
     def only_counts(self, pod: core.Pod, member: Membership) -> bool:
-        """Whether by coming or going the pod only changes their number: a large gang is not looked at for each."""
+        """Whether the pod changes nothing but their number: a large gang is not looked at for each of them."""
         if self.plain is None or self.seats or self.awaited or not presence.counts(pod):
             return False
         return presence.says_size_only(member) and member.size == self.plain
 
     def keep(self, number: int, member: Membership) -> None:
-        """Keep the seat of a drained pod for the pod that its owner makes next."""
+        """Reserve the seat of a drained pod for the pod that its owner creates next."""
         self.awaited[number] = member
         self.kept.add(number)
 
@@ -74,8 +81,8 @@ class Group:
     def regains(self, partial: Partial) -> bool:
         """Whether the gang is broken and asks for no more than the seats it had.
 
-        Only such a gang goes before other work. A pod that its user bound to a node is no evidence that the gang ever
-        had a place as a whole.
+        Only such a gang goes before other workloads. A pod that its user bound to a node does not prove that the whole
+        gang ever had a place.
         """
         if not partial.is_broken or self.last_since:
             return False
@@ -95,7 +102,7 @@ class Group:
         return [pod for pod in seated if not pod.spec.nodeName and pod.metadata.deletionTimestamp is None]
 
     def count(self, members: Members, found: Presence) -> None:
-        """Take down how many there are, where that is all it takes."""
+        """Note how many pods are missing, if their number decides whether the gang is complete."""
         self.plain = presence.plain_size(members)
         self.lacking = 0 if self.plain is None else self.plain.least - found.all.total()
 
@@ -108,7 +115,7 @@ class Group:
 
     @property
     def since(self) -> str:
-        """When the first of its pods was made, or its seats were released."""
+        """When its first pod was created, or its seats were released."""
         return self.last_since or min(pod.metadata.creationTimestamp or "" for pod, _ in self.members.values())
 
 
@@ -124,7 +131,7 @@ def _covers(had: Request, asked: Request) -> bool:
 
 
 def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
-    """All of it: nobody has a place yet."""
+    """A request for the whole gang, of which no pod has a place yet."""
     return Ask(
         owner=owner,
         request=found.request.roles[0].request,
@@ -139,7 +146,7 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
 
 
 def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> Partial | None:
-    """The whole gang when some of it have their places (`nodes`: pod -> node) and others none; None: no such thing."""
+    """The partially placed gang (`nodes`: pod -> node); None if it is fully placed or fully unplaced."""
     alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
     placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
     if not any(placed) or all(placed):
@@ -155,7 +162,7 @@ def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[cor
 
 
 def ask_beside(owner: str, fleet: Fleet, partial: Partial, *, since: str, namespace: str, name: str) -> Ask:
-    """Those that have no place, beside those that have one."""
+    """A request for the pods without a place, near those that have one."""
     gang = confined(fleet.fitter, fleet.tree, partial)
     return Ask(
         owner=owner,
@@ -180,7 +187,7 @@ def lost_key(owner: str) -> str:
 
 
 def ask_for_lost(running: Running, fleet: Fleet, namespace: str, name: str) -> Ask | None:
-    """New places for the members that were hit, before all others of their priority; None: nobody is."""
+    """A request for new places for the failed members, before others of their priority; None: none failed."""
     nodes = fleet.snapshot.nodes
     members = tuple(
         Sitting(

@@ -1,7 +1,7 @@
-"""Watches the kinds in which others describe gangs: those that the cluster serves, and those it comes to serve later.
+"""Watches the kinds in which others describe gangs: those that the cluster serves, and those that it serves later.
 
-None of them is needed: a kind that may not be read is left out, with a word on which right is missing, and asked about
-again like one that is not served yet. Nobody has to restart KGWE after installing JobSet or Volcano.
+None of them is required. A kind that may not be read is left out with a warning that names the missing right, and is
+tried again like one that is not served yet. KGWE need not be restarted after installing JobSet or Volcano.
 """
 
 from __future__ import annotations
@@ -16,41 +16,35 @@ from kgwe.kube import dialects
 from kgwe.kube.client.informer import Informer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from kgwe.cluster.gangs.external_gangs import Gangs
-    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.gangs.external_gangs import ExternalGangs
+    from kgwe.cluster.gangs.group_objects import GroupObjects
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
 
 log = structlog.get_logger(__name__)
 
 
-class GroupKinds:
-    """The informers of one replica, of which those of group kinds are added here."""
+class GangKinds:
+    """Adds informers of gang kinds to those of one replica."""
 
     def __init__(
         self,
         client: KubeClient,
-        state: ClusterState,
-        gangs: Gangs,
+        objects: GroupObjects,
+        gangs: ExternalGangs,
         informers: list[Informer[Any]],
         *,
         look_again_s: float,
     ) -> None:
         self._client = client
-        self._state = state
+        self._objects = objects
         self._gangs = gangs
         self._informers = informers
         self._look_again_s = look_again_s
-        self._stores: dict[Resource[Any], Mapping[str, Any]] = {}
-        self._forbidden: dict[str, str] = {}  # kind -> why, as far as it was said
-        self._known: dialects.Groups | None = None
-        self._known_for = -1
-        gangs.lookup = self._groups
+        self._forbidden: dict[str, str] = {}  # kind -> why, as far as it was logged
 
-    async def find(self) -> None:
-        """Before anything runs: what the cluster serves now."""
+    async def add_served(self) -> None:
+        """Add the kinds that the cluster serves now, before anything runs."""
         for kind in await self._readable():
             informer = next((each for each in self._informers if each.resource == kind), None)
             if informer is None:
@@ -60,7 +54,7 @@ class GroupKinds:
             self._listen(informer)
 
     async def run(self) -> None:
-        """Look again now and then; ends only with an error of what it started."""
+        """Add kinds that the cluster serves later; ends only with an error of an informer."""
         coming: set[Resource[Any]] = set()
         async with asyncio.TaskGroup() as group:
             while True:
@@ -71,14 +65,14 @@ class GroupKinds:
                     log.warning("group_kinds_not_found_out", error=str(exc), retry_in_s=self._look_again_s)
                     continue
                 for kind in found:
-                    if kind not in self._stores and kind not in coming:
+                    if kind not in self._objects.stores and kind not in coming:
                         coming.add(kind)
                         informer: Informer[Any] = Informer(self._client, kind)
                         group.create_task(informer.run())
                         group.create_task(self._join(informer))
 
     async def _join(self, informer: Informer[Any]) -> None:
-        # Not before: who does not know a kind yet that has just come is not behind.
+        # Not before: an informer that is not synced would make the replica unready.
         await informer.synced.wait()
         self._informers.append(informer)
         self._listen(informer)
@@ -86,8 +80,7 @@ class GroupKinds:
         log.info("group_kind_found", kind=f"{kind.plural}.{kind.group}", objects=len(informer.store))
 
     def _listen(self, informer: Informer[Any]) -> None:
-        self._stores[informer.resource] = informer.store
-        self._known = None
+        self._objects.add_store(informer.resource, informer.store)
         informer.on_change(self._gangs.on_group)
 
     async def _readable(self) -> tuple[Resource[Any], ...]:
@@ -100,11 +93,3 @@ class GroupKinds:
                 )
             self._forbidden[name] = why
         return found
-
-    def _groups(self) -> dialects.Groups:
-        fleet = self._state.fleet
-        if self._known_for != fleet.generation or self._known is None:
-            levels = dialects.Levels(self._state.reader.labels(), tuple(level.name for level in fleet.tree.levels))
-            self._known = dialects.Groups(levels, self._stores)
-            self._known_for = fleet.generation
-        return self._known

@@ -1,4 +1,4 @@
-"""Seats of gangs of others, restored from what KGWE wrote on their pods in an earlier term or another replica."""
+"""Restores seats of externally created gangs from what KGWE wrote on their pods, in an earlier term or elsewhere."""
 
 from __future__ import annotations
 
@@ -11,52 +11,60 @@ from kgwe.placement.live.fleet import Holding
 
 if TYPE_CHECKING:
     from kgwe.cluster.gangs.gang_group import Group
-    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.registry.fleet_state import FleetState
+    from kgwe.cluster.registry.pod_booking import PodBooking
+    from kgwe.cluster.registry.pod_index import PodIndex
     from kgwe.kube.api import core
 
 
-def restore(state: ClusterState, owner: str, group: Group, pod: core.Pod) -> core.Pod:
-    """Give the pod the seat that is written on it; returns the pod as it is to be treated.
+class SeatRestorer:
+    """Reads seats from pods."""
 
-    A seat belongs to the first pod that is seen in it, and needs room on its node unless the pod is bound there. A pod
-    that does not get its seat is treated as if none had been written on it.
-    """
-    uid, said = pod.metadata.uid, placement_annotations.seat_of(pod.metadata.annotations)
-    if uid in group.revoked and said is not None and not pod.spec.nodeName:
-        return signatures.undecided(pod)  # what the watch shows is older than the release of its seat
-    group.revoked.discard(uid)
-    if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
+    def __init__(self, fleet_state: FleetState, pods: PodIndex, booking: PodBooking) -> None:
+        self._ledger = fleet_state.ledger
+        self._pods = pods
+        self._booking = booking
+
+    def restore(self, owner: str, group: Group, pod: core.Pod) -> core.Pod:
+        """Give the pod the seat in its annotation; returns the pod without the annotation if it does not get it.
+
+        A seat belongs to the first pod that is seen in it, and needs room on its node unless the pod is bound there.
+        """
+        uid, said = pod.metadata.uid, placement_annotations.seat_of(pod.metadata.annotations)
+        if uid in group.revoked and said is not None and not pod.spec.nodeName:
+            return signatures.undecided(pod)  # what the watch shows is older than the release of its seat
+        group.revoked.discard(uid)
+        if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
+            return pod
+        node = (
+            pod.spec.nodeName
+            or placement_annotations.pinned_to(pod.spec)
+            or signatures.signed_node(pod.metadata.annotations)
+        )
+        if said[0] != owner or not node or said[1] in group.seats.values():
+            return signatures.undecided(pod)
+        given = assignment.planned(pod.metadata.annotations)
+        holding = Holding(node, podspec.requested(pod.spec), given.cards, given.slices)
+        if not self._ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
+            return signatures.undecided(pod)
+        group.take(uid, said[1])
+        if pod.spec.nodeName:
+            self._booking.book(pod)
         return pod
-    node = (
-        pod.spec.nodeName
-        or placement_annotations.pinned_to(pod.spec)
-        or signatures.signed_node(pod.metadata.annotations)
-    )
-    if said[0] != owner or not node or said[1] in group.seats.values():
-        return signatures.undecided(pod)
-    given = assignment.planned(pod.metadata.annotations)
-    holding = Holding(node, podspec.requested(pod.spec), given.cards, given.slices)
-    if not state.ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
-        return signatures.undecided(pod)
-    group.take(uid, said[1])
-    if pod.spec.nodeName:
-        state.book(pod)
-    return pod
 
-
-def check(state: ClusterState, owner: str, group: Group) -> None:
-    """Check the seats against all that has been read since: nodes, other pods, and what made room."""
-    seated = {group.seats[uid]: uid for uid in group.members if uid in group.seats}
-    for number in state.ledger.drop_unfit(owner, list(seated)):
-        uid = seated[number]
-        del group.seats[uid]
-        pod, member = group.members[uid]
-        group.members[uid] = (signatures.undecided(pod), member)
-    for uid, (_, member) in list(group.members.items()):
-        known = state.pods.get(uid)
-        if (
-            known is not None
-            and uid not in group.seats
-            and placement_annotations.SEAT_ANNOTATION in known.metadata.annotations
-        ):
-            group.members[uid] = (restore(state, owner, group, known), member)
+    def check(self, owner: str, group: Group) -> None:
+        """Check the seats again after all nodes and pods have been read, and restore seats that fit by now."""
+        seated = {group.seats[uid]: uid for uid in group.members if uid in group.seats}
+        for number in self._ledger.drop_unfit(owner, list(seated)):
+            uid = seated[number]
+            del group.seats[uid]
+            pod, member = group.members[uid]
+            group.members[uid] = (signatures.undecided(pod), member)
+        for uid, (_, member) in list(group.members.items()):
+            known = self._pods.by_uid.get(uid)
+            if (
+                known is not None
+                and uid not in group.seats
+                and placement_annotations.SEAT_ANNOTATION in known.metadata.annotations
+            ):
+                group.members[uid] = (self.restore(owner, group, known), member)

@@ -1,8 +1,8 @@
-"""GPUs that ResourceClaims were given: whoever claims a card keeps it from everybody, planned by us or not.
+"""GPUs that are allocated to ResourceClaims (DRA), whether or not KGWE planned them.
 
-A claim holds its devices from its allocation until it is deallocated, whatever becomes of its pods; so it is counted
-itself, with the devices that are written in it. Only where a pod is counted for the same GPUs already (a pod of ours in
-its seat, or one that asked for `nvidia.com/gpu` and was given a claim for it) the claim says which ones the pod has.
+A claim holds its devices from allocation to deallocation, independent of its pods. So the claim itself is counted, with
+the devices in its status. A pod in a seat, or one that asked for `nvidia.com/gpu` and got a claim for it, is counted
+for the same GPUs already: then the claim only says which ones the pod has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from kgwe.placement.live.fleet import Holding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.registry.fleet_state import FleetState
+    from kgwe.cluster.registry.pod_index import PodIndex
+    from kgwe.cluster.registry.run_table import RunTable
     from kgwe.kube.api import core
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
     from kgwe.kube.client.informer import Change
@@ -31,45 +33,50 @@ _Owner = tuple[str, str]
 """(namespace, uid) of a pod."""
 
 
-class Claimed:
-    """The claims that were given GPUs, kept in step with the ledger."""
+class DraAllocations:
+    """Claims with allocated GPUs, kept in step with the ledger."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-        self._claims: dict[str, ResourceClaim] = {}  # uid -> claim that was given GPUs
-        self._in_pool: dict[str, dict[str, None]] = collections.defaultdict(dict)  # pool -> claims given of it
+    def __init__(self, fleet_state: FleetState, pods: PodIndex, run_table: RunTable) -> None:
+        self._reader = fleet_state.reader
+        self._ledger = fleet_state.ledger
+        self._pods = pods
+        self._run_table = run_table
+        self._claims: dict[str, ResourceClaim] = {}  # uid -> claim with allocated GPUs
+        self._in_pool: dict[str, dict[str, None]] = collections.defaultdict(dict)  # pool -> claims allocated from it
         self._of_pod: dict[_Owner, dict[str, None]] = collections.defaultdict(dict)  # pod -> uids of its claims
 
-    def on_slice(self, change: Change[ResourceSlice]) -> None:
-        self._state.nodes_changed(self._state.reader.set_slice(change.key, change.new))
+    def update_slice(self, change: Change[ResourceSlice]) -> list[core.Pod]:
+        """The devices of a pool changed; returns the pods to count again."""
         pools = {each.spec.pool.name for each in (change.old, change.new) if each is not None}
-        for uid in [uid for pool in pools for uid in self._in_pool.get(pool, ())]:
-            self._look_at(self._claims[uid])
+        uids = [uid for pool in pools for uid in self._in_pool.get(pool, ())]
+        return [pod for uid in uids if (pod := self._count(self._claims[uid])) is not None]
 
-    def on_claim(self, change: Change[ResourceClaim]) -> None:
+    def update_claim(self, change: Change[ResourceClaim]) -> list[core.Pod]:
+        """A claim changed; returns the pods to count again."""
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
             self._forget(change.old)
         claim = change.new
         if claim is None:
-            return
+            return []
         if not claim.gpus:
             self._forget(claim)
-            return
+            return []
         self._claims[claim.metadata.uid] = claim
         for device in claim.gpus:
             self._in_pool[device.pool][claim.metadata.uid] = None
         if (owner := _pod_of(claim)) is not None:
             self._of_pod[owner][claim.metadata.uid] = None
-        self._look_at(claim)
+        pod = self._count(claim)
+        return [] if pod is None else [pod]
 
     def requested(self, pod: core.Pod) -> Amounts:
-        """What a pod takes of its node; GPUs that it claims are in no spec but in the plan of its run."""
-        run = self._state.run_of(pod)
+        """What the pod takes of its node; GPUs that it claims are not in its spec but in the plan of its run."""
+        run = self._run_table.run_of(pod)
         wanted = podspec.requested(pod.spec)
         return wanted | amounts.gpus(run.wanted) if run is not None and run.claims else wanted
 
     def settle(self, pod: core.Pod) -> Places:
-        """What a bound pod has by claims of its own, if it is counted for them; else these are counted themselves."""
+        """Devices of a bound pod's own claims, if the pod is counted for them; otherwise count the claims."""
         found = NOWHERE
         mine = self._of_pod.get((pod.metadata.namespace, pod.metadata.uid), ())
         is_counted = bool(mine and amounts.gpus(self.requested(pod)))
@@ -81,18 +88,20 @@ class Claimed:
                 self._hold(self._claims[uid])
         return found
 
-    def _look_at(self, claim: ResourceClaim) -> None:
+    def _count(self, claim: ResourceClaim) -> core.Pod | None:
+        """Count the claim; returns the bound pod that has to be counted for it instead, if there is one."""
         pod = self._pod(claim)
         if pod is None or not amounts.gpus(self.requested(pod)):
             self._hold(claim)
         elif pod.spec.nodeName:
-            self._state.book(pod)
+            return pod
         else:
             self._drop(claim.metadata.uid)  # its seat holds them until it is bound
+        return None
 
     def _pod(self, claim: ResourceClaim) -> core.Pod | None:
         owner = _pod_of(claim)
-        pod = self._state.pods.get(owner[1]) if owner is not None else None
+        pod = self._pods.by_uid.get(owner[1]) if owner is not None else None
         return pod if pod is not None and pod.metadata.namespace == claim.metadata.namespace else None
 
     def _hold(self, claim: ResourceClaim) -> None:
@@ -103,7 +112,7 @@ class Claimed:
             return
         ((node, mine),) = places.items()
         holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, certain=True)
-        self._state.ledger.hold(f"{_PREFIX}{claim.metadata.uid}", holding)
+        self._ledger.hold(f"{_PREFIX}{claim.metadata.uid}", holding)
 
     def _forget(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
@@ -118,12 +127,12 @@ class Claimed:
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
-        self._state.ledger.drop(f"{_PREFIX}{uid}")
+        self._ledger.drop(f"{_PREFIX}{uid}")
 
     def _places(self, claim: ResourceClaim) -> dict[str, Places]:
         """Node -> the cards and slices that the claim was given there."""
         found: dict[str, Places] = {}
-        reader = self._state.reader
+        reader = self._reader
         for device in claim.gpus:
             named = reader.slices.find(device.pool, device.device)
             if named is None:
@@ -136,7 +145,7 @@ class Claimed:
         return found
 
     def _amounts(self, node: str, places: Places) -> Mapping[str, int]:
-        slices = self._state.reader.cards(node).slices
+        slices = self._reader.cards(node).slices
         wanted = collections.Counter(mig.resource_of(slices[each][2]) for each in places.slices)
         # A claim is no pod.
         return {amounts.GPU: places.cards.bit_count(), **wanted, amounts.PODS: 0}

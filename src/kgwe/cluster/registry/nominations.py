@@ -1,7 +1,7 @@
-"""Room that kube-scheduler is making for a plain pod: kept for it, from when its victims are chosen until it is bound.
+"""Reservations for nominated pods: pods for which kube-scheduler preempts others, until they are bound.
 
-kube-scheduler writes the node into the pod's status and keeps other pods of its own away from it. The planner, which
-sees room come free before kube-scheduler does, has to be told.
+kube-scheduler writes the node into the pod's status and keeps its other pods away from it. The planner sees the freed
+resources before kube-scheduler does, so they are reserved in the ledger.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.live.fleet import Holding
 
 if TYPE_CHECKING:
-    from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api import core
+    from kgwe.placement.live.ledger import Ledger
 
 
 def nominated_key(uid: str) -> str:
-    """Whom the room is reserved for in the ledger."""
+    """Owner of the reservation in the ledger."""
     return f"nominated:{uid}"
 
 
 class Nominations:
-    """Every replica keeps them."""
+    """Keeps the reservations in step with the pods."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
-        """A pod that no workload of ours owns came, changed or (None) went."""
-        key, ledger = nominated_key(uid), self._state.ledger
+        """A pod that no workload owns was added, changed or (None) removed."""
+        key, ledger = nominated_key(uid), self._ledger
         node = _nominated(pod)
         if node and pod is not None:
             if (wanted := _wanted(pod)) and uid not in ledger.assumed:
@@ -46,7 +46,7 @@ def _nominated(pod: core.Pod | None) -> str:
 
 
 def _wanted(pod: core.Pod) -> dict[str, int]:
-    """What it takes of its node; nothing when it wants no GPUs, or nobody can tell."""
+    """What the pod takes of its node; empty if it wants no GPUs or its request cannot be read."""
     try:
         wanted = podspec.requested(pod.spec)
     except errors.Permanent:

@@ -110,7 +110,7 @@ def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     """Nodes of seats that no pod has, and that can no longer take one."""
     uid = workload.meta.uid
     fleet, ledger = state.fleet, state.ledger
-    seats = {number: seat.node for number, seat in state.wanted_seats(run).items()}
+    seats = {number: seat.node for number, seat in state.run_registry.wanted_seats(run).items()}
     empty = {number: node for number, node in seats.items() if not ledger.pod_in(uid, number)}
     lost = {empty[number] for number in ledger.lacking(uid) if number in empty}
     # Seats that did not fit when they were restored are not reserved.

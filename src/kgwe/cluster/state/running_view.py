@@ -30,7 +30,7 @@ from kgwe.placement.planning import planner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kgwe.cluster.gangs.external_gangs import Gangs
+    from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.gangs.gang_group import Group
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.cluster.workload.runs import Run
@@ -71,7 +71,7 @@ class _Pods:
 class Census:
     """One term's view; asks are worked out once per spec."""
 
-    def __init__(self, state: ClusterState, gangs: Gangs, default_image: str) -> None:
+    def __init__(self, state: ClusterState, gangs: ExternalGangs, default_image: str) -> None:
         self._state = state
         self._gangs = gangs
         self._image = default_image
@@ -151,7 +151,7 @@ class Census:
         return all(pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) == "true" for pod in pods)
 
     def _stands_alone(self, pod: core.Pod) -> bool:
-        return bool(pod.spec.nodeName) and self._state.is_foreign(pod) and self._gangs.seat(pod.metadata.uid) is None
+        return bool(pod.spec.nodeName) and self._state.is_external(pod) and self._gangs.seat(pod.metadata.uid) is None
 
     def grant(self, key: str) -> Grant | None:
         """What the holder has, as one; None when its node is not there, or it has several kinds."""

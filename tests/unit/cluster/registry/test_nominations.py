@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from tests.support.builders.objects import added, changed, free, leaving, node, pod, removed
 
-from kgwe.cluster.registry.nominations import Nominations
 from kgwe.cluster.state.cluster_state import ClusterState
 
 
@@ -22,7 +21,6 @@ def plain(name, at="", nominated="", gpus=8):
 @pytest.fixture
 def state():
     made = ClusterState()
-    made.on_foreign = Nominations(made).on_pod
     made.on_node(added(node("n1")))
     made.on_node(added(node("n2")))
     made.on_pod(added(plain("victim", at="n1")))

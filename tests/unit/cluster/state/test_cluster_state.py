@@ -26,6 +26,7 @@ from tests.support.builders.objects import (
     workload,
 )
 
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.kube.api import resources
@@ -43,12 +44,14 @@ def state():
 
 def listen(state):
     heard: list[Any] = []
-    state.tell(
-        on_workload=lambda _: None,
-        on_work=lambda _: None,
-        on_room=lambda: heard.append("room"),
-        on_gone=heard.append,
-        on_unseated=lambda owner, pod: heard.append((owner, pod.metadata.name)),
+    state.announcer.subscribe(
+        ClusterListener(
+            workload_changed=lambda _: None,
+            workload_touched=lambda _: None,
+            capacity_freed=lambda: heard.append("room"),
+            workload_removed=heard.append,
+            pod_unseated=lambda owner, pod: heard.append((owner, pod.metadata.name)),
+        )
     )
     return heard
 
@@ -183,7 +186,7 @@ class TestForgery:
         assert state.runs == {}
         assert free(state)["n1"] == 8
         state.on_job(removed(bare))
-        assert state._claims == {}
+        assert state.run_registry._claimants == {}
 
     def test_a_label_that_is_edited_to_name_another_leaves_nothing_behind(self, state):
         state.on_kgwe(added(workload()))
@@ -285,7 +288,7 @@ class TestDeployments:
         assert held_by(state, "uid-a") == ("n2", 0b1111)
         assert held_by(state, f"{UID}/0") == ("n1", 0b11110000)
         assert free(state) == {"n1": 4, "n2": 4}
-        assert state.taken(UID) == {1}
+        assert state.run_registry.taken_seats(UID) == {1}
 
     def test_a_pod_without_a_seat_counts_for_itself(self, state):
         state.on_pod(added(replica("a", at="n1")))
@@ -299,7 +302,7 @@ class TestDeployments:
         heard.clear()
         state.on_pod(changed(old, leaving(old)))
         assert heard == [(UID, "new")]
-        assert 0 not in state.taken(UID)
+        assert 0 not in state.run_registry.taken_seats(UID)
         assert free(state) == {"n1": 4, "n2": 4}, "counted once, as the dying pod"
 
     def test_one_bound_to_the_seat_of_a_dying_pod_has_it_when_that_is_gone(self, state):
@@ -373,7 +376,7 @@ class TestWhatARunTells:
         heard: list[Any] = []
         state.on_kgwe(added(workload()))
         state.on_job(added(job()))
-        state.on_work = heard.append
+        state.announcer.subscribe(ClusterListener(workload_touched=heard.append))
         return heard
 
     def test_pods_it_made_speak_for_themselves(self, state, heard):
@@ -412,7 +415,7 @@ class TestWhatARunTells:
 def test_the_clusters_settings_concern_every_workload(state):
     heard: list[Any] = []
     state.on_kgwe(added(workload()))
-    state.on_work = heard.append
+    state.announcer.subscribe(ClusterListener(workload_touched=heard.append))
     config = make(resources.SCHEDULER_CONFIG.type, {"metadata": {"name": "default"}, "spec": {"deviceMode": "DRA"}})
     state.on_config(added(config))
     assert len(heard) == 1
@@ -483,27 +486,27 @@ class TestScaling:
         assert free(state) == {"n1": 0, "n2": 4}, "its pods still run"
         for each in pods[:2]:
             state.on_pod(changed(each, leaving(each)))
-        assert state.settle_seats(UID) == 0
+        assert state.run_registry.settle_seats(UID) == 0
         assert free(state) == {"n1": 0, "n2": 4}, "until they are gone"
         for number in range(2):
             self.seat(state, number, gone=True)
-        state.settle_seats(UID)
+        state.run_registry.settle_seats(UID)
         assert free(state) == {"n1": 8, "n2": 4}
-        assert state.held_seats(state.runs[UID]) == THREE[2:]
+        assert state.run_registry.held_seats(state.runs[UID]) == THREE[2:]
 
     def test_it_gets_its_seats_back_when_it_is_scaled_up_while_they_are_free(self, state):
         self.served(state, 1)
         self.seat(state, 2)
-        state.settle_seats(UID)
+        state.run_registry.settle_seats(UID)
         assert free(state) == {"n1": 8, "n2": 4}
         self.scale(state, 1, 3)
-        assert state.settle_seats(UID) == 0
+        assert state.run_registry.settle_seats(UID) == 0
         assert free(state) == {"n1": 0, "n2": 4}
 
     def test_it_waits_for_seats_that_others_have_by_now(self, state):
         self.served(state, 1)
         self.seat(state, 2)
-        state.settle_seats(UID)
+        state.run_registry.settle_seats(UID)
         other = make(
             resources.POD.type,
             {"metadata": {"name": "x", "uid": "x", "namespace": "a"}, "spec": pod("x", gpus=8, at="n1").spec},
@@ -511,13 +514,13 @@ class TestScaling:
         state.on_pod(added(other))
         assert free(state) == {"n1": 0, "n2": 4}
         self.scale(state, 1, 3)
-        assert state.settle_seats(UID) == 2
+        assert state.run_registry.settle_seats(UID) == 2
         assert list(state.ledger.places(UID)) == [2]
         heard = listen(state)
         state.on_pod(added(replica("p3", at="", gated=True, phase="Pending")))
         state.on_pod(removed(other))
         heard.clear()
-        assert state.settle_seats(UID) == 0
+        assert state.run_registry.settle_seats(UID) == 0
         assert (UID, "p3") in heard, "its pod is seated now"
         assert free(state) == {"n1": 0, "n2": 4}
 
@@ -527,7 +530,7 @@ class TestScaling:
         state.on_job(changed(job(seats=THREE), job(seats=THREE, parallelism=1)))
         assert list(state.ledger.places(UID)) == [0]
         state.on_pod(added(pod("p1", index=1, at="n1")))
-        state.settle_seats(UID)
+        state.run_registry.settle_seats(UID)
         assert list(state.ledger.places(UID)) == [1], "the seat of its pod"
         done = job(seats=THREE, parallelism=1, completedIndexes="1")
         state.on_pod(removed(pod("p1", index=1, at="n1")))
@@ -545,5 +548,5 @@ class TestScaling:
         state.on_pod(added(pod("p0", index=0, at="n1")))
         state.on_pod(added(pod("waits", index=1, at="", phase="Pending")))
         state.on_pod(added(pod("small", index=2, at="n2", gpus=0)))
-        state.settle_seats(UID)
+        state.run_registry.settle_seats(UID)
         assert free(state) == {"n1": 4, "n2": 8}

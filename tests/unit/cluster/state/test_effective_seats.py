@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.support.builders.held_devices import cards_of, gpu_node
 from tests.support.builders.objects import UID, added, changed, free, job, pod, workload
 
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.placement.planning.planner import Seat
 
 if TYPE_CHECKING:
@@ -66,12 +67,14 @@ def test_a_plan_on_cards_that_another_pod_really_has_moves_to_what_is_left(state
 def test_room_is_looked_at_again(state):
     heard: list[str] = []
     start(state)
-    state.tell(
-        on_workload=lambda _: None,
-        on_work=lambda _: None,
-        on_room=lambda: heard.append("room"),
-        on_gone=lambda _: None,
-        on_unseated=lambda *_: None,
+    state.announcer.subscribe(
+        ClusterListener(
+            workload_changed=lambda _: None,
+            workload_touched=lambda _: None,
+            capacity_freed=lambda: heard.append("room"),
+            workload_removed=lambda _: None,
+            pod_unseated=lambda *_: None,
+        )
     )
     entry = {"pod": "team/p", "uid": "uid-p", "cards": "f0"}
     state.on_gpunode(changed(gpu_node(), gpu_node(entry)))

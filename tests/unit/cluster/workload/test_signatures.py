@@ -24,11 +24,10 @@ from tests.support.builders.objects import (
 )
 
 from kgwe.apps.scheduler.pods import pinner
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests, placement_annotations, relocation, runs
 from kgwe.cluster.workload.signatures import Signer
-from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.placement.live.fleet import Holding
 from kgwe.placement.planning.planner import Seat
@@ -47,10 +46,6 @@ def state(signer: Signer) -> Any:
     made = ClusterState(signer)
     for name in ("n1", "n2"):
         made.on_node(added(node(name)))
-    gangs = Gangs(made)
-    levels = dialects.Levels(made.reader.labels(), tuple(level.name for level in made.fleet.tree.levels))
-    gangs.lookup = lambda: dialects.Groups(levels, {})
-    made.on_foreign, made.foreign_seat = gangs.on_pod, gangs.seat
     return made
 
 
@@ -182,8 +177,8 @@ def test_the_first_pod_in_a_seat_has_it_and_a_second_has_nothing(state: Any, sig
     notes = decided(signer, member())
     for name in ("p", "copy"):
         state.on_pod(added(member(name, pin="n1", **notes)))
-    assert state.foreign_seat("uid-p") == (OWNER, 0)
-    assert state.foreign_seat("uid-copy") is None
+    assert state.gangs.seat("uid-p") == (OWNER, 0)
+    assert state.gangs.seat("uid-copy") is None
     assert free(state) == {"n1": 4, "n2": 8}
 
 
@@ -195,7 +190,7 @@ def test_a_seat_that_does_not_fit_reserves_nothing(state: Any, signer: Signer) -
     state.on_pod(added(plain))
     state.on_pod(added(member(pin="n1", **decided(signer, member()))))
     assert free(state) == {"n1": 2, "n2": 8}, "not the two that are free"
-    assert state.foreign_seat("uid-p") is None
+    assert state.gangs.seat("uid-p") is None
 
 
 def test_a_seat_that_was_read_before_its_node_is_checked_when_the_term_begins(state: Any, signer: Signer) -> None:
@@ -205,9 +200,13 @@ def test_a_seat_that_was_read_before_its_node_is_checked_when_the_term_begins(st
     )
     state.on_pod(added(plain))
     nothing: Any = lambda *_: None  # noqa: E731
-    state.on_foreign.__self__.tell(want=nothing, forget=nothing, seat=nothing, free=nothing, later=nothing)
+    state.gangs.start_leading(
+        LeaderActions(
+            request_plan=nothing, withdraw_request=nothing, assign_seat=nothing, remove_gate=nothing, call_soon=nothing
+        )
+    )
     assert free(state) == {"n1": 2, "n2": 8}
-    assert state.foreign_seat("uid-p") is None
+    assert state.gangs.seat("uid-p") is None
 
 
 # --- runs -------------------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ def test_a_plan_that_does_not_fit_reserves_nothing(state: Any, signer: Signer, *
     state.on_kgwe(added(workload(count=8)))
     state.on_job(added(signed(signer, job(seats=TWO))))
     if not nodes_first:
-        state.drop_unfit()  # as every term does when it begins
+        state.run_registry.drop_unfit()  # as every term does when it begins
     assert free(state) == {"n1": 2, "n2": 4}
 
 

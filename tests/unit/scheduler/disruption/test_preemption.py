@@ -15,7 +15,6 @@ from kgwe.apps.scheduler.disruption.preemption import Preemption
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner, claim_key
 from kgwe.apps.scheduler.settings import Settings
-from kgwe.cluster.gangs.external_gangs import Gangs
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.state.running_view import Census
 from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
@@ -80,7 +79,12 @@ def state():
 @pytest.fixture
 async def bed(state):
     means: Any = SimpleNamespace(
-        client=Client(), state=state, gangs=Gangs(state), events=Events(), metrics=Metrics(), settings=Settings()
+        client=Client(),
+        state=state,
+        gangs=state.gangs,
+        events=Events(),
+        metrics=Metrics(),
+        settings=Settings(),
     )
     planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
     preemption = Preemption(means, planner, Census(state, means.gangs, ""))
@@ -166,7 +170,7 @@ async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):
 
 
 async def test_switched_off_nothing_is_looked_for(bed, victim):
-    victim.config = SimpleNamespace(spec=SchedulerConfigSpec(enablePreemption=False))
+    victim.fleet_state.config = SimpleNamespace(spec=SchedulerConfigSpec(enablePreemption=False))
     bed.planner.want(high())
     await until(lambda: "high" in bed.planner.held)
     bed.preemption._look()

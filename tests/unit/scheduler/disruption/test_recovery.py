@@ -32,7 +32,7 @@ from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.gangs import gang_group
-from kgwe.cluster.gangs.external_gangs import Gangs
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests, placement_annotations, relocation
 from kgwe.cluster.workload.workload import Details
@@ -89,7 +89,7 @@ async def bed(state):
     means: Any = SimpleNamespace(
         client=Client(),
         state=state,
-        gangs=Gangs(state),
+        gangs=state.gangs,
         events=Events(),
         metrics=Metrics(),
         settings=Settings(recovery_gather_seconds=0.0),
@@ -103,8 +103,8 @@ async def bed(state):
     # Not started: what would be taken away is only noted.
     evictions = Evictor(means)
     recovery = Recovery(means, planner, evictions, seat=lambda *_: None)
-    state.on_health = recovery.health
-    state.on_room = planner.pass_soon
+    state.announcer.subscribe(ClusterListener(health_changed=recovery.health))
+    state.announcer.subscribe(ClusterListener(capacity_freed=planner.pass_soon))
     yield SimpleNamespace(
         client=means.client, state=state, planner=planner, recovery=recovery, evictions=evictions, events=means.events
     )

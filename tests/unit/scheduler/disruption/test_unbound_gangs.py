@@ -69,26 +69,26 @@ def plan_it(state, gangs, heard):
     assert isinstance(found, planner.Plan), found
     nodes = [seat.node for seat in found.seats]
     start = state.ledger.commit(ask.owner, found.wanted, found.grants, nodes, extend=True)
-    gangs.planned(ask.owner, replace(found, start=start))
+    gangs.assign_plan(ask.owner, replace(found, start=start))
     return nodes
 
 
 def test_released_seats_are_free_and_the_gang_says_why_it_waits(state, gangs, owner, pods):
-    released = gangs.release(owner, "no such claim")
+    released = gangs.release_unbound(owner, "no such claim")
     assert {pod.metadata.name for pod in released} == {"p", "q"}
     assert free(state) == {"n1": 8, "n2": 8}
-    assert gangs.waits(pods[0]) == "kgwe: gang waits: no such claim"
+    assert gangs.why_waiting(pods[0]) == "kgwe: gang waits: no such claim"
 
 
 def test_what_the_watch_still_shows_of_a_released_seat_is_not_believed(state, gangs, owner, pods):
-    gangs.release(owner, "no such claim")
+    gangs.release_unbound(owner, "no such claim")
     for pod in pods:
         state.on_pod(added(pod))
     assert free(state) == {"n1": 8, "n2": 8}
 
 
 def test_a_pod_that_was_bound_while_its_seat_was_released_has_its_place(state, gangs, owner, pods):
-    gangs.release(owner, "no such claim")
+    gangs.release_unbound(owner, "no such claim")
     node = placement_annotations.pinned_to(pods[0].spec)
     said = pods[0].metadata.annotations[placement_annotations.SEAT_ANNOTATION]
     state.on_pod(added(changed(pods[0], says=said, at=node)))
@@ -100,7 +100,7 @@ def test_the_gang_is_not_planned_before_its_pause_is_over_and_then_as_the_last_o
 ):
     before = {pod.metadata.name: placement_annotations.pinned_to(pod.spec) for pod in pods}
     first = heard.asked[-1].since
-    gangs.release(owner, "no such claim")
+    gangs.release_unbound(owner, "no such claim")
     asked = len(heard.asked)
     for pod in pods:
         state.on_pod(added(changed(pod)))
@@ -119,15 +119,15 @@ def test_the_gang_is_not_planned_before_its_pause_is_over_and_then_as_the_last_o
 
 
 def test_the_pause_ends_when_kube_scheduler_asks_about_all_pods(state, gangs, heard, owner, pods):
-    gangs.release(owner, "no such claim")
+    gangs.release_unbound(owner, "no such claim")
     asked = len(heard.asked)
     for pod in pods:
         state.on_pod(added(changed(pod)))
-    gangs.waits(pods[0])
-    gangs.waits(pods[0])
+    gangs.note_filter_call(pods[0])
+    gangs.note_filter_call(pods[0])
     heard.settle()
     assert len(heard.asked) == asked, "one of two"
-    gangs.waits(pods[1])
+    gangs.note_filter_call(pods[1])
     heard.settle()
     assert len(heard.asked) == asked + 1
 
@@ -137,7 +137,7 @@ def test_a_bound_pod_keeps_its_seat(state, gangs, owner, pods):
     state.on_pod(
         added(changed(pods[0], says=pods[0].metadata.annotations[placement_annotations.SEAT_ANNOTATION], at=node))
     )
-    assert [pod.metadata.name for pod in gangs.release(owner, "no such claim")] == ["q"]
+    assert [pod.metadata.name for pod in gangs.release_unbound(owner, "no such claim")] == ["q"]
     other = ({"n1", "n2"} - {node}).pop()
     assert free(state) == {node: 0, other: 8}
 

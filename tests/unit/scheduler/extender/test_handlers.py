@@ -12,6 +12,7 @@ from tests.support.builders.objects import UID, added, changed, free, job, node,
 from tests.support.builders.objects import pod as job_pod
 
 from kgwe.apps.scheduler.extender.http import ExtenderApp
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.kube.translate import extender_wire
 from kgwe.model.units import amounts
 from kgwe.placement.live.fleet import Holding
@@ -128,7 +129,7 @@ async def test_a_wish_that_is_corrected_counts(bed: Bed):
 
 async def test_a_place_comes_free_when_the_pod_is_not_bound_in_time_though_nobody_asks(bed: Bed):
     rooms: list[bool] = []
-    bed.state.on_room = lambda: rooms.append(True)
+    bed.state.announcer.subscribe(ClusterListener(capacity_freed=lambda: rooms.append(True)))
     bed.state.on_pod(added(plain()))
     await bed.filter(plain())
     assert free(bed.state) == {"n1": 6}

@@ -25,6 +25,7 @@ from tests.support.builders.objects import (
 from kgwe import errors
 from kgwe.apps.scheduler.pods import pinner
 from kgwe.apps.scheduler.pods.pinner import Pinner
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import core
@@ -64,12 +65,14 @@ async def seating_pods(state, client, monkeypatch):
     means: Any = SimpleNamespace(client=client, state=state, bytes_of=lambda _: b"")  # all that it takes of them
     made = Pinner(means)
     made.start()
-    state.tell(
-        on_workload=lambda _: None,
-        on_work=lambda _: None,
-        on_room=lambda: None,
-        on_gone=lambda _: None,
-        on_unseated=made.pin,
+    state.announcer.subscribe(
+        ClusterListener(
+            workload_changed=lambda _: None,
+            workload_touched=lambda _: None,
+            capacity_freed=lambda: None,
+            workload_removed=lambda _: None,
+            pod_unseated=made.pin,
+        )
     )
     yield made
     await made.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.builders.objects import added, changed, make, node, removed
 
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
+from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.kube.api import resources
 
@@ -56,12 +57,14 @@ def test_a_status_of_the_config_is_no_change_of_settings():
     state = ClusterState()
     state.on_config(added(config(maxSchedulingAttempts=1)))
     touched: list[object] = []
-    state.tell(
-        on_workload=touched.append,
-        on_work=touched.append,
-        on_room=lambda: touched.append("room"),
-        on_gone=touched.append,
-        on_unseated=lambda *_: None,
+    state.announcer.subscribe(
+        ClusterListener(
+            workload_changed=touched.append,
+            workload_touched=touched.append,
+            capacity_freed=lambda: touched.append("room"),
+            workload_removed=touched.append,
+            pod_unseated=lambda *_: None,
+        )
     )
     said = make(
         resources.SCHEDULER_CONFIG.type,

@@ -102,7 +102,7 @@ class Evictor:
             self._queue.forget(uid)
             return
         # A pod that never had a node has not failed, whatever controller owns it.
-        counted = not self._state.is_foreign(pod) or not pod.spec.nodeName
+        counted = not self._state.is_external(pod) or not pod.spec.nodeName
         if self._must_force(pod):
             await self._force(pod, self._why[uid], counted=counted)
         elif pod.metadata.deletionTimestamp is None:

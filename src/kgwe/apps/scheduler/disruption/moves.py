@@ -213,7 +213,7 @@ class RecoveryExecutor:
         if repaired.restarts:
             annotations[relocation.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
         self.under_way[owner].writing = True
-        self._state.move(owner, tuple(seats), details)
+        self._state.run_registry.move(owner, tuple(seats), details)
         self._tasks.spawn(self._write(owner, before, annotations))
 
     def _start_again(self, owner: str, run: Run) -> None:
@@ -235,7 +235,7 @@ class RecoveryExecutor:
         repairing = self.under_way.get(owner)
         if not stored:
             self.under_way.pop(owner, None)
-            self._state.move(owner, None)
+            self._state.run_registry.move(owner, None)
             self._again()
         elif repairing is not None:
             repairing.writing = False
@@ -277,7 +277,7 @@ class RecoveryExecutor:
             seat = Seat.of(move.node, move.grant)
             moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.cards, seat.slices)
         restarted = [int(member) for member in repaired.restarts if member.isdigit()]
-        for uid in self._gangs.move(owner, moved, restarted):
+        for uid in self._gangs.move_seats(owner, moved, restarted):
             self._evictor.remove_pod(uid, self.under_way[owner].words)
 
     # --- on the way -------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class RecoveryExecutor:
         if run is not None and run.meta.uid != repairing.replaced:
             for uid in self._strays(run):
                 self._evictor.remove_pod(uid, repairing.words)
-            for pod in self._state.unseated(owner):
+            for pod in self._state.run_registry.unseated(owner):
                 self._seat(owner, pod)
         if self._is_whole(owner, repairing):
             took_s = self._clock() - repairing.since
@@ -310,7 +310,7 @@ class RecoveryExecutor:
         late_s = self._clock() - repairing.since
         if owner.startswith(OWNER_PREFIX):
             if late_s > _PATIENCE_S:
-                self._gangs.give_up(owner)
+                self._gangs.give_up_seats(owner)
             return late_s > _PATIENCE_S or self._gangs.group(owner) is None
         run = self._state.runs.get(owner)
         if run is not None and run.meta.uid == repairing.replaced:

@@ -369,7 +369,7 @@ class Preemption:
         refused = isinstance(why, DisruptionBudgetRefused)
         self._say(owner, "PreemptionRefused" if refused else "PreemptionFailed", str(why))
         for pod in evicted:
-            if not self._state.is_foreign(pod):
+            if not self._state.is_external(pod):
                 with contextlib.suppress(errors.KgweError):
                     await eviction.remove_tracking_finalizer(self._client, pod)
 

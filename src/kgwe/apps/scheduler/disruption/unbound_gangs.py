@@ -130,7 +130,7 @@ class UnboundGangs:
         pause_s = backoff.delay_s(self._timeout_s, tries, self._rng.random())
         left, total = len(group.unbound), len(group.members)
         words = f"{left} of {total} pods were not bound: {why.message}; their seats are released"
-        pods = self._gangs.release(owner, f"{words}, and planned again in {pause_s:.0f} s, after other work")
+        pods = self._gangs.release_unbound(owner, f"{words}, and planned again in {pause_s:.0f} s, after other work")
         for pod in pods:
             self._revoke(pod)
         self._metrics.failures.labels(why.reason).inc()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.apps.scheduler.recording.recorder import Recorder
-    from kgwe.cluster.gangs.external_gangs import Gangs
+    from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api import core
     from kgwe.kube.translate.extender_wire import Args, BindArgs, MetaVictims, PreemptArgs
@@ -48,7 +48,7 @@ class ExtenderHandlers:
     def __init__(
         self,
         state: ClusterState,
-        gangs: Gangs,
+        gangs: ExternalGangs,
         *,
         assume_s: float,
         blocked: Callable[[int], NDArray[np.bool_] | None] = lambda _priority: None,
@@ -88,7 +88,8 @@ class ExtenderHandlers:
             if args.has(seat):
                 return extender_wire.one(seat), "planned"
             return args.nobody(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
-        if (waits := self._gangs.waits(pod)) is not None:
+        self._gangs.note_filter_call(pod)
+        if (waits := self._gangs.why_waiting(pod)) is not None:
             return args.nobody(waits), "gang_waits"
         if not podrequest.says_its_share(pod):
             return self._place_share(args, pod)
@@ -241,7 +242,7 @@ class ExtenderHandlers:
         must not be preempted. Pods that the watch has not shown neither preempt nor are preempted.
         """
         pod = self.pod(args)
-        if pod is None or pod.spec.nodeName or self._seat(pod) is not None or self._gangs.waits(pod) is not None:
+        if pod is None or pod.spec.nodeName or self._seat(pod) is not None or self._gangs.why_waiting(pod) is not None:
             return extender_wire.victims({})
         ask = self._ask(pod)
         if isinstance(ask, str):
@@ -313,7 +314,7 @@ class ExtenderHandlers:
                 for owner in ledger.owners()
             },
             "assumed": list(ledger.assumed),
-            "gangs": self._gangs.snapshot(),
+            "gangs": self._gangs.dump(),
         }
 
 

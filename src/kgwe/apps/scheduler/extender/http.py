@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
     from kgwe.apps.scheduler.metrics import Metrics
-    from kgwe.cluster.registry.pod_sightings import Sightings
+    from kgwe.cluster.registry.pod_sightings import PodSightings
     from kgwe.telemetry.http import Request
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class ExtenderApp:
         metrics: Metrics,
         *,
         bind: Callable[[extender_wire.BindArgs], Awaitable[str]] | None = None,
-        sightings: Sightings | None = None,
+        sightings: PodSightings | None = None,
         show_snapshot: bool = False,
     ) -> None:
         """`bind`: creates the binding and returns what went wrong; None: kube-scheduler binds."""
@@ -130,7 +130,7 @@ class ExtenderApp:
             return decide(args)
         return self._wait(args, decide, self._sightings)
 
-    async def _wait(self, args: A, decide: Callable[[A], Answered], sightings: Sightings) -> Answered:
+    async def _wait(self, args: A, decide: Callable[[A], Answered], sightings: PodSightings) -> Answered:
         # The watch may have shown it between the call and this task's first step.
         if self._answers.pod(args) is None:
             self._metrics.extender_waits.inc()

@@ -178,7 +178,7 @@ class Pinner:
         if (fixed := self._state.seat_of(pod)) is not None and fixed[0] == owner:
             return fixed[1]
         # What the watch shows, and what it is about to show.
-        taken = self._state.taken(owner)
+        taken = self._state.run_registry.taken_seats(owner)
         taken |= {number for other, number in self._given.items() if other != uid and self._is_on_its_way(other, owner)}
         return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
 

@@ -14,7 +14,7 @@ from kgwe.kube.client.events import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kgwe.cluster.gangs.external_gangs import Gangs
+    from kgwe.cluster.gangs.external_gangs import ExternalGangs
     from kgwe.cluster.gangs.gang_group import Group
     from kgwe.kube.api.meta import OwnerReference
 
@@ -30,7 +30,7 @@ class GangNotices:
 
     def __init__(
         self,
-        gangs: Gangs,
+        gangs: ExternalGangs,
         record: Callable[[Event], None],
         *,
         after_s: float,

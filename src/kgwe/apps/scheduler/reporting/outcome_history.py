@@ -64,7 +64,7 @@ class OutcomeHistory:
             for node, domain in self._nearest.items()
             if domain in self._domains and self._domains[domain].step < 1.0
         }
-        self._state.nodes_changed(self._state.reader.set_history(scores))
+        self._state.fleet_state.mark_changed(self._state.reader.set_history(scores))
 
     def _count(self, nodes: Iterable[str], *, completed: float = 0.0, lost: float = 0.0) -> None:
         self.version += 1

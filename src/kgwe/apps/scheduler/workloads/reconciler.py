@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
-    from kgwe.cluster.state.cluster_state import Key
+    from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.state.run_state import Unplaced
     from kgwe.cluster.workload.conditions import Trouble
     from kgwe.cluster.workload.runs import Run
@@ -307,13 +307,13 @@ class Reconciler:
         """Make the seats of a run that has pods follow what it is scaled to; returns how many it lacks."""
         if run.suspended or not (run.is_scaled_down or run_state.is_bound(pods)):
             return 0
-        lacking = self._state.settle_seats(workload.meta.uid)
+        lacking = self._state.run_registry.settle_seats(workload.meta.uid)
         if lacking:
             self._requeue(workload.key, _LACKING_S)
         return lacking
 
     def _placed(self, workload: Workload, run: Run) -> phases.Placement:
-        run = replace(run, seats=self._state.held_seats(run))
+        run = replace(run, seats=self._state.run_registry.held_seats(run))
         return phases.Placement(run, workload, self._state.reader.cards, self._state.pods_of(run))
 
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:

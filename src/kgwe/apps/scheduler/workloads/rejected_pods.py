@@ -161,7 +161,7 @@ class RejectedPods:
             self._seats[workload.meta.uid].pop(number)
             self._leave(workload.meta.uid, {number: rejected.node}, _words({rejected.node}, rejected.words))
         else:
-            self._state.on_work(workload.key)  # the reconciler asks `unfit`
+            self._state.announcer.workload_touched(workload.key)  # the reconciler asks `unfit`
 
     # --- what the reconciler asks -----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.apps.scheduler.workloads.attempt import Attempt
     from kgwe.apps.scheduler.workloads.writer import Writer
-    from kgwe.cluster.state.cluster_state import Key
+    from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.workload.workload import Workload
     from kgwe.placement.planning.planner import Refusal
 

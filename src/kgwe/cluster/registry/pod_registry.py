@@ -1,0 +1,83 @@
+"""Follows the life of pods: indexes them, counts them in the ledger, and announces what that changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.cluster.workload import pod_changes, runs
+from kgwe.kube.translate import podspec
+
+if TYPE_CHECKING:
+    from kgwe.cluster.registry.announcer import Announcer
+    from kgwe.cluster.registry.fleet_state import FleetState
+    from kgwe.cluster.registry.pod_booking import PodBooking
+    from kgwe.cluster.registry.pod_index import PodIndex
+    from kgwe.cluster.registry.run_registry import RunRegistry
+    from kgwe.cluster.registry.run_table import RunTable
+    from kgwe.cluster.workload.signatures import Signer
+    from kgwe.kube.api import core
+    from kgwe.kube.client.informer import Change
+
+
+class PodRegistry:
+    """Handles changes of pods."""
+
+    def __init__(
+        self,
+        *,
+        fleet_state: FleetState,
+        index: PodIndex,
+        run_table: RunTable,
+        run_registry: RunRegistry,
+        booking: PodBooking,
+        announcer: Announcer,
+        signer: Signer | None,
+    ) -> None:
+        self._ledger = fleet_state.ledger
+        self._index = index
+        self._run_table = run_table
+        self._run_registry = run_registry
+        self._booking = booking
+        self._announcer = announcer
+        self._signer = signer
+
+    def on_pod(self, change: Change[core.Pod]) -> None:
+        if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
+            self._remove(change.old)
+        if change.new is None:
+            return
+        pod = change.new if self._signer is None else self._signer.believed(change.new)
+        if podspec.is_terminal(pod):
+            self._remove(pod)
+            return
+        maker = runs.maker_of(pod)
+        known = self._index.add(pod, maker)
+        owner = self._run_table.owner_of_maker(maker)
+        if self._run_table.is_external_maker(pod, maker):
+            self._announcer.external_pod_changed(pod.metadata.uid, pod)
+        if pod.spec.nodeName:
+            if not pod_changes.is_booked_alike(known, pod):
+                self._booking.book(pod)
+        elif owner:
+            self._run_registry.announce_unseated(owner, pod)
+        if owner and pod_changes.tells(change.old, pod):
+            self._run_registry.touch(owner)
+            if pod.metadata.deletionTimestamp is not None:
+                self._run_registry.announce_all_unseated(owner)
+                self._announcer.pod_ending(owner, pod)
+
+    def _remove(self, pod: core.Pod) -> None:
+        uid, maker = pod.metadata.uid, runs.maker_of(pod)
+        if not self._index.remove(pod, maker):
+            return
+        successors = self._ledger.successors(uid)
+        self._ledger.remove_pod(uid)
+        self._announcer.external_pod_changed(uid, None)
+        if owner := self._run_table.owner_of_maker(maker):
+            # Only these: to count every pod again would take a gang of n pods n² steps to end.
+            by_uid = self._index.by_uid
+            self._booking.book_all([by_uid[each] for each in successors if each in by_uid])
+            self._run_registry.announce_all_unseated(owner)
+            self._run_registry.touch(owner)
+            if pod_changes.left_unstarted(pod):
+                self._announcer.pod_ending(owner, pod)

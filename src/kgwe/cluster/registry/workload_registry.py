@@ -1,0 +1,58 @@
+"""Workloads of both API groups, with the priority and the device mode that the configuration gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kgwe.cluster.workload.scheduler_policy import with_device_mode, with_priority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgwe.cluster.registry.fleet_state import FleetState
+    from kgwe.cluster.workload.workload import Workload
+
+Key = tuple[str, str]
+"""(API group, namespace/name) of a workload."""
+
+
+class WorkloadRegistry:
+    """The workloads as the API shows them."""
+
+    def __init__(self, fleet_state: FleetState) -> None:
+        self._fleet_state = fleet_state
+        self.by_key: dict[Key, Workload] = {}
+        self.keys: dict[str, Key] = {}  # uid -> key
+        self.priority_classes: dict[str, int] = {}  # name -> value
+
+    def put(self, workload: Workload) -> bool:
+        """Add or replace the workload; returns whether it is new."""
+        is_new = workload.meta.uid not in self.keys
+        config = self._fleet_state.config
+        workload = with_priority(workload, config, self.priority_classes)
+        self.by_key[workload.key] = with_device_mode(workload, config)
+        self.keys[workload.meta.uid] = workload.key
+        return is_new
+
+    def remove(self, uid: str) -> Key:
+        """Remove the workload; returns its key."""
+        key = self.keys.pop(uid)
+        del self.by_key[key]
+        return key
+
+    def find(self, uid: str) -> Workload | None:
+        key = self.keys.get(uid)
+        return self.by_key.get(key) if key else None
+
+    def set_priority_class(self, name: str, value: int | None) -> list[Workload]:
+        """Add, replace or (None) remove a PriorityClass; returns the workloads that name it."""
+        self.priority_classes.pop(name, None)
+        if value is not None:
+            self.priority_classes[name] = value
+        return [each for each in self.by_key.values() if each.priority_class == name]
+
+    def list_active(self) -> Iterator[tuple[str, str]]:
+        """(namespace, workload type) of every workload that has not finished."""
+        for workload in self.by_key.values():
+            if not workload.finished:
+                yield workload.meta.namespace, workload.workload_type
