@@ -46,6 +46,15 @@ from kgwe.placement.planning.planner import Plan, Seat
 IMAGE = "example.com/image:1"
 
 
+@pytest.fixture
+def state() -> ClusterState:
+    made = ClusterState()
+    for name in ("n1", "n2"):
+        made.on_node(added(node(name)))
+        made.on_slice(added(resource_slice(name)))
+    return made
+
+
 # --- counting -------------------------------------------------------------------------------------------
 
 
