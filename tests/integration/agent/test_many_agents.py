@@ -120,7 +120,7 @@ async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: L
                 model = named_alike(msgspec.structs.replace(expected[each.node.metadata.name], nics=())).gpus
                 assert told == [(card.uuid, card.pcie, card.nvlink, card.mig) for card in model]
 
-            addresses = {agent.node: f"127.0.0.1:{agent.grpc_port}" for agent in started}
+            addresses = {agent.node: f"127.0.0.1:{agent.services.ports.grpc}" for agent in started}
             async with LiveFleet(Access(deadline_s=30.0)) as live:
                 began = time.monotonic()
                 answers = await live.ask(addresses)

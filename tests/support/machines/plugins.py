@@ -33,10 +33,11 @@ class Node:
         self.pieces = pieces
         self.built = built
         self.truth = PodResources(kubelet.socket)
-        self.desk = DeviceAllocator(pods, self.truth)
-        self.plugins = DevicePlugins(kubelet.plugins, self.desk, look_s=0.05)
         self.outcomes: list[Outcome] = []
-        self.desk.on_outcome = lambda _resource, outcome: self.outcomes.append(outcome)
+        self.desk = DeviceAllocator(
+            pods, self.truth, on_outcome=lambda _resource, outcome: self.outcomes.append(outcome)
+        )
+        self.plugins = DevicePlugins(kubelet.plugins, self.desk, look_s=0.05)
 
     def offer(self, *sick: str) -> None:
         offers = advertised.offers(self.built, out_of_service=sick, prefix=self.prefix, pieces=self.pieces)

@@ -105,13 +105,13 @@ class TestOffer:
                 enable_device_plugin=True,
                 device_plugin_replicas=3,
             )
-            agent = Agent(settings, opened, OneNode().client())
-            made = wiring.add(agent)
-            assert made is not None
+            client = OneNode().client()
+            agent = Agent(settings, opened, client)
+            made = wiring.add(agent.services, client, wiring.open_kubelet(settings, client))
             assert made.plugins is not None
-            tasks = [asyncio.create_task(each.run()) for each in (agent.keeper, made.plugins)]
+            tasks = [asyncio.create_task(each.run()) for each in (agent.supervisor, made.plugins)]
             await until(lambda: agent.driver.is_ready)
-            await agent.look()
+            await agent.reporter.discover()
             uuids = [each.uuid for each in driver.now.devices]
             await until(lambda: kubelet.healthy(SHARED) == {f"{uuid}::{i}" for uuid in uuids for i in range(3)})
             assert kubelet.healthy() == set()

@@ -35,8 +35,14 @@ class Opening:
 
 
 @contextlib.asynccontextmanager
-async def kept(opening: Opening) -> AsyncIterator[DriverSupervisor]:
-    keeper = DriverSupervisor(opening, retry_s=0.001, retry_max_s=0.002)
+async def kept(opening: Opening, reasons: list[str] | None = None) -> AsyncIterator[DriverSupervisor]:
+    """`reasons`: gets the reason of every new state."""
+
+    def on_change() -> None:
+        if reasons is not None:
+            reasons.append(keeper.state.reason)
+
+    keeper = DriverSupervisor(opening, retry_s=0.001, retry_max_s=0.002, on_change=on_change)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -57,9 +63,8 @@ def driver() -> memory_driver.MemoryDriver:
 
 async def test_a_driver_that_is_not_there_is_waited_for():
     opening = Opening(errors.Permanent("no libnvidia-ml.so.1"), errors.Transient("busy"), driver())
-    async with kept(opening) as keeper:
-        changes: list[str] = []
-        keeper.on_change = lambda: changes.append(keeper.state.reason)
+    changes: list[str] = []
+    async with kept(opening, changes) as keeper:
         with pytest.raises(errors.Transient, match="there is no driver"):
             await keeper.machine()
         await until(lambda: keeper.state.is_ready)

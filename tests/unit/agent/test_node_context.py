@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import SimpleNamespace
+from typing import Any
 
 from tests.support.builders.samples import A100, card, cut_into, machine, reading
 
@@ -40,10 +41,10 @@ async def test_processes_have_the_names_of_their_pods_static_ones_too(tmp_path):
     for pid, uid in ((11, UID), (12, HASH), (13, "f" * 32)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(f"0::/kubepods/burstable/pod{uid}/{'a' * 64}\n")
-    seen = NodeContext(tmp_path)
     known = [pod("a", UID), pod("b", "another", kubernetes_io__config_hash=HASH)]
     assert known[1].metadata.annotations == {"kubernetes.io/config.hash": HASH}
-    seen.pods = lambda: SimpleNamespace(pods=lambda: known)
+    source: Any = SimpleNamespace(pods=lambda: known)
+    seen = NodeContext(tmp_path, pods=source)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(seen.run(60), 0.2)
     processes = tuple(Process(pid) for pid in (11, 12, 13, 14))
@@ -53,8 +54,7 @@ async def test_processes_have_the_names_of_their_pods_static_ones_too(tmp_path):
 def test_clients_only_their_mps_server_knows_have_pods_too(tmp_path):
     (tmp_path / "11").mkdir()
     (tmp_path / "11" / "cgroup").write_text(f"0::/kubepods/burstable/pod{UID}/{'a' * 64}\n")
-    seen = NodeContext(tmp_path)
-    seen.mps = lambda: {7: (11,)}
+    seen = NodeContext(tmp_path, mps_servers=lambda: {7: (11,)})
     found = seen.take_surroundings([reading(0, processes=(Process(7, 30, 0.8),))])
     assert (found.pods, found.mps) == ({11: UID}, {7: (11,)})
     told = Sampler().take(machine(card(0)), [reading(0, util=0.8, processes=(Process(7, 30, 0.8),))], 0.0, found)

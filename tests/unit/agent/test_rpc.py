@@ -63,7 +63,7 @@ async def running(settings: Settings = QUICK, driver: memory_driver.MemoryDriver
     task = asyncio.create_task(agent.run(stop))
     try:
         async with asyncio.timeout(10):
-            while not agent.grpc_port or agent.machine is None:
+            while not agent.services.ports.grpc or agent.reporter.machine is None:
                 assert not task.done()
                 await asyncio.sleep(0.005)
         yield agent
@@ -93,7 +93,7 @@ async def test_topology_health_and_ping_say_what_the_driver_says():
     machine = memory_driver.machine(node)
     async with (
         running(driver=memory_driver.MemoryDriver(machine)) as agent,
-        AgentClient(f"127.0.0.1:{agent.grpc_port}") as client,
+        AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client,
     ):
         told = await client.topology()
         assert (told.node, len(told.gpus)) == ("n1", 8)
@@ -106,7 +106,7 @@ async def test_topology_health_and_ping_say_what_the_driver_says():
 async def test_topology_is_read_again_only_when_asked_or_old():
     memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
     settings = msgspec.structs.replace(QUICK, discovery_interval_seconds=3600.0)
-    async with running(settings, memory) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+    async with running(settings, memory) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         looks = memory.machine_calls
         for _ in range(5):
             await client.topology()
@@ -138,8 +138,8 @@ async def test_many_callers_cause_one_look():
 
 
 async def test_telemetry_streams_until_the_caller_has_enough():
-    async with running() as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
-        uuid = agent.status.gpus[2].uuid
+    async with running() as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
+        uuid = agent.reporter.status.gpus[2].uuid
         got = []
         async with contextlib.aclosing(client.telemetry(pb.TelemetryRequest(uuids=[uuid]))) as messages:
             async for message in messages:
@@ -156,7 +156,7 @@ async def test_telemetry_streams_until_the_caller_has_enough():
 
 async def test_a_caller_that_never_reads_costs_a_queue_and_no_more():
     settings = msgspec.structs.replace(QUICK, telemetry_interval_seconds=3600.0)
-    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         stalled = client.telemetry()
         first = await anext(stalled)
         assert first.missed == 0
@@ -175,7 +175,7 @@ async def test_a_caller_that_never_reads_costs_a_queue_and_no_more():
 
 async def test_there_is_a_limit_to_watchers():
     settings = msgspec.structs.replace(QUICK, grpc_watchers=1)
-    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         first = client.telemetry()
         await anext(first)
         with pytest.raises(errors.Transient, match="1 callers watch already"):
@@ -214,7 +214,7 @@ async def _send(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.Sta
 async def test_what_is_no_message_is_an_invalid_argument(method: str, data: bytes, capfd: pytest.CaptureFixture[str]):
     if data.startswith(b"\x0a\x02") and method not in ("ApplyMIG", "ApplyMPS"):
         pytest.skip("its first field is no string")
-    async with running() as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.grpc_port}") as channel:
+    async with running() as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.services.ports.grpc}") as channel:
         assert await _send(channel, method, data) is grpc.StatusCode.INVALID_ARGUMENT
     assert "Traceback" not in "".join(capfd.readouterr())
 
@@ -222,7 +222,7 @@ async def test_what_is_no_message_is_an_invalid_argument(method: str, data: byte
 @pytest.mark.parametrize("interval_s", [-1.0, float("nan"), float("inf"), 1e300])
 async def test_an_interval_that_is_none_is_an_invalid_argument(interval_s: float):
     request = pb.TelemetryRequest(interval_s=interval_s).SerializeToString()
-    async with running() as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.grpc_port}") as channel:
+    async with running() as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.services.ports.grpc}") as channel:
         assert await _send(channel, "WatchTelemetry", request) is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -230,8 +230,11 @@ async def test_random_bytes_get_an_answer_that_blames_the_caller():
     rng = random.Random(7)
     found: set[grpc.StatusCode] = set()
     settings = msgspec.structs.replace(QUICK, grpc_insecure=True)
-    async with running(settings) as agent, grpc.aio.insecure_channel(f"127.0.0.1:{agent.grpc_port}") as channel:
-        agent.mig = Knife()
+    async with (
+        running(settings) as agent,
+        grpc.aio.insecure_channel(f"127.0.0.1:{agent.services.ports.grpc}") as channel,
+    ):
+        agent.hooks.mig = Knife()
         for number in range(600):
             found.add(await _send(channel, _METHODS[number % len(_METHODS)], rng.randbytes(rng.randint(0, 40))))
         assert await _send(channel, "Ping", b"") is grpc.StatusCode.OK
@@ -240,8 +243,8 @@ async def test_random_bytes_get_an_answer_that_blames_the_caller():
 
 
 async def test_without_certificates_orders_are_refused():
-    async with running() as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
-        agent.mig = knife = Knife()
+    async with running() as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
+        agent.hooks.mig = knife = Knife()
         with pytest.raises(errors.Permanent, match="may not give orders"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
@@ -249,10 +252,10 @@ async def test_without_certificates_orders_are_refused():
 
 async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
     settings = secure(pki, tls_writers=("kgwe:admin",))
-    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}", access(pki)) as client:
+    async with running(settings) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client:
         with pytest.raises(errors.Permanent, match="does not cut GPUs"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
-        agent.mig = knife = Knife()
+        agent.hooks.mig = knife = Knife()
         reply = await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1", enabled=True, layout=["3g.40gb@4"]))
         assert [each.uuid for each in reply.instances] == ["MIG-1"]
         assert knife.orders == [("GPU-1", True, ("3g.40gb@4",))]
@@ -263,8 +266,8 @@ async def test_an_order_reaches_the_knife_and_refusals_come_back(pki):
 async def test_where_writers_are_named_others_may_only_read(pki):
     settings = secure(pki, tls_writers=("system:kube-scheduler",))
     async with running(settings) as agent:
-        agent.mig = Knife()
-        address = f"127.0.0.1:{agent.grpc_port}"
+        agent.hooks.mig = Knife()
+        address = f"127.0.0.1:{agent.services.ports.grpc}"
         async with AgentClient(address, access(pki)) as client:
             assert (await client.ping()).node == "n1"
             with pytest.raises(errors.Permanent, match="kgwe:admin may not give orders"):
@@ -274,8 +277,11 @@ async def test_where_writers_are_named_others_may_only_read(pki):
 
 
 async def test_where_no_writers_are_named_orders_are_refused(pki):
-    async with running(secure(pki)) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}", access(pki)) as client:
-        agent.mig = knife = Knife()
+    async with (
+        running(secure(pki)) as agent,
+        AgentClient(f"127.0.0.1:{agent.services.ports.grpc}", access(pki)) as client,
+    ):
+        agent.hooks.mig = knife = Knife()
         with pytest.raises(errors.Permanent, match="kgwe:admin may not give orders"):
             await client.apply_mig(pb.MigRequest(gpu_uuid="GPU-1"))
         assert not knife.orders
@@ -285,8 +291,8 @@ async def test_the_certificate_of_one_node_orders_nothing_on_another(tmp_path):
     authority = Authority(tmp_path)
     writers = {each["name"]: each.get("value", "") for each in _deployed_environment()}["KGWE_AGENT_TLS_WRITERS"]
     async with running(_with_files(authority.issue("n1", "kgwe-agent", "n1"), tls_writers=(writers,))) as agent:
-        agent.mig = knife = Knife()
-        address = f"127.0.0.1:{agent.grpc_port}"
+        agent.hooks.mig = knife = Knife()
+        address = f"127.0.0.1:{agent.services.ports.grpc}"
         for node in ("n2", "n1"):
             files = authority.issue(f"{node}-calls", "kgwe-agent", node)
             async with AgentClient(address, Access(files)) as client:
@@ -302,7 +308,7 @@ async def test_the_agent_of_one_node_is_not_believed_in_place_of_another(tmp_pat
     authority = Authority(tmp_path)
     access = Access(authority.issue("operator", "kgwe-operator"))
     async with running(_with_files(authority.issue("n1", "kgwe-agent", "n1"))) as agent, LiveFleet(access) as live:
-        answers = await live.ask(dict.fromkeys(("n1", "n2"), f"127.0.0.1:{agent.grpc_port}"))
+        answers = await live.ask(dict.fromkeys(("n1", "n2"), f"127.0.0.1:{agent.services.ports.grpc}"))
         assert answers["n1"].status is not None
         assert answers["n2"].status is None
 
@@ -328,7 +334,7 @@ def _deployed_environment() -> list[dict[str, Any]]:
 async def test_callers_without_a_certificate_of_ours_are_turned_away(pki, tmp_path):
     others = certificates.ensure(tmp_path / "others", dt.datetime.now(dt.UTC))
     async with running(secure(pki)) as agent:
-        address = f"127.0.0.1:{agent.grpc_port}"
+        address = f"127.0.0.1:{agent.services.ports.grpc}"
         for stranger in (AgentClient(address, access(others)), AgentClient(address)):
             async with stranger:
                 with pytest.raises(errors.Transient):
@@ -343,7 +349,7 @@ async def test_callers_without_a_certificate_of_ours_are_turned_away(pki, tmp_pa
 async def test_new_certificates_are_used_without_a_restart(pki, tmp_path):
     others = certificates.ensure(tmp_path / "others", dt.datetime.now(dt.UTC))
     async with running(secure(pki)) as agent:
-        address = f"127.0.0.1:{agent.grpc_port}"
+        address = f"127.0.0.1:{agent.services.ports.grpc}"
         async with AgentClient(address, access(pki)) as client:
             assert (await client.ping()).node == "n1"
             # Half of a renewal: the new key with the old certificate leaves the old pair in use.
@@ -382,9 +388,9 @@ async def test_without_a_driver_the_agent_says_so():
     task = asyncio.create_task(agent.run(stop))
     try:
         async with asyncio.timeout(10):
-            while not agent.grpc_port or agent.driver.reason == "Starting":  # noqa: ASYNC110
+            while not agent.services.ports.grpc or agent.driver.reason == "Starting":  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        async with AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+        async with AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
             pong = await client.ping()
             assert (pong.driver_ready, pong.driver_message) == (False, "no libnvidia-ml.so.1")
             with pytest.raises(errors.Transient, match=r"no libnvidia-ml\.so\.1"):
@@ -396,19 +402,19 @@ async def test_without_a_driver_the_agent_says_so():
 
 async def test_a_driver_that_goes_leaves_what_was_known():
     memory = memory_driver.MemoryDriver(memory_driver.machine(memory_driver.node()))
-    async with running(driver=memory) as agent, AgentClient(f"127.0.0.1:{agent.grpc_port}") as client:
+    async with running(driver=memory) as agent, AgentClient(f"127.0.0.1:{agent.services.ports.grpc}") as client:
         memory.failure = errors.Transient("did not answer")
         async with asyncio.timeout(10):
             while agent.driver.is_ready:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        agent.tell()
+        agent.reporter.report()
         assert {each.state for each in (await client.health()).gpus} == {"Unknown"}
         assert len((await client.topology()).gpus) == 8
         memory.failure = None
         async with asyncio.timeout(10):
-            while agent.status.healthyGPUs != 8:  # noqa: ASYNC110
+            while agent.reporter.status.healthyGPUs != 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        assert agent.status == gpunode_status.status(memory.now)
+        assert agent.reporter.status == gpunode_status.status(memory.now)
 
 
 async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():
@@ -422,14 +428,14 @@ async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():
                 raise RuntimeError("out of order")
             return status
 
-        agent.amend.insert(0, broken)
-        agent.on_readings.insert(0, broken)
-        agent.on_readings.append(lambda readings: heard.append(len(readings)))
+        agent.hooks.amend_status.insert(0, broken)
+        agent.hooks.on_readings.insert(0, broken)
+        agent.hooks.on_readings.append(lambda readings: heard.append(len(readings)))
         async with asyncio.timeout(10):
             while len(heard) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        agent.tell()
-        assert agent.status.healthyGPUs == 8
+        agent.reporter.report()
+        assert agent.reporter.status.healthyGPUs == 8
         assert any("RuntimeError: out of order" in problem for problem in agent.problems)
         is_broken = False
         async with asyncio.timeout(10):

@@ -54,9 +54,9 @@ async def fleet() -> AsyncIterator[Served]:
                 return driver
 
             agent = Agent(msgspec.structs.replace(QUICK, node_name=name), opened)
-            keeping = asyncio.create_task(agent.keeper.run())
+            keeping = asyncio.create_task(agent.supervisor.run())
             stack.callback(keeping.cancel)
-            await agent.keeper.opened.wait()
+            await agent.supervisor.opened.wait()
             ask = agent.topology
 
             async def counted(*, fresh: bool, ask: object = ask) -> object:
@@ -70,7 +70,7 @@ async def fleet() -> AsyncIterator[Served]:
                     busy -= 1
 
             agent.topology = counted  # type: ignore[assignment,method-assign] # counts who asks at the same time
-            port = await stack.enter_async_context(rpc.serving(agent, agent.settings))
+            port = await stack.enter_async_context(rpc.serving(agent, agent.services.settings))
             served.addresses[name] = f"127.0.0.1:{port}"
         yield served
 

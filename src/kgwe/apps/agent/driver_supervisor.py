@@ -1,7 +1,7 @@
-"""The driver, kept: opened when it can be, tried again when it cannot, and never a reason to stop.
+"""Keeps the GPU driver open: opens it again with back-off when it is missing or has failed.
 
-The keeper is a GpuDriver itself, so that every part of the agent holds one thing that is always there. While there is
-no driver every question is answered with `Transient`, and `state` says why in words for people.
+The supervisor is a GpuDriver itself, so every part of the agent uses one object that is always there. While no driver
+is open every call raises `Transient`, and `state` says why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# One slow answer is no news; so many in a row are.
+# One slow answer says nothing; this many in a row mean that the driver does not respond.
 _SILENT_AFTER: Final = 3
 _UNAVAILABLE: Final = "Unavailable"
 _NOT_RESPONDING: Final = "NotResponding"
@@ -43,26 +43,31 @@ READY: Final = DriverState(is_ready=True, reason="Ready", message="the driver an
 
 
 class DriverSupervisor:
-    """Keeps one driver open while `run` runs."""
+    """Keeps one driver open while `run` runs; implements GpuDriver."""
 
     def __init__(
-        self, open_driver: Callable[[], Awaitable[GpuDriver]], *, retry_s: float = 15.0, retry_max_s: float = 300.0
+        self,
+        open_driver: Callable[[], Awaitable[GpuDriver]],
+        *,
+        retry_s: float = 15.0,
+        retry_max_s: float = 300.0,
+        on_change: Callable[[], None] = lambda: None,
+        on_reset: Callable[[str], None] = lambda _uuid: None,
     ) -> None:
+        """`on_change`: called when the state changes. `on_reset`: called with the UUID of a GPU that was reset."""
         self._open = open_driver
         self._retry_s = (retry_s, retry_max_s)
         self._driver: GpuDriver | None = None
         self._gone = asyncio.Event()
         self._silent = 0
         self.state = STARTING
-        #: called when the state changes
-        self.on_change: Callable[[], None] = lambda: None
-        #: called with a card that was reset
-        self.on_reset: Callable[[str], None] = lambda _uuid: None
+        self._on_change = on_change
+        self._on_reset = on_reset
         #: set while there is a driver
         self.opened = asyncio.Event()
 
     async def run(self) -> None:
-        """Have a driver; open it again when it is gone."""
+        """Open the driver, and open it again when it has failed."""
         attempt = 0
         try:
             while True:
@@ -72,7 +77,7 @@ class DriverSupervisor:
                     await self._close_driver()
                     continue
                 first, most = self._retry_s
-                # Up to a tenth more, so that a rack whose driver is being upgraded does not come back in step.
+                # Jitter of a tenth: the nodes of a rack whose driver is upgraded must not retry in step.
                 await asyncio.sleep(min(first * 2.0 ** min(attempt, 16), most) * (1 + random.random() / 10))  # noqa: S311
                 attempt += 1
         finally:
@@ -102,7 +107,7 @@ class DriverSupervisor:
             return
         (log.info if state.is_ready else log.warning)("driver_state", reason=state.reason, message=state.message)
         self.state = state
-        self.on_change()
+        self._on_change()
 
     # --- asking -----------------------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class DriverSupervisor:
         return self._driver
 
     async def _track_failures(self, answer: Awaitable[T]) -> T:
-        """What every card can always answer: here failures tell of the driver."""
+        """Await a call that a working driver always answers; failures change the state."""
         try:
             found = await answer
         except errors.Transient as exc:
@@ -136,7 +141,7 @@ class DriverSupervisor:
         return await self._track_failures(self._require_driver.readings())
 
     async def events(self, timeout_s: float) -> Sequence[Event]:
-        """Waits for a driver first, as long."""
+        """Return the next events; without a driver, wait for one up to `timeout_s` and return none."""
         if not self.opened.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -149,7 +154,7 @@ class DriverSupervisor:
 
     async def reset(self, uuid: str) -> None:
         await self._require_driver.reset(uuid)
-        self.on_reset(uuid)
+        self._on_reset(uuid)
 
     async def create_instance(self, uuid: str, profile: str, start: int) -> Instance:
         return await self._require_driver.create_instance(uuid, profile, start)

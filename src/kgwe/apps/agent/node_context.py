@@ -1,5 +1,7 @@
-"""What the driver does not know of the cards it measures: whose processes run on them, which pods were given them, and
-what dcgm-exporter sees. Gathered beside the readings, so that nobody waits for it."""
+"""What the driver does not know about its GPUs: the pods of processes, the devices of pods, and dcgm-exporter's values.
+
+A task of its own gathers it, so that readings never wait for it.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +36,31 @@ _STATIC_UID: Final = "kubernetes.io/config.hash"
 
 
 class NodeContext:
-    """Everything but the driver."""
+    """Gathers what surrounds the driver: processes, the kubelet, dcgm-exporter."""
 
-    def __init__(self, proc: Path, *, dcgm_url: str = "") -> None:
+    def __init__(
+        self,
+        proc: Path,
+        *,
+        machine: Callable[[], Machine | None] = lambda: None,
+        pods: PodSource | None = None,
+        pod_resources: PodResources | None = None,
+        mps_servers: Callable[[], Mapping[int, Sequence[int]]] = dict,
+        dcgm_url: str = "",
+    ) -> None:
+        """`pods`, `pod_resources`, `dcgm_url`: each may be absent, and what it tells is then unknown."""
         self._proc = proc
+        self._machine = machine
+        self._pods = pods
+        self._pod_resources = pod_resources
+        self._mps_servers = mps_servers
         self._dcgm_url = dcgm_url
         self._activities: Mapping[Unit, Activity] = {}
         self._holders: Mapping[str, Sequence[str]] | None = None
         self._names: Mapping[str, str] = {}
-        #: each may be absent; asked at every round
-        self.truth: Callable[[], PodResources | None] = lambda: None
-        self.pods: Callable[[], PodSource | None] = lambda: None
-        self.machine: Callable[[], Machine | None] = lambda: None
-        self.mps: Callable[[], Mapping[int, Sequence[int]]] = dict
 
     def take_surroundings(self, readings: Iterable[Reading]) -> Surroundings:
-        mps = self.mps()
+        mps = self._mps_servers()
         # Clients of an MPS server may be known to the server alone.
         pids = sampler.pids(readings).union(*mps.values())
         uids = cgroups.pods_of(pids, self._proc) if pids else {}
@@ -65,9 +76,8 @@ class NodeContext:
             scraper = await stack.enter_async_context(Scraper(self._dcgm_url)) if self._dcgm_url else None
             while True:
                 await asyncio.gather(self._scrape_dcgm(scraper), self._list_holders())
-                pods = self.pods()
-                if pods is not None:
-                    self._names = {uid: pod.metadata.key for pod in pods.pods() for uid in _uids(pod)}
+                if self._pods is not None:
+                    self._names = {uid: pod.metadata.key for pod in self._pods.pods() for uid in _uids(pod)}
                 await asyncio.sleep(every_s)
 
     async def _scrape_dcgm(self, scraper: Scraper | None) -> None:
@@ -80,24 +90,23 @@ class NodeContext:
             self._activities = {}
 
     async def _list_holders(self) -> None:
-        truth = self.truth()
-        if truth is None:
+        if self._pod_resources is None:
             return
         try:
-            self._holders = map_holders(await truth.list(), self.machine())
+            self._holders = map_holders(await self._pod_resources.list(), self._machine())
         except errors.KgweError as exc:
             log.debug("pod_resources_not_read", error=str(exc))
             self._holders = None
 
 
 def _uids(pod: core.Pod) -> tuple[str, ...]:
-    """A static pod has another uid on its node than in the API: the hash of its file."""
+    """Return the uids of a pod. A static pod has another uid on its node than in the API: the hash of its file."""
     static = pod.metadata.annotations.get(_STATIC_UID)
     return (pod.metadata.uid, static) if static else (pod.metadata.uid,)
 
 
 def map_holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
-    """uuid of a card or an instance -> pods that were given it."""
+    """Return UUID of a GPU or slice -> pods that were given it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     names = holdings.Names.of(machine) if machine is not None else holdings.Names()
     cards = {number: uuid for uuid, number in names.cards.items()}

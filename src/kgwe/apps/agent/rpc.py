@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from kgwe.apps.agent.driver_supervisor import DriverState
+    from kgwe.apps.agent.hooks import MigHandler, MpsHandler
     from kgwe.apps.agent.settings import Settings
     from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
-    from kgwe.model.gpu.driver_data import Instance
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -51,26 +51,20 @@ _CODES: Final = (
 )
 
 
-class MigHandler(Protocol):
-    async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
-        """Cut the card so; returns its instances when done. Conflict: something in use stands in the way."""
-        ...
-
-
-class MpsHandler(Protocol):
-    async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
-        """Start, change or stop the daemon of a card or instance."""
-        ...
-
-
 class AgentInfo(Protocol):
-    """What the agent can be asked."""
+    """What the service can ask the agent."""
 
-    node: str
     version: str
     hub: stream.TelemetryHub
-    mig: MigHandler | None
-    mps: MpsHandler | None
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def mig(self) -> MigHandler | None: ...
+
+    @property
+    def mps(self) -> MpsHandler | None: ...
 
     @property
     def driver(self) -> DriverState: ...

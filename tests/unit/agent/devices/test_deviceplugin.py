@@ -252,7 +252,7 @@ class TestTwice:
 class TestWhatAContainerIsTold:
     async def granted(self, means, built=None):
         async with running(built=built) as node:
-            node.desk._wording = ContainerAccess(tuple(means))
+            node.desk._access = ContainerAccess(tuple(means))
             resource = SLICE if built else GPU
             made = pod("a", 2, resource=resource, plan=Places(slices=((6, 4), (7, 0))) if built else Places(0b1010))
             node.pods.add(made)

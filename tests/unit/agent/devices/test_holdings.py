@@ -21,12 +21,16 @@ class Bed:
         self.kubelet = kubelet
         self.pods = Pods()
         self.truth = PodResources(kubelet.socket, deadline_s=2)
-        self.holdings = PodHoldings(self.truth, self.pods, interval_s=0.05)
+        self.holdings = PodHoldings(
+            self.truth,
+            self.pods,
+            interval_s=0.05,
+            on_news=self.on_news,
+            on_difference=lambda about, each: self.told.append((about.metadata.name, each.reason)),
+        )
         self.holdings.set_machine(machine(cut={7: (("3g.40gb", 4, 4),)}))
         self.news = 0
         self.told: list[tuple[str, str]] = []
-        self.holdings.on_news = self.on_news
-        self.holdings.on_difference = lambda about, each: self.told.append((about.metadata.name, each.reason))
 
     def on_news(self) -> None:
         self.news += 1

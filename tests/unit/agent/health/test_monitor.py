@@ -354,10 +354,10 @@ async def test_an_agent_that_has_seen_nothing_writes_nothing_over_what_is_known(
 
     agent = Agent(Settings(node_name="n1"), no_driver, Api().client())
     offered: list[gpunode.GPUNodeStatus] = []
-    monkeypatch.setattr(agent.publisher, "set_status", lambda status, _: offered.append(status))
-    agent.tell()
+    monkeypatch.setattr(agent.services.publisher, "set_status", lambda status, _: offered.append(status))
+    agent.reporter.report()
     assert offered == []
-    assert agent.informer is not None
-    agent.informer.synced.set()
-    agent.tell()
+    assert agent.services.informer is not None
+    agent.services.informer.synced.set()
+    agent.reporter.report()
     assert [each.gpuCount for each in offered] == [0], "there is nothing to lose"

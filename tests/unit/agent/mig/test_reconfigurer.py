@@ -68,13 +68,12 @@ def test_what_has_to_change_is_withheld_before_it_is_asked_who_has_it() -> None:
     kubelet = Kubelet()
     told: list[frozenset[str]] = []
 
-    async def withhold(devices: frozenset[str]) -> None:
-        told.append(devices)
+    async def withhold() -> None:
+        told.append(cutter.withheld)
         if len(told) == 1:
             kubelet.held = frozenset({"MIG-GPU-0-1g.10gb@5"})
 
-    cutter = MigReconfigurer(driver, users=kubelet)
-    cutter.withhold = withhold
+    cutter = MigReconfigurer(driver, users=kubelet, on_withhold=withhold)
     settle(driver, cutter, GPU_0=cut("3g.40gb@4"))
     assert told[0] == {"MIG-GPU-0-1g.10gb@4", "MIG-GPU-0-1g.10gb@5"}
     assert driver.benches["GPU-0"].names() == ["1g.10gb@5"]
@@ -199,9 +198,9 @@ def test_cards_that_cannot_be_cut_say_so(product: str | None, lost: tuple[str, .
 def test_the_status_says_what_is_being_done() -> None:
     driver = CuttableDriver(2)
     driver.benches["GPU-1"].cut("1g.10gb@0", Life.ALLOCATED)
-    cutter = MigReconfigurer(driver, users=Kubelet("MIG-GPU-1-1g.10gb@0"))
     changes: list[int] = []
-    cutter.on_change = lambda: changes.append(1)
+    users = Kubelet("MIG-GPU-1-1g.10gb@0")
+    cutter = MigReconfigurer(driver, users=users, on_change=lambda: changes.append(1))
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"), GPU_1=cut())
     status = cutter.amend_status(gpunode_status.status(asyncio.run(driver.machine())))
     assert [each.mig.phase for each in status.gpus] == ["", "Waiting"]
@@ -213,11 +212,15 @@ def test_it_runs_by_itself() -> None:
     driver = CuttableDriver(1)
 
     async def go() -> None:
-        cutter = MigReconfigurer(driver, users=Kubelet())
+        there = asyncio.Event()
+
+        def on_change() -> None:
+            if driver.benches["GPU-0"].names():
+                there.set()
+
+        cutter = MigReconfigurer(driver, users=Kubelet(), on_change=on_change)
         task = asyncio.create_task(cutter.run())
         try:
-            there = asyncio.Event()
-            cutter.on_change = lambda: there.set() if driver.benches["GPU-0"].names() else None
             cutter.set_layouts({"GPU-0": cut("7g.80gb@0")})
             await asyncio.wait_for(there.wait(), 10)
         finally:

@@ -36,9 +36,11 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(server: OneNode, heartbeat_s: float = 3600.0) -> AsyncIterator[StatusPublisher]:
+async def running(
+    server: OneNode, heartbeat_s: float = 3600.0, on_write: Callable[[str, int], None] = lambda _kind, _size: None
+) -> AsyncIterator[StatusPublisher]:
     async with server.client() as client:
-        publisher = StatusPublisher(client, NODE, heartbeat_s=heartbeat_s)
+        publisher = StatusPublisher(client, NODE, heartbeat_s=heartbeat_s, on_write=on_write)
         task = asyncio.create_task(publisher.run())
         try:
             yield publisher
@@ -220,9 +222,9 @@ async def test_a_server_with_an_older_definition_is_not_written_to_for_ever():
 
 async def test_the_heartbeat_is_one_field():
     server = OneNode()
-    async with running(server, heartbeat_s=0.05) as publisher:
-        sizes: list[tuple[str, int]] = []
-        publisher.on_write = lambda kind, size: sizes.append((kind, size))
+    sizes: list[tuple[str, int]] = []
+    on_write = lambda kind, size: sizes.append((kind, size))  # noqa: E731 - one line
+    async with running(server, heartbeat_s=0.05, on_write=on_write) as publisher:
         publisher.set_status(STATUS, READY)
         await until(lambda: server.kinds[2:4] == ["heartbeat", "heartbeat"])
         assert next(list(body["status"]) for kind, body in server.writes if kind == "heartbeat") == ["heartbeatTime"]

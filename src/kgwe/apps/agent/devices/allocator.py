@@ -93,12 +93,14 @@ class DeviceAllocator:
         pods: PodSource,
         truth: PodResources | None,
         *,
-        wording: ContainerAccess = ContainerAccess(),  # noqa: B008 - frozen
+        access: ContainerAccess = ContainerAccess(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
+        on_outcome: Callable[[str, Outcome], None] = lambda _resource, _outcome: None,
     ) -> None:
+        """`on_outcome`: called with the resource and the outcome of every allocation."""
         self._pods = pods
         self._truth = truth
-        self._wording = wording
+        self._access = access
         self._clock = clock
         self._offers: dict[str, dict[str, Offer]] = {}
         self._stocks: dict[str, Stock] = {}
@@ -107,8 +109,7 @@ class DeviceAllocator:
         self._advised: collections.Counter[tuple[str, str]] = collections.Counter()  # (resource, pod)
         self._served: dict[tuple[str, str], frozenset[str]] = {}  # (resource, pod) -> given, where nobody else tells
         self._in_hand: set[str] = set()  # devices another call is just deciding on
-        #: hears of every allocation
-        self.on_outcome: Callable[[str, Outcome], None] = lambda _resource, _outcome: None
+        self._on_outcome = on_outcome
 
     def set_devices(self, offers: Mapping[str, Sequence[Offer]], wiring: Wiring | None) -> None:
         """The devices there are from now on."""
@@ -284,7 +285,7 @@ class DeviceAllocator:
                 self._in_hand -= wanted
         except errors.KgweError as exc:
             log.warning("allocation_refused", resource=resource, devices=sorted(wanted), error=str(exc))
-            self.on_outcome(resource, Outcome.REFUSED)
+            self._on_outcome(resource, Outcome.REFUSED)
             raise
         self._note(resource, wanted)
         return self._granted(resource, wanted)
@@ -321,7 +322,7 @@ class DeviceAllocator:
         log.info(
             "devices_allocated", resource=resource, devices=sorted(wanted), pod=mine.pod if mine else "", as_=outcome
         )
-        self.on_outcome(resource, outcome)
+        self._on_outcome(resource, outcome)
 
     def _forget(self) -> None:
         here = {pod.metadata.key for pod in self._pods.pods()}
@@ -333,14 +334,14 @@ class DeviceAllocator:
             (self._offers[resource][each] for each in wanted), key=lambda each: (each.card, each.place or 0)
         )
         uuids = dict.fromkeys(each.uuid for each in offers)
-        means = self._wording.means
+        means = self._access.means
         nodes: tuple[str, ...] = ()
         if AccessMethod.NODES in means:
             minors = dict.fromkeys(each.minor for each in offers if each.minor is not None)
             nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *_CONTROL_NODES)
         return Granted(
             envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if AccessMethod.ENV in means else {},
-            cdi=tuple(f"{self._wording.cdi_kind}={uuid}" for uuid in uuids) if AccessMethod.CDI in means else (),
+            cdi=tuple(f"{self._access.cdi_kind}={uuid}" for uuid in uuids) if AccessMethod.CDI in means else (),
             nodes=nodes,
         )
 

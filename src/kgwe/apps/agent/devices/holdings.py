@@ -48,7 +48,11 @@ class PodHoldings:
         *,
         prefixes: tuple[str, ...] = ("nvidia.com/",),
         interval_s: float = _READ_S,
+        on_news: Callable[[], None] = lambda: None,
+        on_difference: Callable[[core.Pod, Difference], None] = lambda _pod, _difference: None,
     ) -> None:
+        """`on_news`: called when something changed that the scheduler cannot know. `on_difference`: called once for
+        each pod that holds other devices than planned."""
         self._truth = truth
         self._pods = pods
         self._prefixes = prefixes
@@ -64,10 +68,8 @@ class PodHoldings:
         self.differences: tuple[Difference, ...] = ()
         #: why nothing can be read; empty when it can
         self.problem = "not read yet"
-        #: something is known that the scheduler does not know
-        self.on_news: Callable[[], None] = lambda: None
-        #: hears of every difference once
-        self.on_difference: Callable[[core.Pod, Difference], None] = lambda _pod, _difference: None
+        self._on_news = on_news
+        self._on_difference = on_difference
 
     def set_machine(self, machine: Machine) -> None:
         """What the devices are called."""
@@ -115,16 +117,16 @@ class PodHoldings:
         for each in set(differences) - set(self.differences):
             log.warning("devices_not_as_planned", pod=each.pod, reason=each.reason, message=each.message)
             if each.pod in here:
-                self.on_difference(here[each.pod], each)
+                self._on_difference(here[each.pod], each)
         self.held, self.differences, self._surprises = entries, differences, surprises
         self.problem, self._is_read = "", True
         if news:
-            self.on_news()
+            self._on_news()
 
     def _set_problem(self, problem: str) -> None:
         had, self.problem = self.problem, problem
         if not had:
-            self.on_news()
+            self._on_news()
 
     # --- as reported ------------------------------------------------------------------------------------
 

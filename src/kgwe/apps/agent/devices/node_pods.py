@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kgwe import errors
 from kgwe.kube.api import resources
@@ -13,6 +13,7 @@ from kgwe.kube.client.informer import Informer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from kgwe.hardware.kubelet.podresources import PodResources
     from kgwe.kube.api import core
     from kgwe.kube.client.client import KubeClient
 
@@ -66,6 +67,13 @@ class NodePods:
 
     async def run(self) -> None:
         await self.informer.run()
+
+
+class KubeletAccess(NamedTuple):
+    """The sources that several features share."""
+
+    pods: NodePods
+    pod_resources: PodResources
 
 
 def count_requested(pod: core.Pod, resource: str) -> dict[str, int]:

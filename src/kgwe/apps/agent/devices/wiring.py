@@ -1,4 +1,4 @@
-"""The kubelet's side of the agent: what pods hold, and the device plugins, hung into it."""
+"""Adds the kubelet's side to the agent: the devices that pods hold, and the device plugins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent.devices.deviceplugin import FOLDER, DevicePlugins
 from kgwe.apps.agent.devices.holdings import PodHoldings
-from kgwe.apps.agent.devices.node_pods import NodePods
+from kgwe.apps.agent.devices.node_pods import KubeletAccess, NodePods
 from kgwe.apps.agent.metrics.exporter import labels
 from kgwe.apps.agent.metrics.families import counter, gauge
 from kgwe.apps.agent.status import gpunode_status
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kgwe.apps.agent.devices.allocator import DeviceAllocator, Outcome
-    from kgwe.apps.agent.devices.node_pods import PodSource
-    from kgwe.apps.agent.main import Agent
+    from kgwe.apps.agent.services import AgentServices
+    from kgwe.apps.agent.settings import Settings
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import GPUDevice, GPUNodeStatus
     from kgwe.kube.client.client import KubeClient
@@ -38,74 +38,87 @@ _ALLOCATIONS: Final = counter(
 
 
 class KubeletDevices:
-    """Wires them together for one agent."""
+    """Reports the devices that pods hold, and runs the device plugins."""
 
-    def __init__(self, agent: Agent, client: KubeClient) -> None:
-        settings = agent.settings
-        self._agent = agent
+    def __init__(self, services: AgentServices, client: KubeClient, kubelet: KubeletAccess) -> None:
+        settings = services.settings
+        self._services = services
         self._prefix = settings.device_plugin_prefix
-        self._pieces = settings.device_plugin_replicas
-        folder = Path(settings.host_root) / settings.kubelet_folder.lstrip("/")
-        self.pods = NodePods(client, agent.node)
-        self.truth = PodResources(folder / SOCKET)
+        self._shares = settings.device_plugin_replicas
+        self._kubelet = kubelet
         self.holdings: PodHoldings | None = None
         self.plugins: DevicePlugins | None = None
-        self._desk: DeviceAllocator | None = None
+        self._allocator: DeviceAllocator | None = None
         self._outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
-        agent.parts.add("pods", self.pods.run)
+        services.tasks.add("pods", kubelet.pods.run)
         if settings.enable_pod_resources:
             self._add_holdings(client)
         if settings.enable_device_plugin:
-            self._add_plugins(folder / FOLDER)
+            self._add_plugins(_kubelet_folder(settings) / FOLDER)
+        services.hooks.renderers.append(self.render)
 
     # --- what pods hold ---------------------------------------------------------------------------------
 
     def _add_holdings(self, client: KubeClient) -> None:
-        agent = self._agent
+        services, hooks, kubelet = self._services, self._services.hooks, self._kubelet
         prefixes = dict.fromkeys((f"{advertised.DEFAULT_PREFIX}/", f"{self._prefix}/"))
-        holdings = self.holdings = PodHoldings(self.truth, self.pods, prefixes=tuple(prefixes))
-        events = EventRecorder(client, controller="kgwe-agent", instance=agent.node)
+        events = EventRecorder(client, controller="kgwe-agent", instance=services.node)
 
-        def tell(pod: core.Pod, difference: Difference) -> None:
+        def record_event(pod: core.Pod, difference: Difference) -> None:
             said = (difference.reason, difference.message, "Starting")
             events.record(Event(resources.POD, pod.metadata, "Warning", *said))
+
+        holdings = self.holdings = PodHoldings(
+            kubelet.pod_resources,
+            kubelet.pods,
+            prefixes=tuple(prefixes),
+            on_news=services.reporter.report,
+            on_difference=record_event,
+        )
 
         def on_pod(change: Change[core.Pod]) -> None:
             if change.old is None or change.new is None or change.old.status.phase != change.new.status.phase:
                 holdings.request_refresh()
 
-        holdings.on_difference = tell
-        holdings.on_news = agent.tell
-        self.pods.informer.on_change(on_pod)
-        agent.on_machine.append(holdings.set_machine)
-        agent.amend.append(holdings.amend_status)
-        agent.conditions.append(holdings.condition)
-        agent.parts.add("holdings", holdings.run)
-        agent.parts.add("events of pods", events.run)
+        kubelet.pods.informer.on_change(on_pod)
+        hooks.on_machine.append(holdings.set_machine)
+        hooks.amend_status.append(holdings.amend_status)
+        hooks.conditions.append(holdings.condition)
+        services.tasks.add("holdings", holdings.run)
+        services.tasks.add("events of pods", events.run)
 
     # --- device plugins ---------------------------------------------------------------------------------
 
     def _add_plugins(self, folder: Path) -> None:
-        from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, DeviceAllocator  # noqa: PLC0415 - brings NumPy: a fifth of the agent
+        # Imported here: it brings NumPy, a fifth of the agent.
+        from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, DeviceAllocator  # noqa: PLC0415
 
-        settings = self._agent.settings
-        wording = ContainerAccess(tuple(AccessMethod(each) for each in settings.device_plugin_means), settings.cdi_kind)
-        pods: PodSource = self.pods
-        self._desk = DeviceAllocator(pods, self.truth if settings.enable_pod_resources else None, wording=wording)
-        self._desk.on_outcome = self._on_outcome
-        self.plugins = DevicePlugins(folder, self._desk)
-        # Last of all that have a say in it: what is reported is what is offered.
-        self._agent.amend.append(self._offer)
-        self._agent.parts.add("device plugin", self.plugins.run)
+        settings = self._services.settings
+        access = ContainerAccess(tuple(AccessMethod(each) for each in settings.device_plugin_means), settings.cdi_kind)
+        self._allocator = DeviceAllocator(
+            self._kubelet.pods,
+            self._kubelet.pod_resources if settings.enable_pod_resources else None,
+            access=access,
+            on_outcome=self._on_outcome,
+        )
+        self.plugins = DevicePlugins(folder, self._allocator)
+        # Last of all features that change the report: what is reported healthy is advertised.
+        self._services.hooks.amend_status.append(self._advertise)
+        self._services.tasks.add("device plugin", self.plugins.run)
 
-    def _offer(self, status: GPUNodeStatus) -> GPUNodeStatus:
-        """Offer what the report says is fit. While the driver is away what was offered stands: running work goes on."""
-        machine = self._agent.machine
-        if machine is not None and self._desk is not None and self.plugins is not None and self._agent.driver.is_ready:
-            closed = find_unhealthy(status.gpus) | self._agent.withheld()
-            offers = advertised.offers(machine, out_of_service=closed, prefix=self._prefix, pieces=self._pieces)
-            self._desk.set_devices(offers, gpunode_status.wiring(machine, status))
-            self.plugins.advertise(offers)
+    def _advertise(self, status: GPUNodeStatus) -> GPUNodeStatus:
+        """Advertise the devices that the report says are healthy.
+
+        While the driver is away the last advertised devices stay: running pods go on.
+        """
+        services = self._services
+        machine = services.reporter.machine
+        if machine is None or self._allocator is None or self.plugins is None or not services.reporter.driver.is_ready:
+            return status
+        closed = find_unhealthy(status.gpus) | services.hooks.withheld_devices()
+        offers = advertised.offers(machine, out_of_service=closed, prefix=self._prefix, pieces=self._shares)
+        self._allocator.set_devices(offers, gpunode_status.wiring(machine, status))
+        self.plugins.advertise(offers)
         return status
 
     def _on_outcome(self, resource: str, outcome: Outcome) -> None:
@@ -116,8 +129,8 @@ class KubeletDevices:
     # --- metrics ----------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
-        """For whoever scrapes the agent."""
-        node = ("node", self._agent.node)
+        """Return the lines of /metrics about pods and allocations."""
+        node = ("node", self._services.node)
         lines: list[str] = []
         if self.holdings is not None and not self.holdings.problem:
             reasons = collections.Counter(each.reason for each in self.holdings.differences)
@@ -133,13 +146,18 @@ class KubeletDevices:
 
 
 def find_unhealthy(gpus: Iterable[GPUDevice]) -> frozenset[str]:
-    """Cards that may not be given work."""
+    """Return the UUIDs of GPUs that no pod may be given."""
     return frozenset(each.uuid for each in gpus if each.health.state == HealthState.UNHEALTHY)
 
 
-def add(agent: Agent) -> KubeletDevices | None:
-    """Where the settings ask for it; without an API server nobody says what was planned."""
-    settings = agent.settings
-    if agent.client is None or not (settings.enable_pod_resources or settings.enable_device_plugin):
-        return None
-    return KubeletDevices(agent, agent.client)
+def open_kubelet(settings: Settings, client: KubeClient) -> KubeletAccess:
+    """Return the sources of what the node's pods are and hold; nothing is read yet."""
+    return KubeletAccess(NodePods(client, settings.node), PodResources(_kubelet_folder(settings) / SOCKET))
+
+
+def add(services: AgentServices, client: KubeClient, kubelet: KubeletAccess) -> KubeletDevices:
+    return KubeletDevices(services, client, kubelet)
+
+
+def _kubelet_folder(settings: Settings) -> Path:
+    return Path(settings.host_root) / settings.kubelet_folder.lstrip("/")

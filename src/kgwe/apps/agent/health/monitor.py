@@ -1,20 +1,19 @@
-"""The health of this node's cards: what the driver says, as `kgwe.model.health.health` judges it.
+"""The health of this node's GPUs: what the driver reports, as `kgwe.model.health` judges it.
 
-    health = Health(on_change=…)
+    health = HealthMonitor(on_change=…)
     health.restore(status)                  what the agent before wrote
     health.on_events(events)                changes are called back at once
     health.on_readings(readings), on_machine(machine), on_reset(uuid)
     status = health.amend_status(status)    with reliability and incidents
 
-`add` hangs all of it into the agent. An event without a card is charged to the node; one that would condemn a card
-condemns all of them, as NVIDIA's device plugin does: any of them may be the one.
+An event without a GPU is charged to the node. If it would make a GPU unhealthy, it makes all of them unhealthy, as
+NVIDIA's device plugin does: any of them may be the one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -30,9 +29,7 @@ from kgwe.model.health.xids import look_up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kgwe.apps.agent.main import Agent
     from kgwe.kube.api.kgwe import gpunode
-    from kgwe.kube.client.informer import Change as Seen
     from kgwe.model.gpu.driver_data import Device, Event, Machine
 
 log = structlog.get_logger(__name__)
@@ -201,46 +198,3 @@ class HealthMonitor:
         told = health_status.past(watch, self._told.get(uuid, 1.0)) if watch else None
         self._told[uuid] = told.score if told else 1.0
         return told
-
-
-def add(agent: Agent) -> HealthMonitor:
-    """Hang it into the agent."""
-    health = HealthMonitor(on_change=lambda _: agent.tell(), boot_id=_boot_id(agent.settings.host_root))
-    agent.health_of = health.health_of
-    agent.amend.append(health.amend_status)
-    agent.on_machine.append(health.on_machine)
-    agent.on_readings.append(health.on_readings)
-    agent.on_events.append(health.on_events)
-    agent.keeper.on_reset = health.on_reset
-    agent.parts.add("health", lambda: health.run(agent.settings.telemetry_interval_seconds))
-    if agent.informer is not None and agent.client is not None:
-        _connect(agent, health)
-    return health
-
-
-def _connect(agent: Agent, health: HealthMonitor) -> None:
-    from kgwe.apps.agent.health.node_condition import NodeHealthWriter  # noqa: PLC0415 - not needed standalone
-
-    if agent.informer is None or agent.client is None:
-        return
-
-    node = NodeHealthWriter(agent.client, agent.node, health, taint=agent.settings.taint_unhealthy)
-
-    def on_gpunode(seen: Seen[gpunode.GPUNode]) -> None:
-        # Called before anything is published: the publisher waits until the API was read.
-        if seen.new is not None:
-            health.restore(seen.new.status)
-            if agent.machine is not None:
-                agent.tell()
-            node.on_gpunode(seen.new)
-
-    agent.informer.on_change(on_gpunode)
-    health.listen(node.on_change)
-    agent.parts.add("node-health", node.run)
-
-
-def _boot_id(host_root: str) -> str:
-    try:
-        return Path(host_root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""Metrics on :9400, hung into the agent: the cards', and the agent's own."""
+"""Adds the metrics endpoint on :9400 to the agent: metrics of GPUs, and the agent's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from kgwe.telemetry import http
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgwe.apps.agent.main import Agent
+    from kgwe.apps.agent.devices.node_pods import KubeletAccess
+    from kgwe.apps.agent.services import AgentServices
     from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
     from kgwe.model.gpu.driver_data import Reading
     from kgwe.model.telemetry.sample import Series
@@ -35,35 +36,39 @@ _STALE_INTERVALS: Final = 6
 
 
 class MetricsExport:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        settings = agent.settings
+    """Serves /metrics: the GPUs' metrics, the agent's own, and those of other features."""
+
+    def __init__(self, services: AgentServices, kubelet: KubeletAccess | None) -> None:
+        self._services = services
+        settings, hooks = services.settings, services.hooks
         step = settings.telemetry_interval_seconds
-        self.exporter = Exporter(agent.node, stale_after_s=max(30.0, step * _STALE_INTERVALS))
+        self.exporter = Exporter(services.node, stale_after_s=max(30.0, step * _STALE_INTERVALS))
         self._sampler = Sampler()
         self._sample = Sample(0.0)
-        agent.series = self._series
-        self.around = NodeContext(Path(settings.host_root) / "proc", dcgm_url=settings.dcgm_url)
-        self.around.machine = lambda: agent.machine
-        self.around.mps = agent.mps_servers
-        self.around.truth = lambda: agent.devices.truth if agent.devices and settings.enable_pod_resources else None
-        self.around.pods = lambda: agent.devices.pods if agent.devices else None
+        self._context = NodeContext(
+            Path(settings.host_root) / "proc",
+            machine=lambda: services.reporter.machine,
+            pods=kubelet.pods if kubelet is not None else None,
+            pod_resources=kubelet.pod_resources if kubelet is not None and settings.enable_pod_resources else None,
+            mps_servers=hooks.mps_servers,
+            dcgm_url=settings.dcgm_url,
+        )
         self._writes: collections.Counter[str] = collections.Counter()
         self._written: collections.Counter[str] = collections.Counter()
-        agent.on_machine.append(self.exporter.set_machine)
-        agent.on_readings.append(self._on_readings)
-        agent.on_status.append(self._on_status)
-        agent.renderers.append(self._own)
-        if agent.publisher is not None:
-            agent.publisher.on_write = self._on_write
-        agent.parts.add("surroundings", lambda: self.around.run(step))
-        agent.parts.add("exporter", self._serve)
+        hooks.series = self._series
+        hooks.on_machine.append(self.exporter.set_machine)
+        hooks.on_readings.append(self._on_readings)
+        hooks.on_status.append(self._on_status)
+        hooks.on_write.append(self._on_write)
+        hooks.renderers.append(self._render_own)
+        services.tasks.add("surroundings", lambda: self._context.run(step))
+        services.tasks.add("exporter", self._serve)
 
     def _on_readings(self, readings: Sequence[Reading]) -> None:
-        machine = self._agent.machine
+        machine = self._services.reporter.machine
         if machine is not None:
-            around = self.around.take_surroundings(readings)
-            self._sample = self._sampler.take(machine, readings, time.monotonic(), around)
+            surroundings = self._context.take_surroundings(readings)
+            self._sample = self._sampler.take(machine, readings, time.monotonic(), surroundings)
             self.exporter.set_sample(self._sample)
 
     def _series(self) -> dict[Series, float | None]:
@@ -80,13 +85,13 @@ class MetricsExport:
         self._writes[kind] += 1
         self._written[kind] += size
 
-    def _own(self) -> bytes:
+    def _render_own(self) -> bytes:
         """The agent's own metrics."""
-        agent, node = self._agent, ("node", self._agent.node)
+        services, node = self._services, ("node", self._services.node)
         values = (
-            (DRIVER_READY, int(agent.driver.is_ready)),
-            (PROBLEMS, len(agent.problems)),
-            (WATCHERS, len(agent.hub)),
+            (DRIVER_READY, int(services.supervisor.state.is_ready)),
+            (PROBLEMS, len(services.problems)),
+            (WATCHERS, len(services.hub)),
         )
         text = [f"{family.header}{family.name}{labels(node)}{value}\n" for family, value in values]
         for family, counts in ((WRITES, self._writes), (WRITTEN, self._written)):
@@ -95,12 +100,12 @@ class MetricsExport:
         return "".join(text).encode()
 
     async def _serve(self) -> None:
-        app = ExporterApp(self.exporter, more=lambda: b"".join(render() for render in self._agent.renderers))
-        address = http.Address.parse(self._agent.settings.exporter_bind_address)
+        app = ExporterApp(self.exporter, more=lambda: b"".join(render() for render in self._services.hooks.renderers))
+        address = http.Address.parse(self._services.settings.exporter_bind_address)
         async with http.serving(app, address) as listening:
-            self._agent.exporter_port = listening
+            self._services.ports.exporter = listening
             await asyncio.Event().wait()
 
 
-def add(agent: Agent) -> MetricsExport:
-    return MetricsExport(agent)
+def add(services: AgentServices, kubelet: KubeletAccess | None) -> MetricsExport:
+    return MetricsExport(services, kubelet)

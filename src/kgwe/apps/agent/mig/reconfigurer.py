@@ -1,10 +1,10 @@
-"""Cuts the cards of this machine as the GPUNode's spec (or a call) asks.
+"""Partitions the GPUs of this machine (MIG) as the GPUNode's spec or a gRPC call asks.
 
-    look ──► decide (kgwe.sharing) ──► withhold what has to change ──► look again ──► one step ──► look …
+    observe ──► decide (kgwe.sharing) ──► withhold what has to change ──► observe again ──► one step ──► observe …
 
-Every round begins with what the driver shows, so it does not matter when the process was killed. What is to change is
-withheld first: the device plugin stops offering it and the GPUNode says so; only then is it asked who has what, so that
-nothing is taken from a pod that came in between. Work in the way is waited for, never ended.
+Every round starts from what the driver shows, so the process may be killed at any moment. Devices that have to change
+are withheld first: the device plugin stops advertising them and the GPUNode says so. Only then are their users listed,
+so that no device is taken from a pod that started in between. Pods in the way are waited for, never stopped.
 """
 
 from __future__ import annotations
@@ -78,13 +78,12 @@ class _ObservedGpu:
     card: Card
 
 
-async def _no_hook(_: frozenset[str]) -> None:
+async def _no_hook() -> None:
     pass
 
 
 class MigReconfigurer:
-    """One machine's. `users`: None where processes alone tell who uses a card, as without a kubelet. `grace_s`: how
-    long it may take until `users` shows what was given out before it was withheld."""
+    """Brings the GPUs of one machine to the desired MIG layouts."""
 
     def __init__(
         self,
@@ -95,7 +94,15 @@ class MigReconfigurer:
         retry_s: float = 1.0,
         grace_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        on_withhold: Callable[[], Awaitable[None]] = _no_hook,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """`users`: None where only processes show who uses a GPU, as without a kubelet.
+
+        `grace_s`: how long it may take until `users` shows what was given out before it was withheld. `on_withhold`:
+        called when `withheld` changed; when it returns, none of these devices is given to a pod any more. `on_change`:
+        called when a GPU or its progress changed.
+        """
         self._driver = driver
         self._users = users
         self._limits = limits or attempt.Limits()
@@ -106,12 +113,10 @@ class MigReconfigurer:
         self._work: dict[str, _Job] = {}
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
-        #: devices (cards and slices) that must not be given to anybody now
+        #: UUIDs of GPUs and slices that must not be given to a pod now
         self.withheld: frozenset[str] = frozenset()
-        #: told of them before anything is done to them; when it returns nobody is given one any more
-        self.withhold: Callable[[frozenset[str]], Awaitable[None]] = _no_hook
-        #: called when a card was changed or its progress was
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_withhold = on_withhold
+        self._on_change = on_change
 
     # --- what is asked ----------------------------------------------------------------------------------
 
@@ -297,8 +302,8 @@ class MigReconfigurer:
 
     async def _withhold_devices(self, devices: frozenset[str]) -> None:
         self.withheld = devices
-        await self.withhold(devices)
-        self.on_change()
+        await self._on_withhold()
+        self._on_change()
 
     async def _run_step(self, seen: _ObservedGpu, decision: Decision) -> bool:
         """Whether the next step may follow at once."""
@@ -317,7 +322,7 @@ class MigReconfigurer:
             return is_final
         log.info("cut", uuid=uuid, step=str(step))
         work.effort = attempt.done(decision.effort)
-        self.on_change()
+        self._on_change()
         return True
 
     async def _call_driver(self, uuid: str, step: Step) -> None:
@@ -339,7 +344,7 @@ class MigReconfigurer:
             work.progress = progress
             if phase in (Phase.FAILED, Phase.ROLLED_BACK):
                 log.warning("card_not_cut", uuid=uuid, phase=phase, reason=message)
-            self.on_change()
+            self._on_change()
 
 
 def _find_geometry(device: Device) -> mig.Geometry:

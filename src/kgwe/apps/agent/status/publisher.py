@@ -50,7 +50,9 @@ class StatusPublisher:
         *,
         heartbeat_s: float,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+        on_write: Callable[[str, int], None] = lambda _kind, _size: None,
     ) -> None:
+        """`on_write`: called for every write with its kind and size in bytes."""
         self._client = client
         self._node = node
         self._heartbeat_s = heartbeat_s
@@ -65,8 +67,7 @@ class StatusPublisher:
         self.stored: gpunode.GPUNode | None = None
         #: why nothing can be written; empty when it can
         self.problem = ""
-        #: called for every write with its kind and size
-        self.on_write: Callable[[str, int], None] = lambda _kind, _size: None
+        self._on_write = on_write
 
     # --- what is known ----------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class StatusPublisher:
 
     def _note_write(self, kind: str, body: Any) -> None:
         self._heartbeat_at = asyncio.get_running_loop().time() + self._heartbeat_s
-        self.on_write(kind, len(msgspec.json.encode(body)))
+        self._on_write(kind, len(msgspec.json.encode(body)))
 
     def _with_transition_times(self, conditions: Sequence[Condition], now: str) -> tuple[Condition, ...]:
         """With the time of their last change of status."""
