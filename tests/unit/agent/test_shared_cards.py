@@ -11,8 +11,8 @@ import pytest
 from tests.support.builders import gpus
 
 from kgwe.apps.agent.metrics.exporter import Exporter
+from kgwe.apps.agent.metrics.node_context import NodeContext
 from kgwe.apps.agent.metrics.sampler import Sampler
-from kgwe.apps.agent.node_context import NodeContext
 from kgwe.hardware.dcgm import scrape
 
 if TYPE_CHECKING:

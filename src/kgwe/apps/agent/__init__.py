@@ -1,4 +1,4 @@
-"""The agent, a process on every GPU node: discovery, health, metrics, MIG, MPS and the device plugin.
+"""The process on every GPU node: discovery, health, metrics, the device plugin, MIG and MPS.
 
-Built on `hardware`, `agentapi` and `kube`; only the command line imports it.
+`main` builds it, `features` adds what the settings enable through `hooks`. Imported by `kgwe.cli` and `kgwe.local` only.
 """

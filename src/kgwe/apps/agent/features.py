@@ -16,8 +16,8 @@ import structlog
 from kgwe import errors
 
 if TYPE_CHECKING:
-    from kgwe.apps.agent.devices.node_pods import KubeletAccess
     from kgwe.apps.agent.mig.reconfigurer import DeviceUsers
+    from kgwe.apps.agent.node_pods import KubeletAccess
     from kgwe.apps.agent.services import AgentServices
     from kgwe.hardware.mps.daemons import MpsDaemons
 
@@ -99,7 +99,7 @@ class _Features:
             return None
         if not services.settings.enable_pod_resources:
             from kgwe.apps.agent.devices.claims import ClaimedDevices  # noqa: PLC0415
-            from kgwe.apps.agent.devices.node_pods import NodePods  # noqa: PLC0415
+            from kgwe.apps.agent.node_pods import NodePods  # noqa: PLC0415
 
             pods = NodePods(services.client, services.node)
             services.tasks.add("pods that may have slices", pods.run)
@@ -108,7 +108,7 @@ class _Features:
         async def list_held() -> frozenset[str] | None:
             if kubelet is None:
                 return None
-            from kgwe.apps.agent import node_context  # noqa: PLC0415
+            from kgwe.apps.agent.metrics import node_context  # noqa: PLC0415
 
             try:
                 listed = await kubelet.pod_resources.list()

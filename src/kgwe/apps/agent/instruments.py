@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.driver_supervisor import DriverSupervisor
     from kgwe.apps.agent.hooks import HookRunner, Hooks
-    from kgwe.apps.agent.metrics.stream import TelemetryHub
+    from kgwe.apps.agent.telemetry_hub import TelemetryHub
 
 log = structlog.get_logger(__name__)
 

@@ -26,11 +26,11 @@ from kgwe.apps.agent import features, rpc
 from kgwe.apps.agent.driver_supervisor import DriverSupervisor
 from kgwe.apps.agent.hooks import HookRunner, Hooks
 from kgwe.apps.agent.instruments import InstrumentReader
-from kgwe.apps.agent.metrics.stream import TelemetryHub
 from kgwe.apps.agent.reporter import NodeReporter
 from kgwe.apps.agent.services import AgentServices
 from kgwe.apps.agent.status.publisher import FIELD_MANAGER, StatusPublisher
 from kgwe.apps.agent.tasks import SupervisedTasks
+from kgwe.apps.agent.telemetry_hub import TelemetryHub
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

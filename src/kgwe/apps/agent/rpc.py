@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from kgwe import errors
 from kgwe.agentapi import messages, tls
-from kgwe.apps.agent.metrics import stream
+from kgwe.apps.agent import telemetry_hub
 from kgwe.proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _CODES: Final = (
     (errors.Conflict, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.Transient, grpc.StatusCode.UNAVAILABLE),
     (errors.Permanent, grpc.StatusCode.INVALID_ARGUMENT),
-    (stream.TooManyWatchers, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (telemetry_hub.TooManyWatchers, grpc.StatusCode.RESOURCE_EXHAUSTED),
 )
 
 
@@ -55,7 +55,7 @@ class AgentInfo(Protocol):
     """What the service can ask the agent."""
 
     version: str
-    hub: stream.TelemetryHub
+    hub: telemetry_hub.TelemetryHub
 
     @property
     def node(self) -> str: ...
@@ -119,7 +119,7 @@ class AgentService:
                 while True:
                     sample, missed = await watcher.next()
                     yield messages.telemetry(self._known.node, sample, missed, wanted)
-        except stream.TooManyWatchers as exc:
+        except telemetry_hub.TooManyWatchers as exc:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(exc))
 
     async def ApplyMIG(self, request: pb.MigRequest, context: Any) -> pb.MigReply:  # noqa: N802
@@ -159,7 +159,7 @@ async def _answered(context: Any, answer: Awaitable[T]) -> T:
     """The answer, or the call ended with what went wrong."""
     try:
         return await answer
-    except (errors.KgweError, stream.TooManyWatchers) as exc:
+    except (errors.KgweError, telemetry_hub.TooManyWatchers) as exc:
         code = next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
         await context.abort(code, str(exc))
         raise

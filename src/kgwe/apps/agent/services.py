@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.driver_supervisor import DriverSupervisor
     from kgwe.apps.agent.hooks import Hooks
-    from kgwe.apps.agent.metrics.stream import TelemetryHub
     from kgwe.apps.agent.reporter import NodeReporter
     from kgwe.apps.agent.settings import Settings
     from kgwe.apps.agent.status.publisher import StatusPublisher
     from kgwe.apps.agent.tasks import SupervisedTasks
+    from kgwe.apps.agent.telemetry_hub import TelemetryHub
     from kgwe.kube.api.kgwe import gpunode
     from kgwe.kube.client.client import KubeClient
     from kgwe.kube.client.informer import Informer

@@ -1,4 +1,1 @@
-"""The device plugin: which devices the kubelet gets, and what pods hold.
-
-Part of the agent; imported only by it.
-"""
+"""Devices of pods: the device plugins, what pods hold, and how the two are added to the agent."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from kgwe import errors
-from kgwe.apps.agent.devices import node_pods
+from kgwe.apps.agent import node_pods
 from kgwe.hardware.kubelet.deviceplugin import Granted
 from kgwe.model.devices import assignment, holdings
 from kgwe.model.devices.holdings import PodDevices
@@ -33,7 +33,7 @@ from kgwe.placement.devices.whole import Ask, Stock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from kgwe.apps.agent.devices.node_pods import PodSource
+    from kgwe.apps.agent.node_pods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
     from kgwe.kube.api import core
     from kgwe.model.devices.advertised import Offer

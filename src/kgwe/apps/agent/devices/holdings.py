@@ -24,7 +24,7 @@ from kgwe.model.devices.holdings import Names
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kgwe.apps.agent.devices.node_pods import PodSource
+    from kgwe.apps.agent.node_pods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
     from kgwe.kube.api import core
     from kgwe.model.devices.assignment import Places

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent.devices.deviceplugin import FOLDER, DevicePlugins
 from kgwe.apps.agent.devices.holdings import PodHoldings
-from kgwe.apps.agent.devices.node_pods import KubeletAccess, NodePods
 from kgwe.apps.agent.metrics.exporter import labels
 from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.apps.agent.node_pods import KubeletAccess, NodePods
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.hardware.kubelet.podresources import SOCKET, PodResources
 from kgwe.kube.api import resources

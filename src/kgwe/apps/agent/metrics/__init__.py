@@ -1,4 +1,1 @@
-"""Metrics of the node: samples, the exporter and the telemetry stream.
-
-Part of the agent; imported only by it.
-"""
+"""Metrics of the GPUs and of the agent, and what is gathered around the driver for them."""

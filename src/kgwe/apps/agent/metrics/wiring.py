@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, labels
 from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.apps.agent.metrics.node_context import NodeContext
 from kgwe.apps.agent.metrics.sampler import Sampler
-from kgwe.apps.agent.node_context import NodeContext
 from kgwe.model.health import health
 from kgwe.model.telemetry.sample import Sample
 from kgwe.telemetry import http
@@ -20,7 +20,7 @@ from kgwe.telemetry import http
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgwe.apps.agent.devices.node_pods import KubeletAccess
+    from kgwe.apps.agent.node_pods import KubeletAccess
     from kgwe.apps.agent.services import AgentServices
     from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
     from kgwe.model.gpu.driver_data import Reading

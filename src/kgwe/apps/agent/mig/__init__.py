@@ -1,4 +1,1 @@
-"""Applies MIG layouts to the node's GPUs.
-
-Part of the agent; imported only by it.
-"""
+"""MIG: brings the GPUs of the node to the layouts that the GPUNode asks for."""

@@ -1,4 +1,1 @@
-"""Starts and stops MPS daemons as ordered.
-
-Part of the agent; imported only by it.
-"""
+"""MPS: carries out orders over gRPC with the daemons of `kgwe.hardware.mps`."""

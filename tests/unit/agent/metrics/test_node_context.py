@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.support.builders.samples import A100, card, cut_into, machine, reading
 
-from kgwe.apps.agent import node_context
+from kgwe.apps.agent.metrics import node_context
+from kgwe.apps.agent.metrics.node_context import NodeContext
 from kgwe.apps.agent.metrics.sampler import Sampler
-from kgwe.apps.agent.node_context import NodeContext
 from kgwe.kube.api import core
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.devices.holdings import ContainerDevices, PodDevices

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgwe.apps.agent.metrics.stream import TelemetryHub, TooManyWatchers
+from kgwe.apps.agent.telemetry_hub import TelemetryHub, TooManyWatchers
 from kgwe.model.telemetry import window
 from kgwe.model.telemetry.sample import NodeReadings, Series
 

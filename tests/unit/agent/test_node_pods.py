@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx2
 from tests.support.fakes.kubelet import GPU, pod
 
-from kgwe.apps.agent.devices import node_pods
-from kgwe.apps.agent.devices.node_pods import NodePods
+from kgwe.apps.agent import node_pods
+from kgwe.apps.agent.node_pods import NodePods
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.transport.httpx_transport import HttpxTransport
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kgwe.apps.agent.devices.node_pods import PodSource
+    from kgwe.apps.agent.node_pods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
     from kgwe.kube.api import core
     from kgwe.model.devices.holdings import PodDevices
