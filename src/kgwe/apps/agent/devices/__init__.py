@@ -1,1 +1,4 @@
-"""Devices of pods: the device plugins, what pods hold, and how the two are added to the agent."""
+"""The device plugin: which devices the kubelet gets, and what pods hold.
+
+Part of the agent; imported only by it.
+"""

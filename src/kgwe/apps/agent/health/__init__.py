@@ -1,1 +1,4 @@
-"""Health of the GPUs: the monitor, its form in the GPUNode, and the condition of the Node."""
+"""Health of the node's GPUs: monitoring, node conditions and the reported status.
+
+Part of the agent; imported only by it.
+"""

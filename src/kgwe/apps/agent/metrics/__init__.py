@@ -1,1 +1,4 @@
-"""Metrics of the GPUs and of the agent, and what is gathered around the driver for them."""
+"""Metrics of the node: samples, the exporter, and what is gathered around the driver for them.
+
+Part of the agent; imported only by it.
+"""

@@ -1,1 +1,4 @@
-"""MIG: brings the GPUs of the node to the layouts that the GPUNode asks for."""
+"""Applies MIG layouts to the node's GPUs.
+
+Part of the agent; imported only by it.
+"""

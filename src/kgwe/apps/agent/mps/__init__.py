@@ -1,1 +1,4 @@
-"""MPS: carries out orders over gRPC with the daemons of `kgwe.hardware.mps`."""
+"""Starts and stops MPS daemons as ordered.
+
+Part of the agent; imported only by it.
+"""

@@ -1,1 +1,4 @@
-"""The GPUNode: how its status follows from the machine, and how it is written to the API server."""
+"""The GPUNode object: its status, and writing it to the API server.
+
+Part of the agent; imported only by it.
+"""
