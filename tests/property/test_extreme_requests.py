@@ -24,9 +24,9 @@ from kgwe.placement.disruption.recovery import Failure, plan_recovery
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.gang.request import GangRequest, Segment
-from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger
-from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Nearness, Plan, Refusal
 
@@ -58,9 +58,9 @@ requests = st.builds(
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> Fleet:
+def fleets(draw: st.DrawFn) -> LiveFleet:
     """Up to three nodes with up to three cards each, whole, divided or cut, of which some amounts are held."""
-    fleet, nodes, places = Fleet(), [], []
+    fleet, nodes, places = LiveFleet(), [], []
     for number in range(draw(few)):
         cards = draw(few)
         shape = Shape(nvswitch(cards), "H100-SXM5-80GB", draw(st.sampled_from([None, 0, 81_920])), "hopper")
@@ -94,7 +94,7 @@ def asks(draw: st.DrawFn, owner: str) -> Ask:
     )
 
 
-def hold_something(fleet: Fleet, wanted: list[dict[str, int]]) -> None:
+def hold_something(fleet: LiveFleet, wanted: list[dict[str, int]]) -> None:
     for number, each in enumerate(wanted):
         if len(fleet.snapshot):
             fleet.hold(f"p{number}", Holding(fleet.snapshot.nodes[number % len(fleet.snapshot)].name, each))
@@ -106,14 +106,14 @@ held = st.lists(holding, max_size=3)
 
 @settings(max_examples=60)
 @given(fleets(), st.lists(asks("w"), min_size=1, max_size=5), held, st.data())
-def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: Fleet, works: list[Ask], taken: Any, data: Any):
+def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: LiveFleet, works: list[Ask], taken: Any, data: Any):
     hold_something(fleet, taken)
     ledger = Ledger(fleet)
     passes = PlanningCycle(fleet, {}, random.Random(1))
     asked = [replace(work, owner=f"w{number}") for number, work in enumerate(works)]
     runs = data.draw(asks("runs"))
     passes.started(runs, 0.0)
-    ledger.reserve("runs", {0: Holding("n0", {amounts.PODS: 1})})
+    ledger.reserve_seats("runs", {0: Holding("n0", {amounts.PODS: 1})})
     for ask in asked:
         passes.put(ask)
     for now_s in (1000.0, 2000.0, 90_000.0):
@@ -122,7 +122,7 @@ def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: Fleet, works: list
         assert not result.faults, ["".join(traceback.format_exception(fault.error)[-3:]) for fault in result.faults]
         for work, plan in result.plans:
             nodes = [seat.node for seat in plan.seats]
-            ledger.commit(work.key, plan.wanted, plan.grants, nodes)
+            ledger.commit_plan(work.key, plan.wanted, plan.grants, nodes)
             passes.started(plan.ask, now_s)
 
 
@@ -133,7 +133,7 @@ beyond = st.builds(lambda ask, n: replace(ask, request=replace(ask.request, memo
 
 @given(beyond, st.booleans())
 def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  # noqa: FBT001 - drawn
-    fleet = Fleet()
+    fleet = LiveFleet()
     shape = Shape(nvswitch(4), "H100-SXM5-80GB", 81_920, "hopper")
     places = [domains.Place("n0", ("a", "s"), gb_per_s=50.0)]
     fleet.set_nodes([Node("n0", shape, 64_000, 2**40)], domains.build(places, LEVELS))
@@ -151,7 +151,7 @@ def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  #
 
 @settings(max_examples=60)
 @given(fleets(), asks("w"), held)
-def test_plans_of_every_kind_answer(fleet: Fleet, ask: Ask, taken: Any):
+def test_plans_of_every_kind_answer(fleet: LiveFleet, ask: Ask, taken: Any):
     hold_something(fleet, taken)
     running = [
         Running(key, (Member(key, Request(Gpus(count=1)), grant),), 0)
@@ -163,7 +163,7 @@ def test_plans_of_every_kind_answer(fleet: Fleet, ask: Ask, taken: Any):
         wanted: Request | GangRequest = planner.gang_request(ask) if ask.pods > 1 else ask.request
     except errors.Permanent:
         return
-    copy = Shadow(fleet)
+    copy = ScratchFleet(fleet)
     copy.sync()
     names = frozenset(fleet.snapshot.index)
     lost = [Running("w", (Member("0", ask.request, None),), gang=None)]

@@ -15,9 +15,9 @@ from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.fleet.snapshot import bits
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger, seat_key
-from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.pod.engine import Decision
 
 NODES = st.sampled_from(["n0", "n1", "n2"])
@@ -31,6 +31,12 @@ NO_TREE = domains.build((), ())
 
 def wants(cards: int) -> dict[str, int]:
     return {amounts.GPU: cards, amounts.CPU: 1000, amounts.PODS: 1}
+
+
+def recorded(fleet: LiveFleet, key: str) -> Holding:
+    found = fleet.recorded(key)
+    assert found is not None
+    return found
 
 
 @dataclass
@@ -73,7 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger()
-        self.twin = Shadow(self.ledger.fleet)
+        self.twin = ScratchFleet(self.ledger.fleet)
         self.model = Model()
         self.now = 0
 
@@ -111,11 +117,11 @@ class LedgerMachine(RuleBasedStateMachine):
         there = fleet.node(node)
         if there is None or not truth:
             return
-        others = [fleet.planned(key) for key in fleet.holders(node) if key != uid]
+        others = [recorded(fleet, key) for key in fleet.holders(node) if key != uid]
         certain = [
-            fleet.grants(key)[0].cards for key in fleet.holders(node) if key != uid and fleet.planned(key).certain
+            fleet.grants(key)[0].cards for key in fleet.holders(node) if key != uid and recorded(fleet, key).observed
         ]
-        if not any(each.certain and each.cards & truth for each in others):
+        if not any(each.observed and each.cards & truth for each in others):
             own = truth & there.usable & ~sum(certain)
             had = fleet.grants(uid)[0].cards
             assert (had & own).bit_count() == min(own.bit_count(), cards)
@@ -125,7 +131,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The next of its rank finds the seat as it was: nobody got anything of it in between."""
         if seat not in self.model.seats or seat in self.model.seat_of.values() or uid in self.ledger.fleet:
             return
-        planned, before = self.ledger.seats(seat[0])[seat[1]], self.held()
+        planned, before = self.ledger.booked_seats(seat[0])[seat[1]], self.held()
         self.ledger.set_pod(uid, planned.node, planned.amounts, seat)
         own = before.pop(seat_key(*seat))
         assert self.held() == before | {uid: own}
@@ -147,13 +153,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, seats=st.dictionaries(st.integers(0, 2), st.tuples(NODES, COUNTS, MASKS)))
     def owner_has_seats(self, owner: str, seats: dict[int, tuple[str, int, int]]) -> None:
-        self.ledger.reserve(owner, {n: Holding(node, wants(cards), known) for n, (node, cards, known) in seats.items()})
+        self.ledger.reserve_seats(
+            owner, {n: Holding(node, wants(cards), known) for n, (node, cards, known) in seats.items()}
+        )
         self.model.reserve(owner, {n: (node, cards) for n, (node, cards, _) in seats.items()})
 
     @rule(owner=OWNERS)
     def seats_are_told_again(self, owner: str) -> None:
         before = state(self.ledger.fleet.snapshot)
-        assert not self.ledger.reserve(owner, self.ledger.seats(owner))
+        assert not self.ledger.reserve_seats(owner, self.ledger.booked_seats(owner))
         assert state(self.ledger.fleet.snapshot) == before
 
     @rule(owner=OWNERS, sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
@@ -169,29 +177,29 @@ class LedgerMachine(RuleBasedStateMachine):
         for undo in reversed(undos):
             undo()
         grants, nodes = [each.grant for _, each in found], [each.name for _, each in found]
-        self.ledger.commit(owner, [wants(cards) for cards, _ in found], grants, nodes)
+        self.ledger.commit_plan(owner, [wants(cards) for cards, _ in found], grants, nodes)
         self.model.reserve(owner, {n: (each.name, cards) for n, (cards, each) in enumerate(found)})
 
     @rule(owner=OWNERS)
     def seats_are_released(self, owner: str) -> None:
-        self.ledger.release(owner)
+        self.ledger.release_seats(owner)
         self.model.reserve(owner, {})
 
     @rule(uid=PODS, cards=st.integers(1, 3))
     def pod_is_about_to_be_bound(self, uid: str, cards: int) -> None:
         if uid in self.model.pods:
             return
-        self.ledger.forget(uid)
+        self.ledger.forget_pod(uid)
         self.model.assumed.pop(uid, None)
         decision = self.ledger.fleet.engine.decide(Request(Gpus(count=cards), cpu_milli=1000))
         if isinstance(decision, Decision):
-            self.ledger.assume(uid, wants(cards), decision.grant, self.now + 2)
+            self.ledger.assume_pod(uid, wants(cards), decision.grant, self.now + 2)
             self.model.assumed[uid] = (decision.name, cards, self.now + 2)
 
     @rule()
     def time_passes(self) -> None:
         self.now += 1
-        late = self.ledger.expire(self.now)
+        late = self.ledger.expire_assumed(self.now)
         assert sorted(late) == sorted(uid for uid, (*_, until) in self.model.assumed.items() if until <= self.now)
         for uid in late:
             del self.model.assumed[uid]

@@ -17,8 +17,8 @@ from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.live.fleet import Fleet, Holding
-from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.live.fleet import Holding, LiveFleet
+from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning.planner import Ask, Plan, plan
 
 CARDS = 4
@@ -31,8 +31,8 @@ bound = st.tuples(st.sampled_from(NAMES), st.integers(0, CARDS + 1), st.sampled_
 bookings = st.lists(bound, max_size=7)
 
 
-def fleet_with(pods: list[Bound]) -> Fleet:
-    fleet = Fleet()
+def fleet_with(pods: list[Bound]) -> LiveFleet:
+    fleet = LiveFleet()
     places = [domains.Place(name, ("leaf", "spine"), gb_per_s=50.0) for name in NAMES]
     fleet.set_nodes([Node(name, SHAPE, 64_000, 2**40) for name in NAMES], domains.build(places, ("leaf", "spine")))
     for number, (node, cards, _, _) in enumerate(pods):
@@ -40,7 +40,7 @@ def fleet_with(pods: list[Bound]) -> Fleet:
     return fleet
 
 
-def running(fleet: Fleet, pods: list[Bound]) -> list[Running]:
+def running(fleet: LiveFleet, pods: list[Bound]) -> list[Running]:
     found = []
     for number, (_, cards, priority, preemptible) in enumerate(pods):
         (grant,) = fleet.grants(f"p{number}")
@@ -63,7 +63,7 @@ def check(pods: list[Bound], cards: int, count: int) -> None:
     lower = {f"p{number}" for number, (_, _, each, may) in enumerate(pods) if may and each < priority}
     request = Request(Gpus(count=cards))
     wanted = request if count == 1 else GangRequest.uniform(request, count)
-    copy = Shadow(fleet)
+    copy = ScratchFleet(fleet)
     copy.sync()
 
     made = plan_preemption(copy.fitter, fleet.tree, wanted, running(fleet, pods), 0.0, priority=priority)
@@ -121,7 +121,7 @@ def divided(pieces: int, cut: int) -> Node:
 @given(st.lists(st.booleans(), min_size=1, max_size=4), st.integers(2, 4))
 def test_the_same_of_shares_and_slices(kind: str, pods: list[bool], room: int):
     """Each pod has one piece of the node's only card; `True`: it may be stopped."""
-    fleet = Fleet()
+    fleet = LiveFleet()
     made = divided(room, 0) if kind == "share" else divided(0, room)
     fleet.set_nodes([made], domains.build([domains.Place("a", ("leaf", "spine"), gb_per_s=50.0)], ("leaf", "spine")))
     resource = amounts.SHARED if kind == "share" else f"{amounts.MIG_PREFIX}1g.10gb"

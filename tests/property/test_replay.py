@@ -21,9 +21,9 @@ from kgwe.apps.scheduler.recording.recorder import Draws, Recorder
 from kgwe.model.network import domains
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.gang.request import GangRequest, Role
-from kgwe.placement.live.fleet import Fleet
+from kgwe.placement.live.fleet import LiveFleet
 from kgwe.placement.live.ledger import Ledger
-from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Nearness, Plan, amounts_of
 from kgwe.placement.pod.engine import Decision
@@ -70,16 +70,16 @@ class Run:
     """A scheduler in small: a live fleet, a copy to plan on, and a recorder of both."""
 
     def __init__(self, directory: Path) -> None:
-        self.ledger = Ledger(Fleet())
+        self.ledger = Ledger(LiveFleet())
         self.fleet.set_nodes(NODES, tree(NODES))
-        self.copy = Shadow(self.fleet)
+        self.copy = ScratchFleet(self.fleet)
         self.recorder = Recorder(directory, 8, version="test", clock=self.tick)
         self.rng = random.Random(7)
         self.now_s = 0.0
         self.held: list[str] = []
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> LiveFleet:
         return self.ledger.fleet
 
     def tick(self) -> float:
@@ -90,14 +90,14 @@ class Run:
         self.copy.sync()
         place: Any = self.copy
         if avoid:
-            place = Shadow(self.copy)
+            place = ScratchFleet(self.copy)
             place.sync(avoid)
         ask = replace(ask, owner=f"w{self.now_s:g}")
         draws = Draws(self.rng)
         answer = planner.plan(place, ask, rng=draws, explain=False)
         self.recorder.plan(self.copy, ask, answer, avoid=avoid, draws=draws.said)
         if isinstance(answer, Plan):
-            self.ledger.commit(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+            self.ledger.commit_plan(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
             self.held.append(ask.owner)
 
     def pod(self, ask: Ask, among: Sequence[str] | None) -> None:
@@ -110,11 +110,11 @@ class Run:
         asked = Ask(uid, ask.request, ask.amounts, strategy=strategy)
         self.recorder.pod(self.fleet, asked, found, among=offered)
         if isinstance(found, Decision):
-            self.ledger.assume(uid, ask.amounts, found.grant, 1e9)
+            self.ledger.assume_pod(uid, ask.amounts, found.grant, 1e9)
 
     def end(self, which: int) -> None:
         if self.held:
-            self.ledger.release(self.held.pop(which % len(self.held)))
+            self.ledger.release_seats(self.held.pop(which % len(self.held)))
         self.recorder.sweep(self.ledger)
 
     def change_node(self, number: int, *, there: bool, ready: bool) -> None:
@@ -186,7 +186,7 @@ def test_an_ask_is_read_back_as_it_was(ask: Ask) -> None:
 
 @given(st.lists(st.tuples(NUMBERS, SHAPES), max_size=20), st.lists(st.integers(0, 19), max_size=10))
 def test_what_is_free_is_put_back_bit_for_bit(taken: list[tuple[int, Gpus]], given_back: list[int]) -> None:
-    fleet = Fleet()
+    fleet = LiveFleet()
     fleet.set_nodes(NODES, tree(NODES))
     undos = []
     for number, gpus in taken:
@@ -196,7 +196,7 @@ def test_what_is_free_is_put_back_bit_for_bit(taken: list[tuple[int, Gpus]], giv
     for which in given_back:
         if which < len(undos):
             undos.pop(which)()
-    other = Fleet()
+    other = LiveFleet()
     other.set_nodes(NODES, tree(NODES))
     for number in range(len(NODES)):
         rows.put_row(other.snapshot, rows.row_of(fleet.snapshot, number))

@@ -16,7 +16,7 @@ from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request, piece_milli
 from kgwe.placement.fleet.snapshot import bits
-from kgwe.placement.live.fleet import Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.pod.engine import Decision
 
@@ -27,6 +27,12 @@ CARDS = st.integers(0, 3)
 PODS = st.sampled_from([f"p{number}" for number in range(12)])
 SEATS = st.tuples(st.sampled_from(["w", "v"]), st.integers(0, 3))
 WANTED = {amounts.SHARED: 1, amounts.CPU: 100, amounts.PODS: 1}
+
+
+def recorded(fleet: LiveFleet, key: str) -> Holding:
+    found = fleet.recorded(key)
+    assert found is not None
+    return found
 
 
 class ShareMachine(RuleBasedStateMachine):
@@ -60,7 +66,7 @@ class ShareMachine(RuleBasedStateMachine):
         there = fleet.node(node)
         if there is None or not there.pieces or not there.usable >> card & 1:
             return
-        told = [key for key in fleet.holders(node) if key != uid and fleet.planned(key).certain]
+        told = [key for key in fleet.holders(node) if key != uid and recorded(fleet, key).observed]
         if sum(fleet.grants(key)[0].whole_or_shared == 1 << card for key in told) < there.pieces:
             assert fleet.grants(uid)[0].whole_or_shared == 1 << card
 
@@ -70,7 +76,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(["w", "v"]), seats=st.dictionaries(st.integers(0, 3), st.tuples(NODES, CARDS)))
     def owner_has_seats(self, owner: str, seats: dict[int, tuple[str, int]]) -> None:
-        self.ledger.reserve(owner, {n: Holding(node, WANTED, 1 << card) for n, (node, card) in seats.items()})
+        self.ledger.reserve_seats(owner, {n: Holding(node, WANTED, 1 << card) for n, (node, card) in seats.items()})
 
     @rule(uid=PODS, pieces=st.sampled_from([2, 3]))
     def a_pod_is_placed(self, uid: str, pieces: int) -> None:
@@ -81,7 +87,7 @@ class ShareMachine(RuleBasedStateMachine):
         if isinstance(found, Decision):
             assert fleet.snapshot.nodes[found.node].pieces == pieces
             self.now += 1
-            self.ledger.assume(uid, WANTED, found.grant, self.now + 5)
+            self.ledger.assume_pod(uid, WANTED, found.grant, self.now + 5)
         else:
             for number, node in enumerate(fleet.snapshot.nodes):
                 left = fleet.snapshot.milli[number]
@@ -90,7 +96,7 @@ class ShareMachine(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         self.now += 3
-        self.ledger.expire(self.now)
+        self.ledger.expire_assumed(self.now)
 
     @invariant()
     def no_card_has_more_holders_than_shares(self) -> None:
@@ -108,8 +114,8 @@ class ShareMachine(RuleBasedStateMachine):
             on = self.on_cards(node.name)
             full = sum(1 << card for card, count in on.items() if count == node.pieces) if node.pieces else -1
             for key in fleet.holders(node.name):
-                told, mine = fleet.planned(key), self.cards(key)
-                may_have = told.cards if told.certain else -1
+                told, mine = recorded(fleet, key), self.cards(key)
+                may_have = told.cards if told.observed else -1
                 assert not mine & ~may_have, "who is known to have a card is on no other"
                 assert mine or not node.usable & ~full & may_have
 
@@ -129,7 +135,7 @@ class ShareMachine(RuleBasedStateMachine):
         assert all(seat_key(*seat) in fleet or seat in self.ledger._taken for seat in self.seats())
 
     def seats(self) -> list[tuple[str, int]]:
-        return [(owner, number) for owner in self.ledger.owners() for number in self.ledger.seats(owner)]
+        return [(owner, number) for owner in self.ledger.owners() for number in self.ledger.booked_seats(owner)]
 
 
 TestShares = ShareMachine.TestCase

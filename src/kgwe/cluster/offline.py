@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.disruption.running import Running
-    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.live.fleet import LiveFleet
     from kgwe.placement.planning.planner import Refusal
 
 #: kinds of ours, and of dynamic resource allocation, which need not be there
@@ -89,7 +89,7 @@ class View:
     namespace: str = ""
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> LiveFleet:
         return self.state.fleet
 
     # --- what is asked for ------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class View:
 
     def ask_of_pod(self, pod: core.Pod) -> Ask:
         """What a pod that belongs to no gang asks for."""
-        found, meta = podrequest.read(pod, pieces=self.fleet.pieces(pod.spec.nodeName)), pod.metadata
+        found, meta = podrequest.read(pod, pieces=self.fleet.shares_per_gpu(pod.spec.nodeName)), pod.metadata
         return self.limited(
             Ask(
                 meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,

@@ -177,7 +177,7 @@ class PolicyPlanner:
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._world.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
-        return scratch.takes(self._world.fitter, request, numbers)
+        return scratch.fits_on_any(self._world.fitter, request, numbers)
 
     def _has_room(self, job: Job) -> bool:
         """Whether there is room for so many pods at all: this costs a tenth of a policy's refusal."""

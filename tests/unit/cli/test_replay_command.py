@@ -35,7 +35,7 @@ def records(tmp_path: Path) -> Path:
         answer = planner.plan(ledger.fleet, ask, explain=False)
         recorder.plan(ledger.fleet, ask, answer)
         if isinstance(answer, Plan):
-            ledger.commit(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+            ledger.commit_plan(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
     recorder.close()
     return tmp_path / "records"
 

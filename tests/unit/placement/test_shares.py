@@ -13,7 +13,7 @@ from kgwe.model.network import domains
 from kgwe.model.network.domains import Place
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Plan, Refusal
 from kgwe.placement.pod.fit import Verdict
@@ -25,7 +25,7 @@ WHOLE = Request(Gpus(count=1))
 
 def fleet(*pieces):
     """Nodes n0, n1, … of four cards each, divided like that."""
-    made = Fleet()
+    made = LiveFleet()
     nodes = [replace(small_fleet.node(number), pieces=each) for number, each in enumerate(pieces)]
     made.set_nodes(nodes, domains.build([Place(node.name) for node in nodes], ()))
     return made
@@ -66,7 +66,7 @@ class TestFit:
 
     def test_a_node_tells_its_own_and_no_node_what_is_usual(self):
         made = fleet(4, 2, 2)
-        assert (made.pieces("n0"), made.pieces(""), made.pieces("gone")) == (4, 2, 2)
+        assert (made.shares_per_gpu("n0"), made.shares_per_gpu(""), made.shares_per_gpu("gone")) == (4, 2, 2)
 
 
 class TestHolding:
@@ -77,9 +77,9 @@ class TestHolding:
             check(made)
         assert set(on_cards(made, [f"p{n}" for n in range(8)]).values()) == {2}
         made.hold("late", share())
-        assert not made.is_whole("late"), "there are no more"
+        assert not made.is_fully_booked("late"), "there are no more"
         made.drop("p3")
-        assert made.is_whole("late"), "what comes free is its"
+        assert made.is_fully_booked("late"), "what comes free is its"
         check(made)
 
     def test_the_kubelet_is_believed_and_guesses_give_way(self):
@@ -88,8 +88,8 @@ class TestHolding:
         made.hold("b", share())
         full = made.holding("a").cards
         assert made.holding("b").cards == full, "guessed onto the card that is shared already"
-        made.hold("c", share(known=full, certain=True))
-        made.hold("d", share(known=full, certain=True))
+        made.hold("c", share(known=full, observed=True))
+        made.hold("d", share(known=full, observed=True))
         assert made.holding("c").cards == made.holding("d").cards == full
         assert not (made.holding("a").cards | made.holding("b").cards) & full
         check(made)
@@ -102,8 +102,8 @@ class TestHolding:
 
     def test_where_cards_are_no_longer_divided_whoever_is_known_to_share_one_keeps_others_away(self):
         made = fleet(2)
-        made.hold("a", share(known=0b0100, certain=True))
-        made.hold("b", share(known=0b0100, certain=True))
+        made.hold("a", share(known=0b0100, observed=True))
+        made.hold("b", share(known=0b0100, observed=True))
         whole = [replace(small_fleet.node(0), pieces=0)]
         made.set_nodes(whole, domains.build((), ()))
         assert int(made.snapshot.free[0]) == 0b1011
@@ -113,13 +113,13 @@ class TestHolding:
         assert int(made.snapshot.free[0]) == 0b1111
         made.hold("c", share())
         made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
-        assert made.is_whole("c"), "they are divided again"
+        assert made.is_fully_booked("c"), "they are divided again"
         check(made)
 
     def test_where_more_are_known_to_share_a_card_than_it_has_pieces_no_other_card_is_taken(self):
         made = fleet(4)
         for number in range(4):
-            made.hold(f"p{number}", share(known=1, certain=True))
+            made.hold(f"p{number}", share(known=1, observed=True))
         made.set_nodes([replace(small_fleet.node(0), pieces=2)], domains.build((), ()))
         assert on_cards(made, [f"p{n}" for n in range(4)]) == {0: 2}
         made.drop("p0")
@@ -156,7 +156,7 @@ class TestPlans:
         made = fleet(2, 2)
         found = planner.plan(made, Ask("gang", HALF, planner.amounts_of(HALF), pods=16))
         assert isinstance(found, Plan)
-        made.seat({str(n): wanted for n, wanted in enumerate(found.wanted)}, found.grants)
+        made.reserve_plan({str(n): wanted for n, wanted in enumerate(found.wanted)}, found.grants)
         assert Counter((seat.node, seat.cards) for seat in found.seats) == {
             (node, 1 << card): 2 for node in ("n0", "n1") for card in range(4)
         }

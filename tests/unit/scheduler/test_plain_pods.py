@@ -60,7 +60,7 @@ class Bed:
         found = planner.plan(self.state.fleet, ask, choosers={}, rng=random.Random(1))
         assert isinstance(found, planner.Plan)
         nodes = [seat.node for seat in found.seats]
-        start = self.state.ledger.commit(ask.owner, found.wanted, found.grants, nodes)
+        start = self.state.ledger.commit_plan(ask.owner, found.wanted, found.grants, nodes)
         self.gangs.assign_plan(ask.owner, replace(found, start=start))
         return nodes[0]
 

@@ -233,10 +233,10 @@ class World:
         found: dict[str, Any] = {"workloads": {key: each for key, each in state.workloads.items() if VICTIM in key[1]}}
         for owner in owners:
             run, workload, group = state.runs.get(owner), state.workload(owner), self.gangs.group(owner)
-            seats = ledger.seats(owner)
+            seats = ledger.booked_seats(owner)
             found[owner] = (
                 {number: (each, ledger.pod_in(owner, number)) for number, each in seats.items()},
-                ledger.lacking(owner),
+                ledger.find_short_seats(owner),
                 run,
                 run and workload and run_state.is_running(workload, run, state.pods_of(run)),
                 run and workload and run_state.unplaced(state, workload, run, state.pods_of(run)),
@@ -260,11 +260,11 @@ class World:
     def restart(self) -> None:
         """Every pod of the victim goes; then others come in their places. Nothing of theirs is free meanwhile."""
         bound = [pod for pod in self.pods if pod.spec.nodeName]
-        kept = {owner: dict(self.state.ledger.seats(owner)) for owner in (SINGLE, GANG, SERVING)}
+        kept = {owner: dict(self.state.ledger.booked_seats(owner)) for owner in (SINGLE, GANG, SERVING)}
         for pod in bound:
             if pod.metadata.labels:
                 self.state.on_pod(removed(pod))
-        assert {owner: dict(self.state.ledger.seats(owner)) for owner in kept} == kept
+        assert {owner: dict(self.state.ledger.booked_seats(owner)) for owner in kept} == kept
         assert all(not self.state.ledger.pod_in(owner, number) for owner in kept for number in kept[owner])
         self.heard.clear()
         self.state.on_pod(added(self.next))

@@ -84,7 +84,7 @@ class Judge:
     def _gpus_of(self, uid: str, pod: core.Pod) -> Gpus | None:
         if uid not in self._gpus and is_gpu_pod(pod):
             try:
-                pieces = self._view.fleet.pieces(pod.spec.nodeName)
+                pieces = self._view.fleet.shares_per_gpu(pod.spec.nodeName)
                 self._gpus[uid] = podrequest.read(pod, pieces=pieces).request.gpus
             except errors.Permanent:
                 return None

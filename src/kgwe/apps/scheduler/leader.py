@@ -196,7 +196,7 @@ class Leader:
             if found is None:
                 continue
             namespace = found.key.namespace if isinstance(found, Group) else found.meta.namespace
-            milli = sum(plain_pods.milli_of(each.amounts) for each in ledger.places(owner).values())
+            milli = sum(plain_pods.milli_of(each.amounts) for each in ledger.reserved_seats(owner).values())
             self._planner.occupies(owner, namespace, max(milli, 1), 0.0)
 
     def _changed(self, key: Key) -> None:

@@ -293,7 +293,7 @@ def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     seats = (Seat(pod.spec.nodeName, tuple(bits(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
     problems = (*base.problems, *_seat_problems(view, seats))
-    short = holding is not None and not view.fleet.is_whole(pod.metadata.uid)
+    short = holding is not None and not view.fleet.is_fully_booked(pod.metadata.uid)
     if short:
         problems += (f"node {pod.spec.nodeName} is not there, or has fewer GPUs than its pods hold",)
     summary = f"is on {pod.spec.nodeName}, placed by {pod.spec.schedulerName or 'kube-scheduler'}"
@@ -313,7 +313,7 @@ def _member(view: View, pod: core.Pod, owner: str, base: Explanation) -> Explana
     if pod.spec.nodeName:
         return _bound(view, pod, base)
     if number is not None:
-        place = view.state.ledger.seat(owner, number)
+        place = view.state.ledger.reserved_seat(owner, number)
         node = place.node if place is not None else "its node"
         seats = (Seat(node, tuple(bits(place.cards)) if place else (), pod=pod.metadata.name),)
         gated = (

@@ -128,7 +128,7 @@ class Scenario:
         workload = view.state.workload(owner)
         for pod in view.pods_of(owner):
             view.state.ledger.remove_pod(pod.metadata.uid)
-        view.state.ledger.release(owner)
+        view.state.ledger.release_seats(owner)
         if workload is not None and owner not in view.asks:
             view.asks[owner] = view.ask_of(workload)
         self.owners.append(owner)
@@ -161,7 +161,9 @@ class Scenario:
             return msgspec.structs.replace(base, summary=f"would wait: {found.message}", waiting=explain.refused(found))
         if not isinstance(found, Plan):
             return msgspec.structs.replace(base, summary=f"would wait: {found.binding}", waiting=explain.why(found))
-        view.state.ledger.commit(owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True)
+        view.state.ledger.commit_plan(
+            owner, _wanted(found), found.grants, [seat.node for seat in found.seats], extend=True
+        )
         where = ", ".join(found.nodes[:4]) + (" …" if len(found.nodes) > 4 else "")  # noqa: PLR2004 - fits a line
         return msgspec.structs.replace(
             base, state="WouldStart", summary=f"would start on {where}", would_go=explain.placed(view, found)

@@ -96,7 +96,7 @@ class DrainedSeats:
 
     def is_usable(self, owner: str, number: int) -> bool:
         """Whether the node of the seat accepts pods."""
-        place = self._ledger.seat(owner, number)
+        place = self._ledger.reserved_seat(owner, number)
         return place is not None and self._fleet_state.accepts_pods(place.node)
 
     def give(self, owner: str, group: Group, number: int) -> None:
@@ -114,7 +114,7 @@ class DrainedSeats:
         if not group.awaited:
             group.advance(GangEvent.SEATS_GIVEN_UP)
         for number in kept:
-            self._ledger.vacate(owner, number)
+            self._ledger.release_seat(owner, number)
         if not group.members and not group.awaited:
             self._drop(owner)
 

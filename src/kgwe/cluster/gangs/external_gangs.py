@@ -241,7 +241,7 @@ class ExternalGangs:
         """Forget a gang of which neither pods nor reserved seats are left."""
         self._drained.forget(owner, self._table.groups.pop(owner))
         self._requests.unsized.discard(owner)
-        self._fleet_state.ledger.release(owner)
+        self._fleet_state.ledger.release_seats(owner)
         self._leadership.actions.withdraw_request(owner)
 
     # --- decisions of the leader ------------------------------------------------------------------------

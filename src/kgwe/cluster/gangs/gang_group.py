@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kgwe.model.network.domains import Tree
     from kgwe.placement.disruption.running import Running
     from kgwe.placement.fleet.node import Request
-    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.live.fleet import LiveFleet
 
 #: owners of this kind are gangs, not workloads
 OWNER_PREFIX: Final = "gang:"
@@ -161,7 +161,7 @@ def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[cor
     return Partial(members, found.request, least if least < len(members) else None)
 
 
-def ask_beside(owner: str, fleet: Fleet, partial: Partial, *, since: str, namespace: str, name: str) -> Ask:
+def ask_beside(owner: str, fleet: LiveFleet, partial: Partial, *, since: str, namespace: str, name: str) -> Ask:
     """A request for the pods without a place, near those that have one."""
     gang = confined(fleet.fitter, fleet.tree, partial)
     return Ask(
@@ -186,7 +186,7 @@ def lost_key(owner: str) -> str:
     return f"{LOST_PREFIX}{owner}"
 
 
-def ask_for_lost(running: Running, fleet: Fleet, namespace: str, name: str) -> Ask | None:
+def ask_for_lost(running: Running, fleet: LiveFleet, namespace: str, name: str) -> Ask | None:
     """A request for new places for the failed members, before others of their priority; None: none failed."""
     nodes = fleet.snapshot.nodes
     members = tuple(

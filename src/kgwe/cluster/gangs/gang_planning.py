@@ -172,7 +172,7 @@ class GangPlanning:
 
     def _node_of(self, owner: str, group: Group, pod: core.Pod) -> str:
         number = group.seats.get(pod.metadata.uid)
-        seat = self._fleet_state.ledger.seat(owner, number) if number is not None else None
+        seat = self._fleet_state.ledger.reserved_seat(owner, number) if number is not None else None
         return pod.spec.nodeName or (seat.node if seat is not None else "")
 
     def ask_unpinned(self, owner: str) -> Ask | None:

@@ -106,7 +106,7 @@ class GangSeating:
             if rank is None or group.start + rank in taken:
                 continue
             number = group.start + rank
-            if self._ledger.seat(owner, number) is not None:
+            if self._ledger.reserved_seat(owner, number) is not None:
                 group.take(uid, number)
                 taken.add(number)
                 self._leadership.actions.assign_seat(owner, pod, number)
@@ -124,7 +124,7 @@ class GangSeating:
         if self._drained.keep(owner, group, number, pod, member):
             group.advance(GangEvent.SEATS_KEPT)
         else:
-            self._ledger.vacate(owner, number)
+            self._ledger.release_seat(owner, number)
 
     def _note_lost(self, group: Group, uid: str) -> None:
         """The pod leaves its seat: the gang may ask for as much again before other workloads."""
@@ -141,7 +141,7 @@ class GangSeating:
 
     def move(self, owner: str, group: Group, places: Mapping[int, Holding], restarted: Iterable[int]) -> list[str]:
         """Move seats; these and the `restarted` ones wait for new pods. Returns the pods that have them now."""
-        self._ledger.reserve(owner, {**self._ledger.places(owner), **places})
+        self._ledger.reserve_seats(owner, {**self._ledger.reserved_seats(owner), **places})
         numbers = {*places, *restarted}
         left = [uid for uid, number in group.seats.items() if number in numbers]
         for uid in left:
@@ -157,13 +157,13 @@ class GangSeating:
         self._drained.forget(owner, group)
         group.advance(GangEvent.SEATS_GIVEN_UP)
         for number in unclaimed:
-            self._ledger.vacate(owner, number)
+            self._ledger.release_seat(owner, number)
 
     def release_unbound(self, owner: str, group: Group, reason: str) -> list[core.Pod]:
         """Release the seats that no bound pod has; returns the pods that had them."""
         pods = group.unbound
         bound = {number for uid, number in group.seats.items() if group.members[uid][0].spec.nodeName}
-        unbound = set(self._ledger.places(owner)) - bound
+        unbound = set(self._ledger.reserved_seats(owner)) - bound
         group.seats = {uid: number for uid, number in group.seats.items() if number in bound}
         group.awaited.clear()
         group.lost.clear()
@@ -177,5 +177,5 @@ class GangSeating:
         group.advance(GangEvent.SEATS_RELEASED)
         self._leadership.actions.withdraw_request(owner)
         for number in unbound:
-            self._ledger.vacate(owner, number)
+            self._ledger.release_seat(owner, number)
         return pods

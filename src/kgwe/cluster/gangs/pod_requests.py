@@ -31,7 +31,7 @@ class PodRequests:
         if known is None:
             if not podrequest.says_its_share(pod):
                 self.unsized.add(self._table.owners[uid])
-                return podrequest.read(as_made(pod), pieces=self._fleet_state.fleet.pieces(""))
+                return podrequest.read(as_made(pod), pieces=self._fleet_state.fleet.shares_per_gpu(""))
             known = self._known[uid] = podrequest.read(as_made(pod))
         return known
 

@@ -45,7 +45,7 @@ class SeatRestorer:
             return signatures.undecided(pod)
         given = assignment.planned(pod.metadata.annotations)
         holding = Holding(node, podspec.requested(pod.spec), given.cards, given.slices)
-        if not self._ledger.restore(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
+        if not self._ledger.restore_seat(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
             return signatures.undecided(pod)
         group.take(uid, said[1])
         if pod.spec.nodeName:
@@ -55,7 +55,7 @@ class SeatRestorer:
     def check(self, owner: str, group: Group) -> None:
         """Check the seats again after all nodes and pods have been read, and restore seats that fit by now."""
         seated = {group.seats[uid]: uid for uid in group.members if uid in group.seats}
-        for number in self._ledger.drop_unfit(owner, list(seated)):
+        for number in self._ledger.drop_unfit_seats(owner, list(seated)):
             uid = seated[number]
             del group.seats[uid]
             pod, member = group.members[uid]

@@ -111,8 +111,8 @@ class DraAllocations:
             self._drop(claim.metadata.uid)
             return
         ((node, mine),) = places.items()
-        holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, certain=True)
-        self._ledger.hold(f"{_PREFIX}{claim.metadata.uid}", holding)
+        holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, observed=True)
+        self._ledger.hold_devices(f"{_PREFIX}{claim.metadata.uid}", holding)
 
     def _forget(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
@@ -127,7 +127,7 @@ class DraAllocations:
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
-        self._ledger.drop(f"{_PREFIX}{uid}")
+        self._ledger.drop_devices(f"{_PREFIX}{uid}")
 
     def _places(self, claim: ResourceClaim) -> dict[str, Places]:
         """Node -> the cards and slices that the claim was given there."""

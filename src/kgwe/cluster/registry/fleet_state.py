@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.topologydomain import TopologyDomain
     from kgwe.kube.api.resource import ResourceSlice
     from kgwe.kube.client.informer import Change
-    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.live.fleet import LiveFleet
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class FleetState:
         self._stale = False
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> LiveFleet:
         """The fleet after the last change; rebuilt only if nodes changed since the last call."""
         if self._stale:
             self.ledger.fleet.set_nodes(self.reader.nodes(), self.reader.tree())

@@ -34,9 +34,9 @@ class Nominations:
         node = _nominated(pod)
         if node and pod is not None:
             if (wanted := _wanted(pod)) and uid not in ledger.assumed:
-                ledger.reserve(key, {0: Holding(node, wanted)})
+                ledger.reserve_seats(key, {0: Holding(node, wanted)})
         elif ledger.has_seats(key):
-            ledger.release(key)
+            ledger.release_seats(key)
 
 
 def _nominated(pod: core.Pod | None) -> str:

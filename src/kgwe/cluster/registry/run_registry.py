@@ -108,7 +108,7 @@ class RunRegistry:
         if before is not None and (run is None or before.meta.uid != run.meta.uid):
             self._moving.pop(uid, None)
             self._table.owners.pop(runs.maker_key(before), None)
-            self._ledger.release(uid)
+            self._ledger.release_seats(uid)
             self._rebook(runs.maker_key(before))
         if run is None or workload is None:
             return
@@ -116,18 +116,18 @@ class RunRegistry:
         maker = runs.maker_key(run)
         is_new = maker not in self._table.owners
         self._table.owners[maker] = uid
-        seats, had = self.wanted_seats(run), self._ledger.places(uid)
-        self._ledger.reserve(uid, seats)
+        seats, had = self.wanted_seats(run), self._ledger.reserved_seats(uid)
+        self._ledger.reserve_seats(uid, seats)
         if is_new or before is None or had != seats:
             self._rebook(maker)
         if uid in self._moving:
             return
         if not self._has_bound(run):
             new = [number for number, seat in seats.items() if number not in had or had[number].node != seat.node]
-            self._ledger.drop_unfit(uid, new)
+            self._ledger.drop_unfit_seats(uid, new)
         elif before is not None and before.seats == run.seats:
             # Seats it gave up when it was scaled down: their room may be in use by now.
-            self._ledger.drop_unfit(uid, seats.keys() - had.keys())
+            self._ledger.drop_unfit_seats(uid, seats.keys() - had.keys())
 
     def _rebook(self, maker: str) -> None:
         """Count the pods of a run again: it was adopted or abandoned, or its seats changed."""
@@ -154,7 +154,7 @@ class RunRegistry:
         for owner in list(self._ledger.owners()):
             run = self._table.runs.get(owner)
             if run is not None and not self._has_bound(run):
-                self._ledger.drop_unfit(owner, list(self._ledger.places(owner)))
+                self._ledger.drop_unfit_seats(owner, list(self._ledger.reserved_seats(owner)))
 
     def settle_seats(self, uid: str) -> int:
         """Release seats beyond the scale of the run, and reserve those it may have again if there is room.
@@ -162,11 +162,11 @@ class RunRegistry:
         Returns how many seats it lacks.
         """
         run = self._table.runs[uid]
-        had = set(self._ledger.places(uid))
+        had = set(self._ledger.reserved_seats(uid))
         if self.wanted_seats(run).keys() == had:
             return 0
         self.adopt(uid)
-        run, has = self._table.runs[uid], self._ledger.places(uid).keys()
+        run, has = self._table.runs[uid], self._ledger.reserved_seats(uid).keys()
         if has - had:
             self.announce_all_unseated(uid)
         return len(self.wanted_seats(run).keys() - has)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
     from kgwe.kube.api.scheduling import PriorityClass
     from kgwe.kube.client.informer import Change
-    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.live.fleet import LiveFleet
     from kgwe.placement.live.ledger import Seat
 
 
@@ -161,7 +161,7 @@ class ClusterState:
     # --- nodes and configuration ------------------------------------------------------------------------
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> LiveFleet:
         """The fleet after the last change; rebuilt only if nodes changed since the last call."""
         return self.fleet_state.fleet
 
@@ -260,7 +260,7 @@ class ClusterState:
 
     def expire(self, now: float) -> None:
         """Release the places of pods that were not bound in time."""
-        self.ledger.expire(now)
+        self.ledger.expire_assumed(now)
 
     def pods_of(self, run: Run) -> Mapping[str, core.Pod]:
         """Pods of the run that have not ended, by uid."""

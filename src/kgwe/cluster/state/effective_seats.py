@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def seats(state: ClusterState, owner: str) -> dict[int, Holding]:
     """The owner's seats, each with the cards its pod really has."""
-    return {number: of(state, owner, number, seat) for number, seat in state.ledger.places(owner).items()}
+    return {number: of(state, owner, number, seat) for number, seat in state.ledger.reserved_seats(owner).items()}
 
 
 def of(state: ClusterState, owner: str, number: int, seat: Holding) -> Holding:

@@ -112,9 +112,9 @@ def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     fleet, ledger = state.fleet, state.ledger
     seats = {number: seat.node for number, seat in state.run_registry.wanted_seats(run).items()}
     empty = {number: node for number, node in seats.items() if not ledger.pod_in(uid, number)}
-    lost = {empty[number] for number in ledger.lacking(uid) if number in empty}
+    lost = {empty[number] for number in ledger.find_short_seats(uid) if number in empty}
     # Seats that did not fit when they were restored are not reserved.
-    lost |= {node for number, node in empty.items() if ledger.seat(uid, number) is None}
+    lost |= {node for number, node in empty.items() if ledger.reserved_seat(uid, number) is None}
     for name in empty.values():
         node = fleet.node(name)
         if node is None or not node.ready:

@@ -248,7 +248,7 @@ class Census:
         uid = pod.metadata.uid
         real = group.members[uid][0]
         number = group.seats.get(uid)
-        place = self._state.ledger.seat(owner, number) if number is not None else None
+        place = self._state.ledger.reserved_seat(owner, number) if number is not None else None
         if place is not None and number is not None:
             place = effective_seats.of(self._state, owner, number, place)
         if place is None and real.spec.nodeName:
@@ -275,7 +275,7 @@ class Census:
         return _Pods(order, found.request, least) if order else None
 
     def _request(self, pod: core.Pod) -> Request:
-        return podrequest.read(pod, pieces=self._state.fleet.pieces(pod.spec.nodeName)).request
+        return podrequest.read(pod, pieces=self._state.fleet.shares_per_gpu(pod.spec.nodeName)).request
 
     def _readable(self, pod: core.Pod) -> Request | None:
         """None when nobody can read what it asks for: others may have bound it all the same."""

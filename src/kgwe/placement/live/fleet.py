@@ -1,19 +1,19 @@
-"""The fleet as it is now: nodes, who holds what on them, and the engine over both.
+"""The live fleet: nodes, the devices that pods and seats hold on them, and the engine over both.
 
-A *holder* is a pod that is bound, or a seat that is reserved for one. Its key is the caller's. Free is what is left:
-allocatable less what holders have. Nothing here asks whether a holder may be there: pods were bound by others, nodes
-shrink and cards die under their pods, and all of it has to be counted as it is.
+A *holder* is a bound pod, or a seat reserved for one. The caller chooses its key. Free is what is left: allocatable
+less what holders have. Nothing here checks whether a holder may be there: other schedulers bind pods, nodes shrink and
+GPUs fail under their pods, and all of it is counted as it is.
 
     fleet.set_nodes(nodes, tree)                 nodes or network changed: everything is booked again
     fleet.hold("pod-uid", Holding("n1", amounts))
-    fleet.seat({"w/0": amounts, "w/1": amounts}, plan.grants)     a plan: all of it, or InvariantBroken
-    fleet.move("w/0", "pod-uid", holding)        the seat's pod is bound: it has the seat's cards
+    fleet.reserve_plan({"w/0": amounts, "w/1": amounts}, plan.grants)     all of it, or InvariantBroken
+    fleet.move("w/0", "pod-uid", holding)        the seat's pod is bound: it has the seat's GPUs
     fleet.drop("pod-uid")
 
-With the stock device plugin nobody outside the node chooses which cards a pod gets. What the node's kubelet says is
-certain, and plans and guesses give way to it; what a plan says is believed; for other pods the cards are guessed, as
-the engine would choose, and the guess is kept until somebody is known to have one of those cards. A pod that holds
-more than its node has cards gets what there is, and the rest as soon as a card comes free.
+With the stock device plugin only the node chooses which GPUs a pod gets. What the kubelet reports is observed and
+overrides plans and guesses; a plan overrides guesses. For other pods the GPUs are guessed as the engine would choose,
+and the guess stays until another pod is known to have one of those GPUs. A pod that holds more than its node has gets
+what there is, and the rest as soon as a GPU comes free.
 """
 
 from __future__ import annotations
@@ -49,36 +49,36 @@ Slices = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one pod, or one seat, has of a node."""
+    """What one pod, or one seat, holds on a node."""
 
     node: str
     amounts: Mapping[str, int] = field(default_factory=dict)
-    #: mask of whole cards it is known, or planned, to have; 0: not known
+    #: mask of whole GPUs it is known, or planned, to have; 0: not known
     cards: int = 0
     #: slices it is known, or planned, to have
     slices: Slices = ()
-    #: these are what its kubelet says, and no plan
-    certain: bool = False
+    #: the devices are reported by the kubelet, not planned
+    observed: bool = False
 
     @property
     def trust(self) -> int:
-        """A guess gives way to a plan, and both to what is certain."""
-        return (1 + self.certain) if self.cards or self.slices else 0
+        """0: guessed, 1: planned, 2: observed."""
+        return (1 + self.observed) if self.cards or self.slices else 0
 
 
 @dataclass(slots=True)
-class _Held:
+class _Holder:
     holding: Holding
-    #: what is booked for it; empty while its node is not there
+    #: what is booked for it; empty while its node is unknown
     grants: tuple[Grant, ...] = ()
-    #: it holds more cards or slices than the node could give
+    #: it holds more devices than the node could give
     short: bool = False
-    #: cards it had when last booked
+    #: GPUs it had when last booked
     last: int = 0
 
 
-class Fleet:
-    """One live snapshot. Not thread-safe: whoever plans elsewhere takes a `Shadow` of it."""
+class LiveFleet:
+    """One live snapshot. Not thread-safe: other threads plan on a `ScratchFleet` of it."""
 
     def __init__(self, weights: Weights = Weights()) -> None:  # noqa: B008 - frozen
         self.weights = weights
@@ -86,8 +86,8 @@ class Fleet:
         #: of pods that name none
         self.strategy = Strategy.SCORE
         self.mix = ArrivalMix()
-        self._held: dict[str, _Held] = {}
-        self._on: dict[str, dict[str, None]] = {}  # node -> keys of its holders, oldest first
+        self._holders: dict[str, _Holder] = {}
+        self._keys_on: dict[str, dict[str, None]] = {}  # node -> keys of its holders, oldest first
         #: raised whenever the set of nodes or the network changes
         self.generation = 0
         self.snapshot = Snapshot.of(())
@@ -96,7 +96,7 @@ class Fleet:
     # --- nodes ------------------------------------------------------------------------------------------
 
     def set_nodes(self, nodes: Iterable[Node], tree: Tree) -> None:
-        """These are the nodes and the network from now on; holders on nodes that are gone wait for their return."""
+        """Replace the nodes and the network; holders on missing nodes wait for their return."""
         before = self.snapshot
         self.snapshot = Snapshot.of(sorted(nodes, key=lambda node: node.name))
         self.tree = tree
@@ -106,153 +106,152 @@ class Fleet:
         self.generation += 1
         kept: set[str] = set()
         if before.index == self.snapshot.index:
-            # Most often one node changed and none moved: the others are booked as they were.
+            # Most often one node changed: the bookings of the others are copied.
             same = [n for n, (old, new) in enumerate(zip(before.nodes, self.snapshot.nodes, strict=True)) if old is new]
             copy_rows(before, self.snapshot, same)
             kept = {self.snapshot.nodes[number].name for number in same}
-        changed = [held for held in self._held.values() if held.holding.node not in kept]
-        for held in changed:
-            held.grants = ()
-        for held in sorted(changed, key=lambda each: -each.holding.trust):
-            self._book(held)
+        changed = [holder for holder in self._holders.values() if holder.holding.node not in kept]
+        for holder in changed:
+            holder.grants = ()
+        for holder in sorted(changed, key=lambda each: -each.holding.trust):
+            self._book(holder)
 
     def node(self, name: str) -> Node | None:
         number = self.snapshot.index.get(name)
         return None if number is None else self.snapshot.nodes[number]
 
-    def pieces(self, name: str) -> int:
-        """Into how many shares the node divides each of its cards; of no node in particular, as most do."""
+    def shares_per_gpu(self, name: str) -> int:
+        """How many shares the node makes of each GPU; for an unknown node, the usual number."""
         node = self.node(name)
         return (node.pieces if node is not None else 0) or self.fitter.usual_pieces
 
     # --- holders ----------------------------------------------------------------------------------------
 
     def __contains__(self, key: str) -> bool:
-        return key in self._held
+        return key in self._holders
 
     def holding(self, key: str) -> Holding | None:
-        """What the holder has; its cards and slices are those booked for it now."""
-        held = self._held.get(key)
-        if held is None:
+        """What the holder has, with the devices booked for it now."""
+        holder = self._holders.get(key)
+        if holder is None:
             return None
-        cards = _cards_of(held) or held.holding.cards
-        return replace(held.holding, cards=cards, slices=_slices_of(held) or held.holding.slices)
+        cards = _booked_gpus(holder) or holder.holding.cards
+        return replace(holder.holding, cards=cards, slices=_booked_slices(holder) or holder.holding.slices)
 
     def recorded(self, key: str) -> Holding | None:
-        """What the holder was counted with."""
-        held = self._held.get(key)
-        return None if held is None else held.holding
-
-    def planned(self, key: str) -> Holding:
-        """What the holder was said to have when it was counted."""
-        return self._held[key].holding
+        """What the holder was recorded with."""
+        holder = self._holders.get(key)
+        return None if holder is None else holder.holding
 
     def grants(self, key: str) -> tuple[Grant, ...]:
-        held = self._held.get(key)
-        return held.grants if held else ()
+        holder = self._holders.get(key)
+        return holder.grants if holder else ()
 
-    def is_whole(self, key: str) -> bool:
-        """Whether its node is there and has all the cards and slices it holds."""
-        held = self._held.get(key)
-        return held is not None and bool(held.grants) and not held.short
+    def is_fully_booked(self, key: str) -> bool:
+        """Whether its node is known and has all the devices it holds."""
+        holder = self._holders.get(key)
+        return holder is not None and bool(holder.grants) and not holder.short
 
-    def is_short(self, node: str) -> bool:
-        """Whether its holders have more cards or slices between them than the node."""
-        return any(self._held[key].short for key in self._on.get(node, ()))
+    def is_overbooked(self, node: str) -> bool:
+        """Whether its holders have more devices together than the node."""
+        return any(self._holders[key].short for key in self._keys_on.get(node, ()))
 
     def holders(self, node: str) -> Sequence[str]:
-        return tuple(self._on.get(node, ()))
+        return tuple(self._keys_on.get(node, ()))
 
     def hold(self, key: str, holding: Holding) -> bool:
-        """Count it, instead of what it held before if anything; returns whether that changed anything."""
-        held = self._held.get(key)
-        if held is not None and _is_no_news(held, holding):
+        """Record what the holder has now; returns whether that changed anything."""
+        holder = self._holders.get(key)
+        if holder is not None and _is_unchanged(holder, holding):
             return False
-        self._exchange((key,), key, holding)
+        self._replace_holders((key,), key, holding)
         return True
 
     def move(self, key: str, new: str, holding: Holding) -> None:
-        """`new` has that place and `key` has none any more, without a moment in which others could take it."""
-        self._exchange((key, new), new, holding)
+        """Replace the holder `key` by `new` atomically: the capacity is never free in between."""
+        self._replace_holders((key, new), new, holding)
 
     def drop(self, key: str) -> bool:
-        """It holds nothing any more; returns whether it did."""
-        if key not in self._held:
+        """Remove the holder; returns whether it existed."""
+        if key not in self._holders:
             return False
-        self._fill((self._lift(key).holding.node,))
+        self._rebook_short((self._remove_holder(key).holding.node,))
         return True
 
-    def seat(self, seats: Mapping[str, Mapping[str, int]], grants: Sequence[Grant]) -> None:
+    def reserve_plan(self, seats: Mapping[str, Mapping[str, int]], grants: Sequence[Grant]) -> list[Holding]:
         """Reserve a plan's grants under the keys of `seats`, in order: all, or InvariantBroken and nothing is."""
-        if known := self._held.keys() & seats.keys():
+        reserved = []
+        if known := self._holders.keys() & seats.keys():
             raise errors.InvariantBroken(f"{', '.join(sorted(known))} would hold two places")
         self.snapshot.commit_all(grants)
         for (key, wanted), grant in zip(seats.items(), grants, strict=True):
             slices = tuple((card, placed.start) for card, placed in grant.slices)
             cards = grant.whole_or_shared
             holding = Holding(self.snapshot.nodes[grant.node].name, wanted, cards, slices)
-            self._held[key] = _Held(holding, (grant,), last=cards)
-            self._on.setdefault(holding.node, {})[key] = None
+            self._holders[key] = _Holder(holding, (grant,), last=cards)
+            self._keys_on.setdefault(holding.node, {})[key] = None
+            reserved.append(holding)
+        return reserved
 
     # --- booking ----------------------------------------------------------------------------------------
 
-    def _exchange(self, old: Sequence[str], new: str, holding: Holding) -> None:
-        lifted = [self._lift(key) for key in dict.fromkeys(old) if key in self._held]
-        # A guess about the place goes with the place.
+    def _replace_holders(self, old: Sequence[str], new: str, holding: Holding) -> None:
+        lifted = [self._remove_holder(key) for key in dict.fromkeys(old) if key in self._holders]
+        # GPUs guessed before stay guessed on the same node.
         last = next((each.last for each in lifted if each.holding.node == holding.node), 0)
-        held = self._held[new] = _Held(holding, last=last)
-        self._on.setdefault(holding.node, {})[new] = None
-        self._book(held)
-        self._fill((*(each.holding.node for each in lifted), holding.node))
+        holder = self._holders[new] = _Holder(holding, last=last)
+        self._keys_on.setdefault(holding.node, {})[new] = None
+        self._book(holder)
+        self._rebook_short((*(each.holding.node for each in lifted), holding.node))
 
-    def _lift(self, key: str) -> _Held:
-        """Take the holder away; others may be waiting for its cards (`_fill`)."""
-        held = self._held.pop(key)
-        node = held.holding.node
-        del self._on[node][key]
-        if not self._on[node]:
-            del self._on[node]
-        self._give_back(held)
-        return held
+    def _remove_holder(self, key: str) -> _Holder:
+        """Remove the holder; others may be short of its GPUs (`_rebook_short`)."""
+        holder = self._holders.pop(key)
+        node = holder.holding.node
+        del self._keys_on[node][key]
+        if not self._keys_on[node]:
+            del self._keys_on[node]
+        self._release_grants(holder)
+        return holder
 
-    def _fill(self, nodes: Iterable[str]) -> None:
-        """Whoever was short there gets what has come free, the oldest first; and who is known to have another card
-        than is booked for him."""
+    def _rebook_short(self, nodes: Iterable[str]) -> None:
+        """Re-book holders on these nodes, oldest first, that are short of devices or booked on devices other than the
+        kubelet reports."""
         for node in dict.fromkeys(nodes):
-            for key in self._on.get(node, ()):
-                held = self._held[key]
-                if held.short or _is_astray(held):
-                    self._give_back(held)
-                    self._book(held)
+            for key in self._keys_on.get(node, ()):
+                holder = self._holders[key]
+                if holder.short or _is_misbooked(holder):
+                    self._release_grants(holder)
+                    self._book(holder)
 
-    def _book(self, held: _Held) -> None:
-        number = self.snapshot.index.get(held.holding.node)
+    def _book(self, holder: _Holder) -> None:
+        number = self.snapshot.index.get(holder.holding.node)
         if number is None:
             return
-        others = self._in_the_way(held, number)
+        others = self._find_less_trusted(holder, number)
         for each in others:
-            self._give_back(each)
-        for each in (held, *sorted(others, key=lambda other: -other.holding.trust)):
-            each.grants, each.short = self._grants_of(each, number)
-            each.last = _cards_of(each)
+            self._release_grants(each)
+        for each in (holder, *sorted(others, key=lambda other: -other.holding.trust)):
+            each.grants, each.short = self._make_grants(each, number)
+            each.last = _booked_gpus(each)
             for grant in each.grants:
                 self.snapshot.book(grant)
 
-    def _in_the_way(self, held: _Held, number: int) -> list[_Held]:
-        """Holders who have a card or slice that this one has with more certainty."""
-        known = held.holding
+    def _find_less_trusted(self, holder: _Holder, number: int) -> list[_Holder]:
+        """Holders booked on devices that this holder has with more trust."""
+        known = holder.holding
         cards = known.cards & self.snapshot.nodes[number].usable & ~int(self.snapshot.free[number])
         if known.amounts.get(resources.SHARED):
-            cards &= ~self._with_room(number)
-        free = {(card, each.start) for card, each in self._free_slices(number)} if known.slices else set()
+            cards &= ~self._gpus_with_free_share(number)
+        free = {(card, each.start) for card, each in self._list_free_slices(number)} if known.slices else set()
         slices = set(known.slices) - free
         if not cards and not slices:
             return []
-        others = [self._held[key] for key in self._on.get(known.node, ())]
+        others = [self._holders[key] for key in self._keys_on.get(known.node, ())]
         return [
             other
             for other in others
-            if other is not held
+            if other is not holder
             and other.holding.trust < known.trust
             and any(
                 grant.whole_or_shared & cards or any((card, each.start) in slices for card, each in grant.slices)
@@ -260,23 +259,23 @@ class Fleet:
             )
         ]
 
-    def _give_back(self, held: _Held) -> None:
-        for grant in held.grants:
+    def _release_grants(self, holder: _Holder) -> None:
+        for grant in holder.grants:
             self.snapshot.release(grant)
-        held.grants = ()
+        holder.grants = ()
 
-    def _grants_of(self, held: _Held, node: int) -> tuple[tuple[Grant, ...], bool]:
-        """One grant for each kind of GPU it holds (most often one), and whether something was missing."""
-        holding = held.holding
+    def _make_grants(self, holder: _Holder, node: int) -> tuple[tuple[Grant, ...], bool]:
+        """One grant for each kind of GPU it holds (most often one), and whether it is short of devices."""
+        holding = holder.holding
         wanted = holding.amounts
-        # Amounts from manifests are cut where they are read; those of plans stored long ago may not be.
+        # Amounts in manifests are capped when read; those in plans stored long ago may not be.
         cpu, memory = (min(wanted.get(name, 0), resources.MOST) for name in (resources.CPU, resources.MEMORY))
         count = wanted.get(resources.GPU, 0)
-        cards = self._cards(held, count, node)
+        cards = self._choose_gpus(holder, count, node)
         slices = [(name, number) for name, number in wanted.items() if name.startswith(resources.MIG_PREFIX) and number]
         grants = [Grant(node, cpu, memory, cards=cards, pods=wanted.get(resources.PODS, 1))]
         shares = min(wanted.get(resources.SHARED, 0), CARD_MILLI)
-        while shares and (share := self._share(held, node, grants)) is not None:
+        while shares and (share := self._choose_share(holder, node, grants)) is not None:
             shares -= 1
             if grants[0].whole_or_shared:
                 grants.append(share)
@@ -285,123 +284,127 @@ class Fleet:
         missing: list[tuple[str, int]] = []
         for name, number in slices:
             profile = name.removeprefix(resources.MIG_PREFIX)
-            found = self._slices(profile, number, node, holding.slices)
+            found = self._choose_slices(profile, number, node, holding.slices)
             if len(found) < number:
                 missing.append((profile, number - len(found)))
             if found:
                 grants.append(Grant(node, slices=found, pods=0))
-        # A share that is known to be of one card waits for that card, whatever else comes free.
-        owed = Debt(count - cards.bit_count(), 0 if holding.certain else shares, tuple(missing))
+        # A share whose GPU is observed waits for that GPU, whatever else comes free.
+        owed = Debt(count - cards.bit_count(), 0 if holding.observed else shares, tuple(missing))
         grants[0] = replace(grants[0], owed=owed)
         return tuple(grants), bool(owed) or bool(shares)
 
-    def _cards(self, held: _Held, count: int, node: int) -> int:
-        """A mask of free cards: those that are known to be its own, else the engine's choice."""
-        free, holding = int(self.snapshot.free[node]), held.holding
+    def _choose_gpus(self, holder: _Holder, count: int, node: int) -> int:
+        """A mask of free GPUs: those known to be its own, else the engine's choice."""
+        free, holding = int(self.snapshot.free[node]), holder.holding
         if free.bit_count() <= count:
             return free
-        mine = bits((holding.cards or held.last) & free)[:count]
+        mine = bits((holding.cards or holder.last) & free)[:count]
         if not mine:
             return self.fitter.cards(Request(Gpus(count=count)), node) if count else 0
         own = sum(1 << card for card in mine)
         if len(mine) == count:
             return own
-        # Others may be known to have cards that are not booked for them yet.
-        rest = bits(free & ~own & ~self._known_to_others(held))[: count - len(mine)]
+        # Other holders may be known to have GPUs that are not booked for them yet.
+        rest = bits(free & ~own & ~self._gpus_of_others(holder))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
 
-    def _share(self, held: _Held, node: int, mine: Sequence[Grant]) -> Grant | None:
-        """One more share of the node's size, beside what it has: of the card that is known to be its own, else of the
-        fullest with room. Where cards are no longer divided, its own card is nobody else's: it is booked whole."""
-        pieces, holding = self.snapshot.nodes[node].pieces, held.holding
+    def _choose_share(self, holder: _Holder, node: int, mine: Sequence[Grant]) -> Grant | None:
+        """One more share beside what it has: of the GPU known to be its own, else of the fullest with room.
+
+        If the node no longer divides its GPUs, the whole GPU is booked.
+        """
+        per_gpu, holding = self.snapshot.nodes[node].pieces, holder.holding
         left = self.snapshot.milli[node].copy()
         for grant in mine:
             left[bits(grant.cards)] = 0
             if grant.share is not None:
                 left[grant.share[0]] -= grant.share[1]
-        known = holding.cards or held.last
-        milli = piece_milli(pieces) if pieces else CARD_MILLI
+        known = holding.cards or holder.last
+        milli = piece_milli(per_gpu) if per_gpu else CARD_MILLI
         with_room: list[int] = np.flatnonzero(left >= milli).tolist()
-        if holding.certain or not pieces:
-            # On another card it would keep away those who could have that.
+        if holding.observed or not per_gpu:
+            # On another GPU it would take the room of other holders.
             with_room = [card for card in with_room if known >> card & 1]
         if not with_room:
             return None
         card = min(with_room, key=lambda card: (not known >> card & 1, int(left[card]), card))
-        return Grant(node, share=(card, milli, 0), pods=0) if pieces else Grant(node, cards=1 << card, pods=0)
+        return Grant(node, share=(card, milli, 0), pods=0) if per_gpu else Grant(node, cards=1 << card, pods=0)
 
-    def _with_room(self, node: int) -> int:
-        """Mask of the cards that have another share to give."""
-        pieces = self.snapshot.nodes[node].pieces
-        least = piece_milli(pieces) if pieces else CARD_MILLI
+    def _gpus_with_free_share(self, node: int) -> int:
+        """Mask of the GPUs with a free share."""
+        per_gpu = self.snapshot.nodes[node].pieces
+        least = piece_milli(per_gpu) if per_gpu else CARD_MILLI
         return sum(1 << card for card in np.flatnonzero(self.snapshot.milli[node] >= least).tolist())
 
-    def _known_to_others(self, held: _Held) -> int:
+    def _gpus_of_others(self, holder: _Holder) -> int:
         mask = 0
-        for key in self._on.get(held.holding.node, ()):
-            other = self._held[key]
-            if other is not held:
+        for key in self._keys_on.get(holder.holding.node, ()):
+            other = self._holders[key]
+            if other is not holder:
                 mask |= other.holding.cards
         return mask
 
-    def _slices(self, profile: str, number: int, node: int, known: Slices) -> tuple[tuple[int, Placement], ...]:
-        found = [(card, each) for card, each in self._free_slices(node) if _resource_name(each.profile.name) == profile]
+    def _choose_slices(self, profile: str, number: int, node: int, known: Slices) -> tuple[tuple[int, Placement], ...]:
+        found = [
+            (card, each) for card, each in self._list_free_slices(node) if _resource_name(each.profile.name) == profile
+        ]
         found.sort(key=lambda each: (each[0], each[1].start) not in known)
         return tuple(found[:number])
 
-    def _free_slices(self, node: int) -> list[tuple[int, Placement]]:
+    def _list_free_slices(self, node: int) -> list[tuple[int, Placement]]:
         cut = self.snapshot.nodes[node].cut
         return [(card, each) for card in cut for each in self.snapshot.free_slices.get((node, card), ())]
 
     # --- checking ---------------------------------------------------------------------------------------
 
     def recount(self) -> Snapshot:
-        """The snapshot that booking every grant afresh gives; equal to `snapshot` unless something drifted."""
+        """A snapshot with every grant booked again; equal to `snapshot` unless the books drifted."""
         fresh = Snapshot.of(self.snapshot.nodes)
-        for held in self._held.values():
-            for grant in held.grants:
+        for holder in self._holders.values():
+            for grant in holder.grants:
                 fresh.book(grant)
         return fresh
 
 
-def _is_no_news(held: _Held, new: Holding) -> bool:
-    """Whether all that `new` says is so already; not knowing the cards is no news."""
-    told = held.holding
-    if (told.node, told.amounts, told.certain) != (new.node, new.amounts, new.certain):
+def _is_unchanged(holder: _Holder, new: Holding) -> bool:
+    """Whether `new` is recorded already; unknown devices change nothing."""
+    told = holder.holding
+    if (told.node, told.amounts, told.observed) != (new.node, new.amounts, new.observed):
         return False
     if new.cards in (0, told.cards) and new.slices in ((), told.slices):
         return True
-    return new.cards in (0, held.last) and new.slices in ((), _slices_of(held))
+    return new.cards in (0, holder.last) and new.slices in ((), _booked_slices(holder))
 
 
-def _is_astray(held: _Held) -> bool:
-    return held.holding.certain and bool(held.holding.cards & ~_cards_of(held))
+def _is_misbooked(holder: _Holder) -> bool:
+    return holder.holding.observed and bool(holder.holding.cards & ~_booked_gpus(holder))
 
 
-def _cards_of(held: _Held) -> int:
+def _booked_gpus(holder: _Holder) -> int:
     mask = 0
-    for grant in held.grants:
+    for grant in holder.grants:
         mask |= grant.whole_or_shared
     return mask
 
 
-def _slices_of(held: _Held) -> Slices:
-    return tuple((card, placed.start) for grant in held.grants for card, placed in grant.slices)
+def _booked_slices(holder: _Holder) -> Slices:
+    return tuple((card, placed.start) for grant in holder.grants for card, placed in grant.slices)
 
 
 def _resource_name(profile: str) -> str:
-    """As the profile is written in a resource's name."""
+    """The profile's spelling in a resource name."""
     return profile.replace("+", ".")
 
 
 def copy_rows(source: Snapshot, target: Snapshot, nodes: Iterable[int]) -> None:
-    """Make what is free on these nodes of `target` what it is in `source`."""
+    """Copy the free capacity of these nodes from `source` to `target`."""
     rows = list(nodes)
     if not rows:
         return
     for name in ("free", "cpu_milli", "memory_bytes", "pods", "owed", "owed_shares"):
         getattr(target, name)[rows] = getattr(source, name)[rows]
-    # Another node may have got wider, or lost the only slices of a profile: no concern of these rows.
+    # Arrays may differ in width, or in profiles, because of other nodes.
     width = min(source.milli.shape[1], target.milli.shape[1])
     for name in ("milli", "share_mib"):
         getattr(target, name)[rows, :width] = getattr(source, name)[rows, :width]

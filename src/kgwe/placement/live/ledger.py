@@ -1,17 +1,17 @@
-"""Who holds what: pods that are bound, seats reserved for pods to come, and pods about to be bound.
+"""The ledger of GPU capacity: bound pods, reserved seats, and pods assumed to be bound soon.
 
 An *owner* (a workload, a gang) has numbered seats, one for each pod of its plan. A bound pod takes its seat: it is
-counted once, as the pod, and has the seat's cards. When it goes while the owner still has the seat, the seat is
-reserved again in the same moment, so nothing is free between two pods of one rank. A seat may be given another node
-under its pod: then both places are held, the old one by the pod until it goes.
+counted once, as the pod, and has the seat's GPUs. When it ends while the owner keeps the seat, the seat is reserved
+again atomically. A seat may move to another node while its pod runs: then both places are held, the old one by the pod
+until it ends.
 
-A pod that is about to be bound (`assume`) holds its place until the watch shows it bound, or its time is over.
+A pod that is about to be bound (`assume_pod`) holds its place until the watch shows it bound, or its time is over.
 
 The ledger is memory only: pods come from the API, seats are rebuilt from the plans stored there.
 
-It announces freed capacity itself: `on_freed` is called at the end of every change that may let waiting work in, when
-the ledger is consistent again. `withdraw` and `forget` announce nothing: their caller decides about the same capacity
-at once.
+It announces freed capacity itself: `on_freed` is called at the end of every change that may let a waiting workload in,
+when the ledger is consistent again. `withdraw_seats` and `forget_pod` announce nothing: their caller decides about the
+same capacity at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from kgwe import errors
 from kgwe.model.devices.assignment import NOWHERE, Places
-from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,18 +35,20 @@ _NO_SEATS: dict[int, Holding] = {}
 
 
 class Ledger:
-    """Bookings on one live fleet."""
+    """Pods and seats booked on one live fleet."""
 
-    def __init__(self, fleet: Fleet | None = None, *, on_freed: Callable[[], None] | None = None) -> None:
+    def __init__(self, fleet: LiveFleet | None = None, *, on_freed: Callable[[], None] | None = None) -> None:
         """`on_freed` is called after capacity was freed."""
-        self.fleet = fleet or Fleet()
+        self.fleet = fleet or LiveFleet()
         self._on_freed = on_freed
         self._seats: dict[str, dict[int, Holding]] = {}  # owner -> its seats
-        self._taken: dict[Seat, str] = {}  # seat -> the bound pod that has it
+        self._taken: dict[Seat, str] = {}  # seat -> its bound pod
         self._seat_of: dict[str, Seat] = {}  # pod -> its seat
-        self._beside: dict[Seat, dict[str, None]] = {}  # seat -> bound pods made for it while another has it
-        self._wants: dict[str, Seat] = {}  # such a pod -> the seat it was made for
-        self._until: dict[str, float] = {}  # pod that is about to be bound -> until when that is believed
+        self._waiting_for: dict[
+            Seat, dict[str, None]
+        ] = {}  # seat -> bound pods created for it while another pod has it
+        self._wanted_seat: dict[str, Seat] = {}  # such a pod -> the seat it was created for
+        self._assumed: dict[str, float] = {}  # pod assumed to be bound soon -> until when
 
     # --- pods -------------------------------------------------------------------------------------------
 
@@ -67,45 +69,45 @@ class Ledger:
         """
         before = self.fleet.recorded(uid)
         devices = observed or given
-        self._book_pod(uid, Holding(node, wanted, devices.cards, devices.slices, certain=bool(observed)), seat)
+        self._book_pod(uid, Holding(node, wanted, devices.cards, devices.slices, observed=bool(observed)), seat)
         self._announce(before is not None and (before.node, before.amounts) != (node, wanted))
 
     def _book_pod(self, uid: str, holding: Holding, seat: Seat | None) -> None:
-        self._until.pop(uid, None)
-        self._stand_aside(uid, seat if seat is not None and self._taken.get(seat, uid) != uid else None)
+        self._assumed.pop(uid, None)
+        self._set_wanted_seat(uid, seat if seat is not None and self._taken.get(seat, uid) != uid else None)
         planned = self._seats.get(seat[0], _NO_SEATS).get(seat[1]) if seat is not None else None
         if planned is None or seat is None or planned.node != holding.node or self._taken.get(seat, uid) != uid:
-            self._leave(uid)
+            self._leave_seat(uid)
             self.fleet.hold(uid, holding)
             return
-        if not holding.certain:
+        if not holding.observed:
             cards, slices = planned.cards or holding.cards, planned.slices or holding.slices
             holding = replace(holding, cards=cards, slices=slices)
         if self._seat_of.get(uid) == seat:
             self.fleet.hold(uid, holding)
             return
-        self._leave(uid)
+        self._leave_seat(uid)
         self._taken[seat], self._seat_of[uid] = uid, seat
         self.fleet.move(seat_key(*seat), uid, holding)
 
-    def _stand_aside(self, uid: str, seat: Seat | None) -> None:
-        """Remember which seat the pod was made for while another pod has it."""
-        if (before := self._wants.pop(uid, None)) is not None:
-            beside = self._beside[before]
+    def _set_wanted_seat(self, uid: str, seat: Seat | None) -> None:
+        """Remember which seat the pod was created for while another pod has it."""
+        if (before := self._wanted_seat.pop(uid, None)) is not None:
+            beside = self._waiting_for[before]
             del beside[uid]
             if not beside:
-                del self._beside[before]
+                del self._waiting_for[before]
         if seat is not None:
-            self._wants[uid] = seat
-            self._beside.setdefault(seat, {})[uid] = None
+            self._wanted_seat[uid] = seat
+            self._waiting_for.setdefault(seat, {})[uid] = None
 
     def successors(self, uid: str) -> list[str]:
-        """Bound pods that were made for the seat this pod has."""
+        """Bound pods that were created for the seat this pod has."""
         seat = self._seat_of.get(uid)
-        return list(self._beside.get(seat, ())) if seat is not None else []
+        return list(self._waiting_for.get(seat, ())) if seat is not None else []
 
-    def _leave(self, uid: str) -> None:
-        """It has no seat any more; one that its owner keeps is reserved for the next."""
+    def _leave_seat(self, uid: str) -> None:
+        """Take the pod out of its seat; a seat that its owner keeps is reserved again."""
         seat = self._seat_of.pop(uid, None)
         if seat is None:
             return
@@ -115,9 +117,9 @@ class Ledger:
             self.fleet.hold(seat_key(*seat), planned)
 
     def remove_pod(self, uid: str) -> bool:
-        """The pod ended or is gone; returns whether room came free."""
-        self._until.pop(uid, None)
-        self._stand_aside(uid, None)
+        """Remove a pod that ended or was deleted; returns whether capacity was freed."""
+        self._assumed.pop(uid, None)
+        self._set_wanted_seat(uid, None)
         seat = self._seat_of.pop(uid, None)
         if seat is None:
             return self._announce(self.fleet.drop(uid))
@@ -129,44 +131,44 @@ class Ledger:
 
     # --- devices of resource claims ---------------------------------------------------------------------
 
-    def hold(self, key: str, holding: Holding) -> None:
+    def hold_devices(self, key: str, holding: Holding) -> None:
         """Count devices that neither a pod nor a seat holds, such as those of a resource claim."""
         self.fleet.hold(key, holding)
 
-    def drop(self, key: str) -> bool:
+    def drop_devices(self, key: str) -> bool:
         """Free what `hold` counted; returns whether there was such a holder."""
         return self._announce(self.fleet.drop(key))
 
     # --- pods about to be bound -------------------------------------------------------------------------
 
-    def assume(self, uid: str, wanted: Mapping[str, int], grant: Grant, until: float) -> None:
-        """The pod was given that place and is expected to be bound there; InvariantBroken when it is not free."""
-        self.forget(uid)
-        self.fleet.seat({uid: wanted}, (grant,))
-        self._until[uid] = until
+    def assume_pod(self, uid: str, wanted: Mapping[str, int], grant: Grant, until: float) -> None:
+        """Book a pod that should be bound there soon; InvariantBroken when the capacity is not free."""
+        self.forget_pod(uid)
+        self.fleet.reserve_plan({uid: wanted}, (grant,))
+        self._assumed[uid] = until
 
-    def forget(self, uid: str) -> bool:
-        """It will not be bound there after all; a pod that is bound is left alone."""
-        if self._until.pop(uid, None) is None:
+    def forget_pod(self, uid: str) -> bool:
+        """Give up the assumed place of a pod; a bound pod keeps its place."""
+        if self._assumed.pop(uid, None) is None:
             return False
         return self.fleet.drop(uid)
 
-    def expire(self, now: float) -> list[str]:
-        """Forget pods whose time is over; returns them."""
-        # In the order they were assumed, which is that of their ends: the first that has time ends the search.
-        late = [uid for uid, _ in itertools.takewhile(lambda each: each[1] <= now, self._until.items())]
+    def expire_assumed(self, now: float) -> list[str]:
+        """Give up the places of pods that were not bound in time; returns those pods."""
+        # Pods are in the order of their deadlines: stop at the first that still has time.
+        late = [uid for uid, _ in itertools.takewhile(lambda each: each[1] <= now, self._assumed.items())]
         for uid in late:
-            self.forget(uid)
+            self.forget_pod(uid)
         self._announce(bool(late))
         return late
 
     @property
     def assumed(self) -> Mapping[str, float]:
-        return self._until
+        return self._assumed
 
     # --- seats ------------------------------------------------------------------------------------------
 
-    def commit(
+    def commit_plan(
         self,
         owner: str,
         wanted: Sequence[Mapping[str, int]],
@@ -183,25 +185,26 @@ class Ledger:
         if self._seats.get(owner) and not extend:
             raise errors.InvariantBroken(f"{owner} has seats already")
         start = max(self._seats.get(owner, ()), default=-1) + 1
-        placed = [_at(grant, self._number(node)) for grant, node in zip(grants, nodes, strict=True)]
-        self.fleet.seat({seat_key(owner, number): each for number, each in enumerate(wanted, start)}, placed)
+        placed = [_on_node(grant, self._node_number(node)) for grant, node in zip(grants, nodes, strict=True)]
+        reserved = self.fleet.reserve_plan(
+            {seat_key(owner, number): each for number, each in enumerate(wanted, start)}, placed
+        )
         made = self._seats.setdefault(owner, {})
-        for number in range(start, start + len(placed)):
-            made[number] = self.fleet.planned(seat_key(owner, number))
+        made.update(enumerate(reserved, start))
         return start
 
-    def _number(self, node: str) -> int:
+    def _node_number(self, node: str) -> int:
         snapshot = self.fleet.snapshot
         number = snapshot.index.get(node)
         if number is None or not snapshot.ready[number]:
-            raise errors.InvariantBroken(f"{node} is gone, or takes no work")
+            raise errors.InvariantBroken(f"{node} is gone or unschedulable")
         return number
 
-    def reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
-        """The owner has exactly these seats from now on; returns whether room came free."""
-        return self._announce(self._reserve(owner, seats))
+    def reserve_seats(self, owner: str, seats: Mapping[int, Holding]) -> bool:
+        """Give the owner exactly these seats; returns whether capacity was freed."""
+        return self._announce(self._reserve_seats(owner, seats))
 
-    def _reserve(self, owner: str, seats: Mapping[int, Holding]) -> bool:
+    def _reserve_seats(self, owner: str, seats: Mapping[int, Holding]) -> bool:
         before = self._seats.pop(owner, _NO_SEATS)
         if seats:
             self._seats[owner] = dict(seats)
@@ -210,7 +213,7 @@ class Ledger:
             kept = seats.get(number)
             if (pod := self._taken.get((owner, number))) is not None:
                 if kept is None or kept.node != had.node:
-                    self._leave(pod)
+                    self._leave_seat(pod)
             elif kept is None:
                 freed |= self.fleet.drop(seat_key(owner, number))
         for number, holding in seats.items():
@@ -220,83 +223,86 @@ class Ledger:
                 freed |= (had.node, had.amounts) != (holding.node, holding.amounts)
         return freed
 
-    def drop_unfit(self, owner: str, numbers: Iterable[int]) -> list[int]:
-        """Of these seats, drop those that no pod has and for which their node, if it is there, has no room.
+    def drop_unfit_seats(self, owner: str, numbers: Iterable[int]) -> list[int]:
+        """Drop those of these seats that no pod has and that do not fit on their node, if the node is known.
 
-        For seats that are restored from the API: a seat that does not fit beside the pods of its node reserves nothing.
-        Returns those that were dropped.
+        For seats restored from the API: a seat that does not fit beside the pods of its node reserves nothing. Returns
+        the dropped seats.
         """
-        unfit = self._drop_unfit(owner, numbers)
+        unfit = self._drop_unfit_seats(owner, numbers)
         self._announce(bool(unfit))
         return unfit
 
-    def _drop_unfit(self, owner: str, numbers: Iterable[int]) -> list[int]:
+    def _drop_unfit_seats(self, owner: str, numbers: Iterable[int]) -> list[int]:
         unfit = []
         for number in numbers:
-            seat = self.seat(owner, number)
+            seat = self.reserved_seat(owner, number)
             if seat is None or (owner, number) in self._taken or self.fleet.node(seat.node) is None:
                 continue
-            if not self.fleet.is_whole(seat_key(owner, number)) or self.fleet.is_short(seat.node):
-                self._vacate(owner, number)
+            if not self.fleet.is_fully_booked(seat_key(owner, number)) or self.fleet.is_overbooked(seat.node):
+                self._release_seat(owner, number)
                 unfit.append(number)
         return unfit
 
-    def restore(self, owner: str, number: int, holding: Holding, *, is_bound: bool = False) -> bool:
-        """Reserve one more seat if there is room for it, or its node is not known yet; returns whether it is reserved.
+    def restore_seat(self, owner: str, number: int, holding: Holding, *, is_bound: bool = False) -> bool:
+        """Reserve one more seat if it fits, or its node is not known yet; returns whether it is reserved.
 
-        `is_bound`: its pod is there already and is counted next, in this seat.
+        `is_bound`: its pod is bound already and is counted next, in this seat.
         """
         self._seats.setdefault(owner, {})[number] = holding
         self.fleet.hold(seat_key(owner, number), holding)
-        return is_bound or not self._drop_unfit(owner, (number,))
+        return is_bound or not self._drop_unfit_seats(owner, (number,))
 
-    def vacate(self, owner: str, number: int) -> bool:
-        """The owner has this seat no longer; returns whether room came free. A pod in it counts until it ends."""
-        return self._announce(self._vacate(owner, number))
+    def release_seat(self, owner: str, number: int) -> bool:
+        """Release one seat; returns whether capacity was freed. A pod in it counts until it ends."""
+        return self._announce(self._release_seat(owner, number))
 
-    def _vacate(self, owner: str, number: int) -> bool:
+    def _release_seat(self, owner: str, number: int) -> bool:
         seats = self._seats.get(owner, _NO_SEATS)
         if seats.pop(number, None) is None:
             return False
         if not seats:
             del self._seats[owner]
         if (pod := self._taken.get((owner, number))) is not None:
-            self._leave(pod)
+            self._leave_seat(pod)
             return False
         return self.fleet.drop(seat_key(owner, number))
 
-    def release(self, owner: str) -> bool:
-        """Drop the owner's seats; pods that are bound count until they end."""
-        return self.reserve(owner, {})
+    def release_seats(self, owner: str) -> bool:
+        """Release all seats of the owner; bound pods count until they end."""
+        return self.reserve_seats(owner, {})
 
-    def withdraw(self, owner: str) -> Mapping[int, Holding]:
+    def withdraw_seats(self, owner: str) -> Mapping[int, Holding]:
         """Drop the owner's seats without an announcement, to decide about them again; returns them."""
         had = self._seats.get(owner, _NO_SEATS)
-        self._reserve(owner, {})
+        self._reserve_seats(owner, {})
         return had
 
-    def seats(self, owner: str) -> Mapping[int, Holding]:
-        """Seat -> its place, with the cards booked for it now."""
-        return {number: self._booked(owner, number, each) for number, each in self._seats.get(owner, {}).items()}
+    def booked_seats(self, owner: str) -> Mapping[int, Holding]:
+        """Seat number -> its place, with the devices booked for it now."""
+        return {
+            number: self._with_booked_devices(owner, number, each)
+            for number, each in self._seats.get(owner, {}).items()
+        }
 
-    def places(self, owner: str) -> Mapping[int, Holding]:
+    def reserved_seats(self, owner: str) -> Mapping[int, Holding]:
         """All its seats, as they were reserved."""
         return self._seats.get(owner, _NO_SEATS)
 
-    def seat(self, owner: str, number: int) -> Holding | None:
+    def reserved_seat(self, owner: str, number: int) -> Holding | None:
         """One seat, as it was reserved."""
         return self._seats.get(owner, _NO_SEATS).get(number)
 
-    def booked(self, owner: str, number: int) -> Holding | None:
-        """One seat, with the cards booked for it now."""
-        planned = self.seat(owner, number)
-        return None if planned is None else self._booked(owner, number, planned)
+    def booked_seat(self, owner: str, number: int) -> Holding | None:
+        """One seat, with the devices booked for it now."""
+        planned = self.reserved_seat(owner, number)
+        return None if planned is None else self._with_booked_devices(owner, number, planned)
 
     def has_seats(self, owner: str) -> bool:
         return owner in self._seats
 
     def grants(self, owner: str) -> list[Grant]:
-        """What its seats, and the pods in them, hold."""
+        """Grants of its seats and of the pods in them."""
         return [
             grant
             for number in self._seats.get(owner, ())
@@ -304,18 +310,18 @@ class Ledger:
         ]
 
     def pod_in(self, owner: str, number: int) -> str:
-        """Uid of the bound pod that has the seat; empty when none has."""
+        """Uid of the bound pod in the seat; empty: none."""
         return self._taken.get((owner, number), "")
 
     def owners(self) -> Iterator[str]:
         return iter(self._seats)
 
-    def lacking(self, owner: str) -> list[int]:
-        """Seats without a pod for which the node has not all the cards they need, or is not there."""
+    def find_short_seats(self, owner: str) -> list[int]:
+        """Seats without a pod that are short of devices, or whose node is unknown."""
         return [
             number
             for number in self._seats.get(owner, _NO_SEATS)
-            if (owner, number) not in self._taken and not self.fleet.is_whole(seat_key(owner, number))
+            if (owner, number) not in self._taken and not self.fleet.is_fully_booked(seat_key(owner, number))
         ]
 
     def _announce(self, freed: bool) -> bool:  # noqa: FBT001 - passed on
@@ -323,17 +329,17 @@ class Ledger:
             self._on_freed()
         return freed
 
-    def _booked(self, owner: str, number: int, planned: Holding) -> Holding:
+    def _with_booked_devices(self, owner: str, number: int, planned: Holding) -> Holding:
         now = self.fleet.holding(self._taken.get((owner, number)) or seat_key(owner, number))
         if now is None or now.node != planned.node:
             return planned
         return replace(planned, cards=now.cards or planned.cards, slices=now.slices or planned.slices)
 
 
-def _at(grant: Grant, node: int) -> Grant:
+def _on_node(grant: Grant, node: int) -> Grant:
     return grant if grant.node == node else replace(grant, node=node)
 
 
 def seat_key(owner: str, number: int) -> str:
-    """What a reserved seat is held under in the fleet."""
+    """The key of a reserved seat in the fleet."""
     return f"{owner}/{number}"

@@ -1,7 +1,7 @@
-"""A copy of the fleet to try things on, which neither the fleet nor whoever caches by its version notices.
+"""A scratch copy of the fleet to plan on. Neither the fleet nor caches keyed by its version notice.
 
-Nodes can be *veiled*: nothing more fits on them here. Work can be ended and begun. `sync` makes it what the fleet is
-now, at the price of what changed since.
+Nodes can be *masked*: nothing more fits on them here. `release` ends workloads within a trial. `sync` copies what
+changed in the fleet since.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.plan import DomainWeights
     from kgwe.placement.pod.mixfit_strategy import ArrivalMix
 
-NOWHERE: Final[frozenset[str]] = frozenset()
+NO_NODES: Final[frozenset[str]] = frozenset()
 
 
 class Source(Protocol):
-    """What is copied: `kgwe.placement.live.fleet.Fleet`, or anything else with nodes and a network."""
+    """What is copied: a `LiveFleet`, or anything else with nodes and a network."""
 
     @property
     def snapshot(self) -> Snapshot: ...
@@ -43,8 +43,8 @@ class Source(Protocol):
     def tree(self) -> Tree: ...
 
 
-class Shadow:
-    """Can be planned on like the fleet (`snapshot`, `fitter`, `engine`, `gangs`)."""
+class ScratchFleet:
+    """A copy to plan on like the fleet (`snapshot`, `fitter`, `engine`, `gangs`)."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Shadow:
 
     def _build(self) -> None:
         live = self._live = self._source.snapshot
-        #: that of the copy: the source may have got another since
+        #: the tree of the copy: the source may have another by now
         self.tree = self._source.tree
         self.snapshot = Snapshot.of(live.nodes)
         self.fitter = Fitter(self.snapshot)
@@ -74,10 +74,10 @@ class Shadow:
         self._touched = np.ones(len(live), np.bool_)
         self._seen = 0
         self._synced = self.snapshot.version
-        self._veil: frozenset[str] = NOWHERE
+        self._masked: frozenset[str] = NO_NODES
 
-    def sync(self, veil: frozenset[str] = NOWHERE) -> None:
-        """As the fleet is now, with nothing fitting on the nodes of `veil`; what was tried here is forgotten."""
+    def sync(self, masked: frozenset[str] = NO_NODES) -> None:
+        """Copy the fleet as it is now, mask these nodes, and discard what was tried here."""
         if self._source.snapshot is not self._live:
             self._build()
         live, index = self._live, self._live.index
@@ -85,22 +85,22 @@ class Shadow:
         stale |= self.snapshot.changed > self._synced
         stale |= self._touched
         self._touched[:] = False
-        changed_veil = self._veil ^ veil
-        stale[[index[name] for name in changed_veil if name in index]] = True
+        changed_mask = self._masked ^ masked
+        stale[[index[name] for name in changed_mask if name in index]] = True
         rows = np.flatnonzero(stale)
         if len(rows):
             copy_rows(live, self.snapshot, rows.tolist())
-            hidden = [index[name] for name in veil if name in index]
-            self.snapshot.pods[hidden] = 0
-        self._seen, self._synced, self._veil = live.version, self.snapshot.version, veil
+            masked_rows = [index[name] for name in masked if name in index]
+            self.snapshot.pods[masked_rows] = 0
+        self._seen, self._synced, self._masked = live.version, self.snapshot.version, masked
 
-    def end(self, grants: Iterable[Grant], trial: Trial) -> None:
-        """Release what a workload holds within the trial, except on veiled nodes."""
+    def release(self, grants: Iterable[Grant], trial: Trial) -> None:
+        """Release what a workload holds within the trial, except on masked nodes."""
         index = self._live.index
-        hidden = {index[name] for name in self._veil if name in index}
+        masked_rows = {index[name] for name in self._masked if name in index}
         for grant in grants:
             # A grant that is not booked here was released meanwhile.
-            if grant.node not in hidden and self.snapshot.holds(grant):
+            if grant.node not in masked_rows and self.snapshot.holds(grant):
                 trial.release(grant)
 
     def fits(self, request: Request | GangRequest) -> bool:
@@ -109,14 +109,14 @@ class Shadow:
         return bool((self.fitter.verdicts(request) == Verdict.FITS).any())
 
 
-def takes(fitter: Fitter, request: Request | GangRequest, nodes: NDArray[np.intp]) -> bool:
-    """Whether any of the nodes takes a pod of it now: without that, nothing that happened on them can help it."""
+def fits_on_any(fitter: Fitter, request: Request | GangRequest, nodes: NDArray[np.intp]) -> bool:
+    """Whether a pod of the request fits on any of the nodes now; if not, changes on them cannot help it."""
     requests = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
-    return any(_one_takes(fitter, each, nodes) for each in requests)
+    return any(_pod_fits_on_any(fitter, each, nodes) for each in requests)
 
 
-def _one_takes(fitter: Fitter, request: Request, nodes: NDArray[np.intp]) -> bool:
-    # Most nodes are too full, and that costs next to nothing to see.
+def _pod_fits_on_any(fitter: Fitter, request: Request, nodes: NDArray[np.intp]) -> bool:
+    # Cheap first test: most nodes are too full.
     wanted = request.gpus.count
     if wanted and int(np.bitwise_count(fitter.snapshot.free[nodes]).max(initial=0)) < wanted:
         return False

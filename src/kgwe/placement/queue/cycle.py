@@ -22,7 +22,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from kgwe.placement.live.scratch import NOWHERE
+from kgwe.placement.live.scratch import NO_NODES
 from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.followers import Followers
 from kgwe.placement.queue.queue import GivenUp
@@ -265,7 +265,7 @@ class _Cycle(Generic[P]):
         known = self._plans.get(request_class)
         if known is not None and known[0] == self._commits:
             return known[1]
-        answer = self._planner.plan(workload, NOWHERE, self._followers.find_following(workload))
+        answer = self._planner.plan(workload, NO_NODES, self._followers.find_following(workload))
         if isinstance(answer, No):
             self._queue.pool.mark_unschedulable(request_class, answer)
             return None
@@ -291,7 +291,7 @@ class _Cycle(Generic[P]):
         touched = [reservation for reservation in against if not reservation.nodes.isdisjoint(plan.nodes)]
         if not touched:
             return plan
-        avoid = NOWHERE.union(*(reservation.nodes for reservation in against))
+        avoid = NO_NODES.union(*(reservation.nodes for reservation in against))
         if self._refused.get((request_class, avoid)) != self._commits:
             answer = self._planner.plan(workload, avoid, self._followers.find_following(workload))
             if not isinstance(answer, No):
@@ -379,6 +379,6 @@ class _Cycle(Generic[P]):
 
 
 def _describe_reserved(reservations: Sequence[Reservation], namespace: str) -> str:
-    nodes = len(NOWHERE.union(*(reservation.nodes for reservation in reservations)))
+    nodes = len(NO_NODES.union(*(reservation.nodes for reservation in reservations)))
     names = ", ".join(dict.fromkeys(reservation.title(namespace) for reservation in reservations))
     return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"

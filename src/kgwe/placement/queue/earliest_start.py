@@ -18,7 +18,7 @@ import numpy as np
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.gang.plan import GangPlan, Missing
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.live.scratch import NOWHERE, Shadow
+from kgwe.placement.live.scratch import NO_NODES, ScratchFleet
 from kgwe.placement.pod import shortage
 from kgwe.placement.pod.fit import Verdict
 from kgwe.placement.queue.workloads import requested_milli
@@ -56,17 +56,17 @@ class StartForecast:
     def __init__(self, source: Source, running: RunningWorkloads) -> None:
         self._source = source
         self._roster = running
-        self._shadow = Shadow(source)
+        self._shadow = ScratchFleet(source)
 
     def find_start(
         self,
         request: Request | GangRequest,
         now_s: float,
-        masked: frozenset[str] = NOWHERE,
+        masked: frozenset[str] = NO_NODES,
         part: float = 0.5,
         share: float = 1.0,
     ) -> EarliestStart | None:
-        """Where it can start first without the nodes of `veil`; None: nowhere, not even on an empty fleet.
+        """Where it can start first without the masked nodes; None: nowhere, not even on an empty fleet.
 
         `share`: where the start is not known, the nodes have at most this share of the GPUs it could use.
         """
@@ -103,7 +103,7 @@ class StartForecast:
         return np.where(takes, cards, 0)
 
     def find_start_time(
-        self, request: Request | GangRequest, now_s: float, masked: frozenset[str] = NOWHERE, part: float = 0.5
+        self, request: Request | GangRequest, now_s: float, masked: frozenset[str] = NO_NODES, part: float = 0.5
     ) -> float | None:
         """Just when that is; None: not by anything that is known to end. Leaves the shadow at that moment."""
         scratch = self._shadow
@@ -135,7 +135,7 @@ class StartForecast:
 
     @staticmethod
     def _min_ends_needed(
-        scratch: Shadow, request: Request | GangRequest, ends: Sequence[tuple[float, RunningWorkload]]
+        scratch: ScratchFleet, request: Request | GangRequest, ends: Sequence[tuple[float, RunningWorkload]]
     ) -> int:
         """So many must end before there are cards enough, wherever they are."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
@@ -153,7 +153,7 @@ class _Timeline:
     """A shadow in which the first so many of the running have ended."""
 
     def __init__(
-        self, scratch: Shadow, ends: Sequence[tuple[float, RunningWorkload]], running: RunningWorkloads
+        self, scratch: ScratchFleet, ends: Sequence[tuple[float, RunningWorkload]], running: RunningWorkloads
     ) -> None:
         self._shadow = scratch
         self._ends = ends
@@ -168,7 +168,7 @@ class _Timeline:
         while len(self._marks) < count:
             workload = self._ends[len(self._marks)][1]
             self._marks.append(len(self._trial))
-            self._shadow.end(self._roster.grants_of(workload.key), self._trial)
+            self._shadow.release(self._roster.grants_of(workload.key), self._trial)
 
     def find_first_fit(self, fits: Callable[[], bool], least: int) -> int | None:
         """How many must end until it fits; None: that is never. Leaves the shadow at that moment."""
@@ -191,7 +191,7 @@ class _Timeline:
 
 
 def _find_place(
-    scratch: Shadow, request: Request | GangRequest, start_s: float | None, masked: frozenset[str]
+    scratch: ScratchFleet, request: Request | GangRequest, start_s: float | None, masked: frozenset[str]
 ) -> EarliestStart | None:
     if not isinstance(request, GangRequest):
         return _find_node(scratch, request, start_s)
@@ -201,7 +201,7 @@ def _find_place(
     return _find_emptiest_domain(scratch, request, found, masked)
 
 
-def _find_node(scratch: Shadow, request: Request, start_s: float | None) -> EarliestStart | None:
+def _find_node(scratch: ScratchFleet, request: Request, start_s: float | None) -> EarliestStart | None:
     codes = scratch.fitter.verdicts(request)
     if start_s is not None:
         name = scratch.snapshot.nodes[int(np.argmax(codes == Verdict.FITS))].name
@@ -214,7 +214,7 @@ def _find_node(scratch: Shadow, request: Request, start_s: float | None) -> Earl
 
 
 def _find_emptiest_domain(
-    scratch: Shadow, gang: GangRequest, missing: Missing, masked: frozenset[str]
+    scratch: ScratchFleet, gang: GangRequest, missing: Missing, masked: frozenset[str]
 ) -> EarliestStart | None:
     """Of the domain with most room, the nodes that would hold the gang once they are empty, the emptiest first."""
     ladder = scratch.search.level_tables.for_levels(gang.named_levels)

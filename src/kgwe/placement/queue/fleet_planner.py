@@ -46,7 +46,7 @@ class FleetPlanner:
         self._engine = engine
         self._gangs = gangs
         self._book = book
-        self._scratch: scratch.Shadow | None = None
+        self._scratch: scratch.ScratchFleet | None = None
 
     def plan(
         self, workload: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
@@ -72,11 +72,11 @@ class FleetPlanner:
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._source.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
-        return scratch.takes(self._engine.fitter, request, numbers)
+        return scratch.fits_on_any(self._engine.fitter, request, numbers)
 
-    def _mask_nodes(self, avoid: frozenset[str]) -> scratch.Shadow:
+    def _mask_nodes(self, avoid: frozenset[str]) -> scratch.ScratchFleet:
         if self._scratch is None:
-            self._scratch = scratch.Shadow(self._source, self._engine.scorer.weights)
+            self._scratch = scratch.ScratchFleet(self._source, self._engine.scorer.weights)
         self._scratch.sync(avoid)
         return self._scratch
 

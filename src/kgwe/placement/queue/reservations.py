@@ -26,7 +26,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kgwe.placement.live.scratch import NOWHERE
+from kgwe.placement.live.scratch import NO_NODES
 from kgwe.placement.queue.estimate_trust import EstimateTrust
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Reservations:
     def _nodes_reserved_long(self, workload: QueuedWorkload, now_s: float) -> frozenset[str]:
         """Nodes reserved for workloads before this one whose start is unknown or distant."""
         far_s = now_s + self.settings.far_s
-        return NOWHERE.union(
+        return NO_NODES.union(
             *(
                 reservation.nodes
                 for reservation in self._reservations_before(workload)
@@ -316,7 +316,7 @@ class Reservations:
         return replace(start, start_s=self._forecast.find_start_time(workload.request, now_s, elsewhere))
 
     def _nodes_before(self, workload: QueuedWorkload) -> frozenset[str]:
-        return NOWHERE.union(*(reservation.nodes for reservation in self._reservations_before(workload)))
+        return NO_NODES.union(*(reservation.nodes for reservation in self._reservations_before(workload)))
 
     def _reservations_before(self, workload: QueuedWorkload) -> list[Reservation]:
         """Reservations of workloads before this one: of a higher level, or older within its own."""

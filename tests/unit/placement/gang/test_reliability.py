@@ -11,7 +11,7 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Node
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.gang import reliability as caution
-from kgwe.placement.live.fleet import Fleet
+from kgwe.placement.live.fleet import LiveFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
 from kgwe.placement.planning.planner import Ask, Nearness, Plan
@@ -105,16 +105,16 @@ def test_a_domain_with_trouble_scores_less_for_everybody():
 # --- one pod --------------------------------------------------------------------------------------------
 
 
-def fleet(**scores: float) -> Fleet:
+def fleet(**scores: float) -> LiveFleet:
     bed = racks({"s": {"a": [8, 8, 8]}})
-    found = Fleet()
+    found = LiveFleet()
     nodes = [Node(node.name, node.shape, 64_000, 2**40, reliability=scores.get(node.name, 1.0)) for node in
              bed.snapshot.nodes]  # fmt: skip
     found.set_nodes(nodes, bed.tree)
     return found
 
 
-def planned(place: Fleet, ask: Ask) -> Plan:
+def planned(place: LiveFleet, ask: Ask) -> Plan:
     plan = planner.plan(place, ask)
     assert isinstance(plan, Plan), plan
     return plan

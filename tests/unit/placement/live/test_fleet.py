@@ -13,14 +13,14 @@ from kgwe import errors
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.pod.engine import Decision
 
 TREE = domains.build((), ())
 
 
 def fleet(*nodes):
-    made = Fleet()
+    made = LiveFleet()
     made.set_nodes(nodes or [small_fleet.node(0), small_fleet.node(1)], TREE)
     return made
 
@@ -86,8 +86,8 @@ class TestHolding:
 
     def test_who_is_known_to_have_a_card_gets_it_when_the_other_who_is_has_gone(self):
         made = fleet()
-        made.hold("first", replace(cards(1, known=1), certain=True))
-        made.hold("second", replace(cards(1, known=1), certain=True))
+        made.hold("first", replace(cards(1, known=1), observed=True))
+        made.hold("second", replace(cards(1, known=1), observed=True))
         assert made.holding("second").cards != 1
         made.drop("first")
         assert made.holding("second").cards == 1
@@ -97,11 +97,11 @@ class TestHolding:
         made = fleet()
         made.hold("seat", cards(2, known=0b0011))
         made.hold("guess", cards(1))
-        made.hold("p", replace(cards(2, known=0b0011), certain=True))
+        made.hold("p", replace(cards(2, known=0b0011), observed=True))
         assert made.holding("p").cards == 0b0011
         assert {made.holding(key).cards.bit_count() for key in ("seat", "guess")} == {1}
-        assert not made.is_whole("seat") or not made.is_whole("guess"), "five cards of four"
-        made.hold("seat", replace(cards(2, known=0b0011), certain=True))
+        assert not made.is_fully_booked("seat") or not made.is_fully_booked("guess"), "five cards of four"
+        made.hold("seat", replace(cards(2, known=0b0011), observed=True))
         assert made.holding("p").cards == 0b0011, "of two that are certain the first keeps it"
         made.drop("guess")
         assert made.holding("seat").cards == 0b1100
@@ -111,15 +111,15 @@ class TestHolding:
         made = fleet()
         made.hold("a", cards(2, known=0b0011))
         made.hold("b", cards(2, known=0b1100))
-        assert made.hold("a", replace(cards(2, known=0b1100), certain=True))
-        assert made.hold("b", replace(cards(2, known=0b0011), certain=True))
+        assert made.hold("a", replace(cards(2, known=0b1100), observed=True))
+        assert made.hold("b", replace(cards(2, known=0b0011), observed=True))
         assert (made.holding("a").cards, made.holding("b").cards) == (0b1100, 0b0011)
         check(made)
 
     def test_that_a_plan_came_true_is_remembered(self):
         made = fleet()
         made.hold("p", cards(2, known=0b0011))
-        assert made.hold("p", replace(cards(2, known=0b0011), certain=True))
+        assert made.hold("p", replace(cards(2, known=0b0011), observed=True))
         made.hold("late", cards(2, known=0b0011))
         assert made.holding("p").cards == 0b0011
         assert made.holding("late").cards == 0b1100
@@ -129,9 +129,9 @@ class TestHolding:
         made.hold("a", cards(3))
         made.hold("b", cards(3))
         assert free(made)["n0"] == 0
-        assert not made.is_whole("b")
+        assert not made.is_fully_booked("b")
         made.drop("a")
-        assert made.is_whole("b")
+        assert made.is_fully_booked("b")
         assert free(made)["n0"] == 1
         check(made)
 
@@ -144,7 +144,7 @@ class TestHolding:
         made = fleet()
         made.hold("p", cards(2, "n5"))
         assert free(made) == {"n0": 4, "n1": 4}
-        assert not made.is_whole("p")
+        assert not made.is_fully_booked("p")
         made.set_nodes([*made.snapshot.nodes, small_fleet.node(5)], TREE)
         assert free(made)["n5"] == 2
 
@@ -163,8 +163,8 @@ class TestMoving:
         made.hold("seat", cards(4))
         made.hold("greedy", cards(4))
         made.move("seat", "pod", cards(4))
-        assert made.is_whole("pod")
-        assert not made.is_whole("greedy")
+        assert made.is_fully_booked("pod")
+        assert not made.is_fully_booked("greedy")
 
     def test_one_that_was_counted_already_is_counted_once(self):
         made = fleet()
@@ -188,7 +188,7 @@ class TestPlans:
         assert isinstance(first, Decision)
         before = state(made.snapshot)
         with pytest.raises(errors.InvariantBroken):
-            made.seat({"a": {}, "b": {}}, [first.grant, first.grant])
+            made.reserve_plan({"a": {}, "b": {}}, [first.grant, first.grant])
         assert state(made.snapshot) == before
         assert "a" not in made
 
@@ -198,7 +198,7 @@ class TestPlans:
         assert isinstance(found, Decision)
         made.hold("p", cards(1))
         with pytest.raises(errors.InvariantBroken, match="two places"):
-            made.seat({"p": {}}, [found.grant])
+            made.reserve_plan({"p": {}}, [found.grant])
         check(made)
 
 
@@ -257,9 +257,9 @@ class TestSlices:
         assert made.holding("p").slices == ((1, 6),)
         made.hold("q", slices("1g.10gb", 2))
         assert made.holding("q").slices == ((0, 6),)
-        assert not made.is_whole("q")
+        assert not made.is_fully_booked("q")
         made.drop("p")
-        assert made.is_whole("q")
+        assert made.is_fully_booked("q")
         check(made)
 
     def test_a_guess_gives_way_here_too(self):
@@ -279,10 +279,10 @@ def test_who_has_a_card_that_fails_is_not_booked_on_that_of_a_neighbour(certain,
     made = fleet(node)
     known = {"a": 0b1100, "b": 0b0011}
     for key in order:
-        made.hold(key, replace(cards(2, known=known[key]), certain=certain))
+        made.hold(key, replace(cards(2, known=known[key]), observed=certain))
     made.set_nodes([replace(node, healthy=0b1011)], TREE)
     assert {key: made.grants(key)[0].cards for key in known} == {"a": 0b1000, "b": 0b0011}
-    assert not made.is_whole("a")
+    assert not made.is_fully_booked("a")
     made.drop("b")
-    assert made.is_whole("a"), "whoever asks for two counts for two as soon as there is another"
+    assert made.is_fully_booked("a"), "whoever asks for two counts for two as soon as there is another"
     check(made)

@@ -75,7 +75,7 @@ def test_a_plan_for_a_node_that_is_gone_or_takes_no_work_is_refused(ledger):
     grants, nodes = plan(ledger, 4)
     kept = [node for node in small_fleet.nodes(3) if node.name not in nodes]
     ledger.fleet.set_nodes([*kept, small_fleet.node(int(nodes[0][1:]), ready=False)], TREE)
-    with pytest.raises(errors.InvariantBroken, match="takes no work"):
+    with pytest.raises(errors.InvariantBroken, match="unschedulable"):
         ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
     ledger.fleet.set_nodes(kept, TREE)
     with pytest.raises(errors.InvariantBroken, match="gone"):

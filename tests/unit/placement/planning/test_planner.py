@@ -12,7 +12,7 @@ from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, SpotPolicy
 from kgwe.placement.gang.request import Following, GangRequest, Hardware, Segment
-from kgwe.placement.live.fleet import Fleet, Holding
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.planner import Ask, Nearness, Plan, Reason, Refusal
 
@@ -24,7 +24,7 @@ def fleet(*shapes, leaves=2, **node):
     """A node for each shape; n0 and n1 hang on leaf-0, n2 and n3 on leaf-1, all on one spine."""
     nodes = [Node(f"n{i}", shape, 64_000, 2**40, **node) for i, shape in enumerate(shapes)]
     places = [domains.Place(each.name, (f"leaf-{i // leaves}", "spine"), gb_per_s=50.0) for i, each in enumerate(nodes)]
-    made = Fleet()
+    made = LiveFleet()
     made.set_nodes(nodes, domains.build(places, ("leaf", "spine")))
     return made
 
@@ -163,7 +163,7 @@ class TestServing:
             *(Node(f"g{i}", arm, 64_000, 2**40, labels={"kubernetes.io/arch": "arm64"}) for i in range(4)),
         ]
         places = [domains.Place(each.name, (f"leaf-{i // 2}", "spine")) for i, each in enumerate(nodes)]
-        made = Fleet()
+        made = LiveFleet()
         made.set_nodes(nodes, domains.build(places, ("leaf", "spine")))
         return made
 

@@ -65,7 +65,7 @@ async def test_a_uid_in_another_namespace_is_not_that_pod(bed: Bed):
 async def test_a_pod_of_a_workload_whose_job_was_not_seen_yet_is_tried_again(bed: Bed):
     bed.state.on_kgwe(added(workload(count=8)))
     # Decided and written; the watch of Jobs is behind that of pods.
-    bed.state.ledger.reserve(UID, {0: Holding("n1", {amounts.GPU: 8}, 0xFF)})
+    bed.state.ledger.reserve_seats(UID, {0: Holding("n1", {amounts.GPU: 8}, 0xFF)})
     early = job_pod(at="", gpus=8, phase="Pending")
     bed.state.on_pod(added(early))
 

@@ -52,7 +52,7 @@ def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
     answer = planner.plan(ledger.fleet, ask, explain=False)
     recorder.plan(ledger.fleet, ask, answer)
     if isinstance(answer, Plan):
-        ledger.commit(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+        ledger.commit_plan(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
 
 
 def differences(directory: Path) -> list[str]:
@@ -154,7 +154,7 @@ def test_ends_are_written_when_nothing_is_held_any_more(tmp_path: Path, ledger: 
     decide(recorder, ledger, 0)
     wait_for(lambda: not recorder._files.wants_snapshot)
     recorder.sweep(ledger)
-    ledger.release("w0")
+    ledger.release_seats("w0")
     recorder.sweep(ledger)
     recorder.close()
     lines = [line for _, line in decisions.read(files(tmp_path))]

@@ -269,7 +269,7 @@ class RecoveryExecutor:
     # --- a gang of others -------------------------------------------------------------------------------
 
     def _move_gang(self, owner: str, repaired: Repaired) -> None:
-        places = self._state.ledger.places(owner)
+        places = self._state.ledger.reserved_seats(owner)
         moved: dict[int, Holding] = {}
         for move in repaired.moves:
             if not move.member.isdigit():
@@ -325,7 +325,7 @@ class RecoveryExecutor:
 
     def _is_whole(self, owner: str, repairing: RecoveryInProgress) -> bool:
         run = self._state.runs.get(owner)
-        places = self._state.ledger.places(owner)
+        places = self._state.ledger.reserved_seats(owner)
         if not places or (run is not None and run.meta.uid == repairing.replaced):
             return False
         if run is not None and self._strays(run):

@@ -34,7 +34,7 @@ from kgwe.kube.client.events import Event
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Running
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.live.scratch import Shadow
+from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner as planning
 from kgwe.placement.planning.planner import Seat
 from kgwe.placement.planning.reasons import Reason
@@ -101,7 +101,7 @@ class Preemption:
         self._clock = clock
         self.under_way: dict[str, PreemptionInProgress] = {}
         self._tried: dict[str, tuple[float, int]] = {}  # owner -> when, and at which version of the fleet
-        self._copy: Shadow | None = None
+        self._copy: ScratchFleet | None = None
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -256,7 +256,7 @@ class Preemption:
         """In a thread, on a copy; what has changed on its nodes meanwhile makes it void."""
         fleet = self._state.fleet
         if self._copy is None:
-            self._copy = Shadow(fleet, fleet.weights)
+            self._copy = ScratchFleet(fleet, fleet.weights)
             self._thread = concurrent.futures.ThreadPoolExecutor(1, "preemption")
         self._copy.sync()
         generation, version = fleet.generation, fleet.snapshot.version

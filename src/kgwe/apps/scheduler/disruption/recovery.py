@@ -209,7 +209,7 @@ class Recovery:
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
-            self._state.ledger.withdraw(gang_group.lost_key(owner))
+            self._state.ledger.withdraw_seats(gang_group.lost_key(owner))
         for repaired in self._repairs(list(asked.values()), failures):
             if repaired.moves and self.repairs.moving >= self._most:
                 self._again()
@@ -332,7 +332,7 @@ class Recovery:
         if self._lacking.pop(owner, None) is not None:
             lost = gang_group.lost_key(owner)
             self._planner.forget(lost)
-            self._state.ledger.release(lost)
+            self._state.ledger.release_seats(lost)
 
 
 def _ignore(_about: str | set[str]) -> None:

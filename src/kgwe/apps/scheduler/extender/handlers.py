@@ -118,7 +118,7 @@ class ExtenderHandlers:
         seat = self._gangs.seat(pod.metadata.uid) or self._state.seat_of(pod)
         if seat is None:
             return None
-        holding = self._state.ledger.seat(*seat)
+        holding = self._state.ledger.reserved_seat(*seat)
         return holding.node if holding else None
 
     def _ask(self, pod: core.Pod) -> PodAsk | str:
@@ -127,7 +127,7 @@ class ExtenderHandlers:
         known = self._asks.get(uid)
         if known is not None and known[0] == annotations:
             return known[1]
-        ask = self._read(pod, self._state.fleet.pieces(""))
+        ask = self._read(pod, self._state.fleet.shares_per_gpu(""))
         # Otherwise what it asks for is what nodes offer today.
         if podrequest.says_its_share(pod):
             if len(self._asks) >= _KEPT:
@@ -146,8 +146,8 @@ class ExtenderHandlers:
         """Of several that will do, the first that finds a place."""
         ledger, now = self._state.ledger, self._clock()
         self._state.expire(now)
-        ledger.forget(args.uid)
-        kept = ledger.withdraw(nominated_key(args.uid))  # the pod may take what is reserved for it
+        ledger.forget_pod(args.uid)
+        kept = ledger.withdraw_seats(nominated_key(args.uid))  # the pod may take what is reserved for it
         for ask in asks:
             found = self._decide(args, pod, ask)
             if isinstance(found, Decision):
@@ -155,9 +155,9 @@ class ExtenderHandlers:
         strategy = ask.strategy or self._state.fleet.engine.strategy
         self.on_decision(strategy, isinstance(found, Decision), self._clock() - now)
         if not isinstance(found, Decision):
-            ledger.reserve(nominated_key(args.uid), kept)
+            ledger.reserve_seats(nominated_key(args.uid), kept)
             return self._refuse(args, asks), "no_room"
-        ledger.assume(args.uid, ask.amounts, found.grant, now + self._assume_s)
+        ledger.assume_pod(args.uid, ask.amounts, found.grant, now + self._assume_s)
         return extender_wire.one(found.name), "placed"
 
     def _decide(self, args: Args, pod: core.Pod, ask: PodAsk) -> Decision | Refusal:
@@ -310,7 +310,7 @@ class ExtenderHandlers:
                 for number, node in enumerate(snapshot.nodes)
             },
             "seats": {
-                owner: {str(number): holding.node for number, holding in ledger.seats(owner).items()}
+                owner: {str(number): holding.node for number, holding in ledger.booked_seats(owner).items()}
                 for owner in ledger.owners()
             },
             "assumed": list(ledger.assumed),

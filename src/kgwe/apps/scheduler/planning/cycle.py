@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.plan import DomainWeights
     from kgwe.placement.gang.request import Following, GangRequest
-    from kgwe.placement.live.fleet import Fleet
+    from kgwe.placement.live.fleet import LiveFleet
     from kgwe.placement.live.ledger import Ledger
-    from kgwe.placement.live.scratch import Shadow
+    from kgwe.placement.live.scratch import ScratchFleet
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
     from kgwe.placement.planning.planner import Ask
     from kgwe.placement.pod.ranking import Strategy
@@ -77,7 +77,7 @@ class Result:
 class PlanningCycle:
     """The queue and what its passes need; used by one thread at a time."""
 
-    def __init__(self, fleet: Fleet, choosers: Choosers, rng: Rng) -> None:
+    def __init__(self, fleet: LiveFleet, choosers: Choosers, rng: Rng) -> None:
         self._fleet = fleet
         self._choosers = choosers
         self._rng = rng
@@ -99,8 +99,8 @@ class PlanningCycle:
     def _copies(self) -> None:
         """What plans are made on; built again when the settings of placement change."""
         self._settings = _settings_of(self._fleet)
-        self._copy = scratch.Shadow(self._fleet, *self._settings, mix=self._fleet.mix)
-        self._veiled: Shadow | None = None
+        self._copy = scratch.ScratchFleet(self._fleet, *self._settings, mix=self._fleet.mix)
+        self._masked: ScratchFleet | None = None
         self._holds = Reservations(StartForecast(self._copy, self.roster), self.roster)
         self._estimator = Estimator(self._copy, self.roster)
 
@@ -260,11 +260,11 @@ class PlanningCycle:
     # --- the planner of run_cycle ------------------------------------------------------------------------
 
     def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following) -> Plan | No:
-        place: Shadow = self._copy
+        place: ScratchFleet = self._copy
         if avoid:
-            if self._veiled is None:
-                self._veiled = scratch.Shadow(self._copy, *self._settings, mix=self._fleet.mix)
-            place = self._veiled
+            if self._masked is None:
+                self._masked = scratch.ScratchFleet(self._copy, *self._settings, mix=self._fleet.mix)
+            place = self._masked
             place.sync(avoid)
         ask = self._asks[work.key]
         started = time.perf_counter()
@@ -282,7 +282,7 @@ class PlanningCycle:
     def takes(self, request: Request | GangRequest, nodes: Sequence[str]) -> bool:
         index = self._copy.snapshot.index
         numbers = np.array([index[name] for name in nodes if name in index], np.intp)
-        return scratch.takes(self._copy.fitter, request, numbers)
+        return scratch.fits_on_any(self._copy.fitter, request, numbers)
 
 
 def broken(ask: Ask, stage: str, error: Exception) -> Refusal:
@@ -296,11 +296,11 @@ def _pods(request: Request | GangRequest) -> int:
     return getattr(request, "replicas", 1)
 
 
-def _settings_of(fleet: Fleet) -> tuple[Weights, DomainWeights, Strategy]:
+def _settings_of(fleet: LiveFleet) -> tuple[Weights, DomainWeights, Strategy]:
     return fleet.weights, fleet.domain_weights, fleet.strategy
 
 
-def _with_strategy(ask: Ask, answer: Plan | Refusal, place: Shadow) -> Ask:
+def _with_strategy(ask: Ask, answer: Plan | Refusal, place: ScratchFleet) -> Ask:
     """The ask with the strategy that placed it, for a single pod that named none."""
     is_single = isinstance(answer, Plan) and len(answer.seats) == 1 and ask.gang is None
     strategy = place.engine.strategy

@@ -117,7 +117,7 @@ class Planner:
         """Take back a decision that was not carried out."""
         gone = self.planned.pop(owner, None) is not None and owner not in self._state.runs
         if gone:
-            self._state.ledger.release(owner)
+            self._state.ledger.release_seats(owner)
 
     def confirm(self, owner: str) -> None:
         """The decision is now in the API."""
@@ -145,11 +145,11 @@ class Planner:
     def claim(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
         """Keep this room for the owner; `ready`: it is free, and the owner gets it as soon as it asks."""
         self._claims[owner] = ready
-        self._state.ledger.reserve(claim_key(owner), seats)
+        self._state.ledger.reserve_seats(claim_key(owner), seats)
 
     def unclaim(self, owner: str) -> None:
         if self._claims.pop(owner, None) is not None:
-            self._state.ledger.release(claim_key(owner))
+            self._state.ledger.release_seats(claim_key(owner))
 
     def serve(self, owner: str) -> None:
         """What is kept for the owner is free: it gets its place now, before anybody else can take it."""
@@ -158,7 +158,7 @@ class Planner:
             self._claims[owner] = True
             return
         self._claims.pop(owner, None)
-        self._state.ledger.withdraw(claim_key(owner))
+        self._state.ledger.withdraw_seats(claim_key(owner))
         try:
             answer = self._passes.plan_now(ask, self._state.fleet)
         except Exception as exc:  # noqa: BLE001 - its turn in the next pass tells it
@@ -294,7 +294,7 @@ class Planner:
             return
         try:
             nodes = [seat.node for seat in plan.seats]
-            start = self._state.ledger.commit(owner, plan.wanted, plan.grants, nodes, extend=ask.gang is not None)
+            start = self._state.ledger.commit_plan(owner, plan.wanted, plan.grants, nodes, extend=ask.gang is not None)
         except errors.InvariantBroken as exc:
             log.info("plan_overtaken", owner=owner, reason=str(exc))
             self._tell(lambda: self._passes.put(ask))
@@ -320,7 +320,7 @@ class Planner:
             # Nothing was written yet: what was reserved a moment ago is free again.
             self.planned.pop(owner, None)
             for number in range(start, start + len(plan.seats)):
-                self._state.ledger.vacate(owner, number)
+                self._state.ledger.release_seat(owner, number)
             raise
 
     def _hold(self, owner: str, refusal: Refusal) -> None:

@@ -114,7 +114,7 @@ class Pinner:
             await self._write(pod, {"metadata": {"uid": uid}, "spec": {"schedulingGates": gates}})
             return
         number = self._number(pod, owner)
-        holding = self._state.ledger.booked(owner, number)
+        holding = self._state.ledger.booked_seat(owner, number)
         if holding is None or self._is_taken(owner, number, uid):
             return  # it is planned again, or has no seat left; the pod is queued again when it gets one
         self._given[uid] = number
@@ -180,7 +180,7 @@ class Pinner:
         # What the watch shows, and what it is about to show.
         taken = self._state.run_registry.taken_seats(owner)
         taken |= {number for other, number in self._given.items() if other != uid and self._is_on_its_way(other, owner)}
-        return next((number for number in sorted(self._state.ledger.places(owner)) if number not in taken), -1)
+        return next((number for number in sorted(self._state.ledger.reserved_seats(owner)) if number not in taken), -1)
 
     def _is_taken(self, owner: str, number: int, uid: str) -> bool:
         """Whether another pod that is to stay has the seat: it belongs to the first.
