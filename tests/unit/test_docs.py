@@ -1,0 +1,72 @@
+"""Docs that the code must keep true: the words of concepts.md, and the files and modules that guides name."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src" / "kgwe"
+#: guides that tell where things are
+GUIDES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/concepts.md", "docs/queue.md", "docs/simulator.md")
+
+
+def read_terms() -> list[str]:
+    rows = [line for line in (ROOT / "docs/concepts.md").read_text().splitlines() if line.startswith("| **")]
+    return [term for row in rows for term in re.findall(r"\*\*(.+?)\*\*", row)]
+
+
+@cache
+def read_words() -> str:
+    """Every word of the sources in order: identifiers taken apart, comments and docstrings as they are."""
+    text = "\n".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if not path.stem.endswith("_pb2"))
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).lower()
+    return f" {' '.join(re.findall(r'[a-z0-9]+', apart))} "
+
+
+def test_the_glossary_is_of_a_size_that_one_can_learn() -> None:
+    terms = read_terms()
+    assert 40 <= len(terms) <= 70
+    assert len(set(terms)) == len(terms)
+
+
+@pytest.mark.parametrize("term", read_terms())
+def test_every_word_of_the_glossary_occurs_in_the_code(term: str) -> None:
+    word = term.lower()
+    assert any(f" {form} " in read_words() for form in (word, f"{word}s"))
+
+
+def names_in(guide: str) -> list[str]:
+    """Files and dotted modules that a guide names in code spans, but for patterns."""
+    spans = re.findall(r"`([^`\n]+)`", (ROOT / guide).read_text())
+    return [span for span in spans if re.fullmatch(r"[\w./]+\.py|[\w/]+/|kgwe(\.\w+)+", span)]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_file_and_module_that_a_guide_names_exists(guide: str) -> None:
+    assert [name for name in names_in(guide) if not is_there(name)] == []
+
+
+def is_there(name: str) -> bool:
+    if not name.startswith("kgwe."):
+        return any((base / name).exists() for base in (ROOT, SOURCES, ROOT / "tests/integration/scheduler"))
+    # A module, a name in a module, or a package.
+    parts = name.split(".")[1:]
+    modules = (SOURCES.joinpath(*parts[:size]).with_suffix(".py") for size in range(1, len(parts) + 1))
+    return SOURCES.joinpath(*parts).is_dir() or any(module.is_file() for module in modules)
+
+
+def test_the_tree_in_contributing_names_every_package() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree = text.split("```\n")[3]
+    path: list[str] = []
+    named = set()
+    for line in tree.splitlines():
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0].rstrip("/")
+        path[depth:] = [name]
+        named.add("/".join(path))
+    packages = {str(init.parent.relative_to(SOURCES)) for init in SOURCES.rglob("__init__.py")} - {"."}
+    assert named == packages
