@@ -7,6 +7,7 @@ KgweError
 ├── NotFound          the thing is gone; for a delete that is success
 ├── Expired           the version asked for is no longer kept (HTTP 410): list again
 ├── Permanent         trying again cannot help: bad input, no permission
+│   └── UnknownTopologyLevel  a request names a network level that the cluster does not have
 └── InvariantBroken   our own book-keeping is wrong: stop rather than act on it
 
 A business "no" (no node has room) is a value with a reason, never an exception.
@@ -45,6 +46,10 @@ class Expired(KgweError):
 
 class Permanent(KgweError):
     """Trying again cannot help."""
+
+
+class UnknownTopologyLevel(Permanent):
+    """A request names a network level that the cluster does not have."""
 
 
 class InvariantBroken(KgweError):

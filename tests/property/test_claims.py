@@ -11,7 +11,7 @@ from tests.support.builders.objects import UID, added, free, node, pod, removed,
 
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.model.devices import assignment
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 CARDS = 8
 

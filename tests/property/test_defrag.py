@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
 
-from kgwe.placement.disruption.defrag import DefragPlan, Refusal, Rules, Waiting, Why, plan_defrag
+from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
 from kgwe.placement.gang.request import GangRequest
+from kgwe.placement.refusal import Reason, Refusal
 
 CARDS = 4
 BUDGETS = {"one": 1}
@@ -84,10 +85,10 @@ def check(fleet, wanted, cards, pods, level):
     assert state(fleet.snapshot) == before
     best = fewest(fleet, cards, pods, level)
     if isinstance(made, Refusal):
-        if made.reason is Why.STARTS_ANYWAY:
+        if made.code is Reason.STARTS_ANYWAY:
             assert best == 0
         else:
-            assert best is None, f"refused as {made.reason}, and {best} evictions would do"
+            assert best is None, f"refused as {made.code}, and {best} evictions would do"
         return
     assert isinstance(made, DefragPlan)
     assert made.evictions == best

@@ -16,10 +16,11 @@ from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
 from kgwe.placement.fleet.snapshot import Snapshot, bits
 from kgwe.placement.fleet.taints import Taint, Toleration
-from kgwe.placement.pod.engine import Decision, Engine, Refusal
+from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import Fitter, Verdict
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import to_extender
+from kgwe.placement.refusal import Refusal
 
 A100 = catalog.find("A100-SXM4-80GB")
 assert A100.geometry is not None
@@ -245,7 +246,7 @@ def test_decisions_oversubscribe_nothing_and_a_refusal_means_nobody_fits(listed,
         answer = engine.decide(request)
         if isinstance(answer, Refusal):
             assert not (Fitter(snapshot).verdicts(request) == Verdict.FITS).any()
-            assert sum(answer.counts) == len(snapshot)
+            assert sum(answer.counts.values()) == len(snapshot)
             continue
         assert 0 <= answer.score.total <= 100
         assert 0 <= to_extender(answer.score.total) <= 10

@@ -28,7 +28,9 @@ from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Ask, Nearness, Plan, Refusal
+from kgwe.placement.planning.ask import Ask, TopologyRequest
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Refusal
 
 SLICE = mig.Placement(mig.Profile("1g.10gb", 1, 1, (0,), 1, 10_000), 0)
 LEVELS = ("leaf", "spine")
@@ -81,11 +83,11 @@ def asks(draw: st.DrawFn, owner: str) -> Ask:
     return Ask(
         owner,
         request,
-        planner.amounts_of(request),
+        planner.pod_amounts(request),
         number,
         divisible=number == 1 and draw(st.booleans()),
         ranks=draw(st.sampled_from([0, 1, 7, 2**62])),
-        nearness=Nearness(draw(level), draw(level), segments, max_pods_per_node=draw(few)),
+        nearness=TopologyRequest(draw(level), draw(level), segments, max_pods_per_node=draw(few)),
         strategy=draw(st.sampled_from(["", "pack", "random", "spread", "nobodys"])),
         priority=draw(st.sampled_from([0, 1_000_000, 2**31 - 1, -(2**31)])),
         since=draw(st.sampled_from(["", "2026-01-01T00:00:00Z"])),
@@ -122,7 +124,7 @@ def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: LiveFleet, works: 
         assert not result.faults, ["".join(traceback.format_exception(fault.error)[-3:]) for fault in result.faults]
         for work, plan in result.plans:
             nodes = [seat.node for seat in plan.seats]
-            ledger.commit_plan(work.key, plan.wanted, plan.grants, nodes)
+            ledger.commit_plan(work.key, plan.amounts_by_seat, plan.grants, nodes)
             passes.started(plan.ask, now_s)
 
 
@@ -145,7 +147,7 @@ def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  #
     result = passes.run(1000.0)
     placed = {work.key for work, _ in result.plans}
     assert {"g1", "g2"} <= placed
-    assert {refusal.ask.owner for refusal in result.refusals} | placed == {"bad", "g0", "g1", "g2"}
+    assert {ask.owner for ask, _ in result.refusals} | placed == {"bad", "g0", "g1", "g2"}
     assert {fault.owner for fault in result.faults} <= {"bad"}
 
 
@@ -158,7 +160,7 @@ def test_plans_of_every_kind_answer(fleet: LiveFleet, ask: Ask, taken: Any):
         for key in (f"p{number}" for number in range(len(taken)))
         for grant in fleet.grants(key)
     ]
-    assert isinstance(planner.plan(fleet, ask, rng=random.Random(1)), Plan | Refusal)
+    assert isinstance(planner.make_plan(fleet, ask, rng=random.Random(1)), Plan | Refusal)
     try:
         wanted: Request | GangRequest = planner.gang_request(ask) if ask.pods > 1 else ask.request
     except errors.Permanent:

@@ -20,7 +20,7 @@ from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gang import ring, split
 from kgwe.placement.gang.levels import LevelTables
-from kgwe.placement.planning.diagnosis import ChangeKind
+from kgwe.placement.planning.diagnosis import ChangeKind, Diagnosis
 from kgwe.placement.planning.gang_planner import (
     NODE,
     NVLINK,
@@ -28,13 +28,13 @@ from kgwe.placement.planning.gang_planner import (
     Following,
     GangPlan,
     GangPlanner,
-    GangRefusal,
     GangRequest,
     Role,
     Segment,
     Strategy,
 )
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.refusal import Refusal
 
 LEVELS = ("leaf", "spine")
 CARDS = 4
@@ -171,10 +171,10 @@ def test_a_plan_is_whole_fits_and_keeps_what_is_required(world, gang):
     before = state(world.snapshot)
     plan = world.planner.plan(gang)
     assert state(world.snapshot) == before, "planning books nothing"
-    if isinstance(plan, GangRefusal):
+    if isinstance(plan, Refusal):
         return
     role = gang.roles[0]
-    assert role.least <= len(plan.seats) <= role.replicas
+    assert role.required_replicas <= len(plan.seats) <= role.replicas
     assert [seat.rank for seat in plan.seats] == list(range(len(plan.seats)))
     nodes = [seat.node for seat in plan.seats]
     if gang.required:
@@ -197,8 +197,8 @@ def test_the_same_gang_on_the_same_snapshot_gets_the_same_plan(world, gang):
     if isinstance(first, GangPlan):
         assert first == second
     else:
-        assert isinstance(second, GangRefusal)
-        assert first.words() == second.words()
+        assert isinstance(second, Refusal)
+        assert (first.code, first.message) == (second.code, second.message)
 
 
 # --- against trying everything --------------------------------------------------------------------------
@@ -211,12 +211,14 @@ def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
     if NVLINK in gang.named_levels:
         # Beside NVLink domains, limits per leaf may refuse what could fit (docs/gangs.md).
         assume(not gang.max_nodes_per_leaf and not gang.max_gpus_per_leaf)
-    if isinstance(plan, GangRefusal):
-        assert not feasible(world, gang, role.least, gang.required)
+    if isinstance(plan, Refusal):
+        assert not feasible(world, gang, role.required_replicas, gang.required)
         return
     count = len(plan.seats)
     if count < role.replicas:
-        assert not feasible(world, gang, count + role.step, gang.required), "an elastic gang gets the most there is"
+        assert not feasible(world, gang, count + role.replica_step, gang.required), (
+            "an elastic gang gets the most there is"
+        )
     if gang.strategy is Strategy.CONSOLIDATED:
         below = {"": LEVELS[::-1], "cluster": LEVELS[::-1], "spine": ("leaf",)}.get(plan.level, ())
         lower = [*below, *([NODE] if plan.level != NODE else [])]
@@ -347,23 +349,23 @@ def test_no_plan_uses_more_leaves_than_best_fit_unless_it_says_why(world, gang, 
 @given(world=wide_worlds(), gang=equal_gangs, others=st.lists(equal_gangs, max_size=5))
 def test_those_that_follow_cost_a_gang_nothing_it_asked_for(world, gang, others):
     alone, plan = world.planner.plan(gang), world.planner.plan(gang, following=Following.from_gangs(others))
-    if isinstance(alone, GangRefusal):
-        assert isinstance(plan, GangRefusal)
+    if isinstance(alone, Refusal):
+        assert isinstance(plan, Refusal)
         return
     assert isinstance(plan, GangPlan)
     assert len(plan.seats) == len(alone.seats)
     assert plan.leaves == alone.leaves or "will find room" in plan.choice_note
-    assert plan.preferred_met == alone.prefers
+    assert plan.preferred_met == alone.preferred_met
     assert plan.ring.gb_per_s >= alone.ring.gb_per_s
     assert bool(plan.choice_note) is (plan.nodes != alone.nodes)
     world.snapshot.commit_all(plan.grants)()
 
 
-# --- certificates ---------------------------------------------------------------------------------------
+# --- diagnoses ------------------------------------------------------------------------------------------
 
 
 @given(world=worlds(), gang=gangs(), data=st.data())
-def test_every_change_a_certificate_suggests_starts_the_gang(world, gang, data):
+def test_every_change_a_diagnosis_suggests_starts_the_gang(world, gang, data):
     before = state(world.snapshot)
     running = tuple(
         Running(
@@ -375,12 +377,14 @@ def test_every_change_a_certificate_suggests_starts_the_gang(world, gang, data):
         )
         for number, grant in enumerate(world.held)
     )
-    refusal = world.planner.plan(gang, evictable=Evictable(running, now_s=1000.0))
+    answer = world.planner.plan(gang, evictable=Evictable(running, now_s=1000.0))
     assert state(world.snapshot) == before
-    if isinstance(refusal, GangPlan):
+    if isinstance(answer, GangPlan):
         return
+    refusal = answer.detail
+    assert isinstance(refusal, Diagnosis)
     assert refusal.short > 0
-    assert "cannot start" in refusal.words()
+    assert "cannot start" in refusal.describe()
     for change in refusal.changes:
         assert bool(change.evicts) is (change.kind is ChangeKind.EVICT)
         undos = [world.snapshot.release(grant) for victim in change.evicts for grant in victim.grants]

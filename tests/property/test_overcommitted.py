@@ -12,14 +12,17 @@ from tests.support.machines.reference import nvswitch
 from kgwe.model.gpu import mig
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
-from kgwe.placement.disruption.preemption import PreemptionPlan, Why, plan_preemption
+from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.scratch import ScratchFleet
-from kgwe.placement.planning.planner import Ask, Plan, plan
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.planning.planner import make_plan
+from kgwe.placement.refusal import Reason
 
 CARDS = 4
 SHAPE = Shape(nvswitch(CARDS), "H100-SXM5-80GB", 81_920, "hopper")
@@ -73,7 +76,7 @@ def check(pods: list[Bound], cards: int, count: int) -> None:
 
     if not isinstance(made, PreemptionPlan):
         assert not fits(everyone - lower), "stopping all of them would have been enough"
-        assert (made.reason is Why.NOTHING_LOWER) == (not lower)
+        assert (made.code is Reason.NOTHING_LOWER) == (not lower)
         return
     victims = {victim.workload for victim in made.victims}
     assert victims <= lower
@@ -82,7 +85,7 @@ def check(pods: list[Bound], cards: int, count: int) -> None:
         assert not fits(everyone - victims | {victim}), "a victim that could be spared"
         fleet.drop(victim)
     ask = Ask("w", request, {amounts.GPU: cards, amounts.PODS: 1}, count)
-    answer = plan(fleet, ask)
+    answer = make_plan(fleet, ask)
     assert isinstance(answer, Plan), f"the victims are gone and it still does not fit: {answer.message}"
 
 
@@ -104,7 +107,7 @@ def test_victims_of_a_gang_are_stopped_only_if_it_then_fits(pods: list[Bound], c
 def test_what_is_planned_now_fits_beside_all_who_hold_something(pods: list[Bound], cards: int):
     fleet = fleet_with(pods)
     everyone = {f"p{number}" for number in range(len(pods))}
-    found = plan(fleet, Ask("w", Request(Gpus(count=cards)), {amounts.GPU: cards, amounts.PODS: 1}))
+    found = make_plan(fleet, Ask("w", Request(Gpus(count=cards)), {amounts.GPU: cards, amounts.PODS: 1}))
     assert isinstance(found, Plan) == any(free >= cards for free in room(pods, everyone).values())
     assert not isinstance(found, GangPlan)
 

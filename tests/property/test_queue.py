@@ -14,8 +14,9 @@ from kgwe.placement.queue.cycle import Placed, run_cycle
 from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.queue import Queue
 from kgwe.placement.queue.reservations import BackfillRule
-from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed, VictimGone
+from kgwe.placement.queue.unschedulable import ConfigChanged, RoomFreed, VictimGone
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkloads, RunTime
+from kgwe.placement.refusal import Reason, Refusal
 
 works = st.lists(
     st.builds(
@@ -266,7 +267,7 @@ class Room:
 
     def plan(self, each, avoid, following):  # noqa: ARG002
         assert not avoid
-        return self if each.request.gpus.count <= self.free else No("full")
+        return self if each.request.gpus.count <= self.free else Refusal(Reason.NO_ROOM, "full")
 
     def commit(self, each, plan):
         assert plan is self

@@ -25,7 +25,9 @@ from kgwe.placement.live.fleet import LiveFleet
 from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Ask, Nearness, Plan, amounts_of
+from kgwe.placement.planning.ask import Ask, TopologyRequest
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.planning.planner import pod_amounts
 from kgwe.placement.pod.engine import Decision
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.records import codec, decisions, rows
@@ -50,11 +52,11 @@ def tree(nodes: Sequence[Node]) -> domains.Tree:
 @st.composite
 def asks(draw: Any) -> Ask:
     request, pods = draw(REQUESTS), draw(st.sampled_from([1, 1, 2, 4]))
-    near = Nearness(required=draw(st.sampled_from(["", "leaf"]))) if pods > 1 else Nearness()
+    near = TopologyRequest(required=draw(st.sampled_from(["", "leaf"]))) if pods > 1 else TopologyRequest()
     ask = Ask(
         owner="",
         request=request,
-        amounts=amounts_of(request),
+        amounts=pod_amounts(request),
         pods=pods,
         nearness=near,
         strategy=draw(STRATEGIES),
@@ -94,10 +96,12 @@ class Run:
             place.sync(avoid)
         ask = replace(ask, owner=f"w{self.now_s:g}")
         draws = Draws(self.rng)
-        answer = planner.plan(place, ask, rng=draws, explain=False)
+        answer = planner.make_plan(place, ask, rng=draws, explain=False)
         self.recorder.plan(self.copy, ask, answer, avoid=avoid, draws=draws.said)
         if isinstance(answer, Plan):
-            self.ledger.commit_plan(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+            self.ledger.commit_plan(
+                ask.owner, answer.amounts_by_seat, answer.grants, [seat.node for seat in answer.seats]
+            )
             self.held.append(ask.owner)
 
     def pod(self, ask: Ask, among: Sequence[str] | None) -> None:

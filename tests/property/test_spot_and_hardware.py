@@ -131,7 +131,7 @@ class TestGangs:
         if not spot_nodes(world) & set(plan.nodes):
             return
         other = world.without(spot_nodes(world)).planner.try_plan(gang)
-        if isinstance(other, GangPlan) and other.preferred_met >= plan.prefers:
+        if isinstance(other, GangPlan) and other.preferred_met >= plan.preferred_met:
             ladder = GangSearch(world.fitter, world.tree).level_tables.for_levels(gang.named_levels)
             assert ladder.find_level(other.level) > ladder.find_level(plan.level)
 
@@ -142,7 +142,7 @@ class TestGangs:
         assert isinstance(free, GangPlan) == isinstance(avoiding, GangPlan)
         if isinstance(free, GangPlan):
             assert len(avoiding.seats) == len(free.seats)
-            assert avoiding.prefers >= free.preferred_met
+            assert avoiding.preferred_met >= free.preferred_met
 
     @given(worlds(), gangs())
     def test_required_spot_is_never_relaxed(self, world, gang):

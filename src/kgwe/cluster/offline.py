@@ -25,7 +25,7 @@ from kgwe.kube.client.informer import Change
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.disruption.running import milli_of
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client.client import KubeClient
     from kgwe.placement.disruption.running import Running
     from kgwe.placement.live.fleet import LiveFleet
-    from kgwe.placement.planning.planner import Refusal
+    from kgwe.placement.refusal import Refusal
 
 #: kinds of ours, and of dynamic resource allocation, which need not be there
 OWN: Final[tuple[Resource[Any], ...]] = (

@@ -25,7 +25,7 @@ from kgwe.placement.fleet import constraints, node, taints
 from kgwe.placement.gang import request as gang_request
 
 if typing.TYPE_CHECKING:
-    from kgwe.placement.planning import planner
+    from kgwe.placement.planning.ask import Ask
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ def _request(request: node.Request) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(plain(request)))
 
 
-def of_ask(ask: planner.Ask) -> dict[str, Any]:
+def of_ask(ask: Ask) -> dict[str, Any]:
     """As `plain`, with the request of equal pods worked out once."""
     found = plain(dataclasses.replace(ask, request=_NO_REQUEST))
     return {**found, "request": _request(ask.request)}

@@ -31,8 +31,10 @@ import msgspec
 from kgwe import errors
 from kgwe.placement.fleet.node import Node, Shape
 from kgwe.placement.fleet.snapshot import bits
-from kgwe.placement.planning.planner import Ask, Plan
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod import engine
+from kgwe.placement.refusal import Refusal
 from kgwe.records import codec
 from kgwe.records.rows import Row, row_of
 
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.plan import DomainWeights
-    from kgwe.placement.planning.planner import Refusal
     from kgwe.placement.pod.score import Weights
+    from kgwe.placement.refusal import Refusal
     from kgwe.records.rows import Copy
 
 #: of the lines; a reader refuses one that it does not know
@@ -173,7 +175,7 @@ class Taken:
     at_s: float
     by: Literal["plan", "extender"]
     ask: Ask
-    answer: Plan | Refusal | engine.Decision | engine.Refusal
+    answer: Plan | Refusal | engine.Decision
     snapshot: str = ""
     rows: tuple[Row, ...] = ()
     avoid: tuple[str, ...] = ()
@@ -194,7 +196,7 @@ class Taken:
         )  # fmt: skip
 
 
-def answer_of(found: Plan | Refusal | engine.Decision | engine.Refusal) -> Answer:
+def answer_of(found: Plan | Refusal | engine.Decision) -> Answer:
     if isinstance(found, Plan):
         seats = tuple(describe_seat(seat.node, grant) for seat, grant in zip(found.seats, found.grants, strict=True))
         return Answer(seats, found.score, _finite(found.gb_per_s), found.level, found.domain)
@@ -202,9 +204,7 @@ def answer_of(found: Plan | Refusal | engine.Decision | engine.Refusal) -> Answe
         return Answer(
             (describe_seat(found.name, found.grant),), found.score.total, _finite(found.gb_per_s), "node", found.name
         )
-    if isinstance(found, engine.Refusal):
-        return Answer(refused=No("NoRoom", found.detail, bool(found.possible)))
-    return Answer(refused=No(str(found.reason), found.message, found.possible))
+    return Answer(refused=No(str(found.code), found.message, found.possible))
 
 
 def _finite(rate: float | None) -> float | None:

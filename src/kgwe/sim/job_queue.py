@@ -19,8 +19,9 @@ from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.fleet_planner import FleetPlanner, QueuePlan
 from kgwe.placement.queue.queue import Queue
 from kgwe.placement.queue.reservations import Reservations
-from kgwe.placement.queue.unschedulable import No, RoomFreed
+from kgwe.placement.queue.unschedulable import RoomFreed
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, RunTime, requested_milli
+from kgwe.placement.refusal import Reason, Refusal
 from kgwe.sim.policies.engine import Kgwe
 
 if TYPE_CHECKING:
@@ -162,14 +163,18 @@ class PolicyPlanner:
         self._policy = policy
         self._book = book
 
-    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> QueuePlan | No:
+    def plan(
+        self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
+    ) -> QueuePlan | Refusal:
         del following
         job = self._jobs[int(work.key)]
         grants = self._policy.place(job) if self._has_room(job) else None
         if grants is None:
-            return No("no room")
+            return Refusal(Reason.NO_ROOM, "no room")
         nodes = tuple(self._world.snapshot.nodes[grant.node].name for grant in grants)
-        return No("its nodes are reserved for others") if not avoid.isdisjoint(nodes) else QueuePlan(nodes, grants)
+        if not avoid.isdisjoint(nodes):
+            return Refusal(Reason.HELD_FOR_OTHERS, "its nodes are reserved for others")
+        return QueuePlan(nodes, grants)
 
     def commit(self, work: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(work, plan)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 from kgwe.records import codec
 from kgwe.records.decisions import Decision, End, Everything, SimulatedJob, describe_seat
 from kgwe.records.rows import Copy, Mirror

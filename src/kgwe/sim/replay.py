@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Node
+    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Choosers
-    from kgwe.placement.planning.planner import Ask
     from kgwe.records.decisions import Line, No
     from kgwe.records.rows import Row
 
@@ -175,7 +175,7 @@ def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choo
         answer = _pod(scene, asked, line)
     else:
         with scene.without(line.avoid if line.among is None else _others(scene, line.among)):
-            found = planner.plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
+            found = planner.make_plan(scene, asked, choosers=choosers, rng=_Drawn(line.draws), explain=False)
         answer = decisions.answer_of(found)
     if line.by == "simulate" and not policy:
         answer = Answer(answer.seats, refused=answer.refused)  # a simulation records no scores

@@ -24,7 +24,7 @@ from tests.support.clusters.broken import (
 from kgwe.cluster.workload import placement_annotations, relocation
 from kgwe.kube.api import resources
 from kgwe.local.fleet import faults
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:
     from tests.support.clusters.bed import Bed

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.cluster.gangs.gang_group import Group
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 
 class Listener:

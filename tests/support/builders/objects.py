@@ -11,7 +11,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.meta import OwnerReference
 from kgwe.kube.client.informer import Change
 from kgwe.model.units import amounts
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState

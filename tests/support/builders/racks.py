@@ -11,8 +11,10 @@ from kgwe.model.network import domains
 from kgwe.model.network.domains import Place, Speed, Tree
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
-from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRefusal, GangRequest
+from kgwe.placement.planning.diagnosis import Diagnosis
+from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRequest
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,15 +34,16 @@ class Racks:
     def place(self, gang: GangRequest) -> GangPlan:
         return placed(self.planner, gang)
 
-    def refuse(self, gang: GangRequest, **more: Any) -> GangRefusal:
+    def refuse(self, gang: GangRequest, **more: Any) -> Diagnosis:
         refusal = self.planner.plan(gang, **more)
-        assert isinstance(refusal, GangRefusal), refusal.describe()
-        return refusal
+        assert isinstance(refusal, Refusal), refusal.describe()
+        assert isinstance(refusal.detail, Diagnosis)
+        return refusal.detail
 
 
 def placed(planner: GangPlanner, gang: GangRequest) -> GangPlan:
     plan = planner.plan(gang)
-    assert isinstance(plan, GangPlan), plan.words()
+    assert isinstance(plan, GangPlan), plan.message
     return plan
 
 

@@ -15,7 +15,9 @@ from kgwe.model.network import domains
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Ask, Plan, amounts_of
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.planning.planner import pod_amounts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,11 +33,13 @@ def records(tmp_path: Path) -> Path:
     recorder = Recorder(tmp_path / "records", 8, clock=lambda: 1000.0)
     for number in range(8):
         request = Request(Gpus(count=1 + number % 2))
-        ask = Ask(f"w{number}", request, amounts_of(request), pods=1 + number % 2, name=f"job-{number}", namespace="ns")
-        answer = planner.plan(ledger.fleet, ask, explain=False)
+        ask = Ask(
+            f"w{number}", request, pod_amounts(request), pods=1 + number % 2, name=f"job-{number}", namespace="ns"
+        )
+        answer = planner.make_plan(ledger.fleet, ask, explain=False)
         recorder.plan(ledger.fleet, ask, answer)
         if isinstance(answer, Plan):
-            ledger.commit_plan(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+            ledger.commit_plan(ask.owner, answer.amounts_by_seat, answer.grants, [seat.node for seat in answer.seats])
     recorder.close()
     return tmp_path / "records"
 

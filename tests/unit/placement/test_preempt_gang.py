@@ -7,7 +7,7 @@ from tests.support.builders.plans import NOW, Fleet, check_books, grant, state, 
 from tests.support.machines.reference import nvswitch
 
 from kgwe.placement.disruption.gang_victims import Clearing
-from kgwe.placement.disruption.preemption import PreemptionPlan, Refusal, Why, plan_preemption
+from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.disruption.victims import Pool
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
@@ -15,6 +15,7 @@ from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.gang.request import GangRequest, Hardware, Role, Segment
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.refusal import Reason, Refusal
 
 
 def plan(fleet, gang, priority=10, budgets=None):
@@ -76,7 +77,8 @@ def test_nothing_is_stopped_when_no_domain_suffices():
     fleet.run("m", "c", 4)
     fleet.run("high-2", "d", 4, priority=10)
     made = plan(fleet, GangRequest.uniform(whole(4), 2, required="leaf"))
-    assert made == Refusal(Why.NOT_ENOUGH, workloads=2, evictable_milli=8000)
+    assert isinstance(made, Refusal)
+    assert (made.code, made.counts) == (Reason.NOT_ENOUGH, {"workloads": 2, "evictable_milli": 8000})
 
 
 def test_one_gang_that_frees_many_nodes_is_better_than_many_pods():
@@ -163,7 +165,7 @@ def test_budgets_hold_across_the_gang():
     assert stopped(plan(fleet, gang, budgets={"web": 1})) == {"p0", "p2"}
     made = plan(fleet, gang, budgets={"web": 0})
     assert isinstance(made, Refusal)
-    assert made.reason is Why.BUDGETS
+    assert made.code is Reason.BUDGETS
 
 
 def test_without_a_network_everything_is_one_domain():

@@ -15,8 +15,10 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Ask, Plan, Refusal
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.refusal import Refusal
 
 HALF = Request(Gpus(milli=500))
 QUARTER = Request(Gpus(milli=250))
@@ -154,23 +156,23 @@ class TestPlans:
     def test_sixteen_halves_on_eight_cards_are_two_to_a_card(self):
         """KAI#2153: there 16 pods of half a GPU at once came to 3 or 4 on one card."""
         made = fleet(2, 2)
-        found = planner.plan(made, Ask("gang", HALF, planner.amounts_of(HALF), pods=16))
+        found = planner.make_plan(made, Ask("gang", HALF, planner.pod_amounts(HALF), pods=16))
         assert isinstance(found, Plan)
-        made.reserve_plan({str(n): wanted for n, wanted in enumerate(found.wanted)}, found.grants)
+        made.reserve_plan({str(n): wanted for n, wanted in enumerate(found.amounts_by_seat)}, found.grants)
         assert Counter((seat.node, seat.cards) for seat in found.seats) == {
             (node, 1 << card): 2 for node in ("n0", "n1") for card in range(4)
         }
-        assert isinstance(planner.plan(made, Ask("late", HALF, planner.amounts_of(HALF))), Refusal)
+        assert isinstance(planner.make_plan(made, Ask("late", HALF, planner.pod_amounts(HALF))), Refusal)
         check(made)
 
     def test_a_seat_is_kept_over_a_restart(self):
         """What is read back from the API is node, amounts and the card."""
         made = fleet(2)
-        found = planner.plan(made, Ask("w", HALF, planner.amounts_of(HALF)))
+        found = planner.make_plan(made, Ask("w", HALF, planner.pod_amounts(HALF)))
         assert isinstance(found, Plan)
         seat = found.seats[0]
         again = fleet(2)
-        again.hold("w/0", Holding(seat.node, found.wanted[0], seat.cards, seat.slices))
+        again.hold("w/0", Holding(seat.node, found.amounts_by_seat[0], seat.cards, seat.slices))
         assert again.grants("w/0")[0].share == found.grants[0].share
 
     @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ class TestPlans:
         [((0, 0), "needs 1/2 of a GPU: no node could hold it"), ((4, 4), "needs 1/2 of a GPU: no node could hold it")],
     )
     def test_why_it_waits(self, pieces, words):
-        found = planner.plan(fleet(*pieces), Ask("w", HALF, planner.amounts_of(HALF)))
+        found = planner.make_plan(fleet(*pieces), Ask("w", HALF, planner.pod_amounts(HALF)))
         assert isinstance(found, Refusal)
         assert found.message.startswith(words)
         assert not found.possible

@@ -16,8 +16,9 @@ from kgwe.model.network.domains import UNKNOWN_GB_PER_S, Place
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot, bits
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
-from kgwe.placement.pod.engine import Decision, Engine, Refusal
+from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.refusal import Refusal
 
 WIDE = Shape(reference.nvswitch(20), "H100-SXM5-80GB", 81_559, "Hopper")
 
@@ -39,7 +40,7 @@ def test_a_pod_for_more_cards_than_others_have_goes_there(engine):
     undo = engine.snapshot.commit(answer.grant)
     second = engine.decide(cards(9))
     assert isinstance(second, Refusal)
-    assert second.reasons == {Verdict.TOO_FEW_CARDS: 1, Verdict.CARDS_TAKEN: 1}
+    assert second.counts == {"TooFewGPUs": 1, "GPUsTaken": 1}
     undo()
     assert engine.decide(cards(12)) == answer
 

@@ -16,7 +16,7 @@ from kgwe.placement.disruption.partial_gang import Partial, Sitting
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.fleet.taints import Taint
 from kgwe.placement.gang.request import Following, GangRequest
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 from kgwe.records import codec
 
 REQUEST = Request(Gpus(count=2), cpu_milli=1000, min_bandwidth_gbps=0.1)

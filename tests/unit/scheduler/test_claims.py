@@ -15,8 +15,9 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.planning.planner import Ask, Seat
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Seat
+from kgwe.placement.refusal import Reason
 
 EIGHT = {amounts.GPU: 8, amounts.PODS: 1}
 
@@ -102,7 +103,7 @@ async def test_why_work_lost_its_place_is_told_while_it_waits(state, planner):
     planner.want(ask("mine"))
     await settled(planner)
     held = planner.held["mine"]
-    assert held.reason is Reason.PREEMPTED
+    assert held.code is Reason.PREEMPTED
     assert held.message.startswith("stopped for other; needs 8 GPUs")
     state.on_pod(removed(pod("big", "", gpus=8)))
     planner.pass_soon()

@@ -15,11 +15,13 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 from kgwe.placement.planning import planner
+from kgwe.placement.planning.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.kube.api import core
+    from kgwe.placement.planning.ask import Ask
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_a_pod_of_another_gang_does_not_take_its_seat(state):
 
 def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state):
     gangs = state.gangs
-    asked: list[planner.Ask] = []
+    asked: list[Ask] = []
     later: list[Callable[[], None]] = []
     gangs.start_leading(
         LeaderActions(
@@ -98,10 +100,10 @@ def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state)
     for name in ("p", "q"):
         state.on_pod(added(member(name, at="")))
     later.pop()()
-    found = planner.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
-    assert isinstance(found, planner.Plan)
+    found = planner.make_plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
+    assert isinstance(found, Plan)
     where = {name: seat.node for name, seat in zip(("p", "q"), found.seats, strict=True)}
-    start = state.ledger.commit(asked[-1].owner, found.wanted, found.grants, list(where.values()))
+    start = state.ledger.commit(asked[-1].owner, found.amounts_by_seat, found.grants, list(where.values()))
     for name, node_name in where.items():
         state.on_pod(added(member(name, at=node_name)))
     gangs.assign_plan(asked[-1].owner, replace(found, start=start))
@@ -111,7 +113,7 @@ def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state)
 
 def test_a_term_goes_on_with_the_seats_that_the_one_before_did_not_come_to_write(state):
     gangs = state.gangs
-    asked: list[planner.Ask] = []
+    asked: list[Ask] = []
     later: list[Callable[[], None]] = []
     first: list[tuple[str, int]] = []
     gangs.start_leading(
@@ -126,9 +128,9 @@ def test_a_term_goes_on_with_the_seats_that_the_one_before_did_not_come_to_write
     for name in ("p", "q"):
         state.on_pod(added(member(name, at="")))
     later.pop()()
-    owner, found = asked[-1].owner, planner.plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
-    assert isinstance(found, planner.Plan)
-    start = state.ledger.commit(owner, found.wanted, found.grants, [seat.node for seat in found.seats])
+    owner, found = asked[-1].owner, planner.make_plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
+    assert isinstance(found, Plan)
+    start = state.ledger.commit(owner, found.amounts_by_seat, found.grants, [seat.node for seat in found.seats])
     gangs.assign_plan(owner, replace(found, start=start))
     (written, number), (lacking, other) = first
     gangs.stop_leading()

@@ -25,8 +25,8 @@ from kgwe.kube.transport.httpx_transport import HttpxTransport
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.planning.planner import Ask
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -88,7 +88,7 @@ async def test_an_error_in_planning_one_work_leaves_the_others_alone(bed: Bed):
     bed.planner.want(ask("good", 8))
     await bed.until(lambda: "good" in bed.planner.planned and "bad" in bed.planner.held)
 
-    assert bed.planner.held["bad"].reason is Reason.INTERNAL_ERROR
+    assert bed.planner.held["bad"].code is Reason.INTERNAL_ERROR
     assert "OverflowError" in bed.planner.held["bad"].message
     assert bed.count("kgwe_planning_errors_total", stage="plan") >= 1
     assert bed.planner.faults.problem is None
@@ -100,8 +100,8 @@ async def test_the_same_in_a_thread(bed: Bed):
     bed.planner.want(ask("good", 8))
     await bed.until(lambda: "good" in bed.planner.planned and {"bad", "large"} <= bed.planner.held.keys())
 
-    assert bed.planner.held["bad"].reason is Reason.INTERNAL_ERROR
-    assert bed.planner.held["large"].reason is Reason.TOO_LARGE
+    assert bed.planner.held["bad"].code is Reason.INTERNAL_ERROR
+    assert bed.planner.held["large"].code is Reason.TOO_LARGE
     assert bed.planner.faults.problem is None
 
 
@@ -130,7 +130,7 @@ async def test_a_decision_that_cannot_be_carried_out_holds_nothing_and_stops_no_
     bed.planner.want(ask("good", 16 // 2))
     await bed.until(lambda: "good" in bed.planner.planned and "bad" in bed.planner.held)
 
-    assert bed.planner.held["bad"].reason is Reason.INTERNAL_ERROR
+    assert bed.planner.held["bad"].code is Reason.INTERNAL_ERROR
     assert not bed.state.ledger.has_seats("bad")
     bed.broken = ""
     await bed.until(lambda: "bad" in bed.planner.planned)
@@ -168,7 +168,7 @@ async def test_no_node_offers_gpus_while_one_work_runs_and_another_waits(bed: Be
         bed.state.on_node(added(node(name, "0")))
     bed.planner.want(ask("waits", 8))
     await bed.until(lambda: "waits" in bed.planner.held)
-    assert bed.planner.held["waits"].reason is Reason.NO_GPU_NODES
+    assert bed.planner.held["waits"].code is Reason.NO_GPU_NODES
     assert bed.planner.faults.problem is None
     assert bed.count("kgwe_planning_errors_total", stage="estimate") == 0
 

@@ -15,7 +15,7 @@ from kgwe.cluster.workload.workload import status_patch
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadStatus
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Plan
+from kgwe.placement.planning.plan import Plan
 
 NODES, CARDS = 2_048, 8
 GPUS = NODES * CARDS
@@ -35,7 +35,7 @@ def stored_job(made):
     """The Job of a fresh plan, as the API server gives it back."""
     asking = made.workload(UID)
     template = manifests.pod_template(asking, "image")
-    plan = planner.plan(made.fleet, manifests.ask(asking, template, frozenset()))
+    plan = planner.make_plan(made.fleet, manifests.ask(asking, template, frozenset()))
     assert isinstance(plan, Plan), plan.message
     body = manifests.build(asking, template, plan)
     total = sum(len(key) + len(value) for key, value in body["metadata"]["annotations"].items())

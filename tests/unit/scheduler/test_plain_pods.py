@@ -15,10 +15,13 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 from kgwe.placement.planning import planner
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.queue.workloads import RunningWorkloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kgwe.placement.planning.ask import Ask
 
 OWNER = "gang:team/Pod/p"
 
@@ -31,7 +34,7 @@ class Bed:
         for name in ("n1", "n2"):
             self.state.on_node(added(node(name)))
         self.gangs = self.state.gangs
-        self.asked: list[planner.Ask] = []
+        self.asked: list[Ask] = []
         self.forgotten: list[str] = []
         self.seated: list[tuple[str, int]] = []
         self.freed: list[str] = []
@@ -57,10 +60,10 @@ class Bed:
     def plan(self) -> str:
         """Carry out the last ask; returns the node."""
         ask = self.asked[-1]
-        found = planner.plan(self.state.fleet, ask, choosers={}, rng=random.Random(1))
-        assert isinstance(found, planner.Plan)
+        found = planner.make_plan(self.state.fleet, ask, choosers={}, rng=random.Random(1))
+        assert isinstance(found, Plan)
         nodes = [seat.node for seat in found.seats]
-        start = self.state.ledger.commit_plan(ask.owner, found.wanted, found.grants, nodes)
+        start = self.state.ledger.commit_plan(ask.owner, found.amounts_by_seat, found.grants, nodes)
         self.gangs.assign_plan(ask.owner, replace(found, start=start))
         return nodes[0]
 

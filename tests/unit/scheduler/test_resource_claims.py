@@ -41,7 +41,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.translate.nodes import CLAIMS_LABEL
 from kgwe.model.units import amounts
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.planning.planner import Plan, Seat
+from kgwe.placement.planning.plan import Plan, Seat
 
 IMAGE = "example.com/image:1"
 
@@ -142,7 +142,7 @@ def asking(**spec: Any) -> Any:
 def plan(*seats: Seat) -> Any:
     return SimpleNamespace(
         seats=seats, gpus_per_pod=seats[0].cards.bit_count(), score=1.0, parts={}, gb_per_s=None, level="", domain="",
-        words="",
+        message="",
     )  # fmt: skip
 
 

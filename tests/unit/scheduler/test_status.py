@@ -18,7 +18,8 @@ from kgwe.kube.translate.nodes import Cards
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.planning.planner import Ask, Reason, Refusal, Seat
+from kgwe.placement.planning.plan import Seat
+from kgwe.placement.refusal import Reason, Refusal
 
 
 def workload(**status):
@@ -203,11 +204,10 @@ def test_a_reader_gets_back_what_was_written():
 
 def test_what_would_start_waiting_work_is_told_beside_why_it_waits():
     made = kgwe_workload()
-    certificate = racks.racks({"s": {"a": [8], "b": [8]}}).refuse(
+    diagnosis = racks.racks({"s": {"a": [8], "b": [8]}}).refuse(
         GangRequest.uniform(Request(Gpus(count=8)), 2, required="leaf")
     )
-    ask = Ask("u", Request(Gpus(count=8)))
-    refusal = Refusal(ask, Reason.TOPOLOGY_NOT_MET, "needs a leaf", certificate=certificate)
+    refusal = Refusal(Reason.TOPOLOGY_NOT_MET, "needs a leaf", detail=diagnosis)
     told = written(made, phases.waiting_status(made, refusal, "t1", ("t5", "t9")))
     assert told["message"] == "needs a leaf"
     assert "require spine instead of leaf" in told["reasons"]

@@ -32,7 +32,7 @@ from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
 from kgwe.kube.dialects import kinds
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from kgwe import errors
 from kgwe.placement.fleet.constraints import Constraints, Operator, Requirement
 from kgwe.placement.fleet.node import Gpus, Preference, Request
 from kgwe.placement.fleet.taints import Toleration
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 from kgwe.records import codec, decisions
 from kgwe.records.decisions import Decision, End, Seat, SimulatedJob
 from kgwe.sim import replay

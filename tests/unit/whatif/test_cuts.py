@@ -14,7 +14,7 @@ from kgwe.kube.translate.nodes import FleetReader
 from kgwe.model.units import amounts as resources
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 
 LONGEST = "a cut is taken back when it takes more than 60 s"
 

@@ -11,7 +11,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.client.client import Forbidden
 from kgwe.placement.fleet.node import Gpus, Request, SpotPolicy
 from kgwe.placement.gang.request import GangRequest, Hardware
-from kgwe.placement.planning.planner import Ask, Nearness
+from kgwe.placement.planning.ask import Ask, TopologyRequest
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_asked_for_names_the_spot_policy(policy: SpotPolicy, said: str) -> None:
 
 
 def test_asked_for_names_the_hardware_and_the_limits() -> None:
-    near = Nearness(hardware=Hardware.SAME, max_nodes_per_leaf=4, max_gpus_per_leaf=16, max_pods_per_node=1)
+    near = TopologyRequest(hardware=Hardware.SAME, max_nodes_per_leaf=4, max_gpus_per_leaf=16, max_pods_per_node=1)
     lines = words.asked(Ask("w", Request(Gpus(count=8)), pods=8, nearness=near))
     assert "all on one GPU model and CPU architecture" in lines
     assert "at most 4 nodes per leaf" in lines

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.analysis.regret import Measure
     from kgwe.placement.fleet.node import Gpus
-    from kgwe.placement.planning.planner import Refusal
+    from kgwe.placement.refusal import Refusal
 
 # Kinds of pods that stand for what the cluster is asked for.
 _KINDS: Final = 8

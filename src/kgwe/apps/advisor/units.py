@@ -18,7 +18,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.translate import podrequest
 from kgwe.placement.disruption.running import milli_of
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

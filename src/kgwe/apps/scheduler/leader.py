@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.cluster.registry.workload_registry import Key
-    from kgwe.placement.planning.planner import Plan, Refusal
+    from kgwe.placement.planning.plan import Plan
+    from kgwe.placement.refusal import Refusal
     from kgwe.telemetry.tracing import Attribute
 
 log = structlog.get_logger(__name__)
@@ -130,7 +131,7 @@ class Leader:
         if plan is not None:
             words |= {"pods": len(plan.seats), "nodes": len(plan.nodes), "level": plan.level, "score": plan.score}
         elif held is not None:
-            words |= {"reason": str(held.reason)}
+            words |= {"reason": str(held.code)}
         self._tracer.record("plan", self._planner.pass_s, words)
 
     def _tell_gang(self, owner: str, held: Refusal) -> None:
@@ -140,7 +141,7 @@ class Leader:
             pod, member = group.members[group.unseated[0].metadata.uid]
             who = "pod" if plain_pods.is_queued(member) else f"gang {group.key.title}"
             note = f"{who} waits: {held.message}"
-            self._events.record(Event(resources.POD, pod.metadata, "Warning", held.reason, note, "Scheduling"))
+            self._events.record(Event(resources.POD, pod.metadata, "Warning", held.code, note, "Scheduling"))
 
     def problem(self) -> str | None:
         """Why this replica should not be relied on though it leads: its planning passes fail."""

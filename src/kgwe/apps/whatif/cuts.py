@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUDevice, GPUNode
     from kgwe.kube.translate.nodes import FleetReader
     from kgwe.placement.fleet.node import Node
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 _LISTED: Final = 5
 _LONGEST: Final = f"a cut is taken back when it takes more than {Limits().most_s:.0f} s"

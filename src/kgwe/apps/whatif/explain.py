@@ -34,8 +34,8 @@ from kgwe.model.units.counting import counted
 from kgwe.placement.fleet.snapshot import bits
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Plan
-from kgwe.placement.planning.reasons import Refusal
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import Condition
     from kgwe.kube.api.resources import Resource
+    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.explain import Why
-    from kgwe.placement.planning.planner import Ask
-    from kgwe.placement.planning.planner import Seat as PlannedSeat
+    from kgwe.placement.planning.plan import Seat as PlannedSeat
 
 Kind = Literal["workload", "pod"]
 #: for kubectl: both kinds by their full names, because kubectl shows only one of two kinds of the same plural
@@ -389,12 +389,12 @@ def placed(view: View, plan: Plan) -> Placed:
     seats = tuple(_seat(view, seat) for seat in plan.seats)
     domain = f"{plan.level}/{plan.domain}" if plan.level else ""
     rate = None if plan.gb_per_s in (None, float("inf")) else plan.gb_per_s
-    return Placed(seats, domain, plan.score, dict(plan.parts), rate, tuple(plan.words.splitlines()))
+    return Placed(seats, domain, plan.score, dict(plan.parts), rate, tuple(plan.message.splitlines()))
 
 
 def refused(found: Refusal) -> Waiting:
     """A no that has nothing to do with room."""
-    return Waiting(found.reason, found.message, hopeless=not found.possible)
+    return Waiting(found.code, found.message, hopeless=not found.possible)
 
 
 def why(found: Why) -> Waiting:
@@ -403,7 +403,7 @@ def why(found: Why) -> Waiting:
     if best is not None and not best.short:
         best = None  # it is not room that it lacks there
     return Waiting(
-        reason=refusal.reason,
+        reason=refusal.code,
         message=refusal.message,
         binding=found.binding,
         hopeless=not refusal.possible,
@@ -419,7 +419,7 @@ def why(found: Why) -> Waiting:
 
 
 def asked(view: View, ask: Ask) -> tuple[str, ...]:
-    return words.asked(ask, planner.divided(view.fleet.fitter, ask))
+    return words.asked(ask, planner.divide_ask(view.fleet.fitter, ask))
 
 
 def turn(view: View, owner: str) -> Turn | None:

@@ -14,8 +14,8 @@ from kgwe.kube.api import timestamp
 from kgwe.kube.client.informer import Change
 from kgwe.model.units import amounts
 from kgwe.placement.planning.explain import explain as planned
-from kgwe.placement.planning.planner import Plan
-from kgwe.placement.planning.reasons import Refusal
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.offline import View
     from kgwe.kube.api import core
     from kgwe.kube.api.kgwe.gpunode import GPUNode
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 LEVELS: Final = ("required", "preferred")
 
@@ -178,4 +178,4 @@ class Scenario:
 
 def _wanted(plan: Plan) -> list[Mapping[str, int]]:
     """Gangs of others say what their pods take only in their roles."""
-    return [each or {amounts.PODS: 1} for each in plan.wanted]
+    return [each or {amounts.PODS: 1} for each in plan.amounts_by_seat]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.model.units.counting import counted
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
-from kgwe.placement.planning.reasons import needs, of_pod
+from kgwe.placement.planning.reasons import describe_gpus, describe_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgwe.apps.whatif.scenario import WhatIf
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 _GIB: Final = 1 << 30
 # Seats that are listed one by one; of more the nodes are counted.
@@ -42,8 +42,8 @@ _LIMITS: Final = {
 def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
     """What work asks for; `whole`: the same, divided among pods."""
     if ask.gang is None:
-        parts = f", as {needs(whole)}" if whole is not None and whole.pods != ask.pods else ""
-        lines = [needs(ask) + parts, *_of_pod(ask.request)]
+        parts = f", as {describe_request(whole)}" if whole is not None and whole.pods != ask.pods else ""
+        lines = [describe_request(ask) + parts, *_of_pod(ask.request)]
     else:
         lines = [_role(role.name, role.replicas, role.required_replicas, role.request) for role in ask.gang.roles]
     lines += _nearness(ask)
@@ -56,7 +56,7 @@ def asked(ask: Ask, whole: Ask | None = None) -> tuple[str, ...]:
 
 
 def _role(name: str, replicas: int, least: int, request: Request) -> str:
-    each = of_pod(request.gpus)
+    each = describe_gpus(request.gpus)
     pods = counted(replicas, f"{name} pod")
     count = pods if least == replicas else f"{least} to {pods}"
     return ", ".join([f"{count} of {each}", *_of_pod(request)])

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Shape
     from kgwe.placement.queue.fleet_planner import QueuePlan
-    from kgwe.placement.queue.unschedulable import No
+    from kgwe.placement.refusal import Refusal
 
 _FLEET: Final = "dgx-h100"
 _LEVELS: Final = ("leaf", "spine")
@@ -279,7 +279,9 @@ class _Timed(FleetPlanner):
         self._snapshot = site.snapshot
         self.spent_s: list[float] = []
 
-    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW) -> QueuePlan | No:
+    def plan(
+        self, work: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
+    ) -> QueuePlan | Refusal:
         begun = time.thread_time()
         answer = super().plan(work, avoid, following)
         self.spent_s.append(time.thread_time() - begun)

@@ -30,8 +30,10 @@ from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gpuset import gpu_tables
-from kgwe.placement.planning.gang_planner import Evictable, GangPlan, GangPlanner, GangRefusal, GangRequest
+from kgwe.placement.planning.diagnosis import Diagnosis
+from kgwe.placement.planning.gang_planner import Evictable, GangPlan, GangPlanner, GangRequest
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.refusal import Refusal
 from kgwe.sim.fleet import fleets
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ def _fill(shape: Shape, options: Options) -> dict[str, Any]:
     for _ in range(gangs):
         seconds, plan = _timed(lambda: planner.plan(gang))
         spent.append(seconds)
-        if isinstance(plan, GangRefusal):
+        if isinstance(plan, Refusal):
             unplaced += 1
             continue
         where.snapshot.commit_all(plan.grants)
@@ -157,7 +159,7 @@ def _impossible(shape: Shape, options: Options) -> dict[str, Any]:
         "impossible_s": _median(spent),
         "impossible_without_evictions_s": _median(verdict),
         "naive_impossible_s": _median(naive),
-        "certificate": refusal.words(),
+        "certificate": refusal.describe(),
         "changes": len(refusal.changes),
     }
 
@@ -196,16 +198,16 @@ def half_taken(shape: Shape, nodes: int, seed: int) -> Site:
 
 def planned(where: Site, gang: GangRequest) -> GangPlan:
     plan = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang)
-    if isinstance(plan, GangRefusal):
-        raise errors.InvariantBroken(f"a gang that has room was refused: {plan.words()}")
+    if isinstance(plan, Refusal):
+        raise errors.InvariantBroken(f"a gang that has room was refused: {plan.message}")
     return plan
 
 
-def _refused(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> GangRefusal:
+def _refused(where: Site, gang: GangRequest, evictable: Evictable | None = None) -> Diagnosis:
     refusal = GangPlanner(Fitter(where.snapshot), where.tree).plan(gang, evictable=evictable)
-    if isinstance(refusal, GangPlan):
+    if isinstance(refusal, GangPlan) or not isinstance(refusal.detail, Diagnosis):
         raise errors.InvariantBroken("a gang that has no room was placed")
-    return refusal
+    return refusal.detail
 
 
 def _timed(work: Callable[[], _Done]) -> tuple[float, _Done]:

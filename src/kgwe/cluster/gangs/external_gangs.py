@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from kgwe.kube.dialects import Membership
     from kgwe.placement.live.fleet import Holding
     from kgwe.placement.live.ledger import Seat
-    from kgwe.placement.planning.planner import Ask, Plan
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import Plan
 
 
 class ExternalGangs:

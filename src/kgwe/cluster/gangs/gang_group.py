@@ -12,7 +12,7 @@ from kgwe.kube.dialects import member_presence as presence
 from kgwe.model.units.counting import counted
 from kgwe.placement.disruption.partial_gang import Partial, Sitting, confined
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

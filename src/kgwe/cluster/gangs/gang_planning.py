@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.registry.fleet_state import FleetState
     from kgwe.kube.api import core
     from kgwe.placement.disruption.partial_gang import Partial
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 # A look at a gang of hundreds of pods that takes longer is followed by a pause of so many times its length: other
 # work waits for the event loop too.

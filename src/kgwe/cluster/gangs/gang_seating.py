@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.live.fleet import Holding
     from kgwe.placement.live.ledger import Ledger
-    from kgwe.placement.planning.planner import Plan
+    from kgwe.placement.planning.plan import Plan
 
 
 class GangSeating:

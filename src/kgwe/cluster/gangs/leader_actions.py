@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.kube.api import core
-    from kgwe.placement.planning.planner import Ask, Refusal
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.refusal import Refusal
 
 
 def _no_refusal(_owner: str) -> Refusal | None:

@@ -16,7 +16,7 @@ from kgwe.kube.dialects import Key, Membership, Size
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.model.units import amounts as resources
 from kgwe.placement.fleet.node import CARD_MILLI, Gpus
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 from kgwe.placement.queue.workloads import gpu_milli
 
 if TYPE_CHECKING:

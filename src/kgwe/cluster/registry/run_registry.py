@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.client.informer import Change
     from kgwe.placement.live.fleet import Holding
-    from kgwe.placement.planning.planner import Seat as PlannedSeat
+    from kgwe.placement.planning.plan import Seat as PlannedSeat
 
 log = structlog.get_logger(__name__)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.gang.request import GangRequest
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 log = structlog.get_logger(__name__)
 

@@ -27,7 +27,7 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import Gpus, Request, piece_milli
 from kgwe.placement.fleet.taints import Toleration
-from kgwe.placement.planning.planner import Ask, Plan
+from kgwe.placement.planning.ask import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
     from kgwe.model.units.amounts import Amounts
     from kgwe.placement.gang.site import GangLocation
+    from kgwe.placement.planning.plan import Plan
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 CONTROLLER_NAME = "kgwe-scheduler"
@@ -319,7 +320,7 @@ def _details(plan: Plan) -> Details:
         parts=tuple((name, round(points, 1)) for name, points in plan.parts.items()),
         gb_per_s=None if plan.gb_per_s is None else round(plan.gb_per_s, 1),
         domain=f"{plan.level}/{plan.domain}" if plan.level else "",
-        reasons=plan.words[:_REASON_CHARS],
+        reasons=plan.message[:_REASON_CHARS],
     )
 
 

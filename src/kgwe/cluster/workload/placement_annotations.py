@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.placement.live.fleet import Holding
-    from kgwe.placement.planning.planner import Seat
+    from kgwe.placement.planning.plan import Seat
 
 #: gate of pods that wait for their seat
 GATE: Final = PLAN_GATE

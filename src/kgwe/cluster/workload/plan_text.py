@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
 from kgwe.model.units.limits import MOST_CARDS, MOST_PODS
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

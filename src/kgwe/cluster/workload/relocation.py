@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.client.client import KubeClient
-    from kgwe.placement.planning.planner import Seat
+    from kgwe.placement.planning.plan import Seat
 
 #: on a run: why its plan is not the one it was made with
 NOTE_ANNOTATION: Final = "kgwe.nvidia.io/recovery-note"

@@ -9,16 +9,16 @@ from kgwe.cluster.workload.workload import WARP
 from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
 from kgwe.model.units import amounts, quantity
 from kgwe.placement.gang.plan import DomainWeights
-from kgwe.placement.planning.planner import Reason, Refusal
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfig
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 _DEFAULTS = SchedulerConfigSpec()
 
@@ -132,7 +132,7 @@ def refused(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
     """Why the settings do not let it be planned at all."""
     if ask.request.gpus.slices and not spec_of(config).enableMIGSupport:
         message = "MIG slices are switched off: set enableMIGSupport in the SchedulerConfig, or ask for whole GPUs"
-        return Refusal(ask, Reason.INVALID, message, possible=False)
+        return Refusal(Reason.INVALID, message, possible=False)
     return None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.placement.live.fleet import Holding
-    from kgwe.placement.planning.planner import Seat
+    from kgwe.placement.planning.plan import Seat
 
 SIGNATURE_ANNOTATION: Final = placement_annotations.SIGNATURE_ANNOTATION
 #: on pods and pod templates: what is believed only with a signature

@@ -20,7 +20,7 @@ from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Preference
 from kgwe.placement.gang.request import NVLINK, Hardware, Segment
-from kgwe.placement.planning.planner import Nearness
+from kgwe.placement.planning.ask import TopologyRequest
 
 if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkloadSpec
@@ -125,7 +125,7 @@ class Workload:
     #: how its pods get their GPUs; empty: as the cluster has it
     device_mode: str
     needs: Needs
-    nearness: Nearness
+    nearness: TopologyRequest
     strategy: str
     #: what counts, see `policy.with_priority`
     priority: int
@@ -187,7 +187,7 @@ def from_warp(obj: WarpGPUWorkload) -> Workload:
         divisible=False,
         device_mode="DevicePlugin",
         needs=Needs(spot_policy=spec.spotPolicy),
-        nearness=Nearness(),
+        nearness=TopologyRequest(),
         strategy=spec.schedulingStrategy,
         priority=WARP_PRIORITY.get(spec.priority, 0),
         max_retries=spec.retryPolicy.maxRetries,
@@ -232,7 +232,7 @@ def from_kgwe(obj: GPUWorkload) -> Workload:
             architecture=wants.architecture,
             spot_policy=spec.spotPolicy,
         ),
-        nearness=Nearness(
+        nearness=TopologyRequest(
             required=near.requiredLevel,
             preferred=near.preferredLevel,
             segments=(Segment(near.segmentSize, near.segmentLevel or NVLINK),) if near.segmentSize else (),

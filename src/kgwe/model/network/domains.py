@@ -121,7 +121,9 @@ class Tree:
         for number, level in enumerate(self.levels):
             if level.name == name:
                 return number
-        raise errors.Permanent(f"no level {name!r}; the levels are {', '.join(lvl.name for lvl in self.levels)}")
+        raise errors.UnknownTopologyLevel(
+            f"no level {name!r}; the levels are {', '.join(lvl.name for lvl in self.levels)}"
+        )
 
     def nvlink_sums(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
         """Per NVLink domain, the sum of a value of its nodes."""

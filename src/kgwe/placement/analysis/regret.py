@@ -25,7 +25,7 @@ from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.gpuset import gpu_tables
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.explain import NO_CHANCE
-from kgwe.placement.planning.planner import Plan
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod.fit import Verdict
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant, Snapshot
-    from kgwe.placement.planning.planner import Ask, Place, Refusal
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import FleetView
     from kgwe.placement.pod.fit import Fitter
+    from kgwe.placement.refusal import Refusal
 
 Mix = Mapping["Request", int]
 """What the cluster is asked for: pods of each kind."""
@@ -94,7 +96,7 @@ class Regret:
 class Hindsight:
     """Looks back on placements in one fleet; made anew when its nodes change."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: FleetView) -> None:
         self._place = place
         self._tree = place.tree
         self._search = GangSearch(place.fitter, place.tree)
@@ -106,7 +108,7 @@ class Hindsight:
         """
         place, snapshot = self._place, self._place.snapshot
         with _released(snapshot, grants):
-            found = planner.plan(place, ask, rng=NO_CHANCE, explain=False)
+            found = planner.make_plan(place, ask, rng=NO_CHANCE, explain=False)
             if not isinstance(found, Plan):
                 return found
             sides = (grants, found.grants)

@@ -18,7 +18,6 @@ another can move); for large ones sets on one node or one domain are considered,
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -37,6 +36,7 @@ from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -93,32 +93,6 @@ class Rules:
         start, end = self.quiet_s
         second = now_s % _DAY_S
         return start <= second < end if start <= end else second >= start or second < end
-
-
-class Why(enum.StrEnum):
-    """Why nothing is moved."""
-
-    STARTS_ANYWAY = "StartsWithoutMoves"
-    NOT_NOW = "OutsideQuietWindow"
-    NOTHING_MOVABLE = "NothingMayBeMoved"
-    NO_ARRANGEMENT = "NoMovesHelp"
-    TOO_MANY = "TooManyEvictions"
-    NOT_WORTH_IT = "CostsMoreThanItBrings"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Nothing is to be moved; with the figures as far as they are known."""
-
-    waiting: str
-    reason: Why
-    evictions: int = 0
-    benefit_micro: int = 0
-    cost_micro: int = 0
-
-    def __str__(self) -> str:
-        figures = f": {self.evictions} evictions, brings {_usd(self.benefit_micro)}, costs {_usd(self.cost_micro)}"
-        return f"{self.waiting}: {self.reason}" + (figures if self.evictions else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,21 +175,24 @@ class _Defrag:
 
     def answer(self, now_s: float) -> DefragPlan | Refusal:
         if self._starts_now():
-            return self._no(Why.STARTS_ANYWAY)
+            return self._refuse(Reason.STARTS_ANYWAY)
         if not self._rules.is_quiet(now_s):
-            return self._no(Why.NOT_NOW)
+            return self._refuse(Reason.NOT_NOW)
         if not self._pool.items:
-            return self._no(Why.NOTHING_MOVABLE)
+            return self._refuse(Reason.NOTHING_MOVABLE)
         if int(self._fitter.snapshot.milli.sum()) < self._milli():
             # Moves bring together what is free and free nothing themselves.
-            return self._no(Why.NO_ARRANGEMENT)
+            return self._refuse(Reason.NO_ARRANGEMENT)
         found, node = self._fewest()
         if found.picked is None:
-            return self._no(Why.NO_ARRANGEMENT)
+            return self._refuse(Reason.NO_ARRANGEMENT)
         return self._priced(found, node)
 
-    def _no(self, reason: Why, evictions: int = 0, benefit_micro: int = 0, cost_micro: int = 0) -> Refusal:
-        return Refusal(self._waiting.name, reason, evictions, benefit_micro, cost_micro)
+    def _refuse(self, code: Reason, evictions: int = 0, benefit_micro: int = 0, cost_micro: int = 0) -> Refusal:
+        """Nothing is to be moved; with the figures as far as they are known."""
+        figures = f": {evictions} evictions, brings {_usd(benefit_micro)}, costs {_usd(cost_micro)}"
+        counts = {"evictions": evictions, "benefit_micro": benefit_micro, "cost_micro": cost_micro}
+        return Refusal(code, self._waiting.name + figures * bool(evictions), counts if evictions else {})
 
     def _starts_now(self) -> bool:
         wanted = self._waiting.wanted
@@ -332,7 +309,7 @@ class _Defrag:
         with self._pool.without(picked):
             seats = self.seats(picked, node)
         if seats is None:
-            return self._no(Why.NO_ARRANGEMENT)
+            return self._refuse(Reason.NO_ARRANGEMENT)
         placement = tuple(grant for (party, _), grant in sorted(seats.items(), key=_place) if party == 0)
         moves = self._moves(picked, seats)
         cost = sum((victim.cost for victim in self._pool.victims(picked)), Cost())
@@ -340,9 +317,9 @@ class _Defrag:
         started = sum(milli_of(grant, self._fitter.snapshot) for grant in placement)
         benefit_micro = self._micro(round(started * self._waiting.sooner_s))
         if self._rules.max_evictions is not None and len(moves) > self._rules.max_evictions:
-            return self._no(Why.TOO_MANY, len(moves), benefit_micro, cost_micro)
+            return self._refuse(Reason.TOO_MANY, len(moves), benefit_micro, cost_micro)
         if benefit_micro <= cost_micro:
-            return self._no(Why.NOT_WORTH_IT, len(moves), benefit_micro, cost_micro)
+            return self._refuse(Reason.NOT_WORTH_IT, len(moves), benefit_micro, cost_micro)
         return DefragPlan(self._waiting.name, placement, moves, cost, benefit_micro, cost_micro, found.proven)
 
     def _moves(self, picked: Picked, seats: Seats) -> tuple[Move, ...]:

@@ -17,7 +17,6 @@ whether no cheaper set exists or whether the search was cut short.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,31 +43,6 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant, Snapshot
     from kgwe.placement.pod.fit import Fitter
-
-
-class Why(enum.StrEnum):
-    """Why stopping work does not help."""
-
-    NOTHING_LOWER = "NothingOfLowerPriority"
-    """Nothing that may be stopped has a lower priority."""
-    NOT_ENOUGH = "PreemptionDoesNotSuffice"
-    """It would not start even with all of that stopped."""
-    BUDGETS = "DisruptionBudgetsExhausted"
-    """It would, but not within the disruption budgets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """No set of victims will do, and how much there would have been."""
-
-    reason: Why
-    workloads: int
-    """Workloads that could be stopped."""
-    evictable_milli: int
-    """GPU they hold."""
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.workloads} workloads with {self.evictable_milli / 1000:g} GPUs could be stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +142,13 @@ def plan_of(fitter: Fitter, pool: Pool, picked: Picked, placement: Sequence[Gran
 def refuse(fitter: Fitter, pool: Pool, starts: Callable[[], bool]) -> Refusal:
     """Why no set of victims will do; `starts` tells whether the work would with things as they then are."""
     free = Pool(fitter.snapshot, [dataclasses.replace(each, budget="") for each in pool.workloads], 0.0)
-    reason = Why.NOTHING_LOWER
+    code = Reason.NOTHING_LOWER
     if free.items:
         with free.without(range(len(free.items))):
-            reason = Why.BUDGETS if starts() else Why.NOT_ENOUGH
-    return Refusal(reason, len(free.workloads), free.milli())
+            code = Reason.BUDGETS if starts() else Reason.NOT_ENOUGH
+    counts = {"workloads": len(free.workloads), "evictable_milli": free.milli()}
+    message = f"{counts['workloads']} workloads with {counts['evictable_milli'] / 1000:g} GPUs could be stopped"
+    return Refusal(code, message, counts)
 
 
 # --- a gang ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from kgwe.placement.gang import assign, split
 from kgwe.placement.gang import score as gang_score
 from kgwe.placement.gang.capacity import ALL_NODES, GangCapacity, Scope
 from kgwe.placement.gang.lookahead import follow_up
-from kgwe.placement.gang.plan import GangPlan, LevelReport, Missing
+from kgwe.placement.gang.plan import GangPlan, LevelReport, Shortfall
 from kgwe.placement.gang.request import NONE_FOLLOW, NVLINK, Strategy
 
 if TYPE_CHECKING:
@@ -87,18 +87,18 @@ class DomainSearch:
 
     # --- how many ---------------------------------------------------------------------------------------
 
-    def search(self) -> GangPlan | Missing:
+    def search(self) -> GangPlan | Shortfall:
         roles = self.gang.roles
         most = [self._max_replicas(number, role) for number, role in enumerate(roles)]
         least = [role.required_replicas for role in roles]
         if any(bound < needed for bound, needed in zip(most, least, strict=True)):
-            return self._missing(proven=True)
+            return self._explain_shortfall(proven=True)
         plan = self._search_levels(most)
         if plan is None and most != least:
             plan = self._search_levels(least)
             if plan is not None:
                 plan = self._grow_replicas(plan, least, most)
-        return plan or self._missing(proven=len(roles) == 1)
+        return plan or self._explain_shortfall(proven=len(roles) == 1)
 
     def has_room(self) -> bool:
         """Whether some domain holds the required replicas of each role, each role taken alone."""
@@ -128,7 +128,7 @@ class DomainSearch:
                     plan, counts, low = found, tried, middle
         return plan
 
-    def _missing(self, *, proven: bool) -> Missing:
+    def _explain_shortfall(self, *, proven: bool) -> Shortfall:
         """The role that is shortest, and the domain that holds most of it."""
         reports: list[LevelReport] = []
         counts = [role.required_replicas for role in self.gang.roles]
@@ -146,13 +146,13 @@ class DomainSearch:
                 best = (largest[step] - needed, number, self.start + step, domain)
         short, number, level, domain = best or (0, 0, self.top, 0)
         role, domains = self.gang.roles[number], self.table.levels[level]
-        return Missing(
+        return Shortfall(
             role=role.name,
             needed=role.required_replicas,
             room=role.required_replicas + short,
             level=domains.name,
             domain=domains.names[domain] if domains.names else "",
-            looks=tuple(reports),
+            level_reports=tuple(reports),
             most_when_empty=self._most_when_empty(number),
             proven=proven,
         )

@@ -143,8 +143,8 @@ def describe_place(pods: int, nodes: int, level: str, domain: str, ring: str) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """No domain holds the gang."""
+class Shortfall:
+    """What the gang lacks in the domain that comes nearest to holding it."""
 
     role: str
     """The role that is shortest."""
@@ -154,7 +154,7 @@ class Missing:
     """Pods of it that the best domain takes."""
     level: str
     domain: str
-    looks: tuple[LevelReport, ...]
+    level_reports: tuple[LevelReport, ...]
     most_when_empty: int | None
     """Pods of it that one domain could take if nothing ran there; None: not known. Below `needed`, it never starts."""
     proven: bool

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Snapshot
-    from kgwe.placement.gang.plan import Missing
+    from kgwe.placement.gang.plan import Shortfall
     from kgwe.placement.gang.request import GangRequest
-    from kgwe.placement.pod.engine import Engine, Refusal
+    from kgwe.placement.pod.engine import Engine
+    from kgwe.placement.refusal import Refusal
 
-    Planned = GangPlan | Missing
+    Planned = GangPlan | Shortfall
 
 EXPOSED_GPU_HOURS: Final = 16.0
 _UNKNOWN_S: Final = 3600.0

@@ -3,7 +3,7 @@
 With one role the search (`kgwe.placement.gang.domain_search`) is exact: capacities are sums, so a level without a
 domain that holds the gang has no place for it, and the first level with one is the lowest. Roles that compete for the
 same nodes make it bin packing: they are placed the largest pods first, then the smallest first, and a gang refused only
-because both failed says so (`Missing.proven`).
+because both failed says so (`Shortfall.proven`).
 
 An elastic gang gets as many pods as any domain of its required level holds, and then the lowest domain that
 holds that many: size first, then nearness.
@@ -29,7 +29,7 @@ from kgwe.placement.gang.domain_search import DomainSearch
 from kgwe.placement.gang.hardware import hardware_stages
 from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.lookahead.follow_up import Ahead
-from kgwe.placement.gang.plan import DomainWeights, GangPlan, Missing
+from kgwe.placement.gang.plan import DomainWeights, GangPlan, Shortfall
 from kgwe.placement.gang.request import NONE_FOLLOW, NVLINK, Strategy
 from kgwe.placement.pod.fit import Verdict
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.request import Following, GangRequest
     from kgwe.placement.pod.fit import Fitter
 
-__all__ = ["GangSearch", "Missing"]
+__all__ = ["GangSearch", "Shortfall"]
 
 # To stay off spot nodes is worth half the bandwidth.
 _WORTH: Final = 0.5
@@ -73,25 +73,25 @@ class GangSearch:
         past = fitter.snapshot.history
         self.history = past if history is None and bool((past < 1.0).any()) else history
 
-    def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
+    def find(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Shortfall:
         """The place of the gang, or why there is none; of places as near, one that leaves most to those that follow."""
         found, scope, why = self._find_without_spot(gang, Scope(following=following))
-        if not (self._all_reliable or not gang.exposed or isinstance(found, Missing)):
+        if not (self._all_reliable or not gang.exposed or isinstance(found, Shortfall)):
             found = reliability.prefer_reliable_plan(
                 self.fitter.snapshot,
                 found,
                 lambda excluded: self._find_preferred(gang, dataclasses.replace(scope, excluded=excluded)),
             )
-        if not why or isinstance(found, Missing):
+        if not why or isinstance(found, Shortfall):
             return found
         nodes = self._list_avoided_spot(gang, found)
         return dataclasses.replace(found, spot_note=f"on {_list_spot_nodes(nodes)}: {why}") if nodes else found
 
-    def _find_without_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Missing, Scope, str]:
+    def _find_without_spot(self, gang: GangRequest, scope: Scope) -> tuple[GangPlan | Shortfall, Scope, str]:
         """The plan without spot nodes for roles that avoid them, where one is good enough; else why none is."""
         found = self._find_preferred(gang, scope)
         avoids = any(role.request.spot is SpotPolicy.AVOID for role in gang.roles)
-        if isinstance(found, Missing) or not avoids or not self.fitter.snapshot.spot.any():
+        if isinstance(found, Shortfall) or not avoids or not self.fitter.snapshot.spot.any():
             return found, scope, ""
         sparing = dataclasses.replace(scope, excludes_spot=True)
         if not self._list_avoided_spot(gang, found):
@@ -116,7 +116,7 @@ class GangSearch:
         is_as_near = table.find_level(other.level) <= table.find_level(found.level)
         return is_as_near or other.ring.gb_per_s >= found.ring.gb_per_s * _WORTH
 
-    def _find_preferred(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
+    def _find_preferred(self, gang: GangRequest, scope: Scope) -> GangPlan | Shortfall:
         found = self._find_by_hardware(gang, scope)
         if isinstance(found, GangPlan) and not found.preferred_met and gang.preferred == NVLINK:
             # Levels that NVLink domains cross were left out for a wish that could not be granted: they count again.
@@ -125,15 +125,15 @@ class GangSearch:
                 return dataclasses.replace(plain, preferred_met=False)
         return found
 
-    def _find_by_hardware(self, gang: GangRequest, scope: Scope) -> GangPlan | Missing:
-        missing: list[Missing] = []
+    def _find_by_hardware(self, gang: GangRequest, scope: Scope) -> GangPlan | Shortfall:
+        missing: list[Shortfall] = []
         for stage in self._hardware_stages(gang):
             found = [DomainSearch(self, gang, dataclasses.replace(scope, kind=kind)).search() for kind in stage]
             plans = [each for each in found if isinstance(each, GangPlan)]
             if plans:
                 plans = [_note_hardware_choice(each, stage) for each in plans]
                 return min(plans, key=lambda plan: self._plan_order(gang, plan))
-            missing = [each for each in found if isinstance(each, Missing)]
+            missing = [each for each in found if isinstance(each, Shortfall)]
         return min(missing, key=lambda miss: miss.needed - miss.room)
 
     def _hardware_stages(self, gang: GangRequest) -> list[list[Kind | None]]:
@@ -156,9 +156,9 @@ class GangSearch:
         return any(DomainSearch(self, gang, Scope(kind)).has_room() for kind in last)
 
 
-def _explain_spot_nodes(gang: GangRequest, other: GangPlan | Missing, found: GangPlan) -> str:
+def _explain_spot_nodes(gang: GangRequest, other: GangPlan | Shortfall, found: GangPlan) -> str:
     """Why the plan without spot nodes is not good enough."""
-    if isinstance(other, Missing) or len(other.seats) < len(found.seats):
+    if isinstance(other, Shortfall) or len(other.seats) < len(found.seats):
         return "without spot nodes not all pods have a place"
     if other.preferred_met < found.preferred_met:
         return f"without spot nodes it is not in one {gang.preferred}, as preferred"

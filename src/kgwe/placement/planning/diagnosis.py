@@ -30,17 +30,18 @@ from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import CLUSTER, Hardware
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import SHORT_OF_GPUS, Verdict
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kgwe.placement.disruption.running import Victim
-    from kgwe.placement.gang.plan import LevelReport
+    from kgwe.placement.gang.plan import LevelReport, Shortfall
     from kgwe.placement.gang.request import GangRequest
-    from kgwe.placement.gang.search import GangSearch, Missing
+    from kgwe.placement.gang.search import GangSearch
 
-__all__ = ["Change", "ChangeKind", "Evictable", "GangReason", "GangRefusal", "certify"]
+__all__ = ["Change", "ChangeKind", "Diagnosis", "Evictable", "GangReason", "diagnose", "refuse_gang"]
 
 
 class GangReason(enum.StrEnum):
@@ -96,8 +97,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class GangRefusal:
-    """Why a gang cannot start now, and what would start it."""
+class Diagnosis:
+    """Why a gang cannot start now, and what would start it: the detail of a gang's refusal."""
 
     gang: GangRequest
     reason: GangReason
@@ -108,7 +109,7 @@ class GangRefusal:
     domain: str
     verdicts: Mapping[Verdict, int]
     """Verdict -> nodes of the whole fleet that give it to a pod of the role."""
-    looks: tuple[LevelReport, ...]
+    level_reports: tuple[LevelReport, ...]
     changes: tuple[Change, ...]
     most_when_empty: int | None
     """Pods of the role that one domain could take if nothing ran there; None: not known."""
@@ -125,20 +126,21 @@ class GangRefusal:
         """Whether waiting cannot help: not even with nothing running would it start as it is asked for."""
         return self.most_when_empty is not None and self.most_when_empty < self.needed
 
-    def binding(self) -> str:
-        """The constraint that binds, in words."""
+    @property
+    def binding_constraint(self) -> str:
+        """The constraint that binds, for people."""
         return _REASONS[self.reason]
 
     def summary(self) -> str:
-        """The certificate in one sentence."""
+        """The diagnosis in one sentence."""
         nodes = ", ".join(f"{counted(count, 'node')} {verdict.reason}" for verdict, count in self.verdicts.items())
         never = "; waiting does not help" if self.is_hopeless else ""
         helps = f"; would start now: {self.changes[0].text}" if self.changes else ""
         where = _name(self.level, self.domain)
         return f"{_REASONS[self.reason]}; {where} has room for {self.room} of {self.needed} ({nodes}){never}{helps}"
 
-    def words(self) -> str:
-        """The certificate for people."""
+    def describe(self) -> str:
+        """The diagnosis in lines, for people."""
         where = _name(self.level, self.domain)
         name = f"gang {self.gang.name} " if self.gang.name else "the gang "
         lines = [
@@ -146,7 +148,7 @@ class GangRefusal:
             f"Best is {where}: room for {self.room} of {self.needed} pods ({self.role}), {self.short} short.",
             f"Nodes: {', '.join(f'{count} {verdict.reason}' for verdict, count in self.verdicts.items())}.",
         ]
-        lines += [f"Level {look.describe()}." for look in self.looks if not look.holding]
+        lines += [f"Level {report.describe()}." for report in self.level_reports if not report.holding]
         if self.is_hopeless:
             lines.append(
                 f"Waiting does not help: with nothing running, {_one(self.gang.required or CLUSTER)} "
@@ -195,38 +197,54 @@ _BINDING: Final[Mapping[ChangeKind, GangReason]] = {
 }
 
 
-def certify(search: GangSearch, gang: GangRequest, missing: Missing, evictable: Evictable | None = None) -> GangRefusal:
-    """Explain a refusal; tries every change on the snapshot and leaves it as it was."""
-    changes = list(_changes(search, gang, missing, evictable))
-    request = next(role.request for role in gang.roles if role.name == missing.role)
+def diagnose(
+    search: GangSearch, gang: GangRequest, shortfall: Shortfall, evictable: Evictable | None = None
+) -> Diagnosis:
+    """Find out why a gang has no place; tries every change on the snapshot and leaves it as it was."""
+    changes = list(_changes(search, gang, shortfall, evictable))
+    request = next(role.request for role in gang.roles if role.name == shortfall.role)
     counts = Counter(search.fitter.verdicts(request).tolist())
     reason = next((_BINDING[change.kind] for change in changes if change.kind in _BINDING), None)
     if reason is None:
-        alone = missing.room >= missing.needed
+        alone = shortfall.room >= shortfall.needed
         reason = GangReason.ROLES_DO_NOT_FIT_TOGETHER if alone else GangReason.TOO_LITTLE_ROOM
-    return GangRefusal(
+    return Diagnosis(
         gang=gang,
         reason=reason,
-        role=missing.role,
-        needed=missing.needed,
-        room=missing.room,
-        level=missing.level,
-        domain=missing.domain,
+        role=shortfall.role,
+        needed=shortfall.needed,
+        room=shortfall.room,
+        level=shortfall.level,
+        domain=shortfall.domain,
         verdicts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
-        looks=missing.looks,
+        level_reports=shortfall.level_reports,
         changes=tuple(changes),
-        most_when_empty=missing.most_when_empty,
-        proven=missing.proven,
+        most_when_empty=shortfall.most_when_empty,
+        proven=shortfall.proven,
     )
 
 
-def _changes(search: GangSearch, gang: GangRequest, missing: Missing, evictable: Evictable | None) -> Iterator[Change]:
+def refuse_gang(found: Diagnosis) -> Refusal:
+    """The refusal of a gang, with its diagnosis."""
+    if found.is_hopeless:
+        code = Reason.TOO_LARGE
+    elif found.reason is GangReason.TOO_LITTLE_ROOM:
+        code = Reason.INSUFFICIENT_GPU if SHORT_OF_GPUS & set(found.verdicts) else Reason.INSUFFICIENT_RESOURCES
+    else:
+        code = Reason.TOPOLOGY_NOT_MET
+    counts = {verdict.reason: count for verdict, count in found.verdicts.items()}
+    return Refusal(code, found.summary(), counts, not found.is_hopeless, found)
+
+
+def _changes(
+    search: GangSearch, gang: GangRequest, shortfall: Shortfall, evictable: Evictable | None
+) -> Iterator[Change]:
     tried = [
         *_relaxed(gang),
         *_models(search, gang),
         *_spot(search, gang),
         *_levels(search, gang),
-        *_fewer(gang, missing),
+        *_fewer(gang, shortfall),
     ]
     done: set[ChangeKind] = set()
     for kind, text, asked in tried:
@@ -237,7 +255,7 @@ def _changes(search: GangSearch, gang: GangRequest, missing: Missing, evictable:
         if isinstance(plan, GangPlan):
             done.add(kind)
             changed = _exactly(asked, plan) if kind is ChangeKind.FEWER_REPLICAS else asked
-            yield Change(kind, text.format(**_numbers(search, plan, missing)), changed, plan)
+            yield Change(kind, text.format(**_numbers(search, plan, shortfall)), changed, plan)
     if evictable is not None:
         yield from _evictions(search, gang, evictable)
 
@@ -256,12 +274,12 @@ def _evictions(search: GangSearch, gang: GangRequest, evictable: Evictable) -> I
         yield Change(ChangeKind.EVICT, text, gang, cleared.plan, victims)
 
 
-def _numbers(search: GangSearch, plan: GangPlan, missing: Missing) -> dict[str, object]:
+def _numbers(search: GangSearch, plan: GangPlan, shortfall: Shortfall) -> dict[str, object]:
     """What the texts speak of, from the plan that was really made."""
     index, nodes = search.fitter.snapshot.index, search.fitter.snapshot.nodes
     models = sorted({nodes[index[name]].shape.model for name in plan.nodes})
     return {
-        "replicas": plan.replicas[missing.role],
+        "replicas": plan.replicas[shortfall.role],
         "models": ", ".join(models),
         "rate": f"{plan.ring.gb_per_s:.1f}",
         "where": _name(plan.level, plan.domain),
@@ -334,14 +352,14 @@ def _levels(search: GangSearch, gang: GangRequest) -> Iterator[_Tried]:
         yield ChangeKind.LOWER_LEVEL, text, dataclasses.replace(gang, required=level.name)
 
 
-def _fewer(gang: GangRequest, missing: Missing) -> Iterator[_Tried]:
-    short = next(role for role in gang.roles if role.name == missing.role)
+def _fewer(gang: GangRequest, shortfall: Shortfall) -> Iterator[_Tried]:
+    short = next(role for role in gang.roles if role.name == shortfall.role)
     if short.required_replicas > short.replica_step:
         fewer = dataclasses.replace(
             short, replicas=short.required_replicas - short.replica_step, min_replicas=short.replica_step
         )
         roles = tuple(fewer if role is short else role for role in gang.roles)
-        text = f"run {{replicas}} instead of {missing.needed} {missing.role} pods"
+        text = f"run {{replicas}} instead of {shortfall.needed} {shortfall.role} pods"
         yield ChangeKind.FEWER_REPLICAS, text, dataclasses.replace(gang, roles=roles)
 
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.diagnosis import GangRefusal
-from kgwe.placement.planning.planner import Plan
+from kgwe.placement.planning.diagnosis import Diagnosis
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.shortage import Shortage
+from kgwe.placement.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from kgwe.placement.disruption.running import Victim
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.plan import LevelReport
-    from kgwe.placement.planning.planner import Ask, Place, Refusal
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import FleetView
     from kgwe.placement.pod.fit import Fitter
 
 #: nodes named for each verdict
@@ -89,26 +92,26 @@ class _NoChance:
 NO_CHANCE: Final = _NoChance()
 
 
-def explain(place: Place, ask: Ask, *, evictable: Evictable | None = None) -> Plan | Why:
+def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -> Plan | Why:
     """Where all of it would go now, or why it goes nowhere. `evictable`: what could be stopped for it."""
-    found = planner.plan(place, ask, rng=NO_CHANCE, evictable=evictable)
+    found = planner.make_plan(fleet, ask, rng=NO_CHANCE, evictable=evictable)
     if isinstance(found, Plan):
         return found
-    whole = planner.divided(place.fitter, ask)
-    if found.certificate is not None:
-        proof = found.certificate
+    whole = planner.divide_ask(fleet.fitter, ask)
+    if isinstance(found.detail, Diagnosis):
+        proof = found.detail
         best = Best(proof.level, proof.domain, proof.room, proof.needed)
         changes = tuple(_changes(proof))
-        return Why(found, proof.binding(), best, proof.looks, _nodes(place.fitter, whole), changes)
-    if found.single is None:
+        return Why(found, proof.binding_constraint, best, proof.level_reports, _nodes(fleet.fitter, whole), changes)
+    if not isinstance(found.detail, Shortage):
         return Why(found, found.message, None, (), {}, ())
     return Why(
         found,
-        _binding(found),
-        _nearest(found),
+        _binding(found, len(fleet.snapshot)),
+        _nearest(whole, found.detail),
         (),
-        _nodes(place.fitter, whole),
-        (*_alone(place, whole, evictable), *_fewer(place, whole), *_divided(place, ask)),
+        _nodes(fleet.fitter, whole),
+        (*_alone(fleet, whole, evictable), *_fewer(fleet, whole), *_divided(fleet, ask)),
     )
 
 
@@ -130,7 +133,7 @@ def _nodes(fitter: Fitter, ask: Ask) -> dict[str, tuple[Nodes, ...]]:
     return {role.name: saying(fitter, role.request) for role in ask.gang.roles}
 
 
-def _changes(proof: GangRefusal) -> Iterator[Change]:
+def _changes(proof: Diagnosis) -> Iterator[Change]:
     for change in proof.changes:
         yield Change(str(change.kind), change.text, _stopped(change.evicts))
 
@@ -142,46 +145,40 @@ def _stopped(victims: Sequence[Victim]) -> tuple[str, ...]:
 # --- one pod ---------------------------------------------------------------------------------------------
 
 
-def _binding(found: Refusal) -> str:
-    single = found.single
-    if single is None:
-        return found.message
-    if not single.possible:
+def _binding(found: Refusal, nodes: int) -> str:
+    if not found.possible:
         return "no node could hold it, even with nothing running"
-    verdict, count = next(iter(single.reasons.items()))
-    return f"{count} of {sum(single.counts)} nodes say {verdict.reason}, and none of the others fits either"
+    reason, count = next(iter(found.counts.items()))
+    return f"{count} of {nodes} nodes say {reason}, and none of the others fits either"
 
 
-def _nearest(found: Refusal) -> Best | None:
-    single = found.single
-    if single is None or single.nearest is None:
-        return None
-    gpus, near = found.ask.request.gpus, single.nearest
+def _nearest(ask: Ask, near: Shortage) -> Best:
+    gpus = ask.request.gpus
     needed = gpus.slices or gpus.count
     return Best("node", near.name, max(needed - (near.slices or near.cards), 0), needed)
 
 
-def _alone(place: Place, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
+def _alone(fleet: FleetView, ask: Ask, evictable: Evictable | None) -> Iterator[Change]:
     """What is tried for gangs, for a gang of one."""
     try:
-        found = place.gangs.plan(planner.gang_request(ask), evictable=evictable)
+        found = fleet.gangs.plan(planner.gang_request(ask), evictable=evictable)
     except errors.Permanent:
         return
-    if isinstance(found, GangRefusal):
-        yield from _changes(found)
+    if isinstance(found, Refusal) and isinstance(found.detail, Diagnosis):
+        yield from _changes(found.detail)
 
 
-def _fewer(place: Place, ask: Ask) -> Iterator[Change]:
+def _fewer(fleet: FleetView, ask: Ask) -> Iterator[Change]:
     gpus = ask.request.gpus
     for count in range(gpus.count - 1, 0, -1):
         fewer = replace(ask, request=replace(ask.request, gpus=replace(gpus, count=count)), divisible=False)
-        plan = planner.plan(place, fewer, rng=NO_CHANCE, explain=False)
+        plan = planner.make_plan(fleet, fewer, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
             yield Change("FewerGPUs", f"ask for {count} of the {gpus.count} GPUs ({plan.nodes[0]} has them)")
             return
 
 
-def _divided(place: Place, ask: Ask) -> Iterator[Change]:
+def _divided(fleet: FleetView, ask: Ask) -> Iterator[Change]:
     """Cards that one node does not have free, several may."""
     count = ask.request.gpus.count
     if not ask.divisible:
@@ -189,7 +186,7 @@ def _divided(place: Place, ask: Ask) -> Iterator[Change]:
     for pods in (each for each in range(2, count + 1) if count % each == 0 and ask.ranks % each == 0):
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=count // pods))
         parts = replace(ask, request=request, pods=pods, divisible=False)
-        plan = planner.plan(place, parts, rng=NO_CHANCE, explain=False)
+        plan = planner.make_plan(fleet, parts, rng=NO_CHANCE, explain=False)
         if isinstance(plan, Plan):
             where = plan.level if plan.domain in ("", plan.level) else f"{plan.level} {plan.domain}"
             rate = f", ring {plan.gb_per_s:.1f} GB/s" if plan.gb_per_s else ""

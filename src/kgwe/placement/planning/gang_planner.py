@@ -5,11 +5,10 @@
     if isinstance(plan, GangPlan):
         undo = snapshot.commit_all(plan.grants)      # rank i: plan.seats[i].node, plan.seats[i].grant
     else:
-        print(plan.words())                          # the binding constraint, and what would start it now
+        print(plan.message)                          # the binding constraint, and what would start it now
 
 Planning books nothing: the snapshot is afterwards bit for bit what it was. The same snapshot and gang always give the
-same plan. `kgwe.placement.gang.search` tells how a place is found, `kgwe.placement.planning.diagnosis` how a no is
-explained.
+same plan. `kgwe.placement.gang.search` finds the place; `kgwe.placement.planning.diagnosis` explains a refusal.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kgwe.placement.gang import site
-from kgwe.placement.gang.plan import DomainScore, DomainWeights, GangPlan, LevelReport, Seat, SizeClass
+from kgwe.placement.gang.plan import DomainScore, DomainWeights, GangPlan, LevelReport, Seat, Shortfall, SizeClass
 from kgwe.placement.gang.request import (
     CLUSTER,
     NODE,
@@ -30,9 +29,10 @@ from kgwe.placement.gang.request import (
     Segment,
     Strategy,
 )
-from kgwe.placement.gang.search import GangSearch, Missing
+from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.planning import diagnosis
-from kgwe.placement.planning.diagnosis import Evictable, GangRefusal
+from kgwe.placement.planning.diagnosis import Evictable
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,6 @@ __all__ = [
     "Following",
     "GangPlan",
     "GangPlanner",
-    "GangRefusal",
     "GangRequest",
     "Hardware",
     "LevelReport",
@@ -87,24 +86,32 @@ class GangPlanner:
 
     def plan(
         self, gang: GangRequest, *, evictable: Evictable | None = None, following: Following = NONE_FOLLOW
-    ) -> GangPlan | GangRefusal:
+    ) -> GangPlan | Refusal:
         """All of the gang, or why not and what would help; `evictable`: what runs, to suggest whom to stop."""
         found = self._search.find(gang, following)
-        if isinstance(found, Missing):
-            return diagnosis.certify(self._search, gang, found, evictable)
+        if isinstance(found, Shortfall):
+            return diagnosis.refuse_gang(diagnosis.diagnose(self._search, gang, found, evictable))
         return found
 
-    def try_plan(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Missing:
-        """All of the gang, or a bare no: for callers that try many and explain none."""
-        return self._search.find(gang, following)
+    def try_plan(self, gang: GangRequest, following: Following = NONE_FOLLOW) -> GangPlan | Refusal:
+        """All of the gang, or a refusal without a diagnosis: for callers that try many and explain none."""
+        found = self._search.find(gang, following)
+        return _refuse(found) if isinstance(found, Shortfall) else found
 
     def survey(self, gang: GangRequest | None, seats: Sequence[tuple[str, int]]) -> GangLocation | None:
         """The place of pods that have their seats (node, mask of cards); None when a node is not there."""
         return site.locate_gang(self._search, gang, seats)
 
 
+def _refuse(found: Shortfall) -> Refusal:
+    possible = found.most_when_empty is None or found.most_when_empty >= found.needed
+    message = f"{found.level} {found.domain} has room for {found.room} of {found.needed} {found.role} pods"
+    code = Reason.INSUFFICIENT_GPU if possible else Reason.TOO_LARGE
+    return Refusal(code, message, possible=possible, detail=found)
+
+
 def plan_gang(
     fitter: Fitter, tree: Tree, gang: GangRequest, *, evictable: Evictable | None = None
-) -> GangPlan | GangRefusal:
+) -> GangPlan | Refusal:
     """Plan a single gang."""
     return GangPlanner(fitter, tree).plan(gang, evictable=evictable)

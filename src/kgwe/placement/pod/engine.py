@@ -25,9 +25,10 @@ from kgwe.placement.pod import shortage
 from kgwe.placement.pod.fit import Fitter, Verdict
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix, MixFitStrategy
 from kgwe.placement.pod.ranking import Ranking, Strategy
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,21 +57,11 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Decision:
+    """The node of a pod, and what it gets there."""
+
     #: per verdict, how many nodes gave it
     counts: tuple[int, ...]
-
-    @property
-    def reasons(self) -> dict[Verdict, int]:
-        """Why the other nodes were not taken, most frequent first."""
-        found = {Verdict(code): count for code, count in enumerate(self.counts) if code and count}
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(_Answer):
-    """The pod goes there and gets that."""
-
     node: int
     name: str
     grant: Grant
@@ -82,22 +73,6 @@ class Decision(_Answer):
     def fitting(self) -> int:
         """Nodes it could have gone to."""
         return self.counts[Verdict.FITS]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal(_Answer):
-    """The pod fits nowhere now."""
-
-    #: nodes that would hold it if nothing ran there; 0: waiting is in vain
-    possible: int
-    nearest: shortage.Shortage | None
-
-    @property
-    def detail(self) -> str:
-        """`0/3 nodes fit: 2 GPUsTaken, 1 NodeNotReady; n1 comes nearest, 2 GPUs short: GPUsTaken`."""
-        listed = ", ".join(f"{count} {verdict.reason}" for verdict, count in self.reasons.items())
-        near = f"; {self.nearest.detail}" if self.nearest else ""
-        return f"0/{sum(self.counts)} nodes fit" + (f": {listed}" if listed else "") + near
 
 
 @dataclass(slots=True)
@@ -243,10 +218,14 @@ class Engine:
 
     def _refusal(self, view: _View) -> Refusal:
         if view.refusal is None:
+            counts = count_reasons(view.counts.tolist())
+            nearest = shortage.nearest(self.fitter, view.request, view.codes)
             view.refusal = Refusal(
-                counts=tuple(view.counts.tolist()),
-                possible=int((self.fitter.when_empty(view.request) == Verdict.FITS).sum()),
-                nearest=shortage.nearest(self.fitter, view.request, view.codes),
+                Reason.NO_ROOM,
+                _describe_refusal(len(self.snapshot), counts, nearest),
+                counts,
+                possible=bool((self.fitter.when_empty(view.request) == Verdict.FITS).any()),
+                detail=nearest,
             )
         return view.refusal
 
@@ -306,6 +285,19 @@ class Engine:
         view.rank[nodes] = np.where(codes, _NOWHERE, rank)
         view.seen = self.snapshot.version
         view.refusal = None
+
+
+def count_reasons(counts: Sequence[int]) -> dict[str, int]:
+    """Reason -> nodes that do not take the pod for it, the most frequent first; `counts` are by verdict."""
+    found = {Verdict(code).reason: count for code, count in enumerate(counts) if code and count}
+    return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def _describe_refusal(nodes: int, counts: Mapping[str, int], nearest: shortage.Shortage | None) -> str:
+    """`0/3 nodes fit: 2 GPUsTaken, 1 NodeNotReady; n1 comes nearest, 2 GPUs short: GPUsTaken`."""
+    listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    near = f"; {nearest.detail}" if nearest else ""
+    return f"0/{nodes} nodes fit" + (f": {listed}" if listed else "") + near
 
 
 def _hinted(score: Floats, hint: Floats) -> Floats:

@@ -89,6 +89,9 @@ _REASONS: Final = {
     Verdict.PODS: "TooManyPods",
 }
 
+#: verdicts that mean too few free GPUs
+SHORT_OF_GPUS: Final = frozenset({Verdict.CARDS_TAKEN, Verdict.SHARE_TAKEN, Verdict.NO_SLICE, Verdict.WIRING})
+
 # As NumPy scalars: it takes longer to see through an enum than to do what is done with it.
 _FITS: Final = np.uint8(Verdict.FITS)
 _SHARE_TAKEN: Final = np.uint8(Verdict.SHARE_TAKEN)

@@ -12,7 +12,7 @@ from kgwe.placement.queue.workloads import QueuedWorkload, RunTime
 if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.pod.fit import Fitter
 
 # Run times declared by users: one in twenty takes up to twice as long.
@@ -27,7 +27,7 @@ def declared_run_time(expected_s: float | None) -> RunTime | None:
 def workload_from_ask(ask: Ask, fitter: Fitter, since_s: float) -> QueuedWorkload:
     """The ask as the queue orders it; `since_s`: when it was made, in seconds since 1970."""
     try:
-        whole = planner.divided(fitter, ask)
+        whole = planner.divide_ask(fitter, ask)
     except Exception:  # noqa: BLE001 - planning it fails with the same error, and is counted there
         whole = ask
     request: Request | GangRequest = whole.request
@@ -43,6 +43,6 @@ def workload_from_ask(ask: Ask, fitter: Fitter, since_s: float) -> QueuedWorkloa
         since_s=since_s,
         run_time=declared_run_time(ask.expected_s),
         first_claim=ask.first_claim,
-        request_class=ask.shape(),
+        request_class=ask.without_identity(),
         name=f"{ask.namespace}/{ask.name}" if ask.name else "",
     )

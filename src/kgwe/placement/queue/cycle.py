@@ -17,7 +17,6 @@ as if it were not there.
 from __future__ import annotations
 
 import enum
-import functools
 import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
@@ -27,7 +26,7 @@ from kgwe.placement.queue.fair_share import FairShareOrder, FairShares
 from kgwe.placement.queue.followers import Followers
 from kgwe.placement.queue.queue import GivenUp
 from kgwe.placement.queue.reservations import BackfillRule
-from kgwe.placement.queue.unschedulable import No
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +60,7 @@ _MAX_HEADS: Final = 4
 class Planner(Protocol[P]):
     """Plans and books placements for the cycle."""
 
-    def plan(self, workload: QueuedWorkload, avoid: frozenset[str], following: Following) -> P | No:
+    def plan(self, workload: QueuedWorkload, avoid: frozenset[str], following: Following) -> P | Refusal:
         """Plan the whole workload off the nodes of `avoid`, or refuse it. Books nothing.
 
         `following`: gangs that come later, for which the plan should leave as much room as it can.
@@ -85,7 +84,7 @@ class Waiting:
     """The workload waits. Reported once, and again when its reservation changes."""
 
     workload: QueuedWorkload
-    refusal: No
+    refusal: Refusal
     reservation: Reservation | None = None
 
 
@@ -144,7 +143,7 @@ class _Cycle(Generic[P]):
         # (request class, nodes to avoid) that was refused -> number of commits before.
         self._refused: dict[tuple[RequestClass, frozenset[str]], int] = {}
         # Request classes that fit only on nodes reserved for others.
-        self._blocked: dict[RequestClass, No] = {}
+        self._blocked: dict[RequestClass, Refusal] = {}
         # Level -> version of the pool when reservations for it were last looked for.
         self._searched: dict[Level, int] = {}
         self._followers = Followers(queue)
@@ -266,7 +265,7 @@ class _Cycle(Generic[P]):
         if known is not None and known[0] == self._commits:
             return known[1]
         answer = self._planner.plan(workload, NO_NODES, self._followers.find_following(workload))
-        if isinstance(answer, No):
+        if isinstance(answer, Refusal):
             self._queue.pool.mark_unschedulable(request_class, answer)
             return None
         self._plans[request_class] = self._commits, answer
@@ -294,13 +293,14 @@ class _Cycle(Generic[P]):
         avoid = NO_NODES.union(*(reservation.nodes for reservation in against))
         if self._refused.get((request_class, avoid)) != self._commits:
             answer = self._planner.plan(workload, avoid, self._followers.find_following(workload))
-            if not isinstance(answer, No):
+            if not isinstance(answer, Refusal):
                 return answer
             if self._keeps_reservations(reservations, touched, plan):
                 return plan
             self._refused[request_class, avoid] = self._commits
-            words_for = functools.partial(_describe_reserved, tuple(touched))
-            self._blocked[request_class] = No(words_for(workload.namespace), why=answer, words_for=words_for)
+            reserved = _Reserved(tuple(touched))
+            message = reserved.describe(workload.namespace)
+            self._blocked[request_class] = Refusal(Reason.HELD_FOR_OTHERS, message, detail=reserved)
         return None
 
     def _keeps_reservations(self, reservations: Reservations, touched: Sequence[Reservation], plan: P) -> bool:
@@ -372,13 +372,20 @@ class _Cycle(Generic[P]):
             entry_now = queue.entries.get(key)
             refusal = entry_now.request_class.refusal if entry_now else None
             if refusal is not None:
-                if refusal.words_for is not None:
-                    refusal = replace(refusal, words=refusal.words_for(workload.namespace))
+                if isinstance(refusal.detail, _Reserved):
+                    refusal = replace(refusal, message=refusal.detail.describe(workload.namespace))
                 self._outcomes.append(Waiting(workload, refusal, reservations.get(key) if reservations else None))
                 queue.unreported.pop(key, None)
 
 
-def _describe_reserved(reservations: Sequence[Reservation], namespace: str) -> str:
-    nodes = len(NO_NODES.union(*(reservation.nodes for reservation in reservations)))
-    names = ", ".join(dict.fromkeys(reservation.title(namespace) for reservation in reservations))
-    return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """The reservations that a workload would need the nodes of."""
+
+    reservations: tuple[Reservation, ...]
+
+    def describe(self, namespace: str) -> str:
+        """The message for workloads of a namespace."""
+        nodes = len(NO_NODES.union(*(reservation.nodes for reservation in self.reservations)))
+        names = ", ".join(dict.fromkeys(reservation.title(namespace) for reservation in self.reservations))
+        return f"there is room only on {nodes} node{'s' * (nodes > 1)} kept for {names}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.placement.gang.plan import GangPlan, Missing
+from kgwe.placement.gang.plan import GangPlan, Shortfall
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.scratch import NO_NODES, ScratchFleet
 from kgwe.placement.pod import shortage
@@ -214,7 +214,7 @@ def _find_node(scratch: ScratchFleet, request: Request, start_s: float | None) -
 
 
 def _find_emptiest_domain(
-    scratch: ScratchFleet, gang: GangRequest, missing: Missing, masked: frozenset[str]
+    scratch: ScratchFleet, gang: GangRequest, missing: Shortfall, masked: frozenset[str]
 ) -> EarliestStart | None:
     """Of the domain with most room, the nodes that would hold the gang once they are empty, the emptiest first."""
     ladder = scratch.search.level_tables.for_levels(gang.named_levels)

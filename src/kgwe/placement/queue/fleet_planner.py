@@ -12,19 +12,17 @@ from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import NONE_FOLLOW, GangRequest
 from kgwe.placement.live import scratch
 from kgwe.placement.pod.engine import Decision
-from kgwe.placement.queue.unschedulable import No
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
-    from kgwe.placement.gang.plan import Missing
     from kgwe.placement.gang.request import Following
     from kgwe.placement.live.scratch import Source
     from kgwe.placement.planning.gang_planner import GangPlanner
     from kgwe.placement.pod.engine import Engine
-    from kgwe.placement.pod.engine import Refusal as PodRefusal
     from kgwe.placement.queue.workloads import QueuedWorkload
 
 
@@ -50,7 +48,7 @@ class FleetPlanner:
 
     def plan(
         self, workload: QueuedWorkload, avoid: frozenset[str], following: Following = NONE_FOLLOW
-    ) -> QueuePlan | No:
+    ) -> QueuePlan | Refusal:
         engine, gangs = self._engine, self._gangs
         if avoid:
             scratch = self._mask_nodes(avoid)
@@ -60,11 +58,11 @@ class FleetPlanner:
                 answer = engine.decide(workload.request, strategy=self._engine.strategy)
                 if isinstance(answer, Decision):
                     return QueuePlan((answer.name,), (answer.grant,))
-                return refuse_pod(answer)
+                return answer
             found = gangs.try_plan(workload.request, following)
         except errors.Permanent as exc:
-            return No(str(exc), possible=False)
-        return QueuePlan(found.nodes, found.grants) if isinstance(found, GangPlan) else refuse_gang(found)
+            return Refusal(Reason.INVALID, str(exc), possible=False)
+        return QueuePlan(found.nodes, found.grants) if isinstance(found, GangPlan) else found
 
     def commit(self, workload: QueuedWorkload, plan: QueuePlan) -> None:
         self._book(workload, plan)
@@ -79,13 +77,3 @@ class FleetPlanner:
             self._scratch = scratch.ScratchFleet(self._source, self._engine.scorer.weights)
         self._scratch.sync(avoid)
         return self._scratch
-
-
-def refuse_pod(refusal: PodRefusal) -> No:
-    return No(refusal.detail, bool(refusal.possible), refusal)
-
-
-def refuse_gang(missing: Missing) -> No:
-    is_possible = missing.most_when_empty is None or missing.most_when_empty >= missing.needed
-    words = f"{missing.level} {missing.domain} has room for {missing.room} of {missing.needed} {missing.role} pods"
-    return No(words, is_possible, missing)

@@ -286,4 +286,4 @@ def _describe_failures(failed: int, words: str) -> str:
 
 def _describe_timeout(entry: Entry) -> str:
     refusal = entry.request_class.refusal
-    return f"found no place in {entry.workload.timeout_s:g} s" + (f": {refusal.words}" if refusal else "")
+    return f"found no place in {entry.workload.timeout_s:g} s" + (f": {refusal.message}" if refusal else "")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest
+    from kgwe.placement.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,6 @@ class ConfigChanged:
 Event = RoomFreed | NodeChanged | VictimGone | ConfigChanged
 
 
-@dataclass(frozen=True, slots=True)
-class No:
-    """Why a shape was refused."""
-
-    words: str
-    possible: bool = True
-    """Whether it could start if nothing ran; False: waiting alone is in vain."""
-    why: object = None
-    """The planner's own answer: a Refusal, Missing or GangRefusal."""
-    words_for: Callable[[str], str] | None = None
-    """The words for work of a namespace, where they are not the same for all."""
-
-
 class RequestClass:
     """Workloads with the same request: all of them fit, or none."""
 
@@ -76,7 +64,7 @@ class RequestClass:
         self.request = request
         self.milli = milli
         #: why it is unschedulable; None: it is active
-        self.refusal: No | None = None
+        self.refusal: Refusal | None = None
         #: version of the reservations that blocked it; 0: no reservation did
         self.blocked_at = 0
         #: (level, namespace) -> its workloads
@@ -119,7 +107,7 @@ class UnschedulablePool:
         else:
             self.version += 1
 
-    def mark_unschedulable(self, request_class: RequestClass, refusal: No, *, behind: int = 0) -> None:
+    def mark_unschedulable(self, request_class: RequestClass, refusal: Refusal, *, behind: int = 0) -> None:
         request_class.refusal, request_class.blocked_at = refusal, behind
         self.active.pop(request_class, None)
         self.unschedulable[request_class] = None

@@ -13,7 +13,7 @@ from kgwe.sim.traces.workload import CHECKPOINT_S, Job, Workload
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
     from kgwe.records.decisions import Line
 
 

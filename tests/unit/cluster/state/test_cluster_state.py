@@ -31,7 +31,7 @@ from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests, placement_annotations
 from kgwe.kube.api import resources
 from kgwe.model.units import amounts
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.support.builders.held_devices import cards_of, gpu_node
 from tests.support.builders.objects import UID, added, changed, free, job, pod, workload
 
 from kgwe.cluster.registry.announcer import ClusterListener
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState

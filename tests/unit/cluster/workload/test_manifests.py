@@ -21,7 +21,7 @@ from kgwe.model.devices.assignment import Places
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, SpotPolicy
 from kgwe.placement.gang.request import Hardware
-from kgwe.placement.planning.planner import Plan, Seat
+from kgwe.placement.planning.plan import Plan, Seat
 
 UID = "0f1e2d3c-aaaa-bbbb-cccc-0123456789ab"
 IMAGE = "example.com/default:1"
@@ -59,7 +59,7 @@ def planned(workload, *nodes, per_pod=2, **more):
     seats = tuple(Seat(node, 0b11) for node in nodes)
     plan = Plan(
         ask=ask(workload), seats=seats, grants=(), amounts={amounts.GPU: per_pod}, score=71.6,
-        parts={"topology": 50.04}, gb_per_s=450.0, level="leaf", domain="a", words="why", **more,
+        parts={"topology": 50.04}, gb_per_s=450.0, level="leaf", domain="a", message="why", **more,
     )  # fmt: skip
     return manifests.build(workload, manifests.pod_template(workload, IMAGE), plan, "run1")
 

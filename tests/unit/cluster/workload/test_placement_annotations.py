@@ -14,7 +14,7 @@ from tests.support.builders.objects import TWO, UID, deployment, job, pod, repli
 from kgwe.cluster.workload import placement_annotations, plan_text, runs
 from kgwe.model.devices import assignment
 from kgwe.model.units.limits import MOST_CARDS
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 NODES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
 SEATS = st.builds(

@@ -13,7 +13,7 @@ from kgwe import errors
 from kgwe.cluster.workload import placement_annotations, relocation
 from kgwe.cluster.workload.runs import of_job
 from kgwe.model.devices import assignment
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 
 def names(run, *pods, sick=None):

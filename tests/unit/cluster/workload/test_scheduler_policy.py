@@ -12,7 +12,7 @@ from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.units import quantity
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.request import GangRequest
-from kgwe.placement.planning.planner import Ask, Nearness
+from kgwe.placement.planning.ask import Ask, TopologyRequest
 
 ONE = Request(Gpus(count=1))
 
@@ -39,10 +39,10 @@ def test_without_topology_the_other_weights_share_what_it_had():
 
 def test_limits_per_leaf_tighten_and_never_loosen():
     limits = config(topologyConstraints=TopologyConstraints(maxNodesPerLeaf=4, maxGPUsPerLeaf=32))
-    own = Ask("w", ONE, pods=8, nearness=Nearness(max_nodes_per_leaf=2))
+    own = Ask("w", ONE, pods=8, nearness=TopologyRequest(max_nodes_per_leaf=2))
     gang = Ask("g", ONE, gang=GangRequest.uniform(ONE, 8, max_nodes_per_leaf=9))
 
-    assert policy.limited(own, limits).nearness == Nearness(max_nodes_per_leaf=2, max_gpus_per_leaf=32)
+    assert policy.limited(own, limits).nearness == TopologyRequest(max_nodes_per_leaf=2, max_gpus_per_leaf=32)
     limited = policy.limited(gang, limits).gang
     assert limited is not None
     assert (limited.max_nodes_per_leaf, limited.max_gpus_per_leaf) == (4, 32)

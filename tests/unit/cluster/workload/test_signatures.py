@@ -30,7 +30,7 @@ from kgwe.cluster.workload import manifests, placement_annotations, relocation, 
 from kgwe.cluster.workload.signatures import Signer
 from kgwe.kube.api import resources
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 
 OWNER = "gang:team/kgwe.nvidia.io/g"
 HERE = Holding("n1", {}, 0b1111)

@@ -7,8 +7,8 @@ from tests.support.builders.places import Place
 from tests.support.builders.plans import Fleet, whole
 
 from kgwe.placement.analysis.regret import Hindsight, Regret
-from kgwe.placement.planning.planner import Ask, Nearness
-from kgwe.placement.planning.reasons import Refusal
+from kgwe.placement.planning.ask import Ask, TopologyRequest
+from kgwe.placement.refusal import Refusal
 from kgwe.records import rows
 
 
@@ -80,10 +80,10 @@ def test_work_the_planner_would_have_refused_is_said_to_be_so() -> None:
     fleet = Fleet("a b", cards=4)
     fleet.run("gang", "ab", 4)
     grants = [member.grant for member in fleet.running[0].members if member.grant is not None]
-    ask = Ask("gang", whole(4), pods=2, nearness=Nearness(required="leaf"))
+    ask = Ask("gang", whole(4), pods=2, nearness=TopologyRequest(required="leaf"))
     found = Hindsight(Place(fleet)).regret(ask, grants, {})
     assert isinstance(found, Refusal)
-    assert found.reason == "TooLarge"
+    assert found.code == "TooLarge"
 
 
 @pytest.mark.parametrize("at", ["ab", "ac", "ad", "cd"])

@@ -8,9 +8,12 @@ from tests.support.builders.racks import cards, racks
 from kgwe.model.units import amounts
 from kgwe.placement.disruption.partial_gang import Partial, Sitting, refill
 from kgwe.placement.gang.request import GangRequest, Segment
-from kgwe.placement.planning.planner import Ask, Plan, Refusal, plan
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.planning.planner import make_plan
 from kgwe.placement.pod.engine import Engine
 from kgwe.placement.pod.fit import Fitter
+from kgwe.placement.refusal import Refusal
 
 
 def partial(*nodes: str, gpus: int = 8, least: int | None = None, **gang) -> Partial:
@@ -59,7 +62,7 @@ def test_a_pod_whose_node_is_gone_has_no_place_and_gets_none_here():
 
 
 class Scene:
-    """A cluster to plan on."""
+    """A cluster to make_plan on."""
 
     def __init__(self, cluster) -> None:
         self.snapshot, self.tree, self.gangs = cluster.snapshot, cluster.tree, cluster.planner
@@ -73,21 +76,21 @@ def ask(part: Partial) -> Ask:
 
 def test_a_plan_says_whose_its_seats_are():
     cluster = racks({"s": {"a": [0, 8], "b": [8, 8]}})
-    found = plan(Scene(cluster), ask(partial("a1", "", required="leaf")))
+    found = make_plan(Scene(cluster), ask(partial("a1", "", required="leaf")))
     assert isinstance(found, Plan)
     assert (found.pods, found.nodes) == (("p1",), ("a2",))
-    assert found.wanted[0][amounts.GPU] == 8
+    assert found.amounts_by_seat[0][amounts.GPU] == 8
 
 
 def test_a_refusal_says_what_it_cannot_join():
     cluster = racks({"s": {"a": [0, 4], "b": [8, 8]}})
-    found = plan(Scene(cluster), ask(partial("a1", "", required="leaf")))
+    found = make_plan(Scene(cluster), ask(partial("a1", "", required="leaf")))
     assert isinstance(found, Refusal)
     assert found.message == "1 of 2 pods find no room beside those of their gang that have their places"
 
 
 def test_gangs_with_different_neighbours_are_different_shapes():
-    assert ask(partial("a1", "")).shape() != ask(partial("b1", "")).shape()
+    assert ask(partial("a1", "")).without_identity() != ask(partial("b1", "")).without_identity()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.gang import reliability as caution
 from kgwe.placement.live.fleet import LiveFleet
 from kgwe.placement.planning import planner
+from kgwe.placement.planning.ask import Ask, TopologyRequest
 from kgwe.placement.planning.gang_planner import GangPlanner, GangRequest
-from kgwe.placement.planning.planner import Ask, Nearness, Plan
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod.fit import Fitter
 
 DAY_S = 86_400.0
@@ -115,7 +116,7 @@ def fleet(**scores: float) -> LiveFleet:
 
 
 def planned(place: LiveFleet, ask: Ask) -> Plan:
-    plan = planner.plan(place, ask)
+    plan = planner.make_plan(place, ask)
     assert isinstance(plan, Plan), plan
     return plan
 
@@ -126,7 +127,7 @@ def test_a_long_pod_goes_to_a_reliable_node_and_a_short_one_anywhere():
     assert planned(place, ask).seats[0].node == "a1"
     plan = planned(place, replace(ask, expected_s=DAY_S))
     assert plan.seats[0].node == "a2"
-    assert "kept off a1 (reliability 0.40)" in plan.words
+    assert "kept off a1 (reliability 0.40)" in plan.message
 
 
 def test_a_long_pod_takes_the_flaky_node_when_there_is_no_other():
@@ -151,7 +152,7 @@ def test_whoever_asks_for_the_cheapest_gets_it():
 
 
 def test_a_gang_of_an_ask_is_exposed_by_its_size_or_its_time():
-    ask = Ask("w", cards(4), {amounts.GPU: 4}, pods=2, nearness=Nearness(required="leaf"))
+    ask = Ask("w", cards(4), {amounts.GPU: 4}, pods=2, nearness=TopologyRequest(required="leaf"))
     assert not planner.gang_request(ask).exposed
     assert planner.gang_request(replace(ask, expected_s=DAY_S)).exposed
     assert planner.gang_request(replace(ask, pods=4)).exposed

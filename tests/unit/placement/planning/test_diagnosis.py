@@ -15,12 +15,11 @@ from kgwe.placement.fleet.node import Node, Preference, Shape, SpotPolicy
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.fleet.taints import Taint
 from kgwe.placement.planning import diagnosis
-from kgwe.placement.planning.diagnosis import ChangeKind, GangReason
+from kgwe.placement.planning.diagnosis import ChangeKind, Diagnosis, GangReason
 from kgwe.placement.planning.gang_planner import (
     NODE,
     Evictable,
     GangPlanner,
-    GangRefusal,
     GangRequest,
     Hardware,
     Role,
@@ -28,6 +27,7 @@ from kgwe.placement.planning.gang_planner import (
     plan_gang,
 )
 from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.refusal import Refusal
 
 A100 = Shape(reference.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
 
@@ -55,7 +55,7 @@ def test_a_level_too_low_is_said_with_the_smallest_step_up():
 
 def test_the_words_tell_the_whole_of_it():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 3, required="leaf", name="llama"))
-    assert refusal.words() == (
+    assert refusal.describe() == (
         "gang llama cannot start: the cluster has room, but no domain of the required level has it all.\n"
         "Best is leaf a: room for 2 of 3 pods (worker), 1 short.\n"
         "Nodes: 5 Fits, 3 GPUsTaken.\n"
@@ -85,8 +85,9 @@ def mixed(**spot):
 
 def refused(planner, gang):
     refusal = planner.plan(gang)
-    assert isinstance(refusal, GangRefusal)
-    return refusal
+    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal.detail, Diagnosis)
+    return refusal.detail
 
 
 def test_another_gpu_model_is_named():
@@ -138,7 +139,7 @@ def test_a_gang_that_even_an_empty_cluster_does_not_hold_is_told_so():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(4), 4, segments=groups))
     assert refusal.is_hopeless
     assert (refusal.room, refusal.short) == (0, 4), "room for half a segment is none"
-    assert "with nothing running, the cluster takes 0 of 4." in refusal.words()
+    assert "with nothing running, the cluster takes 0 of 4." in refusal.describe()
 
 
 # --- evictions ------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from tests.support.builders.plans import NOW, Fleet, whole
 
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.gang.request import GangRequest, Role
+from kgwe.placement.planning.ask import Ask, TopologyRequest
 from kgwe.placement.planning.explain import Why, explain
-from kgwe.placement.planning.planner import Ask, Nearness, Plan
+from kgwe.placement.planning.plan import Plan
 from kgwe.placement.pod.fit import Verdict
 from kgwe.records import rows
 
@@ -34,7 +35,7 @@ def test_what_fits_is_a_plan() -> None:
 def test_every_strategy_is_explained(strategy: str) -> None:
     fleet = Fleet("a", cards=4)
     assert isinstance(explain(Place(fleet), Ask("w", whole(2), strategy=strategy)), Plan)
-    assert why(fleet, Ask("w", whole(5), strategy=strategy)).refusal.reason == "TooLarge"
+    assert why(fleet, Ask("w", whole(5), strategy=strategy)).refusal.code == "TooLarge"
 
 
 def test_a_pod_without_room_is_told_the_nearest_node_and_the_most_it_could_have() -> None:
@@ -78,13 +79,15 @@ def test_a_gang_is_told_the_level_that_binds() -> None:
     fleet = Fleet("ab cd", cards=4)
     fleet.run("x", "a", 1)
     fleet.run("y", "c", 1)
-    found = why(fleet, Ask("w", whole(4), pods=2, nearness=Nearness(required="leaf")))
+    found = why(fleet, Ask("w", whole(4), pods=2, nearness=TopologyRequest(required="leaf")))
     assert "no domain of the required level" in found.binding
     assert found.best is not None
     assert (found.best.level, found.best.room, found.best.needed) == ("leaf", 1, 2)
     assert "LowerLevel" in kinds(found)
     assert any(look.level == "leaf" and not look.holding for look in found.looks)
-    assert isinstance(explain(Place(fleet), Ask("w", whole(4), pods=2, nearness=Nearness(required="spine"))), Plan)
+    assert isinstance(
+        explain(Place(fleet), Ask("w", whole(4), pods=2, nearness=TopologyRequest(required="spine"))), Plan
+    )
 
 
 def test_roles_are_told_apart() -> None:
@@ -95,6 +98,6 @@ def test_roles_are_told_apart() -> None:
 
 
 def test_levels_nobody_has_are_said_so() -> None:
-    found = why(Fleet("ab", cards=4), Ask("w", whole(4), pods=2, nearness=Nearness(required="row")))
-    assert found.refusal.reason == "UnknownTopologyLevel"
+    found = why(Fleet("ab", cards=4), Ask("w", whole(4), pods=2, nearness=TopologyRequest(required="row")))
+    assert found.refusal.code == "UnknownTopologyLevel"
     assert found.changes == ()

@@ -14,7 +14,10 @@ from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape, Sp
 from kgwe.placement.gang.request import Following, GangRequest, Hardware, Segment
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Ask, Nearness, Plan, Reason, Refusal
+from kgwe.placement.planning.ask import Ask, TopologyRequest
+from kgwe.placement.planning.diagnosis import Diagnosis
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Reason, Refusal
 
 H100 = Shape(nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81_559, "Hopper")
 SMALL = Shape(pcie_pairs(4), "NVIDIA-L40S", 46_068, "Ada")
@@ -35,13 +38,13 @@ def ask(count=1, **more):
 
 
 def placed(made, asked, **more):
-    found = planner.plan(made, asked, **more)
+    found = planner.make_plan(made, asked, **more)
     assert isinstance(found, Plan), found.message
     return found
 
 
 def refused(made, asked, **more):
-    found = planner.plan(made, asked, **more)
+    found = planner.make_plan(made, asked, **more)
     assert isinstance(found, Refusal)
     return found
 
@@ -56,7 +59,7 @@ class TestOnePod:
         )
         assert found.gb_per_s == pytest.approx(900.0)
         assert (found.level, found.domain) == ("node", "n0")
-        assert "best of 2 nodes" in found.words
+        assert "best of 2 nodes" in found.message
 
     def test_an_installed_strategy_chooses_and_the_score_is_of_what_it_chose(self):
         made = fleet(SMALL, H100)
@@ -70,11 +73,11 @@ class TestOnePod:
         made.hold("p", Holding("n0", {amounts.GPU: 4}))
         bad = {"raises": Raises(), "invents": Invents("nowhere"), "full": Invents("n0")}
         found = refused(made, ask(2, strategy=chooser), choosers=bad)
-        assert found.reason == Reason.STRATEGY_FAILED
+        assert found.code == Reason.STRATEGY_FAILED
 
     def test_an_unknown_strategy_is_refused_with_those_there_are(self):
         found = refused(fleet(H100), ask(1, strategy="best"), choosers={"mine": Last()})
-        assert found.reason == Reason.UNKNOWN_STRATEGY
+        assert found.code == Reason.UNKNOWN_STRATEGY
         assert not found.possible
         assert "consolidated" in found.message
         assert "mine" in found.message
@@ -118,7 +121,7 @@ class TestDivided:
     def test_one_node_that_has_them_all_is_preferred_even_when_it_is_taken(self):
         made = fleet(SMALL, SMALL, H100)
         made.hold("p", Holding("n2", {amounts.GPU: 8}))
-        assert refused(made, ask(8, divisible=True)).reason == Reason.INSUFFICIENT_GPU
+        assert refused(made, ask(8, divisible=True)).code == Reason.INSUFFICIENT_GPU
 
     def test_pods_are_of_equal_size(self):
         found = placed(fleet(H100, H100, H100), ask(12, divisible=True))
@@ -128,7 +131,7 @@ class TestDivided:
         made = fleet(H100, H100, H100)
         assert len(placed(made, ask(18, divisible=True, ranks=18)).seats) == 3
         found = refused(made, ask(18, divisible=True, ranks=2))
-        assert found.reason == Reason.TOO_LARGE
+        assert found.code == Reason.TOO_LARGE
         assert "needs 18 GPUs" in found.message
 
     def test_a_rack_of_72_gpus_is_18_pods_of_four(self):
@@ -137,18 +140,18 @@ class TestDivided:
 
     def test_more_gpus_than_any_node_can_have_are_divided(self):
         found = refused(fleet(H100), ask(100_000, divisible=True))
-        assert found.reason == Reason.TOO_LARGE
+        assert found.code == Reason.TOO_LARGE
         assert "12500 pods" in found.message
 
     def test_pods_make_whole_segments(self):
         made = fleet(H100, H100, H100, H100)
-        near = Nearness(segments=(Segment(2, "leaf"),))
+        near = TopologyRequest(segments=(Segment(2, "leaf"),))
         found = placed(made, ask(24, divisible=True, nearness=near))
         assert (len(found.seats), found.gpus_per_pod) == (4, 6), "three of eight would break one"
 
     def test_what_may_not_be_divided_waits_whole(self):
         found = refused(fleet(H100, H100), ask(16))
-        assert found.reason == Reason.TOO_LARGE
+        assert found.code == Reason.TOO_LARGE
         assert not found.possible
 
 
@@ -168,7 +171,7 @@ class TestServing:
         return made
 
     def replicas(self, made, pods, **more):
-        near = Nearness(hardware=Hardware.SAME)
+        near = TopologyRequest(hardware=Hardware.SAME)
         found = placed(made, ask(2, pods=pods, strategy="distributed", nearness=near, serves=True, **more))
         return [made.node(seat.node) for seat in found.seats]
 
@@ -190,10 +193,12 @@ class TestServing:
         for number in range(4):
             made.hold(f"p{number}", Holding(f"s{number}", {amounts.GPU: 8}))
         found = refused(made, ask(2, pods=4, strategy="distributed", needs={"spot": SpotPolicy.REQUIRE}))
-        assert found.certificate.reason == "NotOnSpot"
+        assert found.detail.reason == "NotOnSpot"
 
     def test_replicas_that_a_node_has_no_room_for_are_spread_too(self):
-        found = placed(self.fleet(), ask(32, divisible=True, serves=True, nearness=Nearness(hardware=Hardware.SAME)))
+        found = placed(
+            self.fleet(), ask(32, divisible=True, serves=True, nearness=TopologyRequest(hardware=Hardware.SAME))
+        )
         assert found.ask.strategy == "distributed"
         assert len(found.nodes) == 4
 
@@ -221,18 +226,18 @@ class TestSpot:
         made = self.fleet("n0")
         for name in ("n1", "n2", "n3"):
             made.hold(name, Holding(name, {amounts.GPU: 1}))
-        assert "; a spot node: no other node fits" in placed(made, ask(8, needs={"spot": SpotPolicy.AVOID})).words
-        assert "spot" not in placed(made, ask(8, needs={"spot": SpotPolicy.ALLOW})).words
-        assert "spot" not in placed(made, ask(4, needs={"spot": SpotPolicy.AVOID})).words
+        assert "; a spot node: no other node fits" in placed(made, ask(8, needs={"spot": SpotPolicy.AVOID})).message
+        assert "spot" not in placed(made, ask(8, needs={"spot": SpotPolicy.ALLOW})).message
+        assert "spot" not in placed(made, ask(4, needs={"spot": SpotPolicy.AVOID})).message
 
     def test_a_gang_says_what_it_would_lose_without_them(self):
         avoiding = {"needs": {"spot": SpotPolicy.AVOID}}
         few = placed(self.fleet("n0", "n1", "n2"), ask(8, pods=2, **avoiding))
-        assert ": without spot nodes not all pods have a place" in few.words
-        near = Nearness(preferred="leaf")
+        assert ": without spot nodes not all pods have a place" in few.message
+        near = TopologyRequest(preferred="leaf")
         apart = placed(self.fleet("n0", "n2"), ask(8, pods=2, nearness=near, **avoiding))
-        assert ": without spot nodes it is not in one leaf, as preferred" in apart.words
-        assert "spot" not in placed(self.fleet("n0"), ask(8, pods=2, **avoiding)).words
+        assert ": without spot nodes it is not in one leaf, as preferred" in apart.message
+        assert "spot" not in placed(self.fleet("n0"), ask(8, pods=2, **avoiding)).message
 
 
 class TestGangs:
@@ -240,29 +245,29 @@ class TestGangs:
         made = fleet(H100, H100, H100, H100)
         made.hold("p", Holding("n0", {amounts.GPU: 1}))
         made.hold("q", Holding("n2", {amounts.GPU: 1}))
-        found = refused(made, ask(8, pods=2, nearness=Nearness(required="leaf")))
-        assert found.reason == Reason.TOPOLOGY_NOT_MET
-        assert found.certificate is not None
-        assert "spine" in found.certificate.words()
-        assert placed(made, ask(8, pods=2, nearness=Nearness(preferred="leaf"))).level == "spine"
+        found = refused(made, ask(8, pods=2, nearness=TopologyRequest(required="leaf")))
+        assert found.code == Reason.TOPOLOGY_NOT_MET
+        assert isinstance(found.detail, Diagnosis)
+        assert "spine" in found.detail.describe()
+        assert placed(made, ask(8, pods=2, nearness=TopologyRequest(preferred="leaf"))).level == "spine"
 
     def test_a_level_nobody_knows_is_said_so(self):
-        found = refused(fleet(H100, H100), ask(8, pods=2, nearness=Nearness(required="rack")))
-        assert found.reason == Reason.UNKNOWN_LEVEL
+        found = refused(fleet(H100, H100), ask(8, pods=2, nearness=TopologyRequest(required="rack")))
+        assert found.code == Reason.UNKNOWN_LEVEL
         assert "leaf" in found.message
 
     def test_segments_that_do_not_divide_the_pods_are_refused(self):
-        found = refused(fleet(H100, H100), ask(4, pods=3, nearness=Nearness(segments=(Segment(2, "leaf"),))))
-        assert found.reason == Reason.INVALID
+        found = refused(fleet(H100, H100), ask(4, pods=3, nearness=TopologyRequest(segments=(Segment(2, "leaf"),))))
+        assert found.code == Reason.INVALID
 
-    def test_a_short_no_needs_no_certificate(self):
+    def test_a_short_refusal_has_no_diagnosis(self):
         found = refused(fleet(H100), ask(8, pods=2), explain=False)
-        assert found.certificate is None
+        assert not isinstance(found.detail, Diagnosis)
         assert "room for 1 of 2" in found.message
 
     def test_a_strategy_for_single_pods_is_refused_for_many(self):
         found = refused(fleet(H100, H100), ask(8, pods=2, strategy="mine"), choosers={"mine": Last()})
-        assert found.reason == Reason.UNKNOWN_STRATEGY
+        assert found.code == Reason.UNKNOWN_STRATEGY
         assert "places single pods" in found.message
 
 
@@ -272,7 +277,7 @@ class TestWords:
         made.hold("p", Holding("n0", {amounts.GPU: 5}))
         made.hold("q", Holding("n1", {amounts.GPU: 2}))
         found = refused(made, ask(8))
-        assert found.reason == Reason.INSUFFICIENT_GPU
+        assert found.code == Reason.INSUFFICIENT_GPU
         assert found.message == (
             "needs 8 GPUs: 2 of 3 nodes could hold it, none has room now; n1 comes nearest with 6 free; 9 GPUs free in"
             " all (2 GPUsTaken, 1 TooFewGPUs)"
@@ -280,14 +285,14 @@ class TestWords:
 
     def test_nothing_large_enough(self):
         found = refused(fleet(SMALL, SMALL), ask(8))
-        assert found.reason == Reason.TOO_LARGE
+        assert found.code == Reason.TOO_LARGE
         assert found.message == (
             "needs 8 GPUs: no node could hold it, even with nothing running; the largest, n0, has 4 GPUs (2 TooFewGPUs)"
         )
 
     def test_nothing_of_the_kind(self):
         found = refused(fleet(SMALL), ask(1, needs={"model": "H200"}))
-        assert found.reason == Reason.NO_MATCHING_NODE
+        assert found.code == Reason.NO_MATCHING_NODE
         assert found.message == "needs 1 GPU: no node could hold it, even with nothing running (1 WrongGPUModel)"
 
     def test_wiring_and_other_amounts(self):
@@ -297,11 +302,11 @@ class TestWords:
         assert "n0 comes nearest, but its free GPUs are not wired as required" in found.message
         made.hold("q", Holding("n0", {amounts.CPU: 64_000}))
         starved = refused(made, ask(1, needs={"cpu_milli": 1000}))
-        assert starved.reason == Reason.INSUFFICIENT_RESOURCES
+        assert starved.code == Reason.INSUFFICIENT_RESOURCES
         assert "1000m CPU short" in starved.message
 
     def test_no_nodes_at_all(self):
-        assert refused(fleet(), ask(1)).reason == Reason.NO_GPU_NODES
+        assert refused(fleet(), ask(1)).code == Reason.NO_GPU_NODES
 
     def test_slices(self):
         made = fleet(H100)
@@ -312,10 +317,10 @@ class TestWords:
 def test_asks_of_one_shape_differ_only_in_who_asks():
     one = ask(4, priority=3, name="a", namespace="x", since="t1", first_claim=True)
     other = Ask("v", one.request, {}, priority=9, name="b", namespace="y", since="t2")
-    assert one.shape() == other.shape()
-    assert hash(one.shape()) == hash(other.shape())
-    assert ask(4).shape() != ask(4, nearness=Nearness(required="leaf")).shape()
-    assert ask(4).shape() != ask(4, ranks=2).shape()
+    assert one.without_identity() == other.without_identity()
+    assert hash(one.without_identity()) == hash(other.without_identity())
+    assert ask(4).without_identity() != ask(4, nearness=TopologyRequest(required="leaf")).without_identity()
+    assert ask(4).without_identity() != ask(4, ranks=2).without_identity()
 
 
 def test_an_ask_is_the_same_whichever_gangs_follow_it():

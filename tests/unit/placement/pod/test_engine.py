@@ -12,10 +12,12 @@ from kgwe.model.gpu.mig import parse_placement
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
-from kgwe.placement.pod.engine import Decision, Engine, Refusal
+from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.fit import Fitter, Verdict
 from kgwe.placement.pod.ranking import ALIASES, Strategy, parse_strategy
 from kgwe.placement.pod.score import Weights, to_extender
+from kgwe.placement.pod.shortage import Shortage
+from kgwe.placement.refusal import Reason, Refusal
 
 H100 = Shape(reference.nvswitch(8), "NVIDIA-H100-80GB-HBM3", 81559, "Hopper")
 A100 = Shape(reference.nvswitch(8, links=12, version=3), "NVIDIA-A100-SXM4-80GB", 81920, "Ampere")
@@ -235,19 +237,20 @@ def test_a_refusal_counts_reasons_and_names_the_nearest_node():
     snapshot.commit(Grant(0, cards=0b11))
     snapshot.commit(Grant(1, cards=0b1111))
     answer = refuse(Engine(snapshot), Request(Gpus(count=8), preference=Preference.NVLINK_REQUIRED))
-    assert answer.reasons == {Verdict.CARDS_TAKEN: 2, Verdict.NOT_READY: 1, Verdict.WIRING: 1}
-    assert answer.possible == 2
-    assert answer.nearest is not None
-    assert (answer.nearest.name, answer.nearest.cards) == ("busy", 2)
-    assert answer.detail == (
+    assert answer.counts == {"GPUsTaken": 2, "NodeNotReady": 1, "WiringNotMet": 1}
+    assert answer.code is Reason.NO_ROOM
+    assert answer.possible
+    assert isinstance(answer.detail, Shortage)
+    assert (answer.detail.name, answer.detail.cards) == ("busy", 2)
+    assert answer.message == (
         "0/4 nodes fit: 2 GPUsTaken, 1 NodeNotReady, 1 WiringNotMet; busy comes nearest, 2 GPUs short: GPUsTaken"
     )
 
 
 def test_a_refusal_says_when_waiting_is_in_vain():
     answer = refuse(Engine(fleet(node("n"))), Request(Gpus(count=9), cpu_milli=200_000))
-    assert answer.possible == 0
-    assert answer.detail.endswith("n comes nearest, 1 GPUs and 104000m CPU short: TooFewGPUs")
+    assert not answer.possible
+    assert answer.message.endswith("n comes nearest, 1 GPUs and 104000m CPU short: TooFewGPUs")
 
 
 def test_a_refusal_is_taken_back_when_room_appears():
@@ -260,7 +263,7 @@ def test_a_refusal_is_taken_back_when_room_appears():
 
 
 def test_no_nodes_is_a_refusal_too():
-    assert refuse(Engine(fleet()), Request(Gpus(count=1))).detail == "0/0 nodes fit"
+    assert refuse(Engine(fleet()), Request(Gpus(count=1))).message == "0/0 nodes fit"
     assert Fitter(fleet()).room(Request(Gpus(count=1))).tolist() == []
 
 

@@ -9,9 +9,10 @@ from kgwe.placement.fleet.node import Gpus, Node, Request, Shape, SpotPolicy
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.live.fleet import LiveFleet
 from kgwe.placement.packing.fleet import Demand, NodeSpec, Pod
-from kgwe.placement.pod.engine import Decision, Engine, Refusal
+from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix
 from kgwe.placement.pod.ranking import Strategy, parse_strategy
+from kgwe.placement.refusal import Refusal
 from kgwe.sim.packing import POLICIES, fill, replay
 from kgwe.sim.policies import registry
 from kgwe.sim.traces import openb

@@ -10,8 +10,9 @@ from tests.support.builders.queues import Bed, work
 
 from kgwe.placement.queue.cycle import Placed, run_cycle
 from kgwe.placement.queue.queue import GiveUpReason, Queue
-from kgwe.placement.queue.unschedulable import ConfigChanged, No, NodeChanged, RoomFreed, VictimGone
+from kgwe.placement.queue.unschedulable import ConfigChanged, NodeChanged, RoomFreed, VictimGone
 from kgwe.placement.queue.workloads import RunningWorkloads, requested_milli
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +73,7 @@ class TestPasses:
 
         assert bed.run() == ["large", "small"]
         assert list(bed.held()) == ["late"]
-        assert "GPUs" in bed.held()["late"].refusal.words
+        assert "GPUs" in bed.held()["late"].refusal.message
 
     def test_a_share_grows_only_by_what_was_given(self):
         # a's first work cannot start; that must not cost its second one the turn.
@@ -159,7 +160,7 @@ class TestPasses:
 
         assert bed.run() == ["plain"]
         assert not bed.held()["odd"].refusal.possible
-        assert "galaxy" in bed.held()["odd"].refusal.words
+        assert "galaxy" in bed.held()["odd"].refusal.message
 
     def test_a_work_put_again_is_what_it_is_now(self):
         bed = Bed(ONE_NODE)
@@ -270,9 +271,9 @@ class Pool:
     def __init__(self, free: int) -> None:
         self.free = free
 
-    def plan(self, each: QueuedWorkload, avoid: frozenset[str], following: object) -> Taken | No:  # noqa: ARG002
+    def plan(self, each: QueuedWorkload, avoid: frozenset[str], following: object) -> Taken | Refusal:  # noqa: ARG002
         assert not avoid
-        return Taken(each) if requested_milli(each.request) <= self.free * 1000 else No("full")
+        return Taken(each) if requested_milli(each.request) <= self.free * 1000 else Refusal(Reason.NO_ROOM, "full")
 
     def commit(self, each: QueuedWorkload, plan: Taken) -> None:
         assert plan.work is each

@@ -49,7 +49,7 @@ class TestHold:
         bed.put(work("other", 8, lasts=500.0, since_s=3.0))
 
         assert bed.run(10.0) == []
-        assert "kept for hero" in bed.held()["other"].refusal.words
+        assert "kept for hero" in bed.held()["other"].refusal.message
 
     def test_who_is_gone_in_time_goes_ahead(self):
         bed = self.bed()
@@ -319,7 +319,7 @@ class TestWords:
         bed.put(work("mine", 8, namespace="a", since_s=3.0), work("theirs", 8, namespace="b", since_s=4.0))
         bed.run(10.0)
 
-        said = {key: held.refusal.words for key, held in bed.held().items()}
+        said = {key: held.refusal.message for key, held in bed.held().items()}
 
         assert said["mine"] == "there is room only on 2 nodes kept for a/hero"
         assert said["theirs"] == (

@@ -22,8 +22,8 @@ from kgwe.kube.api.policy import PodDisruptionBudget
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.planning.planner import Ask
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.refusal import Reason
 
 
 class Client:

@@ -18,6 +18,7 @@ from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 from kgwe.placement.planning import planner
+from kgwe.placement.planning.plan import Plan
 
 __all__ = ["gangs", "heard", "state"]
 
@@ -65,10 +66,10 @@ def seated(state, gangs, pod, **more):
 
 def plan_it(state, gangs, heard):
     ask = heard.asked[-1]
-    found = planner.plan(state.fleet, ask, choosers={}, rng=random.Random(1))
-    assert isinstance(found, planner.Plan), found
+    found = planner.make_plan(state.fleet, ask, choosers={}, rng=random.Random(1))
+    assert isinstance(found, Plan), found
     nodes = [seat.node for seat in found.seats]
-    start = state.ledger.commit(ask.owner, found.wanted, found.grants, nodes, extend=True)
+    start = state.ledger.commit(ask.owner, found.amounts_by_seat, found.grants, nodes, extend=True)
     gangs.assign_plan(ask.owner, replace(found, start=start))
     return nodes
 

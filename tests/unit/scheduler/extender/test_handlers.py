@@ -16,7 +16,7 @@ from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.kube.translate import extender_wire
 from kgwe.model.units import amounts
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.planning.planner import Seat
+from kgwe.placement.planning.plan import Seat
 from kgwe.telemetry.http import Reply, Request
 
 GANG = {"kgwe.nvidia.io/gang": "g", "kgwe.nvidia.io/gang-size": "2"}

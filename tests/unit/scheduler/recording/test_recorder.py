@@ -18,7 +18,8 @@ from kgwe.model.network import domains
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.live.ledger import Ledger
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Ask, Plan
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
 from kgwe.records import decisions
 from kgwe.records.decisions import End
 from kgwe.records.rows import Copy, Mirror
@@ -49,10 +50,10 @@ def everything(ledger: Ledger) -> decisions.Everything:
 
 def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
     ask = Ask(f"w{number}", ASK.request, ASK.amounts, name="job")
-    answer = planner.plan(ledger.fleet, ask, explain=False)
+    answer = planner.make_plan(ledger.fleet, ask, explain=False)
     recorder.plan(ledger.fleet, ask, answer)
     if isinstance(answer, Plan):
-        ledger.commit_plan(ask.owner, answer.wanted, answer.grants, [seat.node for seat in answer.seats])
+        ledger.commit_plan(ask.owner, answer.amounts_by_seat, answer.grants, [seat.node for seat in answer.seats])
 
 
 def differences(directory: Path) -> list[str]:
@@ -73,7 +74,7 @@ def is_longer(items: list[int], count: int) -> bool:
 def test_files_are_rotated_and_the_oldest_deleted(tmp_path: Path, ledger: Ledger) -> None:
     written: list[int] = []
     records = RecordFiles(tmp_path, 8, on_written=written.append)
-    line = decisions.Taken(0.0, "plan", Ask("w", ASK.request, name="x" * 100_000), planner.plan(ledger.fleet, ASK))
+    line = decisions.Taken(0.0, "plan", Ask("w", ASK.request, name="x" * 100_000), planner.make_plan(ledger.fleet, ASK))
     for number in range(200):
         if records.wants_snapshot:
             assert records.put(everything(ledger))
@@ -130,7 +131,7 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, ledger: Ledger) -> None:
     recorder._files = RecordFiles(tmp_path, 8, on_written=written, on_dropped=dropped.append)
     decide(recorder, ledger, 0)
     for number in range(6000):
-        recorder.plan(ledger.fleet, ASK, planner.plan(ledger.fleet, ASK), draws=(number,))
+        recorder.plan(ledger.fleet, ASK, planner.make_plan(ledger.fleet, ASK), draws=(number,))
     assert sum(dropped) > 1000
     disk.set()
     wait_for(recorder._files._items.empty)

@@ -27,8 +27,8 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import Phase, RecoveryPolicy
 from kgwe.kube.client.events import Event
 from kgwe.placement.live.fleet import Holding
-from kgwe.placement.planning.planner import Seat
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.planning.plan import Seat
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,7 +194,7 @@ class RecoveryExecutor:
         run = self._state.runs[owner]
         before, seats = run.seats, list(run.seats)
         for move in repaired.moves:
-            seats[int(move.member)] = Seat.of(move.node, move.grant)
+            seats[int(move.member)] = Seat.from_grant(move.node, move.grant)
         try:
             text = placement_annotations.encode(seats)
         except PlanTooLarge as exc:
@@ -247,7 +247,7 @@ class RecoveryExecutor:
         """Its Job cannot be moved: it is deleted and made anew at the place that is kept for it."""
         run = self._state.runs[owner]
         (move,) = repaired.moves
-        place = Seat.of(move.node, move.grant)
+        place = Seat.from_grant(move.node, move.grant)
         self._planner.claim(owner, {0: Holding(place.node, run.wanted, place.cards, place.slices)}, ready=True)
         self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
         self.under_way[owner].replaced = run.meta.uid
@@ -274,7 +274,7 @@ class RecoveryExecutor:
         for move in repaired.moves:
             if not move.member.isdigit():
                 continue  # it never had a seat: it is planned with those that wait
-            seat = Seat.of(move.node, move.grant)
+            seat = Seat.from_grant(move.node, move.grant)
             moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.cards, seat.slices)
         restarted = [int(member) for member in repaired.restarts if member.isdigit()]
         for uid in self._gangs.move_seats(owner, moved, restarted):

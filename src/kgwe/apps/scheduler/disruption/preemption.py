@@ -36,8 +36,8 @@ from kgwe.placement.disruption.running import Running
 from kgwe.placement.live.fleet import Holding
 from kgwe.placement.live.scratch import ScratchFleet
 from kgwe.placement.planning import planner as planning
-from kgwe.placement.planning.planner import Seat
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.planning.plan import Seat
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.cluster.state.running_view import Census
     from kgwe.kube.api import core
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +187,7 @@ class Preemption:
                 seen, budgets = (fleet.generation, fleet.snapshot.version), Budgets(self._state.budgets)
                 running = list(self._victims(budgets))
             victims = [each for each in running if each.priority < ask.priority]
-            shape = (ask.shape(), ask.priority)
+            shape = (ask.without_identity(), ask.priority)
             if not victims or shape in in_vain:
                 continue
             self._tried[ask.owner] = (self._clock(), self._state.fleet.snapshot.version)
@@ -214,8 +214,8 @@ class Preemption:
         lowest = min(self._census.preemptible_priorities(), default=None)
         if lowest is None:
             return
-        asks = [ask for ask, no in held if no.reason in _HELPS and no.possible and ask.priority > lowest]
-        for ask in sorted(asks, key=lambda each: each.rank()):
+        asks = [ask for ask, no in held if no.code in _HELPS and no.possible and ask.priority > lowest]
+        for ask in sorted(asks, key=lambda each: each.sort_key()):
             at, version = self._tried.get(ask.owner, (-_AGAIN_S, -1))
             is_due = self._clock() >= at + (_PAUSE_S if version != self._state.fleet.snapshot.version else _AGAIN_S)
             if ask.owner in planner.waiting and ask.owner not in self.under_way and is_due and self._may(ask):
@@ -260,7 +260,7 @@ class Preemption:
             self._thread = concurrent.futures.ThreadPoolExecutor(1, "preemption")
         self._copy.sync()
         generation, version = fleet.generation, fleet.snapshot.version
-        whole = planning.divided(self._copy.fitter, ask)
+        whole = planning.divide_ask(self._copy.fitter, ask)
         wanted = whole.request if whole.pods == 1 and whole.gang is None else planning.gang_request(whole)
         call = functools.partial(
             plan_preemption,
@@ -315,14 +315,14 @@ class Preemption:
 
     def _places(self, ask: Ask, plan: PreemptionPlan) -> Iterator[Holding]:
         """The room the work will need, by rank."""
-        whole = planning.divided(self._state.fleet.fitter, ask)
+        whole = planning.divide_ask(self._state.fleet.fitter, ask)
         nodes = self._state.fleet.snapshot.nodes
         if whole.gang is not None:
-            wanted = [planning.amounts_of(role.request) for role in whole.gang.roles for _ in range(role.replicas)]
+            wanted = [planning.pod_amounts(role.request) for role in whole.gang.roles for _ in range(role.replicas)]
         else:
             wanted = [dict(whole.amounts)] * whole.pods
         for amounts, grant in zip(wanted, plan.placement, strict=False):
-            seat = Seat.of(nodes[grant.node].name, grant)
+            seat = Seat.from_grant(nodes[grant.node].name, grant)
             yield Holding(seat.node, amounts, seat.cards, seat.slices)
 
     async def _stop(

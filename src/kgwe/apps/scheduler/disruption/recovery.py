@@ -27,7 +27,7 @@ from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import Census
 from kgwe.cluster.workload import conditions
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

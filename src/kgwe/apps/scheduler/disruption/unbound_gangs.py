@@ -29,6 +29,7 @@ from kgwe.kube.client.events import Event
 from kgwe.model.units import backoff
 from kgwe.placement.disruption.running import Repair
 from kgwe.placement.planning import planner
+from kgwe.placement.planning.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,8 +164,8 @@ class UnboundGangs:
         ask = self._gangs.ask_unpinned(owner)
         if ask is None:
             return
-        found = planner.plan(self._state.fleet, ask, choosers={}, rng=self._rng, explain=False)
-        if isinstance(found, planner.Plan):
+        found = planner.make_plan(self._state.fleet, ask, choosers={}, rng=self._rng, explain=False)
+        if isinstance(found, Plan):
             log.info("gang_replaced", gang=owner, pods=len(pods))
             for pod in pods:
                 self._remove(pod.metadata.uid, "the node it is pinned to has no room, other nodes have")

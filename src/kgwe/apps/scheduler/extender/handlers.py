@@ -19,7 +19,7 @@ from kgwe import errors
 from kgwe.cluster.registry.nominations import nominated_key
 from kgwe.kube.translate import extender_wire, podrequest, podspec
 from kgwe.model.units import amounts
-from kgwe.placement.planning.planner import Ask
+from kgwe.placement.planning.ask import Ask
 from kgwe.placement.pod.engine import Decision
 from kgwe.placement.pod.fit import Verdict
 from kgwe.placement.pod.ranking import Strategy
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.translate.extender_wire import Args, BindArgs, MetaVictims, PreemptArgs
     from kgwe.kube.translate.podrequest import PodAsk
-    from kgwe.placement.pod.engine import Refusal
+    from kgwe.placement.refusal import Refusal
 
 # Wishes remembered; a pod is asked about again and again while it waits.
 _KEPT: Final = 20_000

@@ -17,15 +17,18 @@ from kgwe.apps.scheduler.recording.recorder import Draws
 from kgwe.kube.api import timestamp
 from kgwe.placement.live import scratch
 from kgwe.placement.planning import planner
-from kgwe.placement.planning.planner import Plan, Reason, Refusal
+from kgwe.placement.planning.diagnosis import Diagnosis
+from kgwe.placement.planning.plan import FleetView, Plan
+from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.queue.ask import declared_run_time, workload_from_ask
 from kgwe.placement.queue.cycle import Failed, Placed, Waiting, run_cycle
 from kgwe.placement.queue.earliest_start import StartForecast
 from kgwe.placement.queue.eta import Estimator
 from kgwe.placement.queue.queue import Queue
 from kgwe.placement.queue.reservations import Reservations
-from kgwe.placement.queue.unschedulable import ConfigChanged, No, RoomFreed
+from kgwe.placement.queue.unschedulable import ConfigChanged, RoomFreed
 from kgwe.placement.queue.workloads import QueuedWorkload, RunningWorkload, RunningWorkloads, requested_milli
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
     from kgwe.placement.live.fleet import LiveFleet
     from kgwe.placement.live.ledger import Ledger
     from kgwe.placement.live.scratch import ScratchFleet
+    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
-    from kgwe.placement.planning.planner import Ask
     from kgwe.placement.pod.ranking import Strategy
     from kgwe.placement.pod.score import Weights
     from kgwe.placement.queue.eta import Eta
@@ -67,7 +70,7 @@ class Result:
     """What a pass found out."""
 
     plans: Sequence[tuple[QueuedWorkload, Plan]]
-    refusals: Sequence[Refusal]
+    refusals: Sequence[tuple[Ask, Refusal]]
     estimates: Mapping[str, Eta]
     #: nodes kept for work of that priority
     kept: Sequence[tuple[int, frozenset[str]]]
@@ -169,9 +172,9 @@ class PlanningCycle:
         self._grants = {occupant.key: ledger.grants(occupant.key) for occupant in self.roster.list_timed()[0]}
         self._copy.sync()
 
-    def plan_now(self, ask: Ask, place: planner.Place) -> Plan | Refusal:
+    def plan_now(self, ask: Ask, place: FleetView) -> Plan | Refusal:
         """Out of turn."""
-        return planner.plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
+        return planner.make_plan(place, ask, choosers=self._choosers, rng=self._rng, explain=False)
 
     @property
     def is_light(self) -> bool:
@@ -184,39 +187,37 @@ class PlanningCycle:
         self._faults = []
         outcomes = run_cycle(self.queue, self, now_s, self.roster, self._holds)
         plans: list[tuple[QueuedWorkload, Plan]] = []
-        refusals: list[Refusal] = []
+        refusals: list[tuple[Ask, Refusal]] = []
         for outcome in outcomes:
+            ask = self._asks[outcome.workload.key]
             if isinstance(outcome, Placed):
                 plans.append((outcome.workload, outcome.plan))
             elif isinstance(outcome, Waiting):
                 hold = self._holds.get(outcome.workload.key)
                 kept = f"; {hold.describe(now_s)}" if hold else ""
-                refusals.append(self._explained(outcome.workload, outcome.refusal, kept))
+                refusals.append((ask, self._explained(outcome.workload, outcome.refusal, kept)))
             elif isinstance(outcome, Failed):
                 self._faults.append(Fault(outcome.stage, outcome.workload.key, outcome.error))
-                refusals.append(broken(self._asks[outcome.workload.key], outcome.stage, outcome.error))
+                refusals.append((ask, broken(outcome.stage, outcome.error)))
             else:
-                ask = self._asks[outcome.workload.key]
-                refusals.append(Refusal(ask, Reason(outcome.reason), outcome.message, possible=False))
+                refusals.append((ask, Refusal(Reason(outcome.reason), outcome.message, possible=False)))
         kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.list_all()]
         estimates = self._estimates(now_s)
         return Result(plans, refusals, estimates, kept_nodes, self._faults)
 
-    def _explained(self, work: QueuedWorkload, no: No, kept: str) -> Refusal:
-        """Certificates take longer than plans: made only for who is told."""
+    def _explained(self, work: QueuedWorkload, known: Refusal, kept: str) -> Refusal:
+        """The refusal with a diagnosis, which takes longer than a plan: made only when it is reported."""
         ask = self._asks[work.key]
-        known = no.why if isinstance(no.why, Refusal) else None
-        if known is None:
-            return Refusal(ask, Reason.HELD_FOR_OTHERS, no.words + kept, no.possible)
-        if known.certificate is None and known.single is None:
+        is_explained = isinstance(known.detail, (Diagnosis, Shortage))
+        if known.code is not Reason.HELD_FOR_OTHERS and not is_explained:
             try:
-                again = planner.plan(self._copy, ask, choosers=self._choosers, rng=self._rng)
+                again = planner.make_plan(self._copy, ask, choosers=self._choosers, rng=self._rng)
             except Exception as exc:  # noqa: BLE001 - an error of this work alone
                 self._faults.append(Fault("explain", work.key, exc))
-                return broken(ask, "explain", exc)
+                return broken("explain", exc)
             # It may fit by now, or on nodes kept for others: then the short answer stands.
             known = again if isinstance(again, Refusal) else known
-        return replace(known, ask=ask, message=known.message + kept)
+        return replace(known, message=known.message + kept)
 
     def _estimates(self, now_s: float) -> Mapping[str, Eta]:
         if not len(self.queue) or not len(self.roster) or now_s < self._estimated_s + _ESTIMATE_EVERY_S:
@@ -259,7 +260,7 @@ class PlanningCycle:
 
     # --- the planner of run_cycle ------------------------------------------------------------------------
 
-    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following) -> Plan | No:
+    def plan(self, work: QueuedWorkload, avoid: frozenset[str], following: Following) -> Plan | Refusal:
         place: ScratchFleet = self._copy
         if avoid:
             if self._masked is None:
@@ -270,11 +271,11 @@ class PlanningCycle:
         started = time.perf_counter()
         draws = Draws(self._rng)
         asked = replace(ask, following=following)
-        answer = planner.plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
+        answer = planner.make_plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
         self.on_planned(ask.strategy or "score", time.perf_counter() - started)
         if self.recorder is not None:
             self.recorder.plan(self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said)
-        return answer if isinstance(answer, Plan) else No(answer.message, answer.possible, answer)
+        return answer
 
     def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
         self._copy.snapshot.commit_all(plan.grants)
@@ -285,11 +286,11 @@ class PlanningCycle:
         return scratch.fits_on_any(self._copy.fitter, request, numbers)
 
 
-def broken(ask: Ask, stage: str, error: Exception) -> Refusal:
+def broken(stage: str, error: Exception) -> Refusal:
     """The refusal of a workload whose planning raised an error."""
     what = {"explain": "explaining why it waits", "hold": "keeping a place for it"}.get(stage, "planning it")
     message = f"{what} failed with an error of the scheduler ({type(error).__name__}: {str(error)[:_ERROR_CHARS]});"
-    return Refusal(ask, Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")
+    return Refusal(Reason.INTERNAL_ERROR, f"{message} other work is not affected, and it is tried again")
 
 
 def _pods(request: Request | GangRequest) -> int:

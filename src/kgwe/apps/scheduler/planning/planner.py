@@ -26,8 +26,8 @@ from kgwe.apps.scheduler.planning.cycle import PlanningCycle, broken
 from kgwe.apps.scheduler.planning.errors import PlanningErrors
 from kgwe.cluster.workload import scheduler_policy as policy
 from kgwe.kube.api import timestamp
-from kgwe.placement.planning.planner import Plan
-from kgwe.placement.planning.reasons import Reason
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.placement.live.fleet import Holding
+    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Choosers, Rng
-    from kgwe.placement.planning.planner import Ask, Refusal
     from kgwe.placement.queue.eta import Eta
+    from kgwe.placement.refusal import Refusal
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +99,7 @@ class Planner:
         if (refused := policy.refused(ask, config)) is not None:
             self._no_longer_waits(ask.owner)
             self.waiting[ask.owner] = ask
-            self._hold(ask.owner, refused)
+            self._hold(ask, refused)
         elif self.waiting.get(ask.owner) != ask:
             self.waiting[ask.owner] = ask
             self._tell(lambda: self._passes.put(ask))
@@ -260,12 +261,12 @@ class Planner:
         """Carry out what a pass decided, work by work: an error in one leaves the others alone."""
         for _, plan in result.plans:
             self._carry_out(plan, now_s)
-        for refusal in result.refusals:
-            if self.waiting.get(refusal.ask.owner) == refusal.ask:
+        for ask, refusal in result.refusals:
+            if self.waiting.get(ask.owner) == ask:
                 try:
-                    self._hold(refusal.ask.owner, refusal)
+                    self._hold(ask, refusal)
                 except Exception as exc:  # noqa: BLE001 - counted; it waits all the same
-                    self.faults.record("report", refusal.ask.owner, exc)
+                    self.faults.record("report", ask.owner, exc)
         self.estimates |= result.estimates
         self._keep(result)
         self._wake_at(self._passes.queue.next_due_s())
@@ -282,7 +283,7 @@ class Planner:
 
     def _wait_longer(self, ask: Ask, error: Exception, now_s: float) -> None:
         self.waiting[ask.owner] = ask
-        self.held[ask.owner] = broken(ask, "plan", error)
+        self.held[ask.owner] = broken("plan", error)
         self._tell(lambda: self._passes.put_later(ask, now_s, str(error)))
         if self._running is None:
             self._wake_at(self._passes.queue.next_due_s())
@@ -294,7 +295,9 @@ class Planner:
             return
         try:
             nodes = [seat.node for seat in plan.seats]
-            start = self._state.ledger.commit_plan(owner, plan.wanted, plan.grants, nodes, extend=ask.gang is not None)
+            start = self._state.ledger.commit_plan(
+                owner, plan.amounts_by_seat, plan.grants, nodes, extend=ask.gang is not None
+            )
         except errors.InvariantBroken as exc:
             log.info("plan_overtaken", owner=owner, reason=str(exc))
             self._tell(lambda: self._passes.put(ask))
@@ -307,7 +310,7 @@ class Planner:
         self._metrics.attempts.inc()
         self._metrics.successes.inc()
         self._metrics.decisions.labels(ask.strategy or "score", "placed").inc()
-        if plan.prefers:
+        if plan.preferred_met:
             self._metrics.optimal.inc()
         if ask.since:
             self._metrics.latency.observe(max(now_s - timestamp.epoch_seconds(ask.since), 0.0))
@@ -323,20 +326,21 @@ class Planner:
                 self._state.ledger.release_seat(owner, number)
             raise
 
-    def _hold(self, owner: str, refusal: Refusal) -> None:
-        """Remember why. Only a new reason is news: the numbers in the message move with every pod that ends."""
+    def _hold(self, ask: Ask, refusal: Refusal) -> None:
+        """Remember why. Only a new code is news: the numbers in the message move with every pod that ends."""
+        owner = ask.owner
         before = self.held.get(owner)
         self.on_refused()
         if owner in self.remarks:
             reason, words = self.remarks[owner]
-            refusal = replace(refusal, reason=reason, message=f"{words}; {refusal.message}")
+            refusal = replace(refusal, code=reason, message=f"{words}; {refusal.message}")
         self.held[owner] = refusal
         if before is None:
             self._metrics.failed.labels("no_suitable_node").inc()
         self._metrics.attempts.inc()
-        self._metrics.failures.labels(refusal.reason).inc()
-        self._metrics.decisions.labels(refusal.ask.strategy or "score", "refused").inc()
-        if before is None or before.reason != refusal.reason:
+        self._metrics.failures.labels(refusal.code).inc()
+        self._metrics.decisions.labels(ask.strategy or "score", "refused").inc()
+        if before is None or before.code != refusal.code:
             self._on_decided(owner)
 
     def _wake_at(self, when_s: float | None) -> None:

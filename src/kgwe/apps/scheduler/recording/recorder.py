@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from prometheus_client import Counter
 
 from kgwe.apps.scheduler.recording.files import RecordFiles
-from kgwe.placement.planning.planner import Ask, Plan
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Refusal
 from kgwe.records import codec, decisions
 from kgwe.records.decisions import End
 from kgwe.records.rows import Copy, Mirror, row_of
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.snapshot import Snapshot
     from kgwe.placement.live.ledger import Ledger
+    from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Rng
     from kgwe.placement.planning.gang_planner import DomainWeights, GangPlanner
-    from kgwe.placement.planning.planner import Refusal
     from kgwe.placement.pod import engine
     from kgwe.placement.pod.engine import Engine
     from kgwe.placement.pod.score import Weights
+    from kgwe.placement.refusal import Refusal
     from kgwe.records.decisions import Taken
     from kgwe.records.rows import Row
 
@@ -126,7 +128,7 @@ class Recorder:
         self,
         place: Place,
         ask: Ask,
-        answer: engine.Decision | engine.Refusal,
+        answer: engine.Decision | Refusal,
         *,
         among: Sequence[str] | None = None,
         draws: Sequence[int] = (),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kgwe.placement.planning.planner import Ask
+    from kgwe.placement.planning.ask import Ask
 
 # What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
 # "scheduled" before the pod runs.

@@ -36,7 +36,7 @@ from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.client.client import QuotaExceeded
 from kgwe.model.units import backoff
-from kgwe.placement.planning.reasons import Reason, Refusal
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.conditions import Trouble
     from kgwe.cluster.workload.runs import Run
     from kgwe.kube.api import core
-    from kgwe.placement.planning.planner import Ask, Plan
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import Plan
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +188,7 @@ class Reconciler:
         if missing := scheduler_policy.lacks_class(workload, self._state.priority_classes):
             # Its Job could create no pods. Nothing is held for it until the class is there, which calls us again.
             self.planner.forget(workload.meta.uid)
-            refusal = Refusal(ask, Reason.NO_PRIORITY_CLASS, missing, possible=False)
+            refusal = Refusal(Reason.NO_PRIORITY_CLASS, missing, possible=False)
             await self._waiting.tell(workload, attempt, refusal, now)
             return "waiting"
         if planned is not None and attempt.planned_for == ask:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.workloads.writer import Writer
     from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.workload.workload import Workload
-    from kgwe.placement.planning.planner import Refusal
+    from kgwe.placement.refusal import Refusal
 
 # Rewrites of waiting messages over all workloads together, per second, at most.
 _MESSAGES_PER_S: Final = 10.0
@@ -45,15 +45,15 @@ class WaitingNotices:
         if status_patch(workload, new) is None:
             return
         told = workload.status.conditions[0] if workload.status.conditions else None
-        due = self._due(workload, attempt, is_news=told is None or told.reason != held.reason)
+        due = self._due(workload, attempt, is_news=told is None or told.reason != held.code)
         if now < due:
             self._requeue(workload.key, due - now)
             return
         attempt.told_at = now
         await self._write.status(workload, new)
         self._requeue(workload.key, self._pause_s)
-        if told is None or told.reason != held.reason:
-            self._write.event(workload, "Normal", held.reason, held.message, action="Waiting")
+        if told is None or told.reason != held.code:
+            self._write.event(workload, "Normal", held.code, held.message, action="Waiting")
 
     @property
     def _pause_s(self) -> float:
@@ -73,7 +73,7 @@ class WaitingNotices:
         """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
         time."""
         if now >= attempt.warn_at:
-            self._write.event(workload, "Warning", held.reason, held.message, action="Waiting")
+            self._write.event(workload, "Warning", held.code, held.message, action="Waiting")
             attempt.warn_at = now + 2 * max(now - (attempt.held_at or now), self._pause_s)
         self._requeue(workload.key, attempt.warn_at - now)
 

@@ -17,6 +17,7 @@ from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.api.meta import Condition
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.planning.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
     from kgwe.kube.translate.nodes import Cards
-    from kgwe.placement.planning.planner import Refusal
+    from kgwe.placement.refusal import Refusal
 
 # The CRD allows more; nobody reads more, and the API server's own messages can be very long.
 _MESSAGE_CHARS = 1024
@@ -45,8 +46,8 @@ def pending_status(workload: Workload, reason: str, message: str, now: str) -> S
 
 def waiting_status(workload: Workload, held: Refusal, now: str, estimate: tuple[str, str] | None = None) -> Status:
     """It waits for room: why, and what would start it now."""
-    status = pending_status(workload, held.reason, held.message, now)
-    words = held.certificate.words() if held.certificate else ""
+    status = pending_status(workload, held.code, held.message, now)
+    words = held.detail.describe() if isinstance(held.detail, Diagnosis) else ""
     return replace(status, certificate=_cut(words), estimate=estimate)
 
 
