@@ -19,7 +19,7 @@ from kgwe.model.simfleet import inventory
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
 from kgwe.records import decisions
-from kgwe.sim.fleet import fleets, prices
+from kgwe.sim.fleet import fleets, prices, sensitivity
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options
@@ -28,7 +28,7 @@ from kgwe.sim.policies import registry
 from kgwe.sim.record_writer import RecordWriter
 from kgwe.sim.report import compare as study
 from kgwe.sim.report import html_page as page
-from kgwe.sim.report import report, sensitivity
+from kgwe.sim.report import report
 from kgwe.sim.traces import generate, loaders, openb, recorded
 
 if TYPE_CHECKING:

@@ -19,11 +19,10 @@ import numpy as np
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.queue.reservations import ReservationSettings
 from kgwe.sim.events import Agenda, Event, Kind
-from kgwe.sim.fleet import locality
+from kgwe.sim.fleet import locality, sensitivity
 from kgwe.sim.fleet.faults import Faults, FaultStreams
 from kgwe.sim.job_queue import JobQueue, exact
 from kgwe.sim.recording import Fate, JobRecord, Recorder
-from kgwe.sim.report import sensitivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

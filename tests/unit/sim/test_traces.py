@@ -19,13 +19,12 @@ from kgwe.placement.planning.ask import Ask
 from kgwe.records import codec, decisions
 from kgwe.records.decisions import Decision, End, Seat, SimulatedJob
 from kgwe.sim import replay
-from kgwe.sim.fleet import prices
+from kgwe.sim.fleet import prices, sensitivity
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.fleet.locality import Spread
 from kgwe.sim.loop import Simulation
 from kgwe.sim.policies import registry
 from kgwe.sim.record_writer import RecordWriter
-from kgwe.sim.report import sensitivity
 from kgwe.sim.traces import generate, loaders, openb, recorded
 from kgwe.sim.traces.workload import Workload
 
