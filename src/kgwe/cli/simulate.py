@@ -23,10 +23,10 @@ from kgwe.sim.fleet import fleets, prices, sensitivity
 from kgwe.sim.fleet.faults import Faults
 from kgwe.sim.fleet.fleet import World
 from kgwe.sim.loop import Options
-from kgwe.sim.packing import fill as filling
 from kgwe.sim.policies import registry
 from kgwe.sim.record_writer import RecordWriter
 from kgwe.sim.report import compare as study
+from kgwe.sim.report import fill as filling
 from kgwe.sim.report import html_page as page
 from kgwe.sim.report import report
 from kgwe.sim.traces import generate, loaders, openb, recorded

@@ -13,8 +13,9 @@ from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix
 from kgwe.placement.pod.ranking import Strategy, parse_strategy
 from kgwe.placement.refusal import Refusal
-from kgwe.sim.packing import POLICIES, fill, replay
+from kgwe.sim.packing import POLICIES, replay
 from kgwe.sim.policies import registry
+from kgwe.sim.report import fill
 from kgwe.sim.traces import openb
 
 GIB = 2**30
