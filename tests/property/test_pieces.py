@@ -166,7 +166,9 @@ class Rush:
     async def serve(self, batch: Sequence[str], pauses: Sequence[tuple[int, int]]) -> None:
         self.truth.names = [*self.truth.given, *batch]
         await asyncio.gather(*(self._one(*pause) for _, pause in zip(batch, pauses, strict=False)))
-        self.truth.given = {pod.removeprefix("team/"): ids for (_, pod), ids in self.desk._served.items()}
+        self.truth.given = {
+            pod.removeprefix("team/"): ids for (_, pod), ids in self.desk._book._granted_devices.items()
+        }
 
     async def _one(self, before: int, between: int) -> None:
         free = [each for each in self.every if not any(each in ids for ids in self.truth.given.values())]

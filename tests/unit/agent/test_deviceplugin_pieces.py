@@ -259,7 +259,7 @@ class TestPlans:
 
 class TestRefusals:
     async def test_two_pieces_are_not_twice_as_much(self, node):
-        with pytest.raises(Refused, match=r"INVALID_ARGUMENT: 2 of nvidia.com/gpu.shared for one container: ask for 1"):
+        with pytest.raises(Refused, match=r"INVALID_ARGUMENT: 2 of nvidia.com/gpu.shared for one container: request 1"):
             await node.admit(pod("greedy", 2, card=0))
         assert node.outcomes == [Outcome.REFUSED]
         await node.admit(pod("a", card=0), pod("b", card=0))
@@ -274,11 +274,11 @@ class TestRefusals:
     async def test_two_calls_for_one_piece_at_once_and_for_two_of_a_card(self, node):
         node.kubelet.may_answer.clear()
         first = asyncio.create_task(node.kubelet.allocate("GPU-0::0", resource=SHARED))
-        await until(lambda: bool(node.desk._in_hand))
+        await until(lambda: bool(node.desk._in_allocation))
         with pytest.raises(Refused, match="GPU-0::0: just being given to another container"):
             await node.kubelet.allocate("GPU-0::0", resource=SHARED)
         second = asyncio.create_task(node.kubelet.allocate("GPU-0::1", resource=SHARED))
-        await until(lambda: len(node.desk._in_hand) == 2)
+        await until(lambda: len(node.desk._in_allocation) == 2)
         node.kubelet.may_answer.set()
         await asyncio.gather(first, second)
 
@@ -324,7 +324,7 @@ class TestRefusals:
 
 class TestWhatAContainerIsTold:
     async def test_the_card_by_its_uuid(self, node):
-        node.desk._wording = ContainerAccess((AccessMethod.ENV, AccessMethod.CDI, AccessMethod.NODES))
+        node.desk._access = ContainerAccess((AccessMethod.ENV, AccessMethod.CDI, AccessMethod.NODES))
         made = pod("a", card=3)
         node.pods.add(made)
         answer = (await node.kubelet.admit(made))["c0"]

@@ -218,7 +218,7 @@ class TestTwice:
     async def test_two_calls_for_one_card_at_once(self, node):
         node.kubelet.may_answer.clear()
         first = asyncio.create_task(node.kubelet.allocate("GPU-0", "GPU-1"))
-        await until(lambda: bool(node.desk._in_hand))
+        await until(lambda: bool(node.desk._in_allocation))
         with pytest.raises(Refused, match="GPU-1: just being given to another container"):
             await node.kubelet.allocate("GPU-1")
         node.kubelet.may_answer.set()

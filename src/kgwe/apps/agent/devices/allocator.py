@@ -1,32 +1,28 @@
-"""Hands the devices of this node to the pods they were planned for.
+"""Answers the kubelet's device plugin calls with the devices that pods were planned.
 
-The kubelet does not say for whom it asks. But it admits one pod after another, and tells on its pod-resources socket
-which pods it knows and what each has: the pod it asks for is there and lacks devices. Where that socket is not to be
-had, the pods the API server shows on this node that have not started stand in for it.
+    GetPreferredAllocation   find the pods that may be asking (`pending_pods`), advise the devices of the plan of the
+                             one that is, and reserve them for it (`advice`)
+    Allocate                 refuse devices that are unknown, unhealthy or held by another pod, and more than one share
+                             of a GPU; otherwise grant them and return how the container gets access
 
-    GetPreferredAllocation   the devices of that pod's plan; they are kept for it until it has them
-    Allocate                 refused for devices that are unknown, unhealthy, or held by another pod, and for more than
-                             one piece of shared cards
-
-Nothing needs to be remembered over a restart: who holds what is what the kubelet says.
+Nothing is kept over a restart: the kubelet lists which pod holds what.
 """
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import enum
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from kgwe import errors
-from kgwe.apps.agent import node_pods
+from kgwe.apps.agent.devices.advice import AdviceBook
+from kgwe.apps.agent.devices.pending_pods import find_pending_pods
 from kgwe.hardware.kubelet.deviceplugin import Granted
-from kgwe.model.devices import assignment, holdings
-from kgwe.model.devices.holdings import PodDevices
+from kgwe.model.devices import holdings
 from kgwe.placement.devices import shared, whole
 from kgwe.placement.devices.whole import Ask, Stock
 
@@ -35,54 +31,46 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.node_pods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
-    from kgwe.kube.api import core
     from kgwe.model.devices.advertised import Offer
+    from kgwe.model.devices.holdings import PodDevices
     from kgwe.model.gpu.topology import Wiring
 
 log = structlog.get_logger(__name__)
 
 # The kubelet waits for us, and other pods for the kubelet.
-_TRUTH_S: Final = 1.0
-# From advice to allocation a kubelet takes milliseconds.
-_KEPT_S: Final = 5.0
+_LIST_S: Final = 1.0
 _CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
 class AccessMethod(enum.StrEnum):
-    """How a container is told of its devices."""
+    """How a container gets access to its devices."""
 
     ENV = "env"
     """NVIDIA_VISIBLE_DEVICES, for the NVIDIA container runtime."""
     CDI = "cdi"
     """Names of the Container Device Interface, for any runtime that has their descriptions."""
     NODES = "nodes"
-    """Device nodes of whole cards; libraries are the image's own affair."""
+    """Device nodes of whole GPUs; the image brings its own libraries."""
 
 
 class Outcome(enum.StrEnum):
-    """What became of an allocation, for metrics."""
+    """The outcome of an allocation, for metrics."""
 
     PLANNED = "planned"
     """The pod got what its plan names."""
     OTHER = "other"
     """It had a plan and got something else."""
     UNPLANNED = "unplanned"
-    """It had no plan, or nobody knows who it was."""
+    """It had no plan, or the pod is not known."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerAccess:
-    means: tuple[AccessMethod, ...] = (AccessMethod.ENV,)
+    """The access methods that the settings choose."""
+
+    methods: tuple[AccessMethod, ...] = (AccessMethod.ENV,)
     cdi_kind: str = "nvidia.com/gpu"
-
-
-class _Advice(NamedTuple):
-    pod: str
-    devices: frozenset[str]
-    planned: frozenset[str]
-    until: float
-    uid: str = ""
 
 
 class DeviceAllocator:
@@ -91,28 +79,25 @@ class DeviceAllocator:
     def __init__(
         self,
         pods: PodSource,
-        truth: PodResources | None,
+        pod_resources: PodResources | None,
         *,
         access: ContainerAccess = ContainerAccess(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
         on_outcome: Callable[[str, Outcome], None] = lambda _resource, _outcome: None,
     ) -> None:
-        """`on_outcome`: called with the resource and the outcome of every allocation."""
+        """`pod_resources`: None where the kubelet does not tell what pods hold. `on_outcome`: called with the resource
+        and the outcome of every allocation."""
         self._pods = pods
-        self._truth = truth
+        self._pod_resources = pod_resources
         self._access = access
-        self._clock = clock
+        self._on_outcome = on_outcome
+        self._book = AdviceBook(clock)
         self._offers: dict[str, dict[str, Offer]] = {}
         self._stocks: dict[str, Stock] = {}
-        self._kept: dict[str, list[_Advice]] = collections.defaultdict(list)  # resource -> advice not yet followed
-        self._given: dict[str, list[_Advice]] = collections.defaultdict(list)  # resource -> advice just followed
-        self._advised: collections.Counter[tuple[str, str]] = collections.Counter()  # (resource, pod)
-        self._served: dict[tuple[str, str], frozenset[str]] = {}  # (resource, pod) -> given, where nobody else tells
-        self._in_hand: set[str] = set()  # devices another call is just deciding on
-        self._on_outcome = on_outcome
+        self._in_allocation: set[str] = set()  # devices of Allocate calls under way
 
     def set_devices(self, offers: Mapping[str, Sequence[Offer]], wiring: Wiring | None) -> None:
-        """The devices there are from now on."""
+        """Set the devices of the node, by resource."""
         self._offers = {resource: {each.id: each for each in listed} for resource, listed in offers.items()}
         self._stocks = {
             resource: Stock(
@@ -124,234 +109,143 @@ class DeviceAllocator:
             for resource, listed in offers.items()
         }
 
-    # --- advice -----------------------------------------------------------------------------------------
+    # --- GetPreferredAllocation -------------------------------------------------------------------------
 
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        truth = await self._known()
-        pods, to_come = await self._asks(resource, truth)
-        asks = [ask for ask in pods if ask.sizes]
-        now = self._clock()
-        kept = self._kept[resource] = [each for each in self._kept[resource] if each.until > now]
+        """Advise `size` of the available devices, and reserve them for the pod that most likely asks."""
+        listed = await self._list_held()
+        offers = self._offers.get(resource, {})
+        pods = await find_pending_pods(resource, offers, listed, self._pods, self._book)
+        if listed is not None:
+            self._book.forget_tries(resource, {ask.pod for ask in pods.asking})
         stock = self._stocks.get(resource, Stock())
-        who = whole.who(asks, must_include, size)
-        promised = self._promised(resource, who, pods)
-        # Also of the pod's own plan: they could not be given.
-        taken = self._otherwise_taken(resource, truth)
-        available = [each for each in available if each not in taken]
+        who = whole.who(pods.asking, must_include, size)
+        promised = self._find_promised(resource, who, pods.known)
+        # Also devices of the pod's own plan: they could not be granted.
+        taken = self._find_taken_otherwise(resource, listed)
+        free = [each for each in available if each not in taken]
         if stock.is_shared:
-            advice = shared.advise(asks, stock, available, size, must=must_include, promised=promised, to_come=to_come)
+            advice = shared.advise(
+                pods.asking, stock, free, size, must=must_include, promised=promised, to_come=pods.to_come
+            )
         else:
-            spoken_for = frozenset[str]().union(*promised.values(), *(each.planned for each in to_come))
-            advice = whole.advise(asks, stock, available, size, must=must_include, spoken_for=spoken_for)
-        kept[:] = [each for each in kept if each.pod != advice.pod or not advice.pod]
+            spoken_for = frozenset[str]().union(*promised.values(), *(each.planned for each in pods.to_come))
+            advice = whole.advise(pods.asking, stock, free, size, must=must_include, spoken_for=spoken_for)
         planned, uid = (who.planned, who.uid) if who is not None else (frozenset[str](), "")
-        kept.append(_Advice(advice.pod, frozenset(advice.devices), planned, now + _KEPT_S, uid))
-        if advice.pod:
-            self._advised[resource, advice.pod] += 1
+        self._book.advise(resource, pod=advice.pod, uid=uid, devices=advice.devices, planned=planned)
         log.debug("devices_advised", resource=resource, pod=advice.pod, devices=advice.devices)
         return advice.devices
 
-    def _promised(
+    def _find_promised(
         self, resource: str, who: Ask | None, pods: Iterable[Ask]
     ) -> collections.defaultdict[str, frozenset[str]]:
-        """Devices that are as good as gone, by pod; without a name those of pods nobody knows."""
+        """Return the devices reserved for other pods than `who`, by pod; under an empty name those of unknown pods."""
         found: collections.defaultdict[str, frozenset[str]] = collections.defaultdict(frozenset)
         asks = {ask.pod: ask for ask in pods}
-        for each in self._kept[resource]:
-            # Whoever was advised and has not allocated yet is about to, unless it has got something else or is gone.
+        for each in self._book.list_advised(resource):
+            # A pod that was advised is about to allocate, unless it has got other devices or is gone.
             lacks = not each.pod or (each.pod in asks and asks[each.pod].sizes)
             if lacks and (who is None or each.pod != who.pod):
                 found[each.pod] |= each.devices
         for ask in asks.values():
-            for each in self._unseen(resource, ask.pod, ask.uid, ask.has):
+            for each in self._book.list_unlisted_grants(resource, ask.pod, ask.uid, ask.has):
                 found[ask.pod] |= each.devices - ask.has
         return found
 
-    def _unseen(self, resource: str, pod: str, uid: str, has: frozenset[str]) -> list[_Advice]:
-        """What the pod was given and the kubelet does not list yet: others may be asking at this very moment."""
-        now = self._clock()
-        given = self._given[resource] = [each for each in self._given[resource] if each.until > now]
-        return [each for each in given if (each.pod, each.uid) == (pod, uid) and not each.devices <= has]
+    def _find_taken_otherwise(self, resource: str, listed: Sequence[PodDevices] | None) -> frozenset[str]:
+        """Return shares of GPUs that a pod holds whole, and whole GPUs of which a pod holds a share.
 
-    def _otherwise_taken(self, resource: str, truth: Sequence[PodDevices] | None) -> frozenset[str]:
-        """Pieces of cards that somebody has whole, or the reverse: from before the setting was changed, or by another
-        plugin. The kubelet takes them for free."""
+        They stem from before the setting was changed, or from another plugin. The kubelet counts them as free.
+        """
         is_shared = self._stocks.get(resource, Stock()).is_shared
-        listed = (ids for pod in truth or () for container in pod.containers for _, ids in container.devices)
-        taken = {holdings.uuid_of(each) for ids in listed for each in ids if holdings.is_piece(each) != is_shared}
+        held = (ids for pod in listed or () for container in pod.containers for _, ids in container.devices)
+        taken = {holdings.uuid_of(each) for ids in held for each in ids if holdings.is_piece(each) != is_shared}
         return frozenset(each.id for each in self._offers.get(resource, {}).values() if each.uuid in taken)
 
-    async def _asks(self, resource: str, truth: Sequence[PodDevices] | None) -> tuple[list[Ask], list[Ask]]:
-        """Pods the kubelet knows, of which those that lack devices may be asking, and pods that are still to come."""
-        here = {pod.metadata.key: pod for pod in self._pods.pods() if not node_pods.is_over(pod)}
-        if truth is None:
-            waiting = [pod for pod in here.values() if pod.status.phase in ("", "Pending")]
-            asks = [self._ask(pod, resource, None) for pod in waiting]
-            return asks, []
-        known = {each.key: here.pop(each.key, None) for each in truth}
-        # Not heard of yet, or the one before it of the same name.
-        doubtful = [each for each in truth if (pod := known[each.key]) is None or pod.metadata.deletionTimestamp]
-        known |= await self._looked_up(doubtful)
-        asks = [
-            self._ask(pod, resource, each)
-            for each in truth
-            if (pod := known[each.key]) is not None and not node_pods.is_over(pod)
-        ]
-        # Bound to this node, and not yet seen by the kubelet.
-        unseen = [pod for pod in here.values() if pod.status.phase in ("", "Pending")]
-        to_come = [self._ask(pod, resource, PodDevices(pod.metadata.namespace, pod.metadata.name)) for pod in unseen]
-        pods = {(resource, ask.pod) for ask in asks if ask.sizes}
-        for key in [key for key in self._advised if key[0] == resource and key not in pods]:
-            del self._advised[key]
-        return asks, to_come
-
-    async def _looked_up(self, pods: Sequence[PodDevices]) -> dict[str, core.Pod | None]:
-        """As far as the API server tells in time: the kubelet waits."""
-        asked = {each.key: asyncio.ensure_future(self._pods.find(each.namespace, each.name)) for each in pods}
-        if asked:
-            _, late = await asyncio.wait(asked.values(), timeout=_TRUTH_S)
-            for task in late:
-                task.cancel()
-        return {key: task.result() if task.done() and not task.cancelled() else None for key, task in asked.items()}
-
-    def _ask(self, pod: core.Pod, resource: str, truth: PodDevices | None) -> Ask:
-        key = pod.metadata.key
-        wanted = node_pods.count_requested(pod, resource)
-        if truth is None:
-            has, served = self._served.get((resource, key), frozenset()), frozenset[str]()
-        else:
-            has = frozenset(truth.ids(resource))
-            served = frozenset(each.name for each in truth.containers if each.ids(resource))
-        if served:
-            served |= node_pods.init_containers(pod)  # they came before
-        sizes = [count for name, count in wanted.items() if name not in served]
-        if truth is None and len(has) >= sum(wanted.values()):
-            sizes = []
-        # Once something is listed, what is not was an init container's.
-        for each in self._unseen(resource, key, pod.metadata.uid, has) if not served else ():
-            if len(each.devices) in sizes:
-                sizes.remove(len(each.devices))
-        return Ask(
-            key,
-            tuple(sizes),
-            self._planned(pod, resource),
-            has,
-            pod.metadata.creationTimestamp or "",
-            uid=pod.metadata.uid,
-            advised=self._advised[resource, key],
-            lacks=node_pods.count_peak(pod, resource) - len(has),
-        )
-
-    def _planned(self, pod: core.Pod, resource: str) -> frozenset[str]:
-        """The devices of this resource that the pod's plan names.
-
-        The agent has no key to check who wrote the plan. One that names more cards or slices than the pod asks for is
-        not KGWE's.
-        """
-        plan = assignment.planned(pod.metadata.annotations)
-        if not plan:
-            return frozenset()
-        slices = set(plan.slices)
-        found = [
-            each
-            for each in self._offers.get(resource, {}).values()
-            if (plan.cards >> each.card & 1 if each.start is None else (each.card, each.start) in slices)
-        ]
-        if len({(each.card, each.start) for each in found}) > node_pods.count_peak(pod, resource):
-            return frozenset()
-        return frozenset(each.id for each in found)
-
-    async def _known(self) -> tuple[PodDevices, ...] | None:
-        if self._truth is None:
+    async def _list_held(self) -> tuple[PodDevices, ...] | None:
+        """Return what pods hold; None where the kubelet does not tell."""
+        if self._pod_resources is None:
             return None
         try:
-            return await self._truth.list(deadline_s=_TRUTH_S)
+            return await self._pod_resources.list(deadline_s=_LIST_S)
         except errors.KgweError as exc:
             log.warning("pod_resources_not_read", error=str(exc))
             return None
 
-    # --- allocation -------------------------------------------------------------------------------------
+    # --- Allocate ---------------------------------------------------------------------------------------
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> Granted:
+        """Grant these devices to a container, or refuse them with the reason."""
         wanted = frozenset(ids)
         try:
-            self._check(resource, wanted)
-            self._in_hand |= wanted
+            self._check_devices(resource, wanted)
+            self._in_allocation |= wanted
             try:
-                _refuse_held(wanted, await self._known())
+                _refuse_held(wanted, await self._list_held())
             finally:
-                self._in_hand -= wanted
+                self._in_allocation -= wanted
         except errors.KgweError as exc:
             log.warning("allocation_refused", resource=resource, devices=sorted(wanted), error=str(exc))
             self._on_outcome(resource, Outcome.REFUSED)
             raise
-        self._note(resource, wanted)
-        return self._granted(resource, wanted)
+        self._record_grant(resource, wanted)
+        return self._grant_access(resource, wanted)
 
-    def _check(self, resource: str, wanted: frozenset[str]) -> None:
+    def _check_devices(self, resource: str, wanted: frozenset[str]) -> None:
         offers = self._offers.get(resource, {})
         if len(wanted) > 1 and self._stocks.get(resource, Stock()).is_shared:
             raise errors.Permanent(
-                f"{len(wanted)} of {resource} for one container: ask for 1, two pieces are not twice as much"
+                f"{len(wanted)} of {resource} for one container: request 1; two shares give no more time than one"
             )
         if unknown := wanted - offers.keys():
             raise errors.NotFound(f"{_listed(unknown)}: not on this node")
         if sick := [each for each in wanted if not offers[each].is_healthy]:
             raise errors.Conflict(f"{_listed(sick)}: out of service")
-        if busy := wanted & self._in_hand:
+        if busy := wanted & self._in_allocation:
             raise errors.Conflict(f"{_listed(busy)}: just being given to another container")
 
-    def _note(self, resource: str, wanted: frozenset[str]) -> None:
-        """Whose it is, as far as that can be told: advice that was followed names the pod."""
-        kept = self._kept[resource]
-        mine = next((each for each in kept if each.devices == wanted), None)
+    def _record_grant(self, resource: str, wanted: frozenset[str]) -> None:
+        """Note the grant. Advice that was followed names the pod; otherwise it is not known."""
+        overlaps = self._book.overlaps_advice(resource, wanted)
+        followed = self._book.grant(resource, wanted)
         outcome = Outcome.UNPLANNED
-        if mine is not None:
-            kept.remove(mine)
-            self._advised.pop((resource, mine.pod), None)
-            if mine.pod:
-                self._given[resource].append(mine._replace(until=self._clock() + _KEPT_S))
-                self._served[resource, mine.pod] = self._served.get((resource, mine.pod), frozenset()) | wanted
-            if mine.planned:
-                outcome = Outcome.PLANNED if wanted <= mine.planned else Outcome.OTHER
-        elif any(each.devices & wanted for each in kept):
-            outcome = Outcome.OTHER  # the kubelet had reasons of its own (NUMA, an init container)
-        self._forget()
-        log.info(
-            "devices_allocated", resource=resource, devices=sorted(wanted), pod=mine.pod if mine else "", as_=outcome
-        )
+        if followed is not None:
+            if followed.planned:
+                outcome = Outcome.PLANNED if wanted <= followed.planned else Outcome.OTHER
+        elif overlaps:
+            outcome = Outcome.OTHER  # the kubelet had its own reasons (NUMA, an init container)
+        self._book.forget_pods({pod.metadata.key for pod in self._pods.pods()})
+        pod = followed.pod if followed else ""
+        log.info("devices_allocated", resource=resource, devices=sorted(wanted), pod=pod, as_=outcome)
         self._on_outcome(resource, outcome)
 
-    def _forget(self) -> None:
-        here = {pod.metadata.key for pod in self._pods.pods()}
-        for key in [key for key in self._served if key[1] not in here]:
-            del self._served[key]
-
-    def _granted(self, resource: str, wanted: frozenset[str]) -> Granted:
+    def _grant_access(self, resource: str, wanted: frozenset[str]) -> Granted:
         offers = sorted(
             (self._offers[resource][each] for each in wanted), key=lambda each: (each.card, each.place or 0)
         )
         uuids = dict.fromkeys(each.uuid for each in offers)
-        means = self._access.means
+        methods = self._access.methods
         nodes: tuple[str, ...] = ()
-        if AccessMethod.NODES in means:
+        if AccessMethod.NODES in methods:
             minors = dict.fromkeys(each.minor for each in offers if each.minor is not None)
             nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *_CONTROL_NODES)
         return Granted(
-            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if AccessMethod.ENV in means else {},
-            cdi=tuple(f"{self._access.cdi_kind}={uuid}" for uuid in uuids) if AccessMethod.CDI in means else (),
+            envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if AccessMethod.ENV in methods else {},
+            cdi=tuple(f"{self._access.cdi_kind}={uuid}" for uuid in uuids) if AccessMethod.CDI in methods else (),
             nodes=nodes,
         )
 
 
-def _refuse_held(wanted: frozenset[str], truth: Iterable[PodDevices] | None) -> None:
-    """A device has one holder: whoever the kubelet lists with it. An init container that has ended is not listed, so
-    what it leaves to its own pod is not taken for somebody else's. A card that is held whole has no pieces to give."""
-    for pod in truth or ():
-        mine = {each for container in pod.containers for _, ids in container.devices for each in ids}
-        if taken := [each for each in wanted if any(holdings.clash(each, other) for other in mine)]:
+def _refuse_held(wanted: frozenset[str], listed: Iterable[PodDevices] | None) -> None:
+    """Raise Conflict if the kubelet lists a pod with one of these devices, or with a whole GPU of which it is a share.
+
+    Init containers that have ended are not listed, so a pod may get the devices of its own init container.
+    """
+    for pod in listed or ():
+        held = {each for container in pod.containers for _, ids in container.devices for each in ids}
+        if taken := [each for each in wanted if any(holdings.clash(each, other) for other in held)]:
             raise errors.Conflict(f"{_listed(taken)}: held by {pod.key}")
 
 
