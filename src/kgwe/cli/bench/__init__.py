@@ -23,6 +23,7 @@ from kgwe.cli.bench import (
     plans,
     queue,
     recovery,
+    shares,
 )
 
 app = App(
@@ -50,5 +51,6 @@ for each in (
     plans,
     queue,
     recovery,
+    shares,
 ):
     app.command(each.app)

@@ -1,0 +1,262 @@
+"""The moves that make room for waiting work on the live cluster, with their cost and gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kgwe import errors
+from kgwe.cluster.workload.pdb import Budgets
+from kgwe.kube.api import timestamp
+from kgwe.kube.translate import podrequest
+from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, Why, plan_defrag
+from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Member, Running, milli_of
+from kgwe.placement.planning import planner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kgwe.cluster.offline import View
+    from kgwe.kube.api import core
+
+#: on a pod: "true" lets it be moved to another node so that waiting work can start
+ALLOW_MOVE: Final = "kgwe.nvidia.io/allow-move"
+# Costs and gains are counted in GPU-hours; the planner compares millionths of a price.
+_PER_GPU_HOUR: Final = 1_000_000
+# Waiting work that is looked at until a plan is found, in the order of the queue.
+_MOST_TRIED: Final = 20
+_MILLI: Final = 1000
+
+_MESSAGES: Final = {
+    Why.STARTS_ANYWAY: "it fits without any move: it waits for something else (see kgwe explain)",
+    Why.NOT_NOW: "moves are not allowed at this time of the day",
+    Why.NOTHING_MOVABLE: f'no running pod may be moved: annotate pods with {ALLOW_MOVE}: "true"',
+    Why.NO_ARRANGEMENT: "no moves of the pods that may be moved make enough room",
+    Why.TOO_MANY: "it takes more moves than --max-moves allows",
+    Why.NOT_WORTH_IT: "the moves lose more GPU-hours than the earlier start gains",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the user allows, and what is assumed."""
+
+    #: how much sooner the waiting work starts than without the moves
+    sooner_s: float = 3600.0
+    #: pods that have run for less are left alone
+    min_run_s: float = 300.0
+    #: how long a moved pod takes to run again
+    restart_s: float = 60.0
+    max_moves: int | None = None
+    #: whether pods without consent are considered too; such a plan cannot be carried out
+    everyone: bool = False
+
+
+class Move(msgspec.Struct, frozen=True, rename="camel"):
+    """One pod that is stopped and started again elsewhere."""
+
+    namespace: str
+    pod: str
+    uid: str
+    gpus: float
+    source: str
+    #: where the plan has room for it; the scheduler may choose another node
+    target: str
+    lost_gpu_hours: float
+    restart_gpu_hours: float
+    consents: bool
+
+
+class Proposal(msgspec.Struct, frozen=True, rename="camel"):
+    """All moves for one piece of waiting work."""
+
+    waiting: str
+    gpus: float
+    nodes: tuple[str, ...]
+    moves: tuple[Move, ...]
+    lost_gpu_hours: float
+    restart_gpu_hours: float
+    gain_gpu_hours: float
+    #: whether no plan moves fewer pods
+    proven: bool
+    #: pods of the waiting work, as namespace/name; empty where its pods do not exist yet
+    waiting_pods: tuple[str, ...] = ()
+    #: the GPUWorkload that waits, as group/namespace/name
+    workload: str = ""
+
+    @property
+    def cost_gpu_hours(self) -> float:
+        return self.lost_gpu_hours + self.restart_gpu_hours
+
+
+class NoMoves(msgspec.Struct, frozen=True, rename="camel"):
+    """Why nothing is moved."""
+
+    waiting: str
+    reason: str
+    message: str
+    evictions: int = 0
+    cost_gpu_hours: float = 0.0
+    gain_gpu_hours: float = 0.0
+
+
+def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
+    """The moves for the named work, or for the first in the queue that moves can help."""
+    owners = [owner for owner in view.order() if not name or _is_named(view, owner, name)]
+    if not owners:
+        waits = ", ".join(view.name_of(owner) for owner in view.asks) or "nothing"
+        raise errors.NotFound(f"{name} does not wait for GPUs; waiting: {waits}" if name else "nothing waits for GPUs")
+    budgets = Budgets(view.state.budgets)
+    running = list(_movable(view, budgets, terms))
+    refused: list[NoMoves] = []
+    for owner in owners[:_MOST_TRIED]:
+        answer = _propose_one(view, owner, running, budgets, terms)
+        if isinstance(answer, Proposal):
+            return answer
+        refused.append(answer)
+    # Work that starts without moves is not what the user looks for.
+    return next((each for each in refused if each.reason != Why.STARTS_ANYWAY), refused[0])
+
+
+def _is_named(view: View, owner: str, name: str) -> bool:
+    ask = view.asks[owner]
+    title = view.name_of(owner).partition(" ")[2]
+    return name in {ask.name, f"{ask.namespace}/{ask.name}", title, title.rpartition("/")[2]}
+
+
+# --- what may be moved ----------------------------------------------------------------------------------
+
+
+def consents(pod: core.Pod) -> bool:
+    return pod.metadata.annotations.get(ALLOW_MOVE) == "true"
+
+
+def is_recreated(pod: core.Pod) -> bool:
+    """Whether a controller creates the pod again, on any node."""
+    controller = pod.metadata.controller
+    return controller is not None and controller.kind not in ("DaemonSet", "Node")
+
+
+def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
+    """Running pods that may be moved: on their own, with a controller, and with consent."""
+    for uid, pod in view.state.pods.items():
+        is_leaving = pod.metadata.deletionTimestamp is not None
+        if not pod.spec.nodeName or is_leaving or not is_recreated(pod) or not (terms.everyone or consents(pod)):
+            continue
+        if not view.state.is_foreign(pod) or view.gangs.seat(uid) is not None:
+            continue  # workloads and gangs keep their seats
+        grant = view.census.grant(uid)
+        started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else view.now_s
+        if grant is None or not grant.card_mask or view.now_s - started_s < terms.min_run_s:
+            continue
+        try:
+            request = podrequest.read(pod, pieces=view.fleet.pieces(pod.spec.nodeName)).request
+        except errors.Permanent:
+            continue
+        budget = budgets.of_all([pod])
+        if budget is not None:
+            members = (Member(uid, request, grant),)
+            yield Running(
+                uid, members, pod.spec.priority, started_at_s=started_s, restart_s=terms.restart_s, budget=budget
+            )
+
+
+# --- the plan -------------------------------------------------------------------------------------------
+
+
+def _propose_one(
+    view: View, owner: str, running: Iterable[Running], budgets: Budgets, terms: Terms
+) -> Proposal | NoMoves:
+    title = view.name_of(owner)
+    try:
+        ask = planner.divided(view.fleet.fitter, view.asks[owner])
+        is_gang = ask.gang is not None or ask.pods > 1
+        wanted = planner.gang_request(ask) if is_gang else ask.request
+    except errors.Permanent as exc:
+        return NoMoves(title, "Invalid", str(exc))
+    rules = Rules(_PER_GPU_HOUR, budgets.left, terms.min_run_s, max_evictions=terms.max_moves)
+    waiting = [Waiting(title, wanted, terms.sooner_s)]
+    found = plan_defrag(view.fleet.fitter, view.fleet.tree, waiting, running, rules=rules, now_s=view.now_s)
+    if isinstance(found, DefragPlan):
+        return _describe(view, owner, found, terms)
+    if found is None:
+        return NoMoves(title, Why.NO_ARRANGEMENT, _MESSAGES[Why.NO_ARRANGEMENT])
+    return NoMoves(
+        title,
+        str(found.reason),
+        _MESSAGES[found.reason],
+        found.evictions,
+        _rounded(found.cost_micro / _PER_GPU_HOUR),
+        _rounded(found.benefit_micro / _PER_GPU_HOUR),
+    )
+
+
+def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Proposal:
+    snapshot = view.fleet.snapshot
+    moves = []
+    for move in found.moves:
+        pod = view.state.pods[move.member]
+        milli = milli_of(move.grant, snapshot)
+        started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else view.now_s
+        moves.append(
+            Move(
+                pod.metadata.namespace,
+                pod.metadata.name,
+                pod.metadata.uid,
+                milli / _MILLI,
+                move.source,
+                move.node,
+                _rounded(milli * max(0.0, view.now_s - started_s) / MILLI_S_PER_GPU_HOUR),
+                _rounded(milli * terms.restart_s / MILLI_S_PER_GPU_HOUR),
+                consents(pod),
+            )
+        )
+    workload = view.state.workload(owner)
+    return Proposal(
+        waiting=found.waiting,
+        gpus=sum(milli_of(grant, snapshot) for grant in found.placement) / _MILLI,
+        nodes=tuple(dict.fromkeys(snapshot.nodes[grant.node].name for grant in found.placement)),
+        moves=tuple(moves),
+        lost_gpu_hours=_rounded(found.cost.lost / MILLI_S_PER_GPU_HOUR),
+        restart_gpu_hours=_rounded(found.cost.restart / MILLI_S_PER_GPU_HOUR),
+        gain_gpu_hours=_rounded(found.benefit_micro / _PER_GPU_HOUR),
+        proven=found.proven,
+        waiting_pods=tuple(pod.metadata.key for pod in view.pods_of(owner)),
+        workload="" if workload is None else f"{workload.kind.resource.group}/{workload.meta.key}",
+    )
+
+
+def _rounded(hours: float) -> float:
+    return round(hours, 4)
+
+
+# --- for people -----------------------------------------------------------------------------------------
+
+
+def to_text(answer: Proposal | NoMoves) -> str:
+    if isinstance(answer, NoMoves):
+        figures = (
+            f" ({answer.evictions} moves lose {answer.cost_gpu_hours:g} GPU-hours, the start gains"
+            f" {answer.gain_gpu_hours:g})"
+            if answer.evictions
+            else ""
+        )
+        return f"{answer.waiting}: no moves. {answer.reason}: {answer.message}{figures}\n"
+    width = max(len(f"{move.namespace}/{move.pod}") for move in answer.moves)
+    lines = [f"{answer.waiting} ({answer.gpus:g} GPUs) can start after {len(answer.moves)} moves:", ""]
+    for move in answer.moves:
+        note = "" if move.consents else f'   does not consent: needs {ALLOW_MOVE}: "true"'
+        lines.append(
+            f"  {f'{move.namespace}/{move.pod}':<{width}}  {move.gpus:g} GPUs  {move.source} -> {move.target}"
+            f"  loses {move.lost_gpu_hours:g} GPU-hours{note}"
+        )
+    fewest = "no plan moves fewer pods" if answer.proven else "fewer moves may be possible"
+    lines += [
+        "",
+        f"Lost: {answer.lost_gpu_hours:g} GPU-hours of work, {answer.restart_gpu_hours:g} GPU-hours of restarts",
+        f"Gain: {answer.gain_gpu_hours:g} GPU-hours ({answer.waiting} starts sooner on {', '.join(answer.nodes)})",
+        f"Note: {fewest}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,190 @@
+"""`kgwe defrag`: which pods to move so that a waiting gang can start, and moving them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+
+from kgwe import errors
+from kgwe.apps.defrag import execution, proposal
+from kgwe.apps.defrag.proposal import NoMoves, Proposal, Terms
+from kgwe.cluster import offline
+from kgwe.kube.client.client import KubeClient
+from kgwe.model.units import quantity
+from kgwe.telemetry import logs
+
+app = App(
+    name="defrag",
+    help="""Make room for a waiting gang by moving running pods that consent.
+
+Free GPUs may be scattered so that a gang fits nowhere. `plan` reads the cluster once and prints the moves that make
+room, the GPU-hours they lose and the GPU-hours that the earlier start gains. `apply` carries them out.
+
+Pods consent with the annotation kgwe.nvidia.io/allow-move: "true". Only pods of a controller (Deployment, StatefulSet,
+Job) are moved: it creates them again. Pods of gangs and GPUWorkloads are never moved.""",
+    help_format="plaintext",
+)
+
+Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
+Output = Annotated[Literal["text", "json", "yaml"], Parameter(name=["--output", "-o"])]
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe defrag plan                            for the first in the queue that moves can help
+  kgwe defrag plan research/llm-training -o yaml
+  kgwe defrag plan --sooner 4h --max-moves 3
+  kgwe defrag plan --everyone                 what could be gained if all pods consented"""
+)
+def plan(
+    name: str = "",
+    /,
+    *,
+    sooner: str = "1h",
+    min_run: str = "5m",
+    restart: str = "1m",
+    max_moves: int | None = None,
+    everyone: bool = False,
+    output: Output = "text",
+    kubeconfig: Kubeconfig = None,
+) -> int:
+    """Print the moves that would let waiting work start, with their cost and gain; nothing is changed.
+
+    The exit code is 1 when there are no such moves.
+
+    Parameters
+    ----------
+    name
+        The workload, gang or pod that waits, as NAME or NAMESPACE/NAME; by default the first that moves can help.
+    sooner
+        How much sooner it starts than without the moves: what the gain is counted for.
+    min_run
+        Pods that have run for less are left alone.
+    restart
+        How long a moved pod takes to run again.
+    max_moves
+        The most pods to move.
+    everyone
+        Consider pods that do not consent, too; such a plan cannot be applied.
+    output
+        How to print it.
+    kubeconfig
+        How to reach the API server.
+    """
+    logs.configure(level="error")
+    terms = _terms(sooner, min_run, restart, max_moves, everyone=everyone)
+
+    async def ask() -> Proposal | NoMoves:
+        async with KubeClient.connect(kubeconfig, field_manager="kgwe-defrag") as client:
+            return proposal.propose(await offline.read(client), name, terms)
+
+    answer = asyncio.run(ask())
+    sys.stdout.write(proposal.to_text(answer) if output == "text" else _encoded(answer, output))
+    return 0 if isinstance(answer, Proposal) else 1
+
+
+@app.command(
+    help_epilogue="""Examples:
+  kgwe defrag apply                           shows the plan and asks
+  kgwe defrag apply research/llm-training --yes"""
+)
+def apply(
+    name: str = "",
+    /,
+    *,
+    yes: bool = False,
+    sooner: str = "1h",
+    min_run: str = "5m",
+    restart: str = "1m",
+    max_moves: int | None = None,
+    timeout: str = "5m",
+    output: Output = "text",
+    kubeconfig: Kubeconfig = None,
+) -> int:
+    """Move the pods of a plan, one after the other, and wait until the waiting work has started.
+
+    Without --yes nothing is moved unless you confirm on the terminal. Pods are evicted by the eviction API, so
+    disruption budgets hold. A taint keeps new pods off the nodes that the waiting work needs until the moves are done.
+
+    Parameters
+    ----------
+    name
+        The workload, gang or pod that waits, as NAME or NAMESPACE/NAME; by default the first that moves can help.
+    yes
+        Move the pods without asking.
+    sooner
+        How much sooner it starts than without the moves: what the gain is counted for.
+    min_run
+        Pods that have run for less are left alone.
+    restart
+        How long a moved pod takes to run again.
+    max_moves
+        The most pods to move.
+    timeout
+        The most to wait for one pod, and for the waiting work.
+    output
+        How to print what happened.
+    kubeconfig
+        How to reach the API server.
+    """
+    logs.configure(level="error")
+    terms = _terms(sooner, min_run, restart, max_moves)
+    return asyncio.run(_apply(name, terms, _seconds("--timeout", timeout), kubeconfig, yes=yes, output=output))
+
+
+async def _apply(
+    name: str, terms: Terms, timeout_s: float, kubeconfig: Path | None, *, yes: bool, output: Output
+) -> int:
+    async with KubeClient.connect(kubeconfig, field_manager="kgwe-defrag") as client:
+        answer = proposal.propose(await offline.read(client), name, terms)
+        if isinstance(answer, NoMoves):
+            sys.stdout.write(proposal.to_text(answer) if output == "text" else _encoded(answer, output))
+            return 1
+        sys.stderr.write(proposal.to_text(answer))
+        if not yes and not await asyncio.to_thread(_is_confirmed, len(answer.moves)):
+            sys.stderr.write("Nothing was moved. Give --yes to move the pods.\n")
+            return 0
+        for node in await execution.remove_leftovers(client):
+            sys.stderr.write(f"Removed the taint of an interrupted run from {node}\n")
+        run = execution.Execution(client, answer, timeout_s, lambda text: print(text, file=sys.stderr))
+        outcome = await run.run()
+    sys.stdout.write(execution.to_text(outcome) if output == "text" else _encoded(outcome, output))
+    return 0 if outcome.started else 1
+
+
+def _is_confirmed(moves: int) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    sys.stderr.write(f"Move {moves} pods? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _terms(sooner: str, min_run: str, restart: str, max_moves: int | None, *, everyone: bool = False) -> Terms:
+    if max_moves is not None and max_moves < 1:
+        raise errors.Permanent(f"--max-moves {max_moves}: must be at least 1")
+    return Terms(
+        _seconds("--sooner", sooner),
+        _seconds("--min-run", min_run),
+        _seconds("--restart", restart),
+        max_moves,
+        everyone,
+    )
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return quantity.parse_duration(text)
+    except (ValueError, errors.KgweError) as exc:
+        raise errors.Permanent(f"{option} {text!r}: write a time such as 90s, 10m or 4h") from exc
+
+
+def _encoded(answer: Any, output: str) -> str:
+    if output == "yaml":
+        return msgspec.yaml.encode(answer).decode()
+    return msgspec.json.format(msgspec.json.encode(answer)).decode() + "\n"
