@@ -151,10 +151,14 @@ async def _apply(
             return 0
         for node in await execution.remove_leftovers(client):
             sys.stderr.write(f"Removed the taint of an interrupted run from {node}\n")
-        run = execution.Execution(client, answer, timeout_s, lambda text: print(text, file=sys.stderr))
+        run = execution.Execution(client, answer, timeout_s, _tell)
         outcome = await run.run()
     sys.stdout.write(execution.to_text(outcome) if output == "text" else _encoded(outcome, output))
     return 0 if outcome.started else 1
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def _is_confirmed(moves: int) -> bool:
@@ -169,11 +173,11 @@ def _terms(sooner: str, min_run: str, restart: str, max_moves: int | None, *, ev
     if max_moves is not None and max_moves < 1:
         raise errors.Permanent(f"--max-moves {max_moves}: must be at least 1")
     return Terms(
-        _seconds("--sooner", sooner),
-        _seconds("--min-run", min_run),
-        _seconds("--restart", restart),
-        max_moves,
-        everyone,
+        sooner_s=_seconds("--sooner", sooner),
+        min_run_s=_seconds("--min-run", min_run),
+        restart_s=_seconds("--restart", restart),
+        max_moves=max_moves,
+        everyone=everyone,
     )
 
 

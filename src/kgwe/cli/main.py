@@ -40,6 +40,7 @@ COMMANDS = (
     Command("explain", "kgwe.cli.explain:app", "Why a workload or pod is where it is, or why it waits."),
     Command("replay", "kgwe.cli.replay:app", "Take recorded decisions again, by the same policy or another."),
     Command("advise", "kgwe.cli.advise:app", "What another scheduler's placements cost; changes nothing."),
+    Command("topology", "kgwe.cli.topology:app", "How the GPUs of a machine are wired, from nvidia-smi or NCCL text."),
     Command("defrag", "kgwe.cli.defrag:app", "Make room for a waiting gang by moving pods that consent."),
     Command("sharing", "kgwe.cli.sharing:app", "How one GPU is offered to several pods by the device plugin."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),

@@ -16,7 +16,8 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.defrag.proposal import Proposal, consents, is_recreated
 from kgwe.kube.api import resources, timestamp
-from kgwe.kube.client.eviction import DisruptionBudgetRefused, evict_pod
+from kgwe.kube.client.client import DisruptionBudgetRefused
+from kgwe.kube.client.eviction import evict_pod
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

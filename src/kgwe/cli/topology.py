@@ -1,0 +1,125 @@
+"""`kgwe topology FILE`: how the GPUs of a machine are wired, from text of nvidia-smi or NCCL."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from cyclopts import App, Parameter
+
+from kgwe import errors
+from kgwe.model.gpu import bandwidth, catalog, drawing, machine_text
+from kgwe.model.simfleet import suggestion
+
+if TYPE_CHECKING:
+    from kgwe.model.gpu.topology import Nic, Slot, Wiring
+
+app = App(
+    name="topology",
+    help="""Read how the GPUs of a machine are wired, draw it, and suggest a fleet model.
+
+FILE is the output of `nvidia-smi topo -m`, or an NCCL topology (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE); - reads standard
+input. The agent uses such a file where the driver cannot tell the wiring: see topologyFile in docs/agent.md.""",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  nvidia-smi topo -m | kgwe topology -
+  kgwe topology topo.txt --gpu H100-SXM5-80GB --svg machine.svg
+  kgwe topology ndv5-topo.xml -o yaml
+  kgwe topology topo.txt --gpu L40S --fleet > mine.yaml
+  kgwe local fleet apply ./mine.yaml --nodes 8""",
+)
+
+
+@app.default
+def topology(
+    file: str,
+    /,
+    *,
+    gpu: str = "",
+    fleet: bool = False,
+    name: str = "",
+    svg: Path | None = None,
+    output: Annotated[Literal["text", "json", "yaml"], Parameter(name=["--output", "-o"])] = "text",
+) -> int:
+    """Read a machine from a file and print it.
+
+    Parameters
+    ----------
+    file
+        Output of `nvidia-smi topo -m`, or NCCL XML; - for standard input.
+    gpu
+        The GPU model, such as H100-SXM5-80GB: `nvidia-smi topo -m` does not say it, and the speed of NVLinks needs it.
+    fleet
+        Print a fleet model of such machines, which `kgwe local fleet apply` and `kgwe simulate --fleet` read.
+    name
+        Name of the machine and of the fleet model; by default that of the file.
+    svg
+        Draw the machine to this file.
+    output
+        How to print it.
+    """
+    wiring = machine_text.parse(_read(file), model=catalog.find(gpu) if gpu else None)
+    called = name or (Path(file).stem if file != "-" else "machine")
+    if svg is not None:
+        _write(svg, drawing.to_svg(wiring, called))
+    if fleet:
+        sys.stdout.write(suggestion.to_yaml(wiring, name=called, gpu=catalog.find(gpu) if gpu else None))
+    elif output == "text":
+        sys.stdout.write(drawing.to_text(wiring))
+        guess = "" if gpu else f" (GPU: probably {suggestion.guess_gpu(wiring).name}; give it with --gpu)"
+        sys.stderr.write(f"A fleet model of such machines: kgwe topology {file} --fleet{guess}\n")
+    elif output == "json":
+        sys.stdout.write(json.dumps(_described(wiring), indent=2) + "\n")
+    else:
+        sys.stdout.write(yaml.safe_dump(_described(wiring), sort_keys=False, default_flow_style=None, width=120))
+    return 0
+
+
+def _read(file: str) -> str:
+    try:
+        if file == "-":
+            return sys.stdin.read()
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as exc:
+        raise errors.NotFound(f"reading {file}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise errors.Permanent(f"{file} is not text: give the output of `nvidia-smi topo -m`, or NCCL XML") from exc
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise errors.Permanent(f"writing {path}: {exc.strerror}") from exc
+    sys.stderr.write(f"Drawing: {path}\n")
+
+
+def _described(wiring: Wiring) -> dict[str, Any]:
+    """The machine for programs; what is not known is left out."""
+    cards = range(len(wiring.slots))
+    rates = len(cards) <= bandwidth.MAX_CARDS
+    return {
+        "gpus": [{"index": number, **_place(slot)} for number, slot in enumerate(wiring.slots)],
+        "nics": [{"name": nic.name, "gbitPerSecond": nic.gbit_per_s, **_place(nic)} for nic in wiring.nics],
+        "nvlink": {
+            "version": wiring.nvlink_version,
+            "switchLinks": wiring.switch_links,
+            "mesh": [list(link) for link in wiring.mesh],
+            "linksDown": list(wiring.links_down),
+        },
+        "matrix": wiring.matrix(),
+        "ringGBPerSecond": round(bandwidth.set_gb_per_s(wiring, cards), 3) if rates and len(cards) > 1 else None,
+    }
+
+
+def _place(device: Slot | Nic) -> dict[str, Any]:
+    found = {
+        "bus": getattr(device, "bus", ""),
+        "numaNode": device.numa,
+        "cpus": getattr(device, "cpus", ""),
+        "pcie": list(device.pcie),
+    }
+    return {key: value for key, value in found.items() if value not in ("", None, [])}
