@@ -35,7 +35,7 @@ input. The agent uses such a file where the driver cannot tell the wiring: see t
 
 @app.default
 def topology(
-    file: str,
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     gpu: str = "",

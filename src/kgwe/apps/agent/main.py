@@ -29,6 +29,7 @@ from kgwe.apps.agent.instruments import InstrumentReader
 from kgwe.apps.agent.reporter import NodeReporter
 from kgwe.apps.agent.services import AgentServices
 from kgwe.apps.agent.status.publisher import FIELD_MANAGER, StatusPublisher
+from kgwe.apps.agent.status.topology_file import TopologyFile
 from kgwe.apps.agent.tasks import SupervisedTasks
 from kgwe.apps.agent.telemetry_hub import TelemetryHub
 
@@ -84,6 +85,7 @@ class Agent:
             runner,
             wake=wake,
             interval_s=settings.discovery_interval_seconds,
+            topology_file=TopologyFile(settings.topology_file, tasks.problems),
             publisher=publisher,
             informer=informer,
         )

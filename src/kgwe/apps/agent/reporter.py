@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kgwe.apps.agent.driver_supervisor import DriverState, DriverSupervisor
     from kgwe.apps.agent.hooks import HookRunner, Hooks
     from kgwe.apps.agent.status.publisher import StatusPublisher
+    from kgwe.apps.agent.status.topology_file import TopologyFile
     from kgwe.kube.client.informer import Informer
     from kgwe.model.gpu.driver_data import Machine
 
@@ -38,6 +39,7 @@ class NodeReporter:
         *,
         wake: asyncio.Event,
         interval_s: float,
+        topology_file: TopologyFile,
         publisher: StatusPublisher | None = None,
         informer: Informer[gpunode.GPUNode] | None = None,
     ) -> None:
@@ -47,6 +49,7 @@ class NodeReporter:
         self._runner = runner
         self._wake = wake
         self._interval_s = interval_s
+        self._topology_file = topology_file
         self._publisher = publisher
         self._informer = informer
         #: as last read; values that could not be read are those of before
@@ -87,7 +90,7 @@ class NodeReporter:
         async with self._reading:
             if oldest is not None and self.machine is not None and self._read_at >= oldest:
                 return
-            machine = await self._supervisor.machine()
+            machine = self._topology_file.complete(await self._supervisor.machine())
             self.machine = gpunode_status.with_memory(machine, self.machine)
             self._read_at = time.monotonic()
         self._runner.call_all(self._hooks.on_machine, self.machine)

@@ -34,6 +34,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nvml_library: str = ""
     # Where the machine's /sys, /proc and the kubelet's files are seen; other than / inside a container.
     host_root: str = "/"
+    # A file with the output of `nvidia-smi topo -m`, or an NCCL topology (XML): it fills in NUMA nodes, PCIe places and
+    # NVLinks where the driver does not tell them. Empty: none.
+    topology_file: str = ""
 
     # Where gRPC is served; port 0 takes a free one, empty: not at all.
     grpc_bind_address: str = ":50052"

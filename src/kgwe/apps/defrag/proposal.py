@@ -145,7 +145,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
         is_leaving = pod.metadata.deletionTimestamp is not None
         if not pod.spec.nodeName or is_leaving or not is_recreated(pod) or not (terms.everyone or consents(pod)):
             continue
-        if not view.state.is_foreign(pod) or view.gangs.seat(uid) is not None:
+        if not view.state.is_external(pod) or view.gangs.seat(uid) is not None:
             continue  # workloads and gangs keep their seats
         grant = view.census.grant(uid)
         started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else view.now_s

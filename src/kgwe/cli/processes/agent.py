@@ -114,17 +114,22 @@ def run(
   kgwe agent discover --json      as the GPUNode's status, for programs
   kgwe agent discover -o yaml"""
 )
-def discover(*, output: Output = "table", json: Json = False, nvml_library: str | None = None) -> int:
+def discover(
+    *, output: Output = "table", json: Json = False, nvml_library: str | None = None, topology_file: str = ""
+) -> int:
     """Show the GPUs of this machine, read once from the driver. Needs no cluster.
 
     Parameters
     ----------
     nvml_library
         The driver's library; else $KGWE_NVML_LIBRARY, else the one the system finds.
+    topology_file
+        Output of `nvidia-smi topo -m`, or NCCL XML, for what the driver does not tell of the wiring.
     """
     from kgwe.apps.agent import main as process  # noqa: PLC0415
     from kgwe.apps.agent import settings  # noqa: PLC0415
     from kgwe.apps.agent.status import gpunode_status  # noqa: PLC0415
+    from kgwe.apps.agent.status import topology_file as described  # noqa: PLC0415
 
     loaded = settings.load(None, {"nvml_library": nvml_library})
 
@@ -135,7 +140,10 @@ def discover(*, output: Output = "table", json: Json = False, nvml_library: str 
         finally:
             await driver.close()
 
-    machine = _run(read())
+    file = described.TopologyFile(topology_file)
+    machine = file.complete(_run(read()))
+    if file.problem:
+        raise errors.Permanent(file.problem)
     status = gpunode_status.status(machine)
     if json or output == "json":
         _say(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())

@@ -1,0 +1,50 @@
+"""The file that describes the machine's wiring, for what the driver cannot tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kgwe import errors
+from kgwe.model.gpu import catalog, fallback_wiring, machine_text
+
+if TYPE_CHECKING:
+    from kgwe.model.gpu.driver_data import Machine
+
+_KEY: Final = "topologyFile"
+
+
+class TopologyFile:
+    """Text of `nvidia-smi topo -m`, or NCCL XML. It is read again with every look at the machine."""
+
+    def __init__(self, path: str, problems: dict[str, str] | None = None) -> None:
+        """`problems`: where it is said, under topologyFile, why the file is not used."""
+        self._path = path
+        self._problems = {} if problems is None else problems
+
+    @property
+    def problem(self) -> str:
+        """Why the file is not used; empty: it is, or there is none."""
+        return self._problems.get(_KEY, "")
+
+    def complete(self, machine: Machine) -> Machine:
+        """The machine with what only the file tells; as it is where the file cannot be used."""
+        if not self._path or not machine.devices:
+            return machine
+        try:
+            text = Path(self._path).read_text(encoding="utf-8")
+            described = machine_text.parse(text, model=_model(machine))
+            completed = fallback_wiring.complete(machine, described)
+        except (OSError, UnicodeDecodeError, errors.KgweError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+            self._problems[_KEY] = f"{self._path}: {reason}"
+            return machine
+        self._problems.pop(_KEY, None)
+        return completed
+
+
+def _model(machine: Machine) -> catalog.GpuModel | None:
+    try:
+        return catalog.find(machine.devices[0].product)
+    except errors.Permanent:
+        return None
