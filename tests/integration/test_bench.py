@@ -138,3 +138,10 @@ def test_nodes_that_die_and_leaders_that_are_killed(state: dict[str, str], tmp_p
     assert metrics["kubernetes_recovered_p50_s"] > 0
     assert 0 < metrics["failover_p50_s"] <= metrics["bound_after_kill_p50_s"]
     assert_nothing_left(tmp_path)
+
+
+def test_mixfit_places_more_pods_on_shared_gpus_than_pack(state: dict[str, str], tmp_path: Path):
+    metrics = run_bench(state, "shares", "--nodes", "8", "--strategies", "pack,mixfit")["metrics"]
+    assert metrics["placed"]["mixfit"] > metrics["placed"]["pack"]
+    assert metrics["stranded_gpus"]["mixfit"] < metrics["stranded_gpus"]["pack"]
+    assert_nothing_left(tmp_path)
