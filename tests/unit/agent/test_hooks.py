@@ -13,6 +13,7 @@ from kgwe import errors
 from kgwe.apps.agent.driver_supervisor import DriverSupervisor
 from kgwe.apps.agent.hooks import HookRunner, Hooks
 from kgwe.apps.agent.reporter import NodeReporter
+from kgwe.apps.agent.status.topology_file import TopologyFile
 
 if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus
@@ -25,7 +26,9 @@ async def opened() -> memory_driver.MemoryDriver:
 def make_reporter(hooks: Hooks, problems: dict[str, str]) -> tuple[DriverSupervisor, NodeReporter]:
     wake = asyncio.Event()
     supervisor = DriverSupervisor(opened, on_change=wake.set)
-    return supervisor, NodeReporter(supervisor, hooks, HookRunner(problems), wake=wake, interval_s=30.0)
+    file = TopologyFile("", problems)
+    runner = HookRunner(problems)
+    return supervisor, NodeReporter(supervisor, hooks, runner, wake=wake, interval_s=30.0, topology_file=file)
 
 
 async def discovered(hooks: Hooks, problems: dict[str, str]) -> NodeReporter:

@@ -11,9 +11,10 @@ from kgwe import errors
 from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import podrequest
-from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, Why, plan_defrag
+from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
 from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Member, Running, milli_of
 from kgwe.placement.planning import planner
+from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,12 +31,12 @@ _MOST_TRIED: Final = 20
 _MILLI: Final = 1000
 
 _MESSAGES: Final = {
-    Why.STARTS_ANYWAY: "it fits without any move: it waits for something else (see kgwe explain)",
-    Why.NOT_NOW: "moves are not allowed at this time of the day",
-    Why.NOTHING_MOVABLE: f'no running pod may be moved: annotate pods with {ALLOW_MOVE}: "true"',
-    Why.NO_ARRANGEMENT: "no moves of the pods that may be moved make enough room",
-    Why.TOO_MANY: "it takes more moves than --max-moves allows",
-    Why.NOT_WORTH_IT: "the moves lose more GPU-hours than the earlier start gains",
+    Reason.STARTS_ANYWAY: "it fits without any move: it waits for something else (see kgwe explain)",
+    Reason.NOT_NOW: "moves are not allowed at this time of the day",
+    Reason.NOTHING_MOVABLE: f'no running pod may be moved: annotate pods with {ALLOW_MOVE}: "true"',
+    Reason.NO_ARRANGEMENT: "no moves of the pods that may be moved make enough room",
+    Reason.TOO_MANY: "it takes more moves than --max-moves allows",
+    Reason.NOT_WORTH_IT: "the moves lose more GPU-hours than the earlier start gains",
 }
 
 
@@ -117,7 +118,7 @@ def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
             return answer
         refused.append(answer)
     # Work that starts without moves is not what the user looks for.
-    return next((each for each in refused if each.reason != Why.STARTS_ANYWAY), refused[0])
+    return next((each for each in refused if each.reason != Reason.STARTS_ANYWAY), refused[0])
 
 
 def _is_named(view: View, owner: str, name: str) -> bool:
@@ -152,7 +153,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
         if grant is None or not grant.card_mask or view.now_s - started_s < terms.min_run_s:
             continue
         try:
-            request = podrequest.read(pod, pieces=view.fleet.pieces(pod.spec.nodeName)).request
+            request = podrequest.read(pod, pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
         except errors.Permanent:
             continue
         budget = budgets.of_all([pod])
@@ -171,7 +172,7 @@ def _propose_one(
 ) -> Proposal | NoMoves:
     title = view.name_of(owner)
     try:
-        ask = planner.divided(view.fleet.fitter, view.asks[owner])
+        ask = planner.divide_ask(view.fleet.fitter, view.asks[owner])
         is_gang = ask.gang is not None or ask.pods > 1
         wanted = planner.gang_request(ask) if is_gang else ask.request
     except errors.Permanent as exc:
@@ -182,14 +183,14 @@ def _propose_one(
     if isinstance(found, DefragPlan):
         return _describe(view, owner, found, terms)
     if found is None:
-        return NoMoves(title, Why.NO_ARRANGEMENT, _MESSAGES[Why.NO_ARRANGEMENT])
+        return NoMoves(title, Reason.NO_ARRANGEMENT, _MESSAGES[Reason.NO_ARRANGEMENT])
     return NoMoves(
         title,
-        str(found.reason),
-        _MESSAGES[found.reason],
-        found.evictions,
-        _rounded(found.cost_micro / _PER_GPU_HOUR),
-        _rounded(found.benefit_micro / _PER_GPU_HOUR),
+        str(found.code),
+        _MESSAGES[found.code],
+        found.counts.get("evictions", 0),
+        _rounded(found.counts.get("cost_micro", 0) / _PER_GPU_HOUR),
+        _rounded(found.counts.get("benefit_micro", 0) / _PER_GPU_HOUR),
     )
 
 
