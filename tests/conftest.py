@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from tests.support import families
 
 # The same examples every time: a change fails for what it changed. `make search` looks for examples nobody has seen.
 # No deadlines: a busy machine must not fail a property.
@@ -22,8 +24,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _INTEGRATION = Path(__file__).parent / "integration"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever lies under integration/ is a cluster test, so that `-m "not cluster"` never starts one."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests under integration/ are cluster tests, so `-m "not cluster"` starts no cluster.
+
+    Modules that share a cluster run one after the other, tests with the extender after those without.
+    """
     for item in items:
         if item.path.is_relative_to(_INTEGRATION):
             item.add_marker(pytest.mark.cluster)
+    modules = {item.path: number for number, item in enumerate(reversed(items))}
+
+    def place(item: pytest.Item) -> tuple[str, int, bool]:
+        kind = families.family(str(item.path.relative_to(config.rootpath)))
+        return kind, modules[item.path], "extender_port" in getattr(item, "fixturenames", ())
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.scheduling import FamilyScheduling  # noqa: PLC0415 -- only where xdist is installed and used
+
+    return FamilyScheduling(config, log)

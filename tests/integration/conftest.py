@@ -1,6 +1,7 @@
 """Clusters for tests.
 
-    cluster           one for the whole session; leave it as it was found (use a namespace of your own)
+    cluster           shared by modules; leave it as it was found (use a namespace of your own)
+    pool              clusters of other kinds that modules share, one at a time
     private_cluster   a factory of clusters that a test may break; about 4 s each
     namespace         a fresh namespace in `cluster`
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from tests.support.clusters.pool import ClusterPool
 
 from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.cluster.components import NO_FEATURES, Features
@@ -45,16 +47,18 @@ def cluster_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(cluster_root: Path) -> Iterator[LocalCluster]:
-    """The cluster of this session."""
+def pool(cluster_root: Path) -> Iterator[ClusterPool]:
+    made = ClusterPool(cluster_root)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
+    """A cluster without anything of KGWE's."""
     if name := os.environ.get("KGWE_TEST_CLUSTER"):
-        yield LocalCluster.attach(name)
-        return
-    started = LocalCluster(f"test-{os.getpid()}", state_root=cluster_root)
-    try:
-        yield LocalCluster.start(ClusterOptions(started.name, state_root=cluster_root))
-    finally:
-        started.stop(grace_s=2.0)
+        return LocalCluster.attach(name)
+    return pool.get("plain", request.module.__name__).cluster
 
 
 @pytest.fixture

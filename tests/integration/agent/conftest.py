@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.clusters.agents import MIXED, NODES, AgentBed
 
 from kgwe.kube.client.client import KubeClient
-from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.fleet import agents, apply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tests.support.clusters.pool import ClusterPool
+
+    from kgwe.local.cluster.cluster import LocalCluster
 
 
 @pytest.fixture(scope="module")
-def agent_cluster(cluster_root: Path) -> Iterator[LocalCluster]:
+def agent_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
     """A cluster that the tests of a module may break."""
-    name = f"test-{os.getpid()}-agent"
-    started = LocalCluster(name, state_root=cluster_root)
-    try:
-        yield LocalCluster.start(ClusterOptions(name, state_root=cluster_root))
-    finally:
-        started.stop(grace_s=2.0)
+    return pool.get("agent", request.module.__name__).cluster
 
 
 @pytest.fixture

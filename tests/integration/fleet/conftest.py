@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,23 +10,20 @@ from tests.support.clusters.fleet import MIXED, NODES
 
 from kgwe import errors
 from kgwe.kube.client.client import KubeClient
-from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.fleet import apply, faults, gpupods
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
+    from collections.abc import AsyncIterator
+
+    from tests.support.clusters.pool import ClusterPool
+
+    from kgwe.local.cluster.cluster import LocalCluster
 
 
-@pytest.fixture(scope="session")
-def fleet_cluster(cluster_root: Path) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def fleet_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
     """A cluster of its own: other tests count nodes."""
-    name = f"test-{os.getpid()}-fleet"
-    started = LocalCluster(name, state_root=cluster_root)
-    try:
-        yield LocalCluster.start(ClusterOptions(name, state_root=cluster_root))
-    finally:
-        started.stop(grace_s=2.0)
+    return pool.get("fleet", request.module.__name__).cluster
 
 
 @pytest.fixture

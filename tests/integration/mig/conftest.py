@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,25 +14,23 @@ from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import manifests
 from kgwe.kube.client.client import KubeClient
-from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.demo import install
 from kgwe.local.fleet import agents, apply
 from kgwe.local.fleet.simulator import Simulator
 from kgwe.local.host import assets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tests.support.clusters.pool import ClusterPool
+
+    from kgwe.local.cluster.cluster import LocalCluster
 
 
 @pytest.fixture(scope="module")
-def mig_cluster(cluster_root: Path) -> Iterator[LocalCluster]:
-    name = f"test-{os.getpid()}-mig"
-    started = LocalCluster(name, state_root=cluster_root)
-    try:
-        yield LocalCluster.start(ClusterOptions(name, state_root=cluster_root))
-    finally:
-        started.stop(grace_s=2.0)
+def mig_cluster(pool: ClusterPool, request: pytest.FixtureRequest) -> LocalCluster:
+    return pool.get("mig", request.module.__name__).cluster
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,35 +14,39 @@ from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.cluster import extender
-from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster, service_account_kubeconfig
+from kgwe.local.cluster.cluster import LocalCluster, service_account_kubeconfig
 from kgwe.local.cluster.components import NO_FEATURES
 from kgwe.local.demo import install
 from kgwe.local.host import ports
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tests.support.clusters.pool import ClusterPool
 
     from kgwe.kube.client.informer import Informer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def prepared(
-    cluster_root: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[tuple[LocalCluster, Path]]:
-    """A private cluster with CRDs and rights, and the kubeconfig of the controller's service account.
+    pool: ClusterPool, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[LocalCluster, Path]:
+    """A cluster with CRDs and rights, and the kubeconfig of the controller's service account.
 
     A module that needs features of Kubernetes that are off by default names them in FEATURES.
     """
     features = getattr(request.module, "FEATURES", NO_FEATURES)
-    cluster = LocalCluster(f"test-{os.getpid()}-controller", state_root=cluster_root)
-    try:
-        cluster = LocalCluster.start(ClusterOptions(cluster.name, features=features, state_root=cluster_root))
+
+    def prepare(cluster: LocalCluster) -> Path:
         asyncio.run(_prepare(cluster))
         path = tmp_path_factory.mktemp("controller") / "kubeconfig"
-        yield cluster, service_account_kubeconfig(cluster, "kgwe-system", "kgwe-scheduler", path)
-    finally:
-        cluster.stop(grace_s=2.0)
+        return service_account_kubeconfig(cluster, "kgwe-system", "kgwe-scheduler", path)
+
+    shared = pool.get(f"scheduler {features}", request.module.__name__, features=features, prepare=prepare)
+    if "extender_port" not in request.fixturenames:
+        shared.cluster.configure_scheduler(None)
+    return shared.cluster, shared.prepared
 
 
 async def _prepare(cluster: LocalCluster) -> None:
@@ -100,14 +103,17 @@ async def _clear(bed: Bed) -> None:
         await bed.client.patch(resources.LEASE, "kgwe-scheduler", lease, "kgwe-system")
 
 
-@pytest.fixture(scope="module")
-def extender_port(prepared: tuple[LocalCluster, Path]) -> Iterator[int]:
-    """kube-scheduler asks this port about GPU pods, for as long as the module's tests run."""
+@pytest.fixture(scope="session")
+def extender_address() -> int:
+    return ports.allocate(("extender",))["extender"]
+
+
+@pytest.fixture
+def extender_port(prepared: tuple[LocalCluster, Path], extender_address: int) -> int:
+    """kube-scheduler asks this port about GPU pods."""
     cluster, _ = prepared
-    port = ports.allocate(("extender",))["extender"]
-    cluster.configure_scheduler(extender.configuration(cluster, port))
-    yield port
-    cluster.configure_scheduler(None)
+    cluster.configure_scheduler(extender.configuration(cluster, extender_address))
+    return extender_address
 
 
 @pytest.fixture

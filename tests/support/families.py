@@ -1,0 +1,26 @@
+"""Which kind of cluster the tests of a module need, and in which order modules are run.
+
+Modules of one family share a cluster, so they run one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_FEATURES = re.compile(r"^FEATURES = ", re.MULTILINE)
+UNIT = "unit"
+
+
+@functools.cache
+def family(module: str) -> str:
+    """Of a test module, by its path from the root of the repository."""
+    parts = Path(module).parts
+    if parts[:2] != ("tests", "integration"):
+        return UNIT
+    folder = parts[2] if len(parts) > 3 else ""
+    if folder == "scheduler" and _FEATURES.search((_ROOT / module).read_text(encoding="utf-8")):
+        return f"scheduler with the features of {parts[-1]}"
+    return folder if folder in {"agent", "fleet", "mig", "scheduler"} else "plain"
