@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.samples import A100, card, cut_into, machine, reading
+from tests.support.examples import examples
 
 from kgwe.apps.agent.metrics.sampler import Sampler, Surroundings
 from kgwe.model.gpu.driver_data import Process
@@ -13,7 +14,7 @@ from kgwe.model.telemetry.attribution import WHOLE, Load
 from kgwe.model.telemetry.sample import Activity
 from kgwe.sharing.mig import layout_graph
 
-quick = settings(deadline=None, max_examples=150)
+quick = examples(150)
 
 PODS = ("", "a", "b", "c")
 assert A100.geometry is not None
@@ -112,7 +113,7 @@ def test_what_an_mps_server_did_is_handed_on_and_nothing_is_added(util, clients,
     assert {load.pod for load in told if load.pod} == {pods[pid] for pid in {*clients, *listed}}
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     layout=st.integers(0, len(ATLAS) - 1),
     active=st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=7, max_size=7),

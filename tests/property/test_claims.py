@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.claims import claim, claiming_job, claiming_pod, mask, resource_slice
 from tests.support.builders.objects import UID, added, free, node, pod, removed, workload
+from tests.support.examples import examples
 
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.model.devices import assignment
@@ -27,7 +28,7 @@ def owners(draw: st.DrawFn) -> list[int]:
     return [sum(1 << card for card in range(CARDS) if whose[card] == owner) for owner in range(4)]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(owners(), st.randoms(use_true_random=False), st.booleans())
 def test_every_card_is_counted_once_whatever_is_seen_first(masks: list[int], order: Any, backed: bool):  # noqa: FBT001 - drawn
     ours, one, two, plugin = masks

@@ -2,9 +2,10 @@
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.plans import NOW, Fleet, check_books, free_after, grants_of, losses, state, whole, without
+from tests.support.examples import examples
 
 from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
 from kgwe.placement.gang.request import GangRequest
@@ -108,7 +109,7 @@ def test_a_pod_moves_no_more_than_the_fewest_there_are(fleet, cards):
     check(fleet, whole(cards), cards, 1, None)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(fragmented(), st.integers(2, CARDS), st.integers(2, 3), st.sampled_from([None, "leaf"]))
 def test_a_gang_moves_no_more_than_the_fewest_there_are(fleet, cards, pods, level):
     check(fleet, GangRequest.uniform(whole(cards), pods, required=level or ""), cards, pods, level)

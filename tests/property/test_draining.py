@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.machines.mig_card import A30, A100
 
 from kgwe.model.gpu import mig
@@ -58,7 +59,7 @@ def drained(decision: Decision) -> list[tuple[str, frozenset[str], str]]:
     return [(card.uuid, card.drain.pods, card.drain.ask) for card in decision.cards if card.drain is not None]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data(), crowded())
 def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataObject, group: Group) -> None:
     asks = asked(data, group)
@@ -85,7 +86,7 @@ def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataO
     assert set(drained(decision)) <= set(drained(again)) or not drained(decision)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data(), crowded())
 def test_when_they_have_left_all_of_them_and_who_waited_have_places(data: st.DataObject, group: Group) -> None:
     (ask, *_) = asks = asked(data, group)[:1]

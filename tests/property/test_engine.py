@@ -4,8 +4,9 @@ import dataclasses
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.machines import reference
 
 from kgwe.bench.placement.naive import Loop
@@ -259,7 +260,7 @@ def test_decisions_oversubscribe_nothing_and_a_refusal_means_nobody_fits(listed,
     assert (snapshot.milli <= CARD_MILLI).all()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(nodes, st.lists(st.tuples(requests, st.integers(0, 30), st.sampled_from(list(Strategy))), max_size=20))
 def test_a_remembered_decision_is_the_one_a_fresh_look_gives(listed, history):
     snapshot = snapshot_of(listed)

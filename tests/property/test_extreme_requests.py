@@ -9,8 +9,9 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.machines.reference import nvswitch
 
 from kgwe import errors
@@ -106,7 +107,7 @@ holding = st.builds(lambda n, m: {amounts.GPU: n, amounts.MEMORY: m, amounts.CPU
 held = st.lists(holding, max_size=3)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(fleets(), st.lists(asks("w"), min_size=1, max_size=5), held, st.data())
 def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: LiveFleet, works: list[Ask], taken: Any, data: Any):
     hold_something(fleet, taken)
@@ -151,7 +152,7 @@ def test_an_error_in_one_work_leaves_the_others_alone(bad: Ask, first: bool):  #
     assert {fault.owner for fault in result.faults} <= {"bad"}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(fleets(), asks("w"), held)
 def test_plans_of_every_kind_answer(fleet: LiveFleet, ask: Ask, taken: Any):
     hold_something(fleet, taken)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.machines.reference import nvswitch, pcie_pairs
 
 from kgwe.placement.devices import whole
@@ -20,7 +21,7 @@ def some(*numbers: int) -> frozenset[str]:
 MASKS = st.sets(st.integers(0, 7))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     free=MASKS,
     plans=st.lists(st.tuples(MASKS, st.integers(1, 4)), max_size=3),

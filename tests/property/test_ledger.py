@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.builders import small_fleet
 from tests.support.builders.plans import state
+from tests.support.examples import examples
 
 from kgwe.model.devices.assignment import Places
 from kgwe.model.network import domains
@@ -222,4 +222,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLedger.settings = examples(40, stateful_step_count=30)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.mig_layouts import layouts
+from tests.support.examples import examples
 from tests.support.machines.mig_card import A30, A100, SOMEBODYS, Bench
 
 from kgwe.model.gpu import mig
@@ -42,7 +43,7 @@ def is_as(bench: Bench, wish: Wish) -> bool:
     return bench.mode is mode and tuple(sorted(bench.lives, key=lambda place: place.start)) == wish.layout
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), benches())
 def test_steps_end_and_a_kill_at_any_of_them_changes_nothing(data: st.DataObject, bench: Bench) -> None:
     """`Bench.do` holds that every state is legal and that nothing in use is touched."""
@@ -70,7 +71,7 @@ def test_steps_end_and_a_kill_at_any_of_them_changes_nothing(data: st.DataObject
     assert is_as(bench, wish)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), benches())
 def test_all_steps_of_a_plan_can_be_done_in_its_order(data: st.DataObject, bench: Bench) -> None:
     wish = data.draw(wishes(bench.geometry))
@@ -79,7 +80,7 @@ def test_all_steps_of_a_plan_can_be_done_in_its_order(data: st.DataObject, bench
         bench.do(step)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), benches())
 def test_with_failures_it_rests_in_a_legal_layout_and_gets_there_later(data: st.DataObject, bench: Bench) -> None:
     wish, limits = data.draw(wishes(bench.geometry)), Limits(most_s=30, tries=2, rest_s=100)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe.bench.mig import optimum, policies, streams
 from kgwe.model.gpu import mig
@@ -39,7 +40,7 @@ def distributions(geometry):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(cards=cut_cards(), profile=st.sampled_from([p.name for p in PLAIN.profiles]), count=st.integers(1, 9))
 def test_a_recut_serves_all_stays_legal_and_never_touches_what_is_in_use(cards, profile, count):
     plan = recut.plan(TABLE, cards, profile, count)
@@ -58,7 +59,7 @@ def test_a_recut_serves_all_stays_legal_and_never_touches_what_is_in_use(cards, 
         assert all(each.profile.name == profile for each in change.serve)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(cards=cut_cards(), profile=st.sampled_from([p.name for p in PLAIN.profiles]), count=st.integers(1, 9))
 def test_a_no_is_true_and_what_it_says_must_end_is_enough(cards, profile, count):
     plan = recut.plan(TABLE, cards, profile, count)
@@ -78,7 +79,7 @@ def test_a_no_is_true_and_what_it_says_must_end_is_enough(cards, profile, count)
     assert isinstance(recut.plan(TABLE, ended, profile, count), recut.Recut)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(cards=cut_cards(), profile=st.sampled_from([p.name for p in PLAIN.profiles]))
 def test_one_blocked_instance_needs_the_end_of_no_fewer(cards, profile):
     plan = recut.plan(TABLE, cards, profile)
@@ -91,7 +92,7 @@ def test_one_blocked_instance_needs_the_end_of_no_fewer(cards, profile):
             assert isinstance(recut.plan(TABLE, ended, profile), recut.Stuck)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(data=st.data(), name=st.sampled_from(GEOMETRIES), cards=st.integers(0, 12))
 def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, cards):
     geometry = mig.GEOMETRIES[name]
@@ -109,7 +110,7 @@ def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, 
     assert cut.whole >= strategy.whole_cards(geometry, cards, shares)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(data=st.data(), cards=cut_cards(most=6))
 def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
     cut = strategy.cut(A100, cards, data.draw(distributions(A100)))
@@ -119,7 +120,7 @@ def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
         assert set(plan.layout) == ({*card.used, *card.spare} - set(plan.destroy)) | set(plan.create)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(data=st.data(), name=st.sampled_from(GEOMETRIES))
 def test_parts_and_rest_of_any_card_are_the_card(data, name):
     geometry = mig.GEOMETRIES[name]
@@ -132,7 +133,7 @@ def test_parts_and_rest_of_any_card_are_the_card(data, name):
     assert all(part > 0 for part in parts)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data=st.data(), profiles=st.lists(st.sampled_from([p.name for p in PLAIN.profiles]), min_size=1, max_size=5))
 def test_several_instances_are_placed_whenever_they_can_be(data, profiles):
     states = np.array(data.draw(st.lists(st.integers(0, len(PLAIN) - 1), min_size=1, max_size=2)))
@@ -180,7 +181,7 @@ def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
         assert served["kgwe"] >= served[other] - (asked // 500 if mix == "poles" else 0)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(seed=st.integers(0, 10_000), mix=st.sampled_from(["even", "training", "halves", "mixed"]))
 def test_no_policy_serves_more_than_the_optimum(seed, mix):
     named = streams.named(PLAIN, streams.MIXES[mix])

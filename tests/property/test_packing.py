@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec, Pod
 from kgwe.placement.packing.policy import choose_node
@@ -52,7 +53,7 @@ def holds(fleet: Fleet, pod: Pod) -> bool:
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
-@settings(max_examples=30)
+@examples(30)
 @given(fleet_nodes=st.lists(nodes, min_size=1, max_size=4), arrivals=st.lists(pods, min_size=1, max_size=30))
 def test_a_pod_is_refused_only_when_nothing_holds_it_and_nothing_is_oversubscribed(name, fleet_nodes, arrivals):
     fleet = Fleet(fleet_nodes)
@@ -71,7 +72,7 @@ def test_a_pod_is_refused_only_when_nothing_holds_it_and_nothing_is_oversubscrib
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
-@settings(max_examples=12)
+@examples(12)
 @given(fleet_nodes=st.lists(nodes, min_size=1, max_size=4), arrivals=st.lists(pods, min_size=1, max_size=20))
 def test_a_seed_gives_one_answer(name, fleet_nodes, arrivals):
     experiment = openb.Experiment(tuple(fleet_nodes), tuple(arrivals))

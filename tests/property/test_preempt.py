@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.plans import (
     NOW,
@@ -17,6 +17,7 @@ from tests.support.builders.plans import (
     whole,
     without,
 )
+from tests.support.examples import examples
 
 from kgwe.placement.disruption.gang_victims import Clearing
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_of, plan_preemption
@@ -133,7 +134,7 @@ def test_victims_of_a_pod_are_the_cheapest_there_are(fleet, cards, priority):
     check(fleet, whole(cards), cards, 1, None, priority)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(fleets(), st.integers(1, 4), st.integers(1, 4), st.sampled_from([None, "leaf"]), st.sampled_from([1, 5, 11]))
 def test_victims_of_a_gang_are_the_cheapest_there_are(fleet, cards, pods, level, priority):
     gang = GangRequest.uniform(whole(cards), pods, required=level or "")

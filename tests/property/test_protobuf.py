@@ -10,8 +10,9 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe.kube.api import core, resources
 from kgwe.kube.transport import protobuf
@@ -90,7 +91,7 @@ def put(value: Any, at: Any, inner: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_an_object_is_read_as_it_was_written(kind, data):
     source = getattr(kubernetes_pb2, kind.kind)
     obj = data.draw(structs(kind.type, source.DESCRIPTOR))
@@ -102,7 +103,7 @@ def test_an_object_is_read_as_it_was_written(kind, data):
 
 
 @given(raw=st.binary(max_size=40))
-@settings(max_examples=200)
+@examples(200)
 def test_bytes_are_an_object_or_unreadable(raw):
     with contextlib.suppress(*protobuf.UNREADABLE):
         assert isinstance(READERS[resources.POD].read(raw), core.Pod)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.queues import Bed, work
+from tests.support.examples import examples
 
 from kgwe.placement.queue import queue as queue_module
 from kgwe.placement.queue.cycle import Placed, run_cycle
@@ -44,7 +45,7 @@ works = st.lists(
 RACKS = {"s": {"a": [8, 8], "b": [8]}}
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(works, st.sampled_from(list(BackfillRule)), st.data())
 def test_all_that_can_start_does_and_nothing_is_given_twice(listed, rule, data):
     bed = Bed(RACKS, rule=rule, blind_after_s=300.0, refresh_s=1.0)
@@ -77,7 +78,7 @@ def test_all_that_can_start_does_and_nothing_is_given_twice(listed, rule, data):
         assert not entry.request_class.refusal.possible, entry.request_class.refusal
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(works)
 def test_parking_changes_nothing_but_the_cost(listed):
     """With every shape woken before every pass, the same works are placed."""
@@ -103,7 +104,7 @@ def test_parking_changes_nothing_but_the_cost(listed):
     assert run(wake=False) == run(wake=True)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(works, st.integers(1, 5))
 def test_with_exact_run_times_who_goes_ahead_never_delays_who_waits(listed, minutes):
     """The hero starts no later than its hold said when it was made."""
@@ -134,7 +135,7 @@ def test_with_exact_run_times_who_goes_ahead_never_delays_who_waits(listed, minu
     raise AssertionError("the hero never started")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(works, st.data())
 def test_holds_without_a_near_start_keep_at_most_half_of_the_gpus(listed, data):
     """Together, whatever waits and runs; a node more at most, because nodes are kept whole."""
@@ -154,7 +155,7 @@ def test_holds_without_a_near_start_keep_at_most_half_of_the_gpus(listed, data):
         assert sum(len(hold.nodes) for hold in blind) * 8 <= 12
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6)), min_size=3, max_size=12), st.integers(1, 2)
 )
@@ -179,7 +180,7 @@ def test_a_gang_of_half_of_the_fleet_starts_though_no_run_time_is_known(small, p
     raise AssertionError("the gang never started")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(works, st.integers(0, 3))
 def test_the_order_is_total_and_does_not_depend_on_the_order_of_arrival(listed, turn):
     each = [work(f"w{number}", since_s=float(number % 3), **fields) for number, fields in enumerate(listed)]
@@ -218,7 +219,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(steps)
 def test_the_queue_knows_whom_it_has(listed):
     """Against a plain dictionary, with a planner that has room for some of them, and shapes forgotten at once."""
@@ -286,7 +287,7 @@ runs = st.builds(
 sizes = st.integers(1, 8)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(st.tuples(sizes, st.one_of(st.none(), runs, runs)), max_size=4),
     st.lists(st.tuples(sizes, st.one_of(st.none(), runs, runs, runs)), min_size=1, max_size=8),

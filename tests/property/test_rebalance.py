@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.mig_layouts import layouts
+from tests.support.examples import examples
 from tests.support.machines.mig_card import A30, A100
 
 from kgwe.model.gpu import mig
@@ -58,7 +59,7 @@ def groups(draw: st.DrawFn) -> Group:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(st.data(), groups())
 def test_decisions_are_legal_bounded_gentle_and_stable(data: st.DataObject, group: Group) -> None:
     names = sorted(name for name, profile in group.geometry.profiles.items() if profile.is_plain)

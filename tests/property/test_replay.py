@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders import small_fleet
+from tests.support.examples import examples
 
 from kgwe import errors
 from kgwe.apps.scheduler.recording.files import files
@@ -153,7 +154,7 @@ def perform(run: Run, steps: list[Any]) -> None:
     run.recorder.close()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(STEPS, min_size=5, max_size=40))
 def test_replay_by_the_same_policy_gives_every_recorded_answer(steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -167,7 +168,7 @@ def test_replay_by_the_same_policy_gives_every_recorded_answer(steps: list[Any])
         assert len(outcomes) == asked or any(outcome.line.refused for outcome in outcomes)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(STEPS, min_size=5, max_size=20), st.data())
 def test_an_edited_state_is_noticed(steps: list[Any], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.builders import small_fleet
 from tests.support.builders.plans import state
+from tests.support.examples import examples
 
 from kgwe.model.devices.assignment import Places
 from kgwe.model.network import domains
@@ -139,4 +139,4 @@ class ShareMachine(RuleBasedStateMachine):
 
 
 TestShares = ShareMachine.TestCase
-TestShares.settings = settings(max_examples=60, stateful_step_count=40)
+TestShares.settings = examples(60, stateful_step_count=40)

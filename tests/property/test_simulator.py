@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders import small_fleet
+from tests.support.examples import examples
 
 from kgwe.placement.fleet.node import Gpus
 from kgwe.placement.queue.reservations import BackfillRule, ReservationSettings
@@ -125,7 +126,7 @@ def test_no_job_ends_sooner_than_its_work_takes(machines, work, policy, backfill
             assert record.wait_s >= 0
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(fleets, jobs, names, backfills, faults, st.integers(0, 3), st.randoms(use_true_random=False))
 def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
     machines, work, policy, backfill, broken, seed, shuffler

@@ -7,8 +7,9 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.machines import reference
 
 from kgwe.model.gpu import bandwidth, smi_topo
@@ -144,13 +145,13 @@ def wirings(draw: st.DrawFn, most: int = 6) -> Wiring:
     return Wiring(slots, version if mesh else 0, mesh=mesh)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(wiring=wirings(), preference=st.sampled_from(Preference), required=st.booleans())
 def test_the_table_of_any_machine_is_optimal(wiring, preference, required):
     compare(wiring, preference, required=required)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(wiring=wirings(most=8), free=st.integers(1, 255))
 def test_single_cards_never_break_an_intact_island_when_there_is_another_choice(wiring, free):
     brute = Brute(wiring)
@@ -164,7 +165,7 @@ def test_single_cards_never_break_an_intact_island_when_there_is_another_choice(
     assert not spared or choice.cards[0] in spared
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(wiring=wirings(most=7), cards=st.sets(st.integers(0, 6), min_size=2))
 def test_the_ring_of_any_set_is_the_best_of_all_orders(wiring, cards):
     chosen = tuple(sorted(card for card in cards if card < len(wiring.slots)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe.apps.agent.telemetry_hub import TelemetryHub, TooManyWatchers
 from kgwe.model.telemetry import window
@@ -72,7 +73,7 @@ async def test_a_clock_set_back_does_not_silence_the_stream():
         assert [(await watcher.next())[0].unix_ms for _ in range(2)] == [10**12, 5]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.booleans(), max_size=60))
 def test_whatever_the_pace_samples_come_in_order_and_none_is_unaccounted_for(steps):
     async def play() -> None:

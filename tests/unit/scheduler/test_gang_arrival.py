@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.gang_listener import Listener, member
 from tests.support.builders.objects import added, removed
+from tests.support.examples import examples
 
 from kgwe.kube import dialects
 from kgwe.model.units.counting import counted
@@ -40,7 +41,7 @@ def test_one_that_says_or_is_something_else_is_looked_at(odd: dict[str, Any]):
 pods = st.tuples(st.integers(0, 7), st.sampled_from(["come", "come", "come", "go"]), st.sampled_from([4, 4, 4, 6]))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(pods, st.booleans()), max_size=25))
 def test_what_is_said_to_be_missing_is_what_is_missing(history: list[tuple[tuple[int, str, int], bool]]):
     heard, there = Listener(), {}

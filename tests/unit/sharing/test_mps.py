@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders.samples import A100, card, cut_into, machine
+from tests.support.examples import examples
 
 from kgwe.sharing import mps
 from kgwe.sharing.mps import Client, Limits, Method, Target
@@ -69,7 +70,7 @@ def test_a_client_gets_less_than_the_default_if_it_asks_and_never_more():
     assert mps.admit(CARD, Limits(), [Client(str(i)) for i in range(8)]).is_oversubscribed
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     memory=st.one_of(st.none(), st.integers(1, 200_000)),
     limits=st.builds(

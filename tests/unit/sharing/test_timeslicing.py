@@ -2,8 +2,9 @@
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe import errors
 from kgwe.sharing import timeslicing
@@ -88,7 +89,7 @@ def test_defaults_are_the_plugins_own():
     assert timeslicing.parse(plain % "mps") == Sharing((("gpu", 4),), Method.MPS, refuses_many=True)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.builds(
         Sharing,

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import parser
 from tests.support.builders.samples import A100, H100, card, cut_into, machine, reading, to_card
+from tests.support.examples import examples
 
 from kgwe.apps.agent.metrics import families
 from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp
@@ -169,7 +170,7 @@ def test_health_is_absent_where_nobody_knows_it():
     assert values(out.render(), "kgwe_gpu_health_status", gpu_uuid="GPU-0") == [0]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(
     util=st.one_of(st.none(), st.floats(0, 1)),
     busy=st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=6),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.builders import dialect_manifests, dialect_wishes
 from tests.support.builders.dialect_worlds import LEAF, LEVELS, World, load, pod, request_of
+from tests.support.examples import examples
 
 from kgwe.kube.dialects import Gang, Groups, Problem, Size, gang_request, membership, missing
 
@@ -278,7 +279,7 @@ SAID = st.dictionaries(st.sampled_from(KEYS), WORDS | st.text(max_size=6), max_s
 EVERYTHING = load("\n---\n".join(text.split("---")[0] for text in dialect_wishes.SEGMENTED.values())).groups
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.lists(st.tuples(SAID, SAID), min_size=1, max_size=3))
 def test_whatever_is_written_nothing_crashes(said: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     pods = [pod(f"p-{number}", labels=labels, annotations=notes) for number, (labels, notes) in enumerate(said)]
@@ -294,7 +295,7 @@ def test_whatever_is_written_nothing_crashes(said: list[tuple[dict[str, str], di
             assert len(answer.order) == answer.request.replicas
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(["topology-required", "segment"]), st.text(min_size=1, max_size=8))
 def test_a_demand_is_held_or_refused_never_dropped(word: str, text: str) -> None:
     pods = [pod(f"p{number}", annotations={**GANG, OWN + word: text}) for number in range(2)]

@@ -3,8 +3,9 @@
 import statistics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe import errors
 from kgwe.model.telemetry import window
@@ -39,7 +40,7 @@ def test_a_window_nobody_closes_does_not_grow_for_ever():
         series.tick({"a": 1.0})
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=60))
 def test_aggregates_are_within_what_was_measured(values):
     told = window.aggregate(values)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.examples import examples
 
 from kgwe.bench.cluster.measure import locality
 from kgwe.bench.cluster.measure.locality import Landed
@@ -77,7 +78,7 @@ def best(rooms: tuple[int, ...], sizes: tuple[int, ...]) -> int | None:
     return min(found, default=None)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rooms=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
