@@ -58,6 +58,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     avoid_seconds: float = 300.0
     # Least seconds between two rewrites of a waiting workload's message when only its numbers changed.
     message_interval_seconds: float = 30.0
+    # Seconds before a status is written that the next step is likely to replace: "waits" before room is found at once,
+    # "scheduled" before the pod runs.
+    status_settle_seconds: float = 1.0
     # Seconds a node that is lost, or a card that is unhealthy, is given before its work is moved; and a node whose own
     # kubelet says that it is not ready.
     recovery_gather_seconds: float = 1.0

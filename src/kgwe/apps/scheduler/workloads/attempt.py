@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
-
-# What is likely to be overtaken in a moment is not worth a write: "waits" before room is found at once,
-# "scheduled" before the pod runs.
-SETTLE_S: Final = 1.0
 
 
 @dataclass
@@ -29,7 +25,7 @@ class Attempt:
     created_at: float | None = None  # when a Job was created that the watch has not shown yet
     job_uid: str = ""
     job_seen_at: float = 0.0
-    settle_s: float = SETTLE_S  # how long after that its status may wait for it to run
+    settle_s: float = 0.0  # how long after that its status may wait for it to run
     unplaced_at: float | None = None  # since when pods of the Job lack their places, for one reason
     unplaced_for: str = ""  # that reason
     suspended: bool = False  # its Job was suspended after it last ran

@@ -24,7 +24,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.scheduler.workloads import placement_attempts
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.apps.scheduler.workloads.attempt import SETTLE_S, Attempt
+from kgwe.apps.scheduler.workloads.attempt import Attempt
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
 from kgwe.apps.scheduler.workloads.writer import Writer
@@ -92,7 +92,11 @@ class Reconciler:
         self._starting: set[str] = set()  # workloads with a place that do not run yet
         self._limits = AttemptLimits(deps.state)
         self._waiting = WaitingNotices(
-            self._write, planner, interval_s=deps.settings.message_interval_seconds, requeue=requeue
+            self._write,
+            planner,
+            interval_s=deps.settings.message_interval_seconds,
+            settle_s=deps.settings.status_settle_seconds,
+            requeue=requeue,
         )
         self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
         #: why a workload that has its place is not whole
@@ -204,7 +208,7 @@ class Reconciler:
         if held is not None:
             await self._waiting.tell(workload, attempt, held, now)
         if attempt.avoid:
-            self._requeue(workload.key, min(attempt.avoid.values()) - now + SETTLE_S)
+            self._requeue(workload.key, min(attempt.avoid.values()) - now + self._settings.status_settle_seconds)
         return "waiting"
 
     def _ask(self, workload: Workload, template: dict[str, Any], attempt: Attempt, now: float) -> Ask:
@@ -271,7 +275,8 @@ class Reconciler:
         attempt = self._remember(workload)
         now = self._clock()
         if attempt.job_uid != run.meta.uid:
-            attempt.job_uid, attempt.job_seen_at, attempt.settle_s = run.meta.uid, now, SETTLE_S
+            attempt.job_uid, attempt.job_seen_at = run.meta.uid, now
+            attempt.settle_s = self._settings.status_settle_seconds
             attempt.created_at = attempt.unplaced_at = None
         if attempt.taken_back == run.meta.uid:
             return "done"  # the watch will show that it is gone

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.apps.scheduler.workloads.attempt import SETTLE_S
 from kgwe.cluster.workload.workload import status_patch
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload import Phase
@@ -28,11 +27,18 @@ class WaitingNotices:
     """One term's messages about workloads that wait for room."""
 
     def __init__(
-        self, write: Writer, planner: Planner, *, interval_s: float, requeue: Callable[[Key, float], None]
+        self,
+        write: Writer,
+        planner: Planner,
+        *,
+        interval_s: float,
+        settle_s: float,
+        requeue: Callable[[Key, float], None],
     ) -> None:
         self._write = write
         self._planner = planner
         self._interval_s = interval_s
+        self._settle_s = settle_s
         self._requeue = requeue
 
     async def tell(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
@@ -67,7 +73,7 @@ class WaitingNotices:
         if not is_news:
             return attempt.told_at + self._pause_s
         pace_s = len(self._planner.waiting) / _MESSAGES_PER_S if attempt.told_at else 0.0
-        return max((attempt.held_at or 0.0) + SETTLE_S, attempt.told_at + pace_s)
+        return max((attempt.held_at or 0.0) + self._settle_s, attempt.told_at + pace_s)
 
     def _warn(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
         """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
