@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/python -m pytest
+# Test processes. One prefers tests without a cluster, the others cluster tests, which mostly wait.
+WORKERS ?= 3
 
 .PHONY: help run test test-unit test-slow soak search check format bench crds proto lock clean
 
@@ -27,20 +29,20 @@ run: $(READY) ## Local cluster, simulated GPU fleet, KGWE on it, sample workload
 	@$(BIN)/kgwe demo
 
 test: $(READY) ## All tests but the slow ones
-	@$(PYTEST) -m "not slow and not soak"
+	@$(PYTEST) -n $(WORKERS) -m "not slow and not soak"
 
 test-unit: $(READY) ## The tests that need no cluster
-	@$(PYTEST) -m "not slow and not soak and not cluster"
+	@$(PYTEST) -n 2 -m "not slow and not soak and not cluster"
 
 test-slow: $(READY) ## The slow tests
-	@$(PYTEST) -m "slow and not soak"
+	@$(PYTEST) -n $(WORKERS) -m "slow and not soak"
 
 soak: $(READY) ## Exhaustive attacks and long runs, once per release
 	@$(PYTEST) -m soak -s
 
 search: $(READY) ## New examples and another order: what it finds goes into a test of its own
-	@HYPOTHESIS_PROFILE=search $(PYTEST) tests/property --randomly-seed=$$RANDOM
-	@$(PYTEST) -m "not slow and not soak and not cluster" --randomly-seed=$$RANDOM
+	@HYPOTHESIS_PROFILE=search $(PYTEST) -n 2 tests/property --randomly-seed=$$RANDOM
+	@$(PYTEST) -n 2 -m "not slow and not soak and not cluster" --randomly-seed=$$RANDOM
 
 check: $(READY) ## Lint, types, architecture, generated files
 	@$(BIN)/ruff format --check --quiet .

@@ -104,6 +104,7 @@ def test_every_scenario_runs_in_every_phase(state: dict[str, str], tmp_path: Pat
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_extender_is_asked_what_kube_scheduler_asked(state: dict[str, str], tmp_path: Path):
     sizes = ("--nodes", "12", "--pods", "10", "--calls", "10", "--gang-size", "4", "--timeout-s", "100")
     metrics = run_bench(state, "extender", *sizes)["metrics"]
@@ -114,6 +115,7 @@ def test_the_extender_is_asked_what_kube_scheduler_asked(state: dict[str, str], 
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_an_interrupted_run_stops_all_it_started(state: dict[str, str], tmp_path: Path, number: signal.Signals, code):
     arguments = command("cluster", *TINY, "--pods", "6", "--phases", "kgwe")

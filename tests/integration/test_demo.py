@@ -43,6 +43,7 @@ def test_once_the_samples_get_where_they_should_and_nothing_is_left_running(clus
     assert f"test-{os.getpid()}-demo" not in paths.cluster_names(cluster_root)
 
 
+@pytest.mark.slow
 def test_interrupted_it_stops_what_it_started(cluster_root: Path):
     process = demo(cluster_root)
     assert process.stdout is not None

@@ -74,6 +74,7 @@ def test_two_starts_at_once_make_one_cluster(twins: list[LocalCluster]):
     assert twins[0].api_url == twins[1].api_url
 
 
+@pytest.mark.slow
 def test_clusters_run_side_by_side_and_do_not_see_each_other(victim: LocalCluster, cluster: LocalCluster):
     path = remember(victim, "mine")
 
@@ -100,6 +101,7 @@ def test_a_killed_api_server_comes_back_on_its_port_with_its_data(victim: LocalC
     assert before[components.APISERVER].argv == after[components.APISERVER].argv
 
 
+@pytest.mark.slow
 def test_starting_a_half_dead_cluster_sweeps_the_rest_and_keeps_the_data(victim: LocalCluster, cluster_root: Path):
     path = remember(victim, "survives-crash")
     before = victim.state().processes
@@ -170,6 +172,7 @@ def etcd_of(directory: Path) -> processes.ProcessRecord | None:
     return known.processes.get(components.ETCD) if known else None
 
 
+@pytest.mark.slow
 def test_in_the_foreground_a_death_is_reported_and_ctrl_c_stops_everything(cluster_root: Path):
     cluster = LocalCluster(f"test-{os.getpid()}-front", state_root=cluster_root)
     try:
