@@ -81,26 +81,29 @@ async def _clear(bed: Bed) -> None:
         replica.kill()
     for group, informer in bed.workloads.items():
         for workload in list(informer.store.values()):
-            body: dict[str, Any] = {"metadata": {"finalizers": []}}
             meta = workload.metadata
             with contextlib.suppress(errors.NotFound):
-                await bed.client.patch(KINDS[group], meta.name, body, meta.namespace)
-                if meta.deletionTimestamp is None:
-                    await bed.client.delete(KINDS[group], meta.name, meta.namespace)
+                await bed.client.patch(KINDS[group], meta.name, {"metadata": {"finalizers": []}}, meta.namespace)
+        await _delete_all(bed, informer)
     runs: list[Informer[Any]] = [bed.jobs, bed.deployments]
-    for informer in runs:
-        for run in list(informer.store.values()):
-            with contextlib.suppress(errors.NotFound):
-                await bed.client.delete(informer.resource, run.metadata.name, run.metadata.namespace)
-    for each in list(bed.pods.store.values()):
-        with contextlib.suppress(errors.NotFound):
-            await bed.client.delete(resources.POD, each.metadata.name, each.metadata.namespace, grace_s=0)
+    for informer in (*runs, bed.pods):
+        await _delete_all(bed, informer)
     await bed.until(lambda: not any(informer.store for informer in (*runs, *bed.workloads.values())))
+    await _delete_all(bed, bed.pods)  # created before their owner was gone
     await bed.until(lambda: not bed.pods.store, timeout_s=60)
-    await bed.remove_nodes()
+    await _delete_all(bed, bed.nodes)
+    await bed.until(lambda: not bed.nodes.store)
     lease = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
     with contextlib.suppress(errors.NotFound):  # where no scheduler was started
         await bed.client.patch(resources.LEASE, "kgwe-scheduler", lease, "kgwe-system")
+
+
+async def _delete_all(bed: Bed, informer: Informer[Any]) -> None:
+    """One request per namespace."""
+    options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
+    for namespace in {obj.metadata.namespace for obj in informer.store.values()}:
+        path = informer.resource.path(namespace=namespace or None)
+        await bed.client.request("DELETE", path, body=options)
 
 
 @pytest.fixture(scope="session")

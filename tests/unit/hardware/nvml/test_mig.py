@@ -88,7 +88,10 @@ def _named(names: list[str], mask: int) -> frozenset[str]:
     return frozenset(name for place, name in enumerate(names) if mask >> place & 1)
 
 
-@pytest.mark.parametrize(("gpu", "geometry"), [(A100, "A100-80GB"), (H100, "H100-80GB"), ("A30", "A30-24GB")])
+@pytest.mark.parametrize(
+    ("gpu", "geometry"),
+    [(A100, "A100-80GB"), pytest.param(H100, "H100-80GB", marks=pytest.mark.slow), ("A30", "A30-24GB")],
+)
 async def test_every_layout_is_set_and_read_back(tmp_path: Path, gpu: str, geometry: str) -> None:
     atlas = layout_graph.atlas(mig.GEOMETRIES[geometry])
     made = await bench(tmp_path, gpu)
