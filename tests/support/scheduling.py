@@ -1,7 +1,7 @@
 """How several test processes share the tests.
 
 The first process prefers tests without a cluster, which use the processor. The others prefer cluster tests, which
-mostly wait.
+mostly wait. A process stays with the family whose cluster it runs, and with the module whose objects are on it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,46 @@ if TYPE_CHECKING:
 
 
 class FamilyScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Gives a worker whole modules, preferably of the family whose cluster it already runs."""
+    """Gives out modules; those of the scheduler, which has the longest ones, test by test."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        module = _module(nodeid)
+        return nodeid if family(module).startswith("scheduler") else module
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(self._choose(node), last=False)
         super()._assign_work_unit(node)
 
     def _choose(self, node: WorkerController) -> str:
-        others = {self._last_family(each) for each in self.nodes if each is not node}
-        mine = self._last_family(node)
-        remaining: Counter[str] = Counter()
-        for module, tests in self.workqueue.items():
-            remaining[family(module)] += len(tests)
+        mine = self._last_module(node)
+        others = {self._last_module(each) for each in self.nodes if each is not node} - {""}
+        other_families = {family(each) for each in others}
+        in_module: Counter[str] = Counter()
+        in_family: Counter[str] = Counter()
+        for unit, tests in self.workqueue.items():
+            in_module[_module(unit)] += len(tests)
+            in_family[family(_module(unit))] += len(tests)
 
-        def merit(of: str) -> tuple[bool, bool, bool, int]:
-            is_liked = (of == UNIT) is (node.gateway.id == "gw0")
-            return is_liked, of == mine, of not in others, remaining[of]
+        def merit(module: str) -> tuple[int, ...]:
+            of = family(module)
+            return (
+                (of == UNIT) is (node.gateway.id == "gw0"),
+                bool(mine) and of == family(mine),
+                of not in other_families,
+                in_family[of],
+                module == mine,
+                module not in others,
+                in_module[module],
+            )
 
-        best = max(remaining, key=merit)
-        modules: list[str] = [module for module in self.workqueue if family(module) == best]
-        return max(modules, key=lambda module: len(self.workqueue[module]))
+        best = max(in_module, key=merit)
+        units: list[str] = [unit for unit in self.workqueue if _module(unit) == best]
+        return units[0]
 
-    def _last_family(self, node: WorkerController) -> str:
+    def _last_module(self, node: WorkerController) -> str:
         given = self.assigned_work.get(node)
-        return family(next(reversed(given))) if given else ""
+        return _module(next(reversed(given))) if given else ""
+
+
+def _module(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
