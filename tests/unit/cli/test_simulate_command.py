@@ -125,3 +125,26 @@ def test_the_help_shows_policies_mixes_and_examples(capsys):
     text = capsys.readouterr().out
     for word in ("mixfit", "llm-pretrain", "Examples:", "--spot-take-backs"):
         assert word in text
+
+
+def test_an_openb_fleet_is_filled_by_the_live_engine(capsys, tmp_path):
+    nodes = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},32000,262144,4,T4\n" for n in range(6))
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(nodes)
+    sizes = ((250, 1), (500, 1), (750, 1), (1000, 2))
+    rows = [f"p{n},1000,1024,{sizes[n % 4][1]},{sizes[n % 4][0]},\n" for n in range(40)]
+    pods = tmp_path / "openb_pod_list_small.csv"
+    pods.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(rows))
+    options = ("--format", "openb", "--fill", "2", "--compare", "kgwe,kgwe-mixfit,mixfit")
+    run("simulate", "--trace", str(pods), *options, "-o", "json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["trace"], told["seeds"]) == ("small", [1, 2])
+    assert all(80 < each["alloc_100"] <= 100 for each in told["policies"].values())
+    run("simulate", "--trace", str(pods), *options)
+    assert "kgwe-mixfit" in capsys.readouterr().out
+
+
+def test_filling_needs_an_openb_list(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main([*SMALL, "--fill", "1"])
+    assert stop.value.code == 1
+    assert "--fill: name a pod list" in capsys.readouterr().err

@@ -46,12 +46,12 @@ class ArrivalMix:
         self._since_fade += 1
         if self._since_fade >= _FADE_AFTER:
             self._since_fade //= 2
-            self._counts = {each: count // 2 for each, count in self._counts.items() if count > 1}
+            # A copy: another thread may count meanwhile.
+            self._counts = {each: count // 2 for each, count in self._counts.copy().items() if count > 1}
 
     def demands(self, mirror: PackingMirror, first: Request) -> Mix:
         """The typical demands so far; of an empty mix, the first request alone."""
         counts: dict[Demand, int] = {}
-        # A copy: another thread may count meanwhile.
         for request, count in (self._counts.copy() or {first: 1}).items():
             demand = mirror.demand_of(request)
             counts[demand] = counts.get(demand, 0) + count
