@@ -85,7 +85,7 @@ class LiveFleet:
         self.domain_weights = DomainWeights()
         #: of pods that name none
         self.strategy = Strategy.SCORE
-        self.mix = ArrivalMix()
+        self.mix = ArrivalMix(self._running_requests)
         self._holders: dict[str, _Holder] = {}
         self._keys_on: dict[str, dict[str, None]] = {}  # node -> keys of its holders, oldest first
         #: raised whenever the set of nodes or the network changes
@@ -124,6 +124,18 @@ class LiveFleet:
         """How many shares the node makes of each GPU; for an unknown node, the usual number."""
         node = self.node(name)
         return (node.pieces if node is not None else 0) or self.fitter.usual_pieces
+
+    def _running_requests(self) -> list[Request]:
+        """What the holders have, as requests; constraints and MIG slices are not part of it."""
+        found = []
+        for holder in list(self._holders.values()):
+            wanted, node = holder.holding.amounts, holder.holding.node
+            pieces = self.shares_per_gpu(node)
+            milli = piece_milli(pieces) if wanted.get(resources.SHARED) and pieces > 1 else 0
+            gpus = Gpus(milli=milli) if milli else Gpus(count=max(wanted.get(resources.GPU, 0), 0))
+            if gpus.count or gpus.milli:
+                found.append(Request(gpus, cpu_milli=min(wanted.get(resources.CPU, 0), resources.MOST)))
+        return found
 
     # --- holders ----------------------------------------------------------------------------------------
 

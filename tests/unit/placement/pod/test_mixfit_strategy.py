@@ -5,9 +5,10 @@ import pytest
 from tests.support.machines import reference
 
 from kgwe import errors
+from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape, SpotPolicy
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
-from kgwe.placement.live.fleet import LiveFleet
+from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.packing.fleet import Demand, NodeSpec, Pod
 from kgwe.placement.pod.engine import Decision, Engine
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix
@@ -168,3 +169,25 @@ def test_on_the_openb_lists_it_is_within_0_3_points_of_the_experiment(name):
     experiment = openb.draw_experiment(trace, openb.read_nodes(folder / openb.NODE_FILE), 42)
     known = replay.replay(experiment, openb.count_mix(trace.pods), POLICIES["MixFit"], seed=42).allocation_at(100)
     assert fill.fill(experiment, registry.find("kgwe-mixfit"), seed=42).alloc_100 == pytest.approx(known, abs=0.3)
+
+
+def test_pods_that_run_already_are_the_mix_at_first():
+    fleet = LiveFleet()
+    fleet.set_nodes([node("a", pieces=4), node("b", pieces=0)], fleet.tree)
+    fleet.hold("share", Holding("a", {amounts.SHARED: 1, amounts.CPU: 2000}))
+    fleet.hold("whole", Holding("b", {amounts.GPU: 2, amounts.CPU: 8000}))
+    fleet.hold("cpu", Holding("b", {amounts.CPU: 8000}))
+    found = fleet.engine.decide(share(250), strategy=Strategy.MIXFIT)
+    assert isinstance(found, Decision)
+    assert fleet.mix.arrivals == 3
+
+
+def test_the_mix_remembers_so_many_kinds_and_no_memory():
+    mix = ArrivalMix()
+    for cpu in range(2000):
+        mix.add(Request(Gpus(count=1), cpu, GIB * cpu))
+        mix.add(Request(Gpus(count=1), 7, GIB * cpu))
+    found = Engine(Snapshot.of([node("a")]), strategy=Strategy.MIXFIT, mix=mix).decide(share(500))
+    assert isinstance(found, Decision)
+    assert len(mix._counts) <= 512
+    assert max(mix._counts.values()) > 1900
