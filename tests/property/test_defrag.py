@@ -29,7 +29,7 @@ def fragmented(draw):
                 "".join(draw(st.lists(st.sampled_from(free), min_size=1, max_size=2, unique=True))),
                 size,
                 preemptible=draw(st.sampled_from([True, True, True, False])),
-                least=draw(st.sampled_from([None, 0])),
+                min_members=draw(st.sampled_from([None, 0])),
                 started_at_s=NOW - draw(st.integers(0, 3)) * 1000,
                 budget=draw(st.sampled_from(["", "", "one"])),
             )

@@ -19,11 +19,11 @@ from tests.support.builders.plans import (
 )
 from tests.support.examples import examples
 
-from kgwe.placement.disruption.gang_victims import Clearing
-from kgwe.placement.disruption.preemption import PreemptionPlan, plan_of, plan_preemption
-from kgwe.placement.disruption.room_curves import Curves
-from kgwe.placement.disruption.running import Cost, member_cost, ranks
-from kgwe.placement.disruption.victims import Pool
+from kgwe.placement.disruption.gang_victims import GangVictims
+from kgwe.placement.disruption.preemption import PreemptionPlan, build_plan, plan_preemption
+from kgwe.placement.disruption.room_curves import RoomCurves
+from kgwe.placement.disruption.running import Cost, member_cost, rank_priorities
+from kgwe.placement.disruption.victims import VictimPool
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
@@ -48,7 +48,7 @@ def fleets(draw, layout="ab cd", cards=4, most=8):
             size,
             priority=draw(st.sampled_from([0, 1, 5, 10])),
             preemptible=draw(st.sampled_from([True, True, True, False])),
-            least=draw(st.sampled_from([None, None, 0, 1, 2])),
+            min_members=draw(st.sampled_from([None, None, 0, 1, 2])),
             started_at_s=NOW - draw(st.integers(0, 5)) * 1000,
             saved_at_s=draw(st.sampled_from([None, NOW - 100])),
             budget=draw(st.sampled_from(["", "", "", "one", "two"])),
@@ -63,7 +63,7 @@ def every_way(fleet, priority):
         for number, work in enumerate(fleet.running)
         if work.preemptible and work.priority < priority
     ]
-    rank = ranks([fleet.running[number] for number, _ in usable])
+    rank = rank_priorities([fleet.running[number] for number, _ in usable])
     for chosen in itertools.product(*(options for _, options in usable)):
         stopped = {number: gone for (number, _), gone in zip(usable, chosen, strict=True) if gone}
         drawn = dict.fromkeys(BUDGETS, 0)
@@ -150,13 +150,13 @@ def test_proposals_that_are_not_searched_to_the_end_keep_all_rules(exact_items, 
     gang = GangRequest.uniform(whole(cards), pods, required="leaf")
     search = GangSearch(fleet.fitter, fleet.tree)
     lower = [work for work in fleet.running if work.preemptible and work.priority < 10]
-    pool = Pool(fleet.snapshot, lower, NOW, BUDGETS)
-    found = Clearing(search, pool, gang).lightest(exact_items)
+    pool = VictimPool(fleet.snapshot, lower, NOW, BUDGETS)
+    found = GangVictims(search, pool, gang).find_lightest(exact_items)
     if found.picked is not None:
-        with pool.without(found.picked):
+        with pool.without_items(found.picked):
             plan = search.find(gang)
         assert isinstance(plan, GangPlan)
-        made = plan_of(fleet.fitter, pool, found.picked, plan.grants, proven=found.proven)
+        made = build_plan(fleet.fitter, pool, found.picked, plan.grants, proven=found.proven)
         check_plan(fleet, made, cards, pods, "leaf", 10)
 
 
@@ -167,13 +167,13 @@ def test_what_a_curve_stops_makes_the_room_it_promises(fleet, cards, cpu, data):
         request = Request(Gpus(), cpu_milli=data.draw(st.sampled_from([10_000, 30_000])))
         if fleet.fitter.grant(request, fleet.names.index(node)) is not None:
             fleet.run(f"cpu-{len(fleet.running)}", node, request=request)
-    pool = Pool(fleet.snapshot, fleet.running, NOW, BUDGETS)
+    pool = VictimPool(fleet.snapshot, fleet.running, NOW, BUDGETS)
     request = whole(cards, cpu=cpu)
-    curves, now = Curves(fleet.fitter, pool, request), fleet.fitter.room(request)
+    curves, now = RoomCurves(fleet.fitter, pool, request), fleet.fitter.room(request)
     for node in range(len(fleet.nodes)):
-        for curve in curves.of([node], frozenset(), frozenset()):
+        for curve in curves.get_curves([node], frozenset(), frozenset()):
             for more, (_, stopped) in enumerate(curve, 1):
-                with pool.without(stopped, node):
+                with pool.without_items(stopped, node):
                     assert fleet.fitter.room(request)[node] >= now[node] + more
 
 

@@ -13,7 +13,7 @@ from tests.support.machines import reference
 
 from kgwe.model.network import domains
 from kgwe.model.network.domains import Place, Tree
-from kgwe.placement.disruption.gang_constraints import Bonds
+from kgwe.placement.disruption.gang_constraints import GangConstraints
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.hardware_kinds import ARCH_LABEL
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape, SpotPolicy
@@ -184,9 +184,9 @@ class TestGangs:
         plan = world.planner.try_plan(gang)
         assume(isinstance(plan, GangPlan) and len(plan.seats) > 1)
         moving = data.draw(st.integers(0, len(plan.seats) - 1))
-        bonds = Bonds(GangSearch(world.fitter, world.tree).level_tables, gang, len(plan.seats))
+        bonds = GangConstraints(GangSearch(world.fitter, world.tree).level_tables, gang, len(plan.seats))
         placed = {seat.rank: seat.grant.node for seat in plan.seats if seat.rank != moving}
-        allowed = bonds.allowed(moving, placed)
+        allowed = bonds.allowed_nodes(moving, placed)
         assert allowed[plan.seats[moving].grant.node]
         nodes = [world.snapshot.nodes[number] for number in np.flatnonzero(allowed)]
         stays = world.snapshot.nodes[next(iter(placed.values()))]

@@ -24,7 +24,7 @@ from kgwe.kube.client.client import Forbidden
 from kgwe.kube.client.informer import Change
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.disruption.preemption import Evictable
-from kgwe.placement.disruption.running import milli_of
+from kgwe.placement.disruption.running import grant_milli
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.queue.ask import workload_from_ask
 from kgwe.placement.queue.queue import Queue
@@ -181,7 +181,7 @@ class View:
         """Namespace -> thousandths of cards that its pods hold."""
         found: dict[str, int] = {}
         for uid, pod in self.state.pods.items():
-            milli = sum(milli_of(grant, self.fleet.snapshot) for grant in self.fleet.grants(uid))
+            milli = sum(grant_milli(grant, self.fleet.snapshot) for grant in self.fleet.grants(uid))
             if milli:
                 found[pod.metadata.namespace] = found.get(pod.metadata.namespace, 0) + milli
         return found

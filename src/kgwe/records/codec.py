@@ -36,7 +36,7 @@ _NAMES: dict[str, Any] = {
     "GangRequest": gang_request.GangRequest,
     "Geometry": mig.Geometry,
     "Mapping": Mapping,
-    "Partial": partial_gang.Partial,
+    "Partial": partial_gang.PartialGang,
     "Placement": mig.Placement,
     "Profile": mig.Profile,
     "Request": node.Request,

@@ -6,10 +6,10 @@ Pictures: leaves side by side, one row per node, one letter per card, dots are f
 from tests.support.builders.plans import NOW, Fleet, check_books, grant, state, whole
 from tests.support.machines.reference import nvswitch
 
-from kgwe.placement.disruption.gang_victims import Clearing
+from kgwe.placement.disruption.gang_victims import GangVictims
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.running import Member, Running
-from kgwe.placement.disruption.victims import Pool
+from kgwe.placement.disruption.victims import VictimPool
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.fleet.snapshot import Snapshot
 from kgwe.placement.gang.request import GangRequest, Hardware, Role, Segment
@@ -210,16 +210,16 @@ def test_a_disruption_budget_is_spent_where_it_is_missed_most():
     a 1B   b 1B   c 10   d 22   e 1.   f 30         1 and B draw on the budget; c and e need one each, a and b two
     """
     fleet = Fleet("abcdef", cards=2)
-    fleet.run("1", "baec", 1, least=0, budget="b", started_at_s=NOW)
+    fleet.run("1", "baec", 1, min_members=0, budget="b", started_at_s=NOW)
     fleet.run("2", "d", 2, started_at_s=NOW - 400)
     fleet.run("3", "f", 1)
-    fleet.run("0", "fc", 1, least=1, started_at_s=NOW - 8000)
-    fleet.run("B", "ab", 1, least=0, budget="b", started_at_s=NOW - 5000)
-    pool = Pool(fleet.snapshot, fleet.running, NOW, {"b": 2})
+    fleet.run("0", "fc", 1, min_members=1, started_at_s=NOW - 8000)
+    fleet.run("B", "ab", 1, min_members=0, budget="b", started_at_s=NOW - 5000)
+    pool = VictimPool(fleet.snapshot, fleet.running, NOW, {"b": 2})
     gang = GangRequest.uniform(whole(2), 4)
     search = GangSearch(fleet.fitter, fleet.tree)
-    proposed = Clearing(search, pool, gang).lightest(exact_items=-1).picked
-    exact = Clearing(search, pool, gang).lightest().picked
+    proposed = GangVictims(search, pool, gang).find_lightest(exact_items=-1).picked
+    exact = GangVictims(search, pool, gang).find_lightest().picked
     assert proposed is not None
     assert exact is not None
     assert pool.weight(proposed) == pool.weight(exact)

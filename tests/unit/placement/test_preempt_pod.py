@@ -117,7 +117,7 @@ def test_a_gang_counts_as_a_whole():
 
 def test_an_elastic_gang_gives_what_it_can_spare():
     fleet = Fleet("abcde")
-    fleet.run("gang", "abcd", 4, least=3)
+    fleet.run("gang", "abcd", 4, min_members=3)
     fleet.run("single", "e", 4, started_at_s=NOW - 7200)
     made = plan(fleet, whole(4))
     assert [(victim.workload, victim.members, victim.whole) for victim in made.victims] == [
@@ -128,7 +128,7 @@ def test_an_elastic_gang_gives_what_it_can_spare():
 def test_an_elastic_gang_below_its_least_counts_as_a_whole():
     """a  ggss: both members on a have to go, which is one more than the gang can spare."""
     fleet = Fleet("ab", cards=4)
-    fleet.run("gang", "aabb", 2, least=3)
+    fleet.run("gang", "aabb", 2, min_members=3)
     made = plan(fleet, whole(4))
     assert [victim.members for victim in made.victims] == [("gang-0", "gang-1", "gang-2", "gang-3")]
     assert made.cost.lost == 8000 * 3600

@@ -12,7 +12,7 @@ from tests.support.builders import small_fleet
 
 from kgwe import errors
 from kgwe.model.network import domains
-from kgwe.placement.disruption.partial_gang import Partial, Sitting
+from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.fleet.taints import Taint
 from kgwe.placement.gang.request import Following, GangRequest
@@ -46,7 +46,11 @@ def again(kind: type[Any], value: Any) -> Any:
 
 
 def test_a_part_of_a_gang_is_read_back() -> None:
-    partial = Partial((Sitting("p0", REQUEST, "n1"), Sitting("p1", REQUEST)), GangRequest.uniform(REQUEST, 2), least=1)
+    partial = PartialGang(
+        (PartialMember("p0", REQUEST, "n1"), PartialMember("p1", REQUEST)),
+        GangRequest.uniform(REQUEST, 2),
+        min_members=1,
+    )
     ask = Ask("gang", REQUEST, pods=1, partial=partial)
     assert again(Ask, ask) == ask
 

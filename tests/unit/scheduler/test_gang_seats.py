@@ -52,7 +52,7 @@ def owner_of(state, pod):
 def test_a_pod_that_says_its_seat_has_it_again_after_a_restart(state):
     owner = owner_of(state, member("p"))
     state.on_pod(added(member("p", at="", pin="n1", says=f"{owner}/1", cards="f0")))
-    assert state.ledger.seat(owner, 1).node == "n1"
+    assert state.ledger.reserved_seat(owner, 1).node == "n1"
     assert free(state) == {"n1": 4, "n2": 8}
     state.on_pod(added(member("p", at="n1", pin="n1", says=f"{owner}/1", cards="f0")))
     assert state.ledger.pod_in(owner, 1) == "uid-p"
@@ -103,7 +103,7 @@ def test_pods_that_are_bound_while_their_gang_is_planned_are_counted_once(state)
     found = planner.make_plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
     assert isinstance(found, Plan)
     where = {name: seat.node for name, seat in zip(("p", "q"), found.seats, strict=True)}
-    start = state.ledger.commit(asked[-1].owner, found.amounts_by_seat, found.grants, list(where.values()))
+    start = state.ledger.commit_plan(asked[-1].owner, found.amounts_by_seat, found.grants, list(where.values()))
     for name, node_name in where.items():
         state.on_pod(added(member(name, at=node_name)))
     gangs.assign_plan(asked[-1].owner, replace(found, start=start))
@@ -130,11 +130,11 @@ def test_a_term_goes_on_with_the_seats_that_the_one_before_did_not_come_to_write
     later.pop()()
     owner, found = asked[-1].owner, planner.make_plan(state.fleet, asked[-1], choosers={}, rng=random.Random(1))
     assert isinstance(found, Plan)
-    start = state.ledger.commit(owner, found.amounts_by_seat, found.grants, [seat.node for seat in found.seats])
+    start = state.ledger.commit_plan(owner, found.amounts_by_seat, found.grants, [seat.node for seat in found.seats])
     gangs.assign_plan(owner, replace(found, start=start))
     (written, number), (lacking, other) = first
     gangs.stop_leading()
-    pin = state.ledger.seat(owner, number).node
+    pin = state.ledger.reserved_seat(owner, number).node
     state.on_pod(added(member(written, at="", pin=pin, says=f"{owner}/{number}")))
 
     second: list[tuple[str, int]] = []

@@ -108,7 +108,7 @@ def test_a_bound_pod_is_plain_again_and_its_gpus_are_never_free(bed):
 
 def test_a_seat_that_was_written_is_found_again_after_a_restart(bed):
     bed.see(pod(gates=(), pin="n1", notes={placement_annotations.SEAT_ANNOTATION: f"{OWNER}/0"}))
-    assert bed.state.ledger.seat(OWNER, 0).node == "n1"
+    assert bed.state.ledger.reserved_seat(OWNER, 0).node == "n1"
     assert free(bed.state) == {"n1": 4, "n2": 8}
     assert not bed.asked
 

@@ -124,7 +124,7 @@ def test_the_seat_of_a_pod_that_claims_is_reserved_before_and_after_the_pod(stat
     state.on_claim(added(given))
     state.on_pod(removed(leaving(running)))
     assert mask(state) == 0xF0, "kept for the next pod, not counted twice"
-    assert not state.ledger.lacking(UID)
+    assert not state.ledger.find_short_seats(UID)
     state.on_job(removed(claiming_job(seats=(Seat("n1", 0b1111),))))
     state.on_claim(removed(given))
     assert free(state) == {"n1": 8, "n2": 8}

@@ -16,7 +16,7 @@ from kgwe.cluster.workload import placement_annotations
 from kgwe.cluster.workload.unpinned import as_made
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podrequest
-from kgwe.placement.disruption.running import milli_of
+from kgwe.placement.disruption.running import grant_milli
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.planning.ask import Ask
 
@@ -93,7 +93,7 @@ def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | Non
     grants = tuple(grant for pod in listed for grant in view.fleet.grants(pod.metadata.uid))
     if ask is None or len({grant.node for grant in grants}) < len({pod.spec.nodeName for pod in listed}):
         return None  # nobody can read what it asks for, or a node of it is not there
-    milli = sum(milli_of(grant, view.fleet.snapshot) for grant in grants)
+    milli = sum(grant_milli(grant, view.fleet.snapshot) for grant in grants)
     meta = listed[0].metadata
     return Unit(key, name, meta.namespace, _scheduler(listed[0]), ask, grants, milli / _CARD_MILLI)
 

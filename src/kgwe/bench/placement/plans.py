@@ -26,11 +26,11 @@ from kgwe.local.fleet import models
 from kgwe.model.network import domains
 from kgwe.model.simfleet import inventory
 from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
-from kgwe.placement.disruption.gang_victims import Clearing
+from kgwe.placement.disruption.gang_victims import GangVictims
 from kgwe.placement.disruption.preemption import PreemptionPlan, plan_preemption
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.disruption.running import Member, Running
-from kgwe.placement.disruption.victims import Pool
+from kgwe.placement.disruption.victims import VictimPool
 from kgwe.placement.fleet.node import Gpus, Node, Request
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gang.request import GangRequest
@@ -187,12 +187,12 @@ def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
         search, running = _small_fleet(shape, chance)
         request = Request(Gpus(count=chance.choice((2, 4, 8))))
         gang = GangRequest.uniform(request, chance.randint(2, 5), required=chance.choice(("cluster", "leaf")))
-        pool = Pool(search.fitter.snapshot, running, _NOW_S)
-        best = Clearing(search, pool, gang).lightest(exact_items=_SMALL_ITEMS)
+        pool = VictimPool(search.fitter.snapshot, running, _NOW_S)
+        best = GangVictims(search, pool, gang).find_lightest(exact_items=_SMALL_ITEMS)
         if not best.picked or not best.proven:
             # Starts anyway, cannot start, or too many sets to be sure.
             continue
-        proposed = Clearing(search, pool, gang).lightest(exact_items=-1)
+        proposed = GangVictims(search, pool, gang).find_lightest(exact_items=-1)
         metrics["unplanned"] += proposed.picked is None
         excess.append(pool.weight(proposed.picked or best.picked) / pool.weight(best.picked) - 1)
     metrics["small_fleets"] = len(excess)
@@ -219,7 +219,7 @@ def _small_fleet(shape: Shape, chance: random.Random) -> tuple[GangSearch, list[
                 tuple(members),
                 priority=chance.choice((0, 1)),
                 started_at_s=_NOW_S - 100 * chance.randint(0, 50),
-                least=chance.choice((None, None, 0, 1)),
+                min_members=chance.choice((None, None, 0, 1)),
             )
             running.append(work)
     return GangSearch(fitter, tree), running

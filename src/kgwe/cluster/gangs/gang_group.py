@@ -10,7 +10,7 @@ from kgwe.cluster.workload.unpinned import as_made
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
 from kgwe.model.units.counting import counted
-from kgwe.placement.disruption.partial_gang import Partial, Sitting, confined
+from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember, gang_of_missing
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.planning.ask import Ask
 
@@ -78,7 +78,7 @@ class Group:
         self.seats[uid] = number
         self.lost.pop(number, None)
 
-    def regains(self, partial: Partial) -> bool:
+    def regains(self, partial: PartialGang) -> bool:
         """Whether the gang is broken and asks for no more than the seats it had.
 
         Only such a gang goes before other workloads. A pod that its user bound to a node does not prove that the whole
@@ -145,7 +145,7 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
     )
 
 
-def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> Partial | None:
+def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> PartialGang | None:
     """The partially placed gang (`nodes`: pod -> node); None if it is fully placed or fully unplaced."""
     alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
     placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
@@ -155,15 +155,17 @@ def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[cor
     if isinstance(found, dialects.Problem):
         return None
     members = tuple(
-        Sitting(pod.metadata.uid, request_of(pod), nodes[pod.metadata.uid]) for pod in found.order if pod is not None
+        PartialMember(pod.metadata.uid, request_of(pod), nodes[pod.metadata.uid])
+        for pod in found.order
+        if pod is not None
     )
     least = sum(role.required_replicas for role in found.request.roles)
-    return Partial(members, found.request, least if least < len(members) else None)
+    return PartialGang(members, found.request, least if least < len(members) else None)
 
 
-def ask_beside(owner: str, fleet: LiveFleet, partial: Partial, *, since: str, namespace: str, name: str) -> Ask:
+def ask_beside(owner: str, fleet: LiveFleet, partial: PartialGang, *, since: str, namespace: str, name: str) -> Ask:
     """A request for the pods without a place, near those that have one."""
-    gang = confined(fleet.fitter, fleet.tree, partial)
+    gang = gang_of_missing(fleet.fitter, fleet.tree, partial)
     return Ask(
         owner=owner,
         request=gang.roles[0].request,
@@ -190,7 +192,7 @@ def ask_for_lost(running: Running, fleet: LiveFleet, namespace: str, name: str) 
     """A request for new places for the failed members, before others of their priority; None: none failed."""
     nodes = fleet.snapshot.nodes
     members = tuple(
-        Sitting(
+        PartialMember(
             member.name,
             member.request,
             "" if member.failed or member.grant is None else nodes[member.grant.node].name,
@@ -198,7 +200,7 @@ def ask_for_lost(running: Running, fleet: LiveFleet, namespace: str, name: str) 
         for member in running.members
     )
     gang = running.gang or GangRequest.uniform(members[0].request, len(members), priority=running.priority)
-    partial = Partial(members, gang, running.least)
+    partial = PartialGang(members, gang, running.min_members)
     if not partial.missing:
         return None
     found = ask_beside(lost_key(running.name), fleet, partial, since="", namespace=namespace, name=name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.gangs.pod_requests import PodRequests
     from kgwe.cluster.registry.fleet_state import FleetState
     from kgwe.kube.api import core
-    from kgwe.placement.disruption.partial_gang import Partial
+    from kgwe.placement.disruption.partial_gang import PartialGang
     from kgwe.placement.planning.ask import Ask
 
 # A look at a gang of hundreds of pods that takes longer is followed by a pause of so many times its length: other
@@ -166,7 +166,7 @@ class GangPlanning:
         group.advance(GangEvent.FOUND_INCOMPLETE)
         self._leadership.actions.withdraw_request(owner)
 
-    def _partial(self, owner: str, group: Group) -> Partial | None:
+    def _partial(self, owner: str, group: Group) -> PartialGang | None:
         nodes = {uid: self._node_of(owner, group, pod) for uid, (pod, _) in group.members.items()}
         return gang_group.partial_of(group, nodes, self._requests.request_of)
 

@@ -111,7 +111,7 @@ class Census:
                         raise
                     on_error("census", key, exc)
                     continue
-                if found is not None and found.held:
+                if found is not None and found.placed_members:
                     yield found
 
     def _preemptible_workload(self, owner: str) -> Running | None:
@@ -119,11 +119,11 @@ class Census:
         if run is None or workload is None or not workload.preemptible or run.meta.deletionTimestamp is not None:
             return None
         found = self._of_workload(owner, _nowhere)
-        return None if found is None else replace(found, least=None)
+        return None if found is None else replace(found, min_members=None)
 
     def _preemptible_gang(self, owner: str) -> Running | None:
         found = self._of_gang(owner, _nowhere) if self._is_preemptible(owner) else None
-        return None if found is None else replace(found, least=None)
+        return None if found is None else replace(found, min_members=None)
 
     def _preemptible_pod(self, uid: str) -> Running | None:
         pod = self._state.pods.get(uid)
@@ -189,7 +189,7 @@ class Census:
             priority=workload.priority,
             preemptible=workload.preemptible,
             started_at_s=_seconds(run.start_time or run.meta.creationTimestamp),
-            least=1 if workload.serves else None,
+            min_members=1 if workload.serves else None,
             gang=self._gang(replace(ask, pods=len(members))),
             repair=_REPAIRS.get(RecoveryPolicy(workload.recovery), Repair.NONE),
         )
@@ -239,7 +239,7 @@ class Census:
             priority=pods.request.priority,
             preemptible=self._is_preemptible(owner),
             started_at_s=min(_seconds(pod.status.startTime) for pod in pods.order),
-            least=pods.least if pods.least < len(members) else None,
+            min_members=pods.least if pods.least < len(members) else None,
             gang=pods.request if len(members) > 1 else None,
             repair=repair_of(pods.order),
         )

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.disruption import gang_constraints, node_victims, victims
-from kgwe.placement.disruption.gang_constraints import Bonds
-from kgwe.placement.disruption.gang_victims import Clearing
-from kgwe.placement.disruption.node_victims import OnNode
-from kgwe.placement.disruption.rearrange import Arrangement, Party
-from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Cost, milli_of
-from kgwe.placement.disruption.victims import Found, Pool
+from kgwe.placement.disruption.gang_constraints import GangConstraints
+from kgwe.placement.disruption.gang_victims import GangVictims
+from kgwe.placement.disruption.node_victims import NodeVictims
+from kgwe.placement.disruption.rearrange import MovingMembers, Rearrangement
+from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Cost, grant_milli
+from kgwe.placement.disruption.victims import Found, VictimPool
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest, Role
@@ -149,23 +149,25 @@ def plan_defrag(
 ) -> DefragPlan | Refusal | None:
     """The plan that brings most, for one of those who wait; else why the first of them cannot be helped."""
     movable = [
-        each for each in running if each.preemptible and each.held and now_s - each.started_at_s >= rules.min_runtime_s
+        each
+        for each in running
+        if each.preemptible and each.placed_members and now_s - each.started_at_s >= rules.min_runtime_s
     ]
-    search = GangSearch(fitter, tree or gang_constraints.flat(fitter.snapshot))
-    pool = Pool(fitter.snapshot, movable, now_s, rules.budgets, weigh=_fewest_pods)
+    search = GangSearch(fitter, tree or gang_constraints.build_flat_tree(fitter.snapshot))
+    pool = VictimPool(fitter.snapshot, movable, now_s, rules.budgets, weigh=_weigh_by_pods)
     answers = [_Defrag(search, pool, each, rules).answer(now_s) for each in waiting]
     plans = [answer for answer in answers if isinstance(answer, DefragPlan)]
     return max(plans, key=lambda plan: plan.net_micro) if plans else next(iter(answers), None)
 
 
-def _fewest_pods(cost: Cost, pods: int) -> int:
+def _weigh_by_pods(cost: Cost, pods: int) -> int:
     return pods * _POD + cost.lost + cost.restart
 
 
 class _Defrag:
     """The question for one piece of waiting work."""
 
-    def __init__(self, search: GangSearch, pool: Pool, waiting: Waiting, rules: Rules) -> None:
+    def __init__(self, search: GangSearch, pool: VictimPool, waiting: Waiting, rules: Rules) -> None:
         self._search = search
         self._fitter = search.fitter
         self._pool = pool
@@ -211,7 +213,7 @@ class _Defrag:
             return Found(found.picked, proven=is_one), node
         below = None if found.picked is None else self._pool.weight(found.picked)
         everything = range(len(self._pool.items))
-        exact = victims.lightest(self._pool, everything, _Exact(self, self._pool), steps=_EXACT_STEPS, below=below)
+        exact = victims.find_lightest(self._pool, everything, _Exact(self, self._pool), steps=_EXACT_STEPS, below=below)
         is_proven = exact.proven and self._seats_left > 0
         if exact.picked is not None:
             return Found(exact.picked, is_proven), None
@@ -221,11 +223,13 @@ class _Defrag:
         wanted = self._waiting.wanted
         if isinstance(wanted, GangRequest):
             also = functools.partial(self.seats, steps=_SECOND_THOUGHTS)
-            return Clearing(self._search, self._pool, wanted, lambda picked: also(picked) is not None).lightest(), None
+            return GangVictims(
+                self._search, self._pool, wanted, lambda picked: also(picked) is not None
+            ).find_lightest(), None
         possible = self._fitter.when_empty(wanted) == Verdict.FITS
-        nodes = [node for node in sorted(self._pool.on) if possible[node]]
-        return node_victims.best_node(
-            self._pool, (OnNode(self._fitter, self._pool, wanted, node, self._has_seats) for node in nodes)
+        nodes = [node for node in sorted(self._pool.items_on) if possible[node]]
+        return node_victims.find_best_node(
+            self._pool, (NodeVictims(self._fitter, self._pool, wanted, node, self._has_seats) for node in nodes)
         )
 
     def _has_seats(self, node: int, picked: Picked) -> bool:
@@ -255,10 +259,10 @@ class _Defrag:
             found = self._arranged([nobody, *self._parties(picked)], steps, crowded)
         return None if found is None else {**found, **{(0, seat.rank): seat.grant for seat in plan.seats}}
 
-    def _arranged(self, parties: Sequence[Party], steps: int, crowded: frozenset[int]) -> Seats | None:
+    def _arranged(self, parties: Sequence[MovingMembers], steps: int, crowded: frozenset[int]) -> Seats | None:
         most = min(steps + sum(len(party.members) for party in parties), self._seats_left)
-        arrangement = Arrangement(self._fitter, parties, most, crowded)
-        found = arrangement.find()
+        arrangement = Rearrangement(self._fitter, parties, most, crowded)
+        found = arrangement.find_seats()
         self._seats_left -= most - arrangement.steps_left
         return found
 
@@ -266,7 +270,7 @@ class _Defrag:
         wanted = self._waiting.wanted
         return sum(role.required_replicas for role in wanted.roles) if isinstance(wanted, GangRequest) else 1
 
-    def _wanted_party(self, node: int | None) -> Party:
+    def _wanted_party(self, node: int | None) -> MovingMembers:
         wanted = self._waiting.wanted
         gang = wanted if isinstance(wanted, GangRequest) else None
         roles = wanted.roles if isinstance(wanted, GangRequest) else [Role("", wanted, 1)]
@@ -275,17 +279,17 @@ class _Defrag:
         if node is not None:
             only = np.zeros(len(self._fitter.snapshot), np.bool_)
             only[node] = True
-        bound = Bonds(self._search.level_tables, gang, len(requests))
-        return Party(bound, requests, range(len(requests)), only=only)
+        bound = GangConstraints(self._search.level_tables, gang, len(requests))
+        return MovingMembers(bound, requests, range(len(requests)), allowed=only)
 
-    def _parties(self, picked: Picked) -> list[Party]:
+    def _parties(self, picked: Picked) -> list[MovingMembers]:
         parties = []
         for number, members in sorted(self._stopped(picked).items()):
             workload = self._pool.workloads[number]
-            held = {i: grant.node for i in workload.held if (grant := workload.members[i].grant) is not None}
+            held = {i: grant.node for i in workload.placed_members if (grant := workload.members[i].grant) is not None}
             parties.append(
-                Party(
-                    Bonds(self._search.level_tables, workload.gang, len(workload.members)),
+                MovingMembers(
+                    GangConstraints(self._search.level_tables, workload.gang, len(workload.members)),
                     [member.request for member in workload.members],
                     members,
                     homes={i: held[i] for i in members},
@@ -297,7 +301,7 @@ class _Defrag:
     def _stopped(self, picked: Picked) -> dict[int, list[int]]:
         """Workload -> members that make way."""
         stopped: dict[int, list[int]] = {}
-        for number in self._pool.closed(picked):
+        for number in self._pool.with_gang_mates(picked):
             item = self._pool.items[number]
             stopped.setdefault(item.workload, []).extend(item.members)
         return stopped
@@ -306,15 +310,15 @@ class _Defrag:
 
     def _priced(self, found: Found, node: int | None) -> DefragPlan | Refusal:
         picked = found.picked or ()
-        with self._pool.without(picked):
+        with self._pool.without_items(picked):
             seats = self.seats(picked, node)
         if seats is None:
             return self._refuse(Reason.NO_ARRANGEMENT)
         placement = tuple(grant for (party, _), grant in sorted(seats.items(), key=_place) if party == 0)
         moves = self._moves(picked, seats)
-        cost = sum((victim.cost for victim in self._pool.victims(picked)), Cost())
+        cost = sum((victim.cost for victim in self._pool.list_victims(picked)), Cost())
         cost_micro = self._micro(cost.lost + cost.restart)
-        started = sum(milli_of(grant, self._fitter.snapshot) for grant in placement)
+        started = sum(grant_milli(grant, self._fitter.snapshot) for grant in placement)
         benefit_micro = self._micro(round(started * self._waiting.sooner_s))
         if self._rules.max_evictions is not None and len(moves) > self._rules.max_evictions:
             return self._refuse(Reason.TOO_MANY, len(moves), benefit_micro, cost_micro)
@@ -350,12 +354,12 @@ class _Defrag:
 class _Exact(victims.Problem):
     """Any set will do after which all have a place."""
 
-    def __init__(self, question: _Defrag, pool: Pool) -> None:
+    def __init__(self, question: _Defrag, pool: VictimPool) -> None:
         self._question = question
         self._pool = pool
 
     def suffices(self, picked: Picked) -> bool:
-        with self._pool.without(picked):
+        with self._pool.without_items(picked):
             return self._question.seats(picked) is not None
 
 

@@ -1,8 +1,8 @@
-"""What a gang that runs must keep when some of its members get new places: its domains and its limits.
+"""Constraints that a running gang must keep when members move: its domains and its limits.
 
-A bond is a set of members and a level: they are in one domain of it. The gang as a whole is bound to its required
-level, each segment to its own. Members that stay fix the domain of every bond they are in; the nodes left for a
-member that moves are those inside all domains so fixed.
+A `SameDomain` constraint is a set of members and a level: they are in one domain of it. The whole gang has one for its
+required level, each segment one of its own. Members that stay fix the domain of every constraint they are in. The nodes
+left for a moving member are those inside all these domains.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.request import GangRequest
 
 
-def flat(snapshot: Snapshot) -> Tree:
-    """The network when nothing is known of it."""
+def build_flat_tree(snapshot: Snapshot) -> Tree:
+    """A network without any levels."""
     return domains.build([domains.Place(node.name) for node in snapshot.nodes], ())
 
 
 @dataclass(frozen=True, slots=True)
-class Bond:
-    """Members that are in one domain of a rung."""
+class SameDomain:
+    """Members that must be in one domain of a level."""
 
     members: frozenset[int]
-    rung: int
+    level: int
 
 
-class Rungs:
-    """Node -> domain, rung by rung."""
+class NodeDomains:
+    """Node -> domain, level by level."""
 
-    def __init__(self, ladder: LevelTable) -> None:
-        self.names = tuple(rung.name for rung in ladder.levels)
-        self.domain = np.zeros((len(ladder.levels), len(ladder.node)), np.int64)
-        self.known = np.ones((len(ladder.levels), len(ladder.node)), np.bool_)
-        for number, rung in enumerate(ladder.levels):
-            ids = np.repeat(np.arange(len(rung)), np.diff(rung.starts))
-            self.domain[number, ladder.node] = ids
-            # A node alone is near itself; of a domain without a name nobody knows whether it is one.
-            self.known[number, ladder.node] = rung.known[ids]
+    def __init__(self, table: LevelTable) -> None:
+        self.names = tuple(level.name for level in table.levels)
+        self.domain = np.zeros((len(table.levels), len(table.node)), np.int64)
+        self.known = np.ones((len(table.levels), len(table.node)), np.bool_)
+        for number, level in enumerate(table.levels):
+            ids = np.repeat(np.arange(len(level)), np.diff(level.starts))
+            self.domain[number, table.node] = ids
+            # A node is near itself; an unnamed domain is not known to be one domain.
+            self.known[number, table.node] = level.known[ids]
 
-    def steps_from(self, node: int) -> NDArray[np.int64]:
-        """Per node, the lowest rung with a known domain that holds it and `node` too."""
+    def level_distances(self, node: int) -> NDArray[np.int64]:
+        """Per node, the lowest level with a known domain that contains both it and `node`."""
         steps = np.full(self.domain.shape[1], len(self.names) - 1)
         for number in reversed(range(len(self.names) - 1)):
             if self.known[number, node]:
@@ -66,58 +66,60 @@ class Rungs:
         return steps
 
 
-class Bonds:
-    """The bonds and limits of one gang."""
+class GangConstraints:
+    """The domain constraints and limits of one gang."""
 
-    def __init__(self, ladders: LevelTables, gang: GangRequest | None, members: int) -> None:
-        ladder = ladders.for_levels(gang.named_levels if gang is not None else ())
-        self.rungs = Rungs(ladder)
+    def __init__(self, tables: LevelTables, gang: GangRequest | None, members: int) -> None:
+        table = tables.for_levels(gang.named_levels if gang is not None else ())
+        self.node_domains = NodeDomains(table)
         self._gang = gang
-        self._tree = ladder.tree
-        self._names = [node.name for node in ladders.snapshot.nodes]
-        self._leaf = np.zeros(len(ladder.node), np.int64)
-        self._leaf[ladder.node] = ladder.leaf
-        self.bonds = list(_bonds(ladder, gang, members)) if gang is not None else []
-        self._milli = _milli(ladders.snapshot.shapes, gang, members) if gang is not None else []
-        kinds = ladders.snapshot.kinds
+        self._tree = table.tree
+        self._names = [node.name for node in tables.snapshot.nodes]
+        self._leaf = np.zeros(len(table.node), np.int64)
+        self._leaf[table.node] = table.leaf
+        self.same_domain = list(_list_same_domain(table, gang, members)) if gang is not None else []
+        self._milli = _milli_by_member(tables.snapshot.shapes, gang, members) if gang is not None else []
+        kinds = tables.snapshot.kinds
         self._kind, self._arch = kinds.of_node, kinds.arch_of_node
-        self._alike = _alike(gang, members) if gang is not None and len(kinds.all) > 1 else frozenset()
-        self._of_one_arch = _of_one_arch(gang, members) if gang is not None and len(kinds.archs) > 1 else []
+        self._alike = _members_of_one_kind(gang, members) if gang is not None and len(kinds.all) > 1 else frozenset()
+        self._of_one_arch = _members_of_one_arch(gang, members) if gang is not None and len(kinds.archs) > 1 else []
 
     @property
-    def is_simple(self) -> bool:
-        """Whether the gang is bound as a whole only, so that nothing is gained by moving a member that could stay."""
-        return not self._alike and not self._of_one_arch and all(bond == self.bonds[0] for bond in self.bonds)
+    def covers_whole_gang_only(self) -> bool:
+        """Whether all constraints cover the whole gang, so that moving a member that can stay gains nothing."""
+        return (
+            not self._alike and not self._of_one_arch and all(rule == self.same_domain[0] for rule in self.same_domain)
+        )
 
-    def allowed(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
-        """Nodes where the member would be with those it is bound to; `placed`: member -> node."""
-        domain = self.rungs.domain
+    def allowed_nodes(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
+        """Nodes that keep the member's constraints; `placed`: member -> node."""
+        domain = self.node_domains.domain
         allowed = np.ones(domain.shape[1], np.bool_)
-        for bond in self.bonds:
-            if member in bond.members:
-                for other in bond.members:
+        for rule in self.same_domain:
+            if member in rule.members:
+                for other in rule.members:
                     if other != member and other in placed:
-                        allowed &= domain[bond.rung] == domain[bond.rung, placed[other]]
+                        allowed &= domain[rule.level] == domain[rule.level, placed[other]]
                         break
-        return allowed & self._within_limits(member, placed)
+        return allowed & self._nodes_within_limits(member, placed)
 
-    def roomy(
+    def nodes_with_room(
         self, member: int, placed: Mapping[int, int], alike: frozenset[int], room: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Nodes in domains with room for the member and all like it that still wait and must be in the same domain."""
+        """Nodes in domains with room for the member and all equal members that must join it there."""
         roomy = np.ones(len(room), np.bool_)
-        for bond in self.bonds:
-            if member in bond.members:
-                inside = self.rungs.domain[bond.rung]
+        for rule in self.same_domain:
+            if member in rule.members:
+                inside = self.node_domains.domain[rule.level]
                 sums = np.bincount(inside, weights=room)
-                waiting = sum(each not in placed for each in bond.members & alike)
+                waiting = sum(each not in placed for each in rule.members & alike)
                 roomy &= sums[inside] >= waiting
         return roomy
 
     def rank_leaves(self, placed: Mapping[int, int], waiting: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Per node, how good its leaf is for the fewest leaves, the least first; as `gang_split` fills leaves.
+        """Per node, the rank of its leaf if the gang is to span few leaves; the lowest is best.
 
-        Leaves the gang is in already, then those with room for most of those that wait, of these the tightest.
+        Leaves the gang is in come first, then those with room for most waiting members, of these the tightest.
         """
         if self._gang is None or self._gang.strategy is not Strategy.CONSOLIDATED:
             return np.zeros(len(room), np.int64)
@@ -128,8 +130,8 @@ class Bonds:
         of_node: NDArray[np.int64] = rank[self._leaf]
         return of_node
 
-    def _within_limits(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
-        """Nodes that the member may go to as one more pod."""
+    def _nodes_within_limits(self, member: int, placed: Mapping[int, int]) -> NDArray[np.bool_]:
+        """Nodes where one more pod keeps the limits of the gang."""
         gang, nodes = self._gang, len(self._leaf)
         allowed = np.ones(nodes, np.bool_)
         if gang is None:
@@ -155,11 +157,11 @@ class Bonds:
                 held[self._leaf[node]] += self._milli[other]
             allowed &= held[self._leaf] + self._milli[member] <= gang.max_gpus_per_leaf * CARD_MILLI
         if gang.min_network_gb_per_s:
-            allowed &= self._reaches(placed, gang.min_network_gb_per_s)
+            allowed &= self._nodes_with_bandwidth(placed, gang.min_network_gb_per_s)
         return allowed
 
-    def _reaches(self, placed: Mapping[int, int], least_gb_per_s: float) -> NDArray[np.bool_]:
-        """Nodes with enough network to everybody placed, or NVLink; unknown is too little."""
+    def _nodes_with_bandwidth(self, placed: Mapping[int, int], least_gb_per_s: float) -> NDArray[np.bool_]:
+        """Nodes with enough bandwidth to all placed members, or NVLink; unknown counts as too little."""
         tree = self._tree
         at = np.array([tree.position.get(name, -1) for name in self._names])
         nvlink = np.where(at >= 0, tree.nvlink_of[at], domains.NO_DOMAIN)
@@ -167,14 +169,14 @@ class Bonds:
         for node in set(placed.values()):
             rate = tree.gb_per_s_from(int(at[node]))[at] if at[node] >= 0 else np.zeros(len(at))
             joined = (nvlink == nvlink[node]) & (nvlink != domains.NO_DOMAIN)
-            # A node without a place in the network is near itself.
+            # A node outside the known network is near itself.
             joined[node] = True
             np.minimum(slowest, np.where(joined, np.inf, np.where(at >= 0, rate, 0.0)), out=slowest)
         return slowest >= least_gb_per_s
 
 
-def _alike(gang: GangRequest, members: int) -> frozenset[int]:
-    """Members whose nodes are of one kind."""
+def _members_of_one_kind(gang: GangRequest, members: int) -> frozenset[int]:
+    """Members whose nodes must be of one hardware kind."""
     found: set[int] = set()
     first = 0
     for role in gang.roles if gang.hardware is Hardware.SAME else ():
@@ -185,8 +187,8 @@ def _alike(gang: GangRequest, members: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _of_one_arch(gang: GangRequest, members: int) -> list[frozenset[int]]:
-    """Role by role, members that stay on one CPU architecture."""
+def _members_of_one_arch(gang: GangRequest, members: int) -> list[frozenset[int]]:
+    """Per role, members that must stay on one CPU architecture."""
     found: list[frozenset[int]] = []
     first = 0
     for role in gang.roles if gang.hardware is not Hardware.ANY else ():
@@ -197,26 +199,26 @@ def _of_one_arch(gang: GangRequest, members: int) -> list[frozenset[int]]:
     return found
 
 
-def _milli(shapes: Sequence[Shape], gang: GangRequest, members: int) -> list[int]:
-    """Member -> its GPU, by rank."""
+def _milli_by_member(shapes: Sequence[Shape], gang: GangRequest, members: int) -> list[int]:
+    """Milli-GPUs of each member, by rank."""
     found: list[int] = []
     for role in gang.roles:
         found += [capacity.max_pod_milli(role.request, shapes)] * min(role.replicas, members - len(found))
-    # Members beyond what was asked for are like the last.
+    # Members beyond the request are like the last one.
     return found + found[-1:] * (members - len(found))
 
 
-def _bonds(ladder: LevelTable, gang: GangRequest, members: int) -> list[Bond]:
+def _list_same_domain(table: LevelTable, gang: GangRequest, members: int) -> list[SameDomain]:
     found = []
     if gang.required not in ("", CLUSTER):
-        found.append(Bond(frozenset(range(members)), ladder.find_level(gang.required)))
+        found.append(SameDomain(frozenset(range(members)), table.find_level(gang.required)))
     first = 0
     for role in gang.roles:
         # An elastic gang may have fewer members than its last role asks for at most.
         count = min(role.replicas, members - first)
         for segment in role.segments:
-            rung = ladder.find_level(segment.level)
+            level = table.find_level(segment.level)
             starts = range(first, first + count, segment.size)
-            found += [Bond(frozenset(range(at, min(at + segment.size, first + count))), rung) for at in starts]
+            found += [SameDomain(frozenset(range(at, min(at + segment.size, first + count))), level) for at in starts]
         first += count
     return found

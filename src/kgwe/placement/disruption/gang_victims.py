@@ -1,17 +1,16 @@
-"""Which running work to stop so that a gang has room inside one domain of the level it requires.
+"""Which running workloads to stop so that a gang fits inside one domain of its required level.
 
-    per node     what room for 1, 2, 3 … of its pods weighs there: items in order of weight per amount freed
-    per domain   how many pods to put where, so that the sum is least: exact over those figures, by dynamic programming
-    per cluster  the domains from the lightest on, each tried for real until no other can be lighter
+    per node     the weight of room for 1, 2, 3 … pods: items in order of weight per amount freed
+    per domain   how many pods to put where at least weight: exact over those figures, by dynamic programming
+    per cluster  the domains from the lightest on, each tested until no other can be lighter
 
-A gang on several nodes comes down as a whole, so once it has to go its other nodes are free of charge. The choice
-in a domain is therefore made again with that gang gone, and with each of the gangs that free most for their
-weight gone from the start; and once by whole items, those first that free most for their weight. The lightest result
-counts.
+A gang on several nodes stops as a whole, so once it is a victim its other nodes cost nothing. The choice in a domain is
+therefore made again with that gang stopped, and with each of the gangs that free most for their weight stopped from the
+start; and once by whole items, those first that free most for their weight. The lightest result counts.
 
-All that is a proposal: the gang's own search on the snapshot without the set has the last word. Where it says no
-to a set whose sums were right (CPU, segments, networks), all of the domain is cleared and whoever is not needed let
-go again. Few items are searched through to the end instead, and then nothing lighter exists.
+All that is a proposal: the gang's own search on the snapshot without the set decides. If it refuses a set whose sums
+were right (CPU, segments, networks), the whole domain is cleared and items that are not needed are dropped again. Few
+items are searched exhaustively instead, and then nothing lighter exists.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.disruption import room_curves, victims
-from kgwe.placement.disruption.room_curves import Curves
+from kgwe.placement.disruption.room_curves import RoomCurves
 from kgwe.placement.gang.capacity import GangCapacity
 from kgwe.placement.gang.request import CLUSTER
 from kgwe.placement.pod.fit import Verdict
@@ -30,7 +29,7 @@ from kgwe.placement.pod.fit import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kgwe.placement.disruption.victims import Found, Picked, Pool
+    from kgwe.placement.disruption.victims import Found, Picked, VictimPool
     from kgwe.placement.gang.request import GangRequest, Role
     from kgwe.placement.gang.search import GangSearch
 
@@ -46,11 +45,11 @@ _ROUNDS: Final = 12
 _WEIGHED: Final = 8
 
 
-class Clearing:
+class GangVictims:
     """The search for one gang on one snapshot. `also` is asked last, on the snapshot without the set."""
 
     def __init__(
-        self, search: GangSearch, pool: Pool, gang: GangRequest, also: Callable[[Picked], bool] | None = None
+        self, search: GangSearch, pool: VictimPool, gang: GangRequest, also: Callable[[Picked], bool] | None = None
     ) -> None:
         self._search = search
         self._fitter = search.fitter
@@ -66,36 +65,36 @@ class Clearing:
             self._domain_of[nodes] = number
         per_node = gang.max_pods_per_node
         self._curves = {
-            role.name: Curves(self._fitter, pool, role.request, most_per_node=per_node) for role in gang.roles
+            role.name: RoomCurves(self._fitter, pool, role.request, most_per_node=per_node) for role in gang.roles
         }
         self._room = {
             role.name: np.minimum(self._fitter.room(role.request), per_node or math.inf) for role in gang.roles
         }
         self._possible = {role.name: self._fitter.when_empty(role.request) == Verdict.FITS for role in gang.roles}
 
-    def lightest(self, exact_items: int = _EXACT_ITEMS) -> Found:
+    def find_lightest(self, exact_items: int = _EXACT_ITEMS) -> Found:
         """A set that lets the gang start, none of it dispensable; None when there is none or none was found.
 
         Searched to the end when no more than `exact_items` items can matter.
         """
         picked = self._propose()
         weight = None if picked is None else self._pool.weight(picked)
-        relevant = self._relevant(weight)
+        relevant = self._relevant_items(weight)
         if len(relevant) <= exact_items:
-            found = victims.lightest(self._pool, relevant, _Exact(self), steps=_EXACT_STEPS, below=weight)
+            found = victims.find_lightest(self._pool, relevant, _Exact(self), steps=_EXACT_STEPS, below=weight)
             return found if found.picked is not None else victims.Found(picked, found.proven)
         return victims.Found(picked, proven=False)
 
     def suffices(self, picked: Picked) -> bool:
         """Whether the gang starts without these."""
-        with self._pool.without(picked):
-            return self.holds(picked)
+        with self._pool.without_items(picked):
+            return self.fits_now(picked)
 
-    def holds(self, picked: Picked) -> bool:
+    def fits_now(self, picked: Picked) -> bool:
         """The same, the snapshot being without the set already."""
         return self._search.has_room(self._gang) and (self._also is None or self._also(picked))
 
-    def _relevant(self, weight: int | None) -> list[int]:
+    def _relevant_items(self, weight: int | None) -> list[int]:
         """Items that could be part of a lighter set: on nodes the gang can use, and not too heavy themselves."""
         useful = np.logical_or.reduce(list(self._possible.values()))
         return [
@@ -109,18 +108,18 @@ class Clearing:
     def _propose(self) -> Picked | None:
         best: Picked | None = None
         weight: float = math.inf
-        ranked = sorted((self._estimate(domain), domain) for domain in self._hopeful())
+        ranked = sorted((self._estimate(domain), domain) for domain in self._list_hopeful_domains())
         for estimate, domain in ranked[:_DOMAINS]:
             if best is not None and estimate >= weight:
                 break
-            picked = self._clear(domain)
+            picked = self._clear_domain(domain)
             if picked is not None and self._pool.weight(picked) < weight:
                 best, weight = picked, self._pool.weight(picked)
         return best
 
-    def _hopeful(self) -> list[int]:
+    def _list_hopeful_domains(self) -> list[int]:
         """Domains that would hold the gang with everything stopped."""
-        with self._pool.without(range(len(self._pool.items))):
+        with self._pool.without_items(range(len(self._pool.items))):
             room = GangCapacity(self._fitter, self._ladder, self._gang)
             holds = np.ones(len(self._domains), np.bool_)
             # What the network allows differs from level to level; there no domain is ruled out.
@@ -134,42 +133,46 @@ class Clearing:
         chosen = self._choose(domain, frozenset(), frozenset())
         return math.inf if chosen is None else self._pool.weight(tuple(sorted(chosen)))
 
-    def _clear(self, domain: int) -> Picked | None:
+    def _clear_domain(self, domain: int) -> Picked | None:
         """The lightest of several ways to clear one domain, with whoever is not needed let go."""
         proposals = {
-            self._within_budgets(domain, gone, weighed=weighed)
-            for gone in self._first_to_go(domain)
+            self._choose_within_budgets(domain, gone, weighed=weighed)
+            for gone in self._list_first_victims(domain)
             for weighed in ((False, True) if self._pool.budgets else (False,))
         }
-        proposals.add(self._at_a_price(domain))
+        proposals.add(self._choose_with_budget_prices(domain))
         lightest_first = sorted((self._pool.weight(each), each) for each in proposals if each is not None)
         for _, picked in lightest_first:
             if self.suffices(picked):
-                return victims.reprieve(self._pool, picked, self.holds)
+                return victims.drop_unneeded(self._pool, picked, self.fits_now)
         items = self._items_in(domain)
-        for everything in dict.fromkeys((self._pool.allowed(items), self._pool.allowed(items[::-1]))):
+        for everything in dict.fromkeys(
+            (self._pool.pick_within_budgets(items), self._pool.pick_within_budgets(items[::-1]))
+        ):
             if self.suffices(everything):
-                return victims.reprieve(self._pool, everything, self.holds)
+                return victims.drop_unneeded(self._pool, everything, self.fits_now)
         return None
 
     def _items_in(self, domain: int) -> list[int]:
-        return sorted({number for node in self._domains[domain] for number in self._pool.on.get(int(node), ())})
+        return sorted({number for node in self._domains[domain] for number in self._pool.items_on.get(int(node), ())})
 
-    def _first_to_go(self, domain: int) -> list[frozenset[int]]:
+    def _list_first_victims(self, domain: int) -> list[frozenset[int]]:
         """Nobody; or one of the items on several nodes that free most for their weight."""
         freed: dict[int, int] = {}
-        request = max(self._gang.roles, key=lambda role: (room_curves.amount(role.request), role.name)).request
+        request = max(
+            self._gang.roles, key=lambda role: (room_curves.requested_amount(role.request), role.name)
+        ).request
         for number in self._items_in(domain):
             inside = [grant for grant in self._pool.items[number].grants if self._domain_of[grant.node] == domain]
             if len({grant.node for grant in inside}) > 1:
-                freed[number] = sum(room_curves.freed(grant, request) for grant in inside)
+                freed[number] = sum(room_curves.freed_amount(grant, request) for grant in inside)
         useful = [number for number, amount in freed.items() if amount]
         useful.sort(key=lambda number: (self._pool.items[number].weight / freed[number], number))
         # Among hundreds of pods one gang more or less decides little, and each try takes longer.
         tries = max(1, min(_SEEDS, _SEED_PODS // sum(role.required_replicas for role in self._gang.roles)))
         return [frozenset(), *(frozenset({number}) for number in useful[:tries])]
 
-    def _within_budgets(self, domain: int, gone: frozenset[int], *, weighed: bool) -> Picked | None:
+    def _choose_within_budgets(self, domain: int, gone: frozenset[int], *, weighed: bool) -> Picked | None:
         """A choice that overdraws no budget: whoever overdraws one is spared, and the choice made again.
 
         Of those who share a budget the lightest go or, `weighed`, those that would be missed most.
@@ -182,15 +185,15 @@ class Clearing:
             again = self._choose(domain, chosen, spared)
             if again is not None and self._pool.weight(tuple(sorted(again))) < self._pool.weight(tuple(sorted(chosen))):
                 chosen = again
-            kept = self._pool.allowed(sorted(chosen))
+            kept = self._pool.pick_within_budgets(sorted(chosen))
             if len(kept) == len(chosen):
                 return kept
             if weighed:
-                kept = self._pool.allowed(self._most_missed_first(domain, gone, spared, chosen))
+                kept = self._pool.pick_within_budgets(self._sort_by_necessity(domain, gone, spared, chosen))
             spared |= chosen - set(kept)
         return None
 
-    def _at_a_price(self, domain: int) -> Picked | None:
+    def _choose_with_budget_prices(self, domain: int) -> Picked | None:
         """A choice that overdraws no budget because drawing on one has a price, raised until it is low enough."""
         prices: dict[str, int] = {}
         try:
@@ -199,7 +202,7 @@ class Clearing:
                 if chosen is None:
                     return None
                 picked = tuple(sorted(chosen))
-                overdrawn = self._pool.overdrawn(picked)
+                overdrawn = self._pool.find_overdrawn_budgets(picked)
                 if not overdrawn:
                     return picked
                 for budget in overdrawn:
@@ -218,7 +221,7 @@ class Clearing:
         for curves in self._curves.values():
             curves.charge(surcharge)
 
-    def _most_missed_first(
+    def _sort_by_necessity(
         self, domain: int, gone: frozenset[int], spared: frozenset[int], chosen: frozenset[int]
     ) -> list[int]:
         """A choice, with those first without whom it would weigh most."""
@@ -233,7 +236,7 @@ class Clearing:
     def _choose(self, domain: int, gone: frozenset[int], spared: frozenset[int]) -> frozenset[int] | None:
         """Items to stop in a domain so that its sums hold the gang, `gone` being stopped anyway."""
         chosen: frozenset[int] = frozenset()
-        for role in sorted(self._gang.roles, key=lambda each: (-room_curves.amount(each.request), each.name)):
+        for role in sorted(self._gang.roles, key=lambda each: (-room_curves.requested_amount(each.request), each.name)):
             picked = self._choose_for(role, domain, gone | chosen, spared)
             if picked is None:
                 return None
@@ -249,11 +252,11 @@ class Clearing:
         if missing <= 0:
             return frozenset()
         curves = self._curves[role.name]
-        mix = room_curves.lightest_mix(curves.of(nodes.tolist(), gone, spared), missing)
+        mix = room_curves.find_lightest_mix(curves.get_curves(nodes.tolist(), gone, spared), missing)
         if gone or mix is None:
             return mix
         # Each node of a gang counts all of it there; counted once, gangs may be lighter than the mix.
-        run = curves.whole_items(nodes.tolist(), spared, missing)
+        run = curves.pick_whole_items(nodes.tolist(), spared, missing)
         return min((each for each in (mix, run) if each is not None), key=self._weight)
 
     def _weight(self, chosen: frozenset[int]) -> tuple[int, list[int]]:
@@ -263,7 +266,7 @@ class Clearing:
 class _Exact(victims.Problem):
     """The whole question; no bound is needed where sets are few."""
 
-    def __init__(self, clearing: Clearing) -> None:
+    def __init__(self, clearing: GangVictims) -> None:
         self._clearing = clearing
 
     def suffices(self, picked: Picked) -> bool:

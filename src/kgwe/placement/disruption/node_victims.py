@@ -1,11 +1,11 @@
-"""Which running work to stop so that one node has room for pods.
+"""Which running workloads to stop so that a pod fits on one node.
 
-A pod lacks cards (or a share of one, or slices), CPU, memory and a pod slot. Each is covered by what the items on the
-node hold; covering it by fractions of items, the lightest per unit first, is a lower bound of what has to be
-stopped there. The bound ranks the nodes, so that only a few are searched, and keeps each search narrow.
+A pod lacks GPUs (or a share of one, or slices), CPU, memory and a pod slot. Each is covered by what the items on the
+node hold. Covering it by fractions of items, the lightest per unit first, is a lower bound of what has to be stopped.
+The bound ranks the nodes, so that only a few are searched, and keeps each search narrow.
 
-Whether a set suffices is always asked of the fitter on the snapshot without it: which cards come free and how they
-are wired, what is left of a shared card, and everything else that the bound leaves out, counts there.
+Whether a set suffices is always tested with the fitter on the snapshot without it: topology, shared GPUs and everything
+else that the bound leaves out counts there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kgwe.placement.pod.fit import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kgwe.placement.disruption.victims import Found, Picked, Pool
+    from kgwe.placement.disruption.victims import Found, Picked, VictimPool
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
     from kgwe.placement.pod.fit import Fitter
@@ -32,25 +32,25 @@ _STEPS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class Shortfall:
     """An amount that is missing, and what each item holds of it."""
 
     missing: int
     gains: dict[int, int]
-    by_worth: tuple[int, ...]
+    by_weight_per_unit: tuple[int, ...]
     """Items that hold some, the lightest per unit first."""
 
     @classmethod
-    def of(cls, pool: Pool, missing: int, gains: dict[int, int]) -> Lack:
+    def build(cls, pool: VictimPool, missing: int, gains: dict[int, int]) -> Shortfall:
         holders = [number for number, gain in gains.items() if gain > 0]
         holders.sort(key=lambda number: (pool.items[number].weight / gains[number], number))
         return cls(missing, gains, tuple(holders))
 
-    def bound(self, pool: Pool, stopped: Sequence[int], following: int) -> int | None:
+    def min_weight(self, pool: VictimPool, stopped: Sequence[int], following: int) -> int | None:
         """Least weight of items numbered `following` or above that covers the rest; None: they cannot."""
         missing = self.missing - sum(self.gains.get(number, 0) for number in stopped)
         weight = 0
-        for number in self.by_worth:
+        for number in self.by_weight_per_unit:
             if missing <= 0:
                 break
             if number >= following and number not in stopped:
@@ -60,13 +60,13 @@ class Lack:
         return None if missing > 0 else weight
 
 
-class OnNode(victims.Problem):
+class NodeVictims(victims.Problem):
     """How to make room for a pod on one node. `also` is asked last, on the snapshot without the set."""
 
     def __init__(
         self,
         fitter: Fitter,
-        pool: Pool,
+        pool: VictimPool,
         request: Request,
         node: int,
         also: Callable[[int, Picked], bool] | None = None,
@@ -76,94 +76,98 @@ class OnNode(victims.Problem):
         self._request = request
         self._also = also
         self.node = node
-        self.items = pool.on.get(node, [])
-        self._held = {number: self._grants_of(number) for number in self.items}
-        self._all: list[Lack] = []
-        """Every one of these has to be covered."""
-        self._either: list[Lack] = []
-        """One of these has to be covered, when there are any."""
-        self._compare()
+        self.items = pool.items_on.get(node, [])
+        self._grants = {number: self._grants_of(number) for number in self.items}
+        self._all: list[Shortfall] = []
+        """All of these must be covered."""
+        self._either: list[Shortfall] = []
+        """One of these must be covered, if there are any."""
+        self._collect_shortfalls()
 
     def _grants_of(self, number: int) -> tuple[Grant, ...]:
         return tuple(grant for grant in self._pool.items[number].grants if grant.node == self.node)
 
-    def _compare(self) -> None:
+    def _collect_shortfalls(self) -> None:
         snapshot, request, gpus, node = self._fitter.snapshot, self._request, self._request.gpus, self.node
         if request.cpu_milli:
-            self._need(request.cpu_milli - int(snapshot.cpu_milli[node]), lambda grant: grant.cpu_milli)
+            self._add_shortfall(request.cpu_milli - int(snapshot.cpu_milli[node]), lambda grant: grant.cpu_milli)
         if request.memory_bytes:
-            self._need(request.memory_bytes - int(snapshot.memory_bytes[node]), lambda grant: grant.memory_bytes)
-        self._need(1 - int(snapshot.pods[node]), lambda grant: grant.pods)
+            self._add_shortfall(
+                request.memory_bytes - int(snapshot.memory_bytes[node]), lambda grant: grant.memory_bytes
+            )
+        self._add_shortfall(1 - int(snapshot.pods[node]), lambda grant: grant.pods)
         if gpus.count:
             free = int(snapshot.free[node]).bit_count() - int(snapshot.owed[node])
-            self._need(gpus.count - free, lambda grant: room_curves.freed(grant, request))
+            self._add_shortfall(gpus.count - free, lambda grant: room_curves.freed_amount(grant, request))
         elif gpus.slices:
-            free = room_curves.free_slices(snapshot, gpus.profile, node)
-            self._need(gpus.slices - free, lambda grant: room_curves.freed(grant, request))
+            free = room_curves.count_free_slices(snapshot, gpus.profile, node)
+            self._add_shortfall(gpus.slices - free, lambda grant: room_curves.freed_amount(grant, request))
         elif gpus.milli:
-            # One card has to come to the whole share; which one is open.
+            # Any one GPU must have the whole share free.
             for card in range(snapshot.shapes[snapshot.shape[node]].cards):
                 missing = max(0, gpus.milli - int(snapshot.milli[node, card]))
-                self._either.append(Lack.of(self._pool, missing, self._gains(_milli_on(card))))
+                self._either.append(Shortfall.build(self._pool, missing, self._gains(_milli_on(card))))
 
-    def _need(self, missing: int, gain: Callable[[Grant], int]) -> None:
+    def _add_shortfall(self, missing: int, gain: Callable[[Grant], int]) -> None:
         if missing > 0:
-            self._all.append(Lack.of(self._pool, missing, self._gains(gain)))
+            self._all.append(Shortfall.build(self._pool, missing, self._gains(gain)))
 
     def _gains(self, gain: Callable[[Grant], int]) -> dict[int, int]:
-        return {number: sum(map(gain, grants)) for number, grants in self._held.items()}
+        return {number: sum(map(gain, grants)) for number, grants in self._grants.items()}
 
     def suffices(self, picked: Picked) -> bool:
-        with self._pool.without(picked, None if self._also else self.node):
-            return self.holds(picked)
+        with self._pool.without_items(picked, None if self._also else self.node):
+            return self.fits_now(picked)
 
-    def holds(self, picked: Picked) -> bool:
+    def fits_now(self, picked: Picked) -> bool:
         """Whether it suffices, the snapshot being without the set already."""
         fits = bool(self._fitter.verdicts(self._request, np.array([self.node]))[0] == Verdict.FITS)
         return fits and (self._also is None or self._also(self.node, picked))
 
     def lacks(self, picked: Picked, rest: Sequence[int]) -> int | None:
-        stopped = self._pool.closed(picked)
+        stopped = self._pool.with_gang_mates(picked)
         following = rest[0] if rest else len(self._pool.items)
-        bounds = [lack.bound(self._pool, stopped, following) for lack in self._all]
+        bounds = [lack.min_weight(self._pool, stopped, following) for lack in self._all]
         if self._either:
-            some = [bound for lack in self._either if (bound := lack.bound(self._pool, stopped, following)) is not None]
+            some = [
+                bound for lack in self._either if (bound := lack.min_weight(self._pool, stopped, following)) is not None
+            ]
             bounds.append(min(some, default=None))
         known = [bound for bound in bounds if bound is not None]
         return None if len(known) < len(bounds) else max(known, default=0)
 
-    def bound(self) -> int | None:
-        """At least so much has to be stopped; None: all of it would not do."""
+    def min_total_weight(self) -> int | None:
+        """Lower bound of the weight to stop; None: stopping all does not suffice."""
         return self.lacks((), self.items)
 
-    def lightest(self, below: int | None = None, steps: int = _STEPS) -> Found:
-        """The lightest set that makes the room; a minimal one, not proven, when the search gets too long."""
-        found = victims.lightest(self._pool, self.items, self, steps=steps, below=below)
-        return found if found.proven else self._greedy(below)
+    def find_lightest(self, below: int | None = None, steps: int = _STEPS) -> Found:
+        """The lightest sufficient set; a minimal one, not proven, if the search takes too long."""
+        found = victims.find_lightest(self._pool, self.items, self, steps=steps, below=below)
+        return found if found.proven else self._find_greedily(below)
 
-    def _greedy(self, below: int | None) -> Found:
-        """Stop everything that budgets allow, then let go whoever is not needed."""
-        picked = self._pool.allowed(self.items)
+    def _find_greedily(self, below: int | None) -> Found:
+        """Stop everything that budgets allow, then drop items that are not needed."""
+        picked = self._pool.pick_within_budgets(self.items)
         if self.suffices(picked):
-            picked = victims.reprieve(self._pool, picked, self.holds)
+            picked = victims.drop_unneeded(self._pool, picked, self.fits_now)
             if below is None or self._pool.weight(picked) < below:
                 return victims.Found(picked, proven=False)
         return victims.Found(None, proven=False)
 
 
-def rank(problems: Iterable[OnNode]) -> list[tuple[int, OnNode]]:
-    """Nodes where stopping work can help, with the bound of what it weighs, the least first."""
-    bounds = [(bound, problem) for problem in problems if (bound := problem.bound()) is not None]
+def rank_nodes(problems: Iterable[NodeVictims]) -> list[tuple[int, NodeVictims]]:
+    """Nodes where stopping workloads can help, with their bound, the lowest first."""
+    bounds = [(bound, problem) for problem in problems if (bound := problem.min_total_weight()) is not None]
     return sorted(bounds, key=lambda pair: (pair[0], pair[1].node))
 
 
-def best_node(pool: Pool, problems: Iterable[OnNode]) -> tuple[Found, int]:
+def find_best_node(pool: VictimPool, problems: Iterable[NodeVictims]) -> tuple[Found, int]:
     """The lightest set over all nodes, and its node; -1 when there is none."""
     best, node, weight, proven = None, -1, None, True
-    for bound, problem in rank(problems):
+    for bound, problem in rank_nodes(problems):
         if weight is not None and bound >= weight:
             break
-        found = problem.lightest(below=weight)
+        found = problem.find_lightest(below=weight)
         proven &= found.proven
         if found.picked is not None:
             best, node, weight = found.picked, problem.node, pool.weight(found.picked)

@@ -1,6 +1,6 @@
-"""Gangs of which some pods have their places and others have none: the others go where the gang stays together.
+"""Gangs of which some pods have places and others have none: the others are placed near them.
 
-A member was replaced by its owner, an elastic gang grew, or seating was interrupted half-way. Who has a place keeps it.
+This happens when an owner replaces a member, an elastic gang grows, or placing was interrupted. Placed pods stay.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.disruption.gang_constraints import Bonds
+from kgwe.placement.disruption.gang_constraints import GangConstraints
 from kgwe.placement.disruption.recovery import Failure, plan_recovery
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.constraints import NAME_FIELD, Operator, Requirement
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sitting:
+class PartialMember:
     """One pod of the gang."""
 
     pod: str
     request: Request
-    #: where it is, or will be; empty: nowhere yet
+    #: its node; empty: not placed
     node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
-    """The whole gang, by rank."""
+class PartialGang:
+    """A gang by rank, some of whose members are not placed."""
 
-    members: tuple[Sitting, ...]
+    members: tuple[PartialMember, ...]
     gang: GangRequest
-    #: pods it can go on with; None: all of them
-    least: int | None = None
+    #: fewest pods it can run with; None: all of them
+    min_members: int | None = None
 
     @property
     def missing(self) -> int:
@@ -51,31 +51,31 @@ class Partial:
 
     @property
     def is_broken(self) -> bool:
-        """Whether fewer pods have a place than it can go on with: it lost some, or was never seated as a whole."""
-        least = len(self.members) if self.least is None else self.least
+        """Whether fewer pods are placed than it can run with."""
+        least = len(self.members) if self.min_members is None else self.min_members
         return len(self.members) - self.missing < least
 
 
-def confined(fitter: Fitter, tree: Tree, partial: Partial) -> GangRequest:
-    """Those that have no place, as a gang that is kept to where they could join the others.
+def gang_of_missing(fitter: Fitter, tree: Tree, partial: PartialGang) -> GangRequest:
+    """The missing members as a gang of their own, restricted to nodes where they can join the others.
 
-    For who plans without regard to the others: every place of a plan for the gang is among these, and for one pod, or
-    where nothing binds parts of the gang, the other way round too.
+    An over-approximation for callers that ignore the placed members: it contains every valid node, and is exact for
+    one pod or when there are no segments.
     """
     index = fitter.snapshot.index
-    bound = Bonds(GangSearch(fitter, tree).level_tables, partial.gang, len(partial.members))
+    constraints = GangConstraints(GangSearch(fitter, tree).level_tables, partial.gang, len(partial.members))
     placed = {rank: index[each.node] for rank, each in enumerate(partial.members) if each.node in index}
     missing = [rank for rank in range(len(partial.members)) if rank not in placed]
-    near = np.logical_or.reduce([bound.allowed(rank, placed) for rank in missing])
+    near = np.logical_or.reduce([constraints.allowed_nodes(rank, placed) for rank in missing])
     request = partial.members[missing[0]].request
     if not near.all():
         names = tuple(fitter.snapshot.nodes[number].name for number in np.flatnonzero(near))
-        request = replace(request, constraints=within(request.constraints, names))
+        request = replace(request, constraints=restrict_to_nodes(request.constraints, names))
     return GangRequest.uniform(request, len(missing), priority=partial.gang.priority, name=partial.gang.name)
 
 
-def within(constraints: Constraints, names: tuple[str, ...]) -> Constraints:
-    """The same, on these nodes only."""
+def restrict_to_nodes(constraints: Constraints, names: tuple[str, ...]) -> Constraints:
+    """The constraints, restricted to these nodes."""
     line = Requirement(NAME_FIELD, Operator.IN, names)
     terms = constraints.affinity
     return replace(
@@ -83,16 +83,16 @@ def within(constraints: Constraints, names: tuple[str, ...]) -> Constraints:
     )
 
 
-def refill(fitter: Fitter, tree: Tree, partial: Partial) -> dict[str, Move]:
-    """Pod -> its place, for those that have none: all of them, or enough of an elastic gang; none: there is no room."""
+def complete_gang(fitter: Fitter, tree: Tree, partial: PartialGang) -> dict[str, Move]:
+    """Pod -> its place, for all missing members or enough of an elastic gang; empty: there is no room."""
     index = fitter.snapshot.index
     members = tuple(
-        # What it holds is booked already and none of our concern, but for where that is.
+        # Its grant is booked already; only its node matters here.
         Member(each.pod, each.request, Grant(index[each.node], pods=0) if each.node in index else None)
         for each in partial.members
     )
     there = {each.pod for each in partial.members if each.node}
-    running = Running("gang", members, least=partial.least, gang=partial.gang)
+    running = Running("gang", members, min_members=partial.min_members, gang=partial.gang)
     for repaired in plan_recovery(fitter, tree, (running,), Failure()).repairs:
         if not any(move.was_healthy for move in repaired.moves):
             return {move.member: move for move in repaired.moves if move.member not in there}

@@ -1,17 +1,17 @@
-"""Which running work to stop so that more important work can start: the least that suffices, or nothing.
+"""Which running workloads to stop so that one of higher priority can start: the least that suffices, or nothing.
 
-The rules, none of which a plan ever bends:
+The rules, which every plan keeps:
 
-- only work of strictly lower priority that says it may be preempted,
-- a gang that cannot go on without a member counts, and is stopped, as a whole,
+- only workloads of strictly lower priority that are preemptible,
+- a gang that cannot run without a member counts, and is stopped, as a whole,
 - disruption budgets hold, for the members of such a gang too,
-- nothing is stopped unless the wanted work then starts: every set is tried on the snapshot without it, with the
-  same fit and the same gang planner that place work, so what is required of wiring and domains is kept,
-- nobody is stopped who could be spared: no victim can be dropped from a plan.
+- nothing is stopped unless the wanted workload then starts: every set is tested on the snapshot without it, with the
+  same fit and the same gang planner that place workloads, so topology and domain requirements are kept,
+- no victim can be dropped from a plan.
 
-Of all sets that suffice, the one that costs least is taken (`kgwe.placement.disruption.running` says what counts). For
-one pod that is exact: its victims are on one node, and every node that could be cheaper is searched. `proven` tells
-whether no cheaper set exists or whether the search was cut short.
+Of all sufficient sets the cheapest is taken (`kgwe.placement.disruption.running` defines the cost). For one pod that is
+exact: its victims are on one node, and every node that could be cheaper is searched. `proven` tells whether no cheaper
+set exists or whether the search was cut short.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.placement.disruption import gang_constraints, node_victims
-from kgwe.placement.disruption.gang_victims import Clearing
-from kgwe.placement.disruption.node_victims import OnNode
+from kgwe.placement.disruption.gang_victims import GangVictims
+from kgwe.placement.disruption.node_victims import NodeVictims
 from kgwe.placement.disruption.running import Cost
-from kgwe.placement.disruption.victims import Found, Pool
+from kgwe.placement.disruption.victims import Found, VictimPool
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.gang.search import GangSearch
@@ -67,10 +67,10 @@ class Evictable:
     budgets: Mapping[str, int] | None = None
     """Disruption budget -> pods that may still be stopped; one that is not listed allows none."""
 
-    def below(self, priority: int, snapshot: Snapshot) -> Pool:
-        """What work of this priority may stop."""
-        lower = [each for each in self.running if each.preemptible and each.priority < priority and each.held]
-        return Pool(snapshot, lower, self.now_s, self.budgets)
+    def pool_below(self, priority: int, snapshot: Snapshot) -> VictimPool:
+        """The pool of workloads that one of this priority may stop."""
+        lower = [each for each in self.running if each.preemptible and each.priority < priority and each.placed_members]
+        return VictimPool(snapshot, lower, self.now_s, self.budgets)
 
 
 def plan_preemption(
@@ -87,48 +87,52 @@ def plan_preemption(
 
     `budgets`: disruption budget -> pods that may still be stopped; one that is not listed allows none.
     """
-    pool = Evictable(tuple(running), now_s, budgets).below(priority, fitter.snapshot)
+    pool = Evictable(tuple(running), now_s, budgets).pool_below(priority, fitter.snapshot)
     if isinstance(wanted, GangRequest):
-        return _for_gang(GangSearch(fitter, tree or gang_constraints.flat(fitter.snapshot)), pool, wanted)
-    return _for_pod(fitter, pool, wanted)
+        return _plan_for_gang(
+            GangSearch(fitter, tree or gang_constraints.build_flat_tree(fitter.snapshot)), pool, wanted
+        )
+    return _plan_for_pod(fitter, pool, wanted)
 
 
 # --- one pod --------------------------------------------------------------------------------------------
 
 
-def _for_pod(fitter: Fitter, pool: Pool, request: Request) -> PreemptionPlan | Refusal:
+def _plan_for_pod(fitter: Fitter, pool: VictimPool, request: Request) -> PreemptionPlan | Refusal:
     fits = np.flatnonzero(fitter.verdicts(request) == Verdict.FITS)
     if len(fits):
-        return nothing_to_stop((granted(fitter, request, int(fits[0])),))
-    problems = (OnNode(fitter, pool, request, node) for node in _hopeful(fitter, pool, request))
-    found, node = node_victims.best_node(pool, problems)
+        return plan_without_victims((grant_on_node(fitter, request, int(fits[0])),))
+    problems = (NodeVictims(fitter, pool, request, node) for node in _list_hopeful_nodes(fitter, pool, request))
+    found, node = node_victims.find_best_node(pool, problems)
     if found.picked is None:
         return refuse(fitter, pool, lambda: bool((fitter.verdicts(request) == Verdict.FITS).any()))
-    with pool.without(found.picked):
-        grant = granted(fitter, request, node)
-    return plan_of(fitter, pool, found.picked, (grant,), proven=found.proven)
+    with pool.without_items(found.picked):
+        grant = grant_on_node(fitter, request, node)
+    return build_plan(fitter, pool, found.picked, (grant,), proven=found.proven)
 
 
-def granted(fitter: Fitter, request: Request, node: int) -> Grant:
-    """What the pod gets on a node that was found to fit."""
+def grant_on_node(fitter: Fitter, request: Request, node: int) -> Grant:
+    """The grant of the pod on a node where it fits."""
     grant = fitter.grant(request, node)
     if grant is None:
         raise errors.InvariantBroken(f"{fitter.snapshot.nodes[node].name} fits a pod and grants it nothing")
     return grant
 
 
-def nothing_to_stop(placement: tuple[Grant, ...]) -> PreemptionPlan:
+def plan_without_victims(placement: tuple[Grant, ...]) -> PreemptionPlan:
     return PreemptionPlan((), placement, Cost(), proven=True, reasons=("starts without stopping anything",))
 
 
-def _hopeful(fitter: Fitter, pool: Pool, request: Request) -> list[int]:
-    """Nodes that could hold the pod when empty and where something can be stopped."""
+def _list_hopeful_nodes(fitter: Fitter, pool: VictimPool, request: Request) -> list[int]:
+    """Nodes that fit the pod when empty and where something can be stopped."""
     possible = fitter.when_empty(request)
-    return [node for node in sorted(pool.on) if possible[node] == Verdict.FITS]
+    return [node for node in sorted(pool.items_on) if possible[node] == Verdict.FITS]
 
 
-def plan_of(fitter: Fitter, pool: Pool, picked: Picked, placement: Sequence[Grant], *, proven: bool) -> PreemptionPlan:
-    victims = pool.victims(picked)
+def build_plan(
+    fitter: Fitter, pool: VictimPool, picked: Picked, placement: Sequence[Grant], *, proven: bool
+) -> PreemptionPlan:
+    victims = pool.list_victims(picked)
     nodes = fitter.snapshot.nodes
     reasons = tuple(
         f"stop {'all of ' if victim.whole else ''}{victim.workload} on "
@@ -139,14 +143,14 @@ def plan_of(fitter: Fitter, pool: Pool, picked: Picked, placement: Sequence[Gran
     return PreemptionPlan(victims, tuple(placement), sum((victim.cost for victim in victims), Cost()), proven, reasons)
 
 
-def refuse(fitter: Fitter, pool: Pool, starts: Callable[[], bool]) -> Refusal:
+def refuse(fitter: Fitter, pool: VictimPool, starts: Callable[[], bool]) -> Refusal:
     """Why no set of victims will do; `starts` tells whether the work would with things as they then are."""
-    free = Pool(fitter.snapshot, [dataclasses.replace(each, budget="") for each in pool.workloads], 0.0)
+    free = VictimPool(fitter.snapshot, [dataclasses.replace(each, budget="") for each in pool.workloads], 0.0)
     code = Reason.NOTHING_LOWER
     if free.items:
-        with free.without(range(len(free.items))):
+        with free.without_items(range(len(free.items))):
             code = Reason.BUDGETS if starts() else Reason.NOT_ENOUGH
-    counts = {"workloads": len(free.workloads), "evictable_milli": free.milli()}
+    counts = {"workloads": len(free.workloads), "evictable_milli": free.total_milli()}
     message = f"{counts['workloads']} workloads with {counts['evictable_milli'] / 1000:g} GPUs could be stopped"
     return Refusal(code, message, counts)
 
@@ -154,18 +158,18 @@ def refuse(fitter: Fitter, pool: Pool, starts: Callable[[], bool]) -> Refusal:
 # --- a gang ---------------------------------------------------------------------------------------------
 
 
-def _for_gang(search: GangSearch, pool: Pool, gang: GangRequest) -> PreemptionPlan | Refusal:
+def _plan_for_gang(search: GangSearch, pool: VictimPool, gang: GangRequest) -> PreemptionPlan | Refusal:
     now = search.find(gang)
     if isinstance(now, GangPlan):
-        return nothing_to_stop(now.grants)
-    cleared = clear(search, pool, gang)
+        return plan_without_victims(now.grants)
+    cleared = find_gang_victims(search, pool, gang)
     if cleared is None:
         return refuse(search.fitter, pool, lambda: search.has_room(gang))
-    return plan_of(search.fitter, pool, cleared.picked, cleared.plan.grants, proven=cleared.proven)
+    return build_plan(search.fitter, pool, cleared.picked, cleared.plan.grants, proven=cleared.proven)
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class GangClearing:
     """A set of work, and where the gang goes without it."""
 
     picked: Picked
@@ -173,15 +177,15 @@ class Cleared:
     proven: bool
 
 
-def clear(search: GangSearch, pool: Pool, gang: GangRequest) -> Cleared | None:
-    """The cheapest set that lets a gang start which does not start as things are, planned anew without it."""
-    with pool.without(range(len(pool.items))):
+def find_gang_victims(search: GangSearch, pool: VictimPool, gang: GangRequest) -> GangClearing | None:
+    """The cheapest victims that let a gang start, and its plan without them."""
+    with pool.without_items(range(len(pool.items))):
         hopeless = not search.has_room(gang)
-    found = Found(None, proven=True) if hopeless else Clearing(search, pool, gang).lightest()
+    found = Found(None, proven=True) if hopeless else GangVictims(search, pool, gang).find_lightest()
     if found.picked is None:
         return None
-    with pool.without(found.picked):
+    with pool.without_items(found.picked):
         plan = search.find(gang)
     if not isinstance(plan, GangPlan):
         raise errors.InvariantBroken(f"{gang.name or 'a gang'} has room and is not placed: {plan}")
-    return Cleared(found.picked, plan, found.proven)
+    return GangClearing(found.picked, plan, found.proven)

@@ -1,18 +1,18 @@
-"""What to do when nodes, cards or whole domains fail: who is hit, who has to move, and where to.
+"""Recovery plans: which workloads a failure of nodes, GPUs or domains hits, which members move, and where to.
 
-    failed ──► members that lost their place ──► near places, rung by rung ──► all of them, or nothing is moved
+    failure ──► members that lost their place ──► near nodes, level by level ──► all of them, or nothing is moved
 
 The rules:
 
-- Healthy members stay where they are. Only when the lost ones cannot be seated beside them (the required domain
-  is full, a segment does not fit) are healthy ones moved too: as few as will do, at last the whole gang.
-- A lost member is replaced in its own leaf, else its own spine, and so on up; never outside what the gang requires.
-- A gang gets all the places it lacks or none; an elastic one all, or enough to go on.
-- Among workloads of one priority those that have waited since an earlier failure come first: what comes back goes
-  to those it was taken from, before anything fresh (volcano#5805).
+- Healthy members stay. Only when the lost ones cannot be placed beside them (the required domain is full, a segment
+  does not fit) are healthy ones moved too: as few as possible, at last the whole gang.
+- A lost member is replaced in its own leaf, else its own spine, and so on up; never outside the gang's required domain.
+- A gang gets all the places it lacks or none; an elastic one all, or enough to continue.
+- Among workloads of one priority those that have waited since an earlier failure come first: capacity that comes back
+  goes to those that lost it, before anything fresh (volcano#5805).
 
-Several failures are one question: all failed places are out of bounds from the start. One node at a time, as in
-kueue PR#5621, would move work onto nodes that are counted out next.
+Several failures are planned together: all failed places are excluded from the start. One node at a time, as in kueue
+PR#5621, would move workloads onto nodes that are excluded next.
 
 The snapshot is as it was booked before the failure. Planning leaves nothing behind in it.
 """
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe.placement.disruption import gang_constraints
-from kgwe.placement.disruption.gang_constraints import Bonds
-from kgwe.placement.disruption.relocate import Reseating, Seated
+from kgwe.placement.disruption.gang_constraints import GangConstraints
+from kgwe.placement.disruption.relocate import Relocated, Relocation
 from kgwe.placement.disruption.running import Repair
 from kgwe.placement.fleet.snapshot import Grant, bits
 from kgwe.placement.gang.plan import GangPlan
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.request import GangRequest
     from kgwe.placement.pod.fit import Fitter
 
-# Sets of healthy members tried beside the lost ones: all sets of seven.
+# Sets of healthy members that are tried with the lost ones: all sets of seven.
 _TRIES: Final = 128
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What is gone, by name."""
+    """What failed, by name."""
 
     nodes: frozenset[str] = frozenset()
     cards: Mapping[str, int] = field(default_factory=dict)
@@ -120,26 +120,26 @@ class RecoveryPlan:
 
     @property
     def waiting(self) -> tuple[Repaired, ...]:
-        """Those still short of members: they have the first claim on what comes free."""
+        """Workloads still short of members: they come first when capacity is freed."""
         return tuple(repaired for repaired in self.repairs if repaired.missing)
 
 
 def plan_recovery(fitter: Fitter, tree: Tree | None, running: Iterable[Running], failure: Failure) -> RecoveryPlan:
-    """New places for all that the failure took, and for members that had none before."""
+    """Plan new places for all members that the failure hit, and for members that had none before."""
     with fitter.snapshot.trial() as trial:
-        site = _Site(fitter, tree or gang_constraints.flat(fitter.snapshot), failure, trial)
-        hit = [(workload, lost) for workload in running if (lost := site.lost(workload))]
-        hit.sort(key=lambda pair: _turn(pair[0]))
-        site.take_out([workload for workload, _ in hit if workload.repair is not Repair.NONE])
+        site = _RecoverySearch(fitter, tree or gang_constraints.build_flat_tree(fitter.snapshot), failure, trial)
+        hit = [(workload, lost) for workload in running if (lost := site.find_lost_members(workload))]
+        hit.sort(key=lambda pair: _order_key(pair[0]))
+        site.release_lost([workload for workload, _ in hit if workload.repair is not Repair.NONE])
         return RecoveryPlan(tuple(site.repair(workload, lost) for workload, lost in hit))
 
 
-def _turn(workload: Running) -> tuple[int, bool, float, str]:
-    is_fresh = len(workload.held) == len(workload.members)
+def _order_key(workload: Running) -> tuple[int, bool, float, str]:
+    is_fresh = len(workload.placed_members) == len(workload.members)
     return -workload.priority, is_fresh, workload.started_at_s, workload.name
 
 
-class _Site:
+class _RecoverySearch:
     """The snapshot without the failed nodes and GPUs, within a trial of the caller."""
 
     def __init__(self, fitter: Fitter, tree: Tree, failure: Failure, trial: Trial) -> None:
@@ -154,23 +154,23 @@ class _Site:
         self._usable[list(self._dead)] = False
         self._trial = trial
 
-    def lost(self, workload: Running) -> tuple[int, ...]:
-        """Members without a place, or whose place has failed."""
-        return tuple(i for i, member in enumerate(workload.members) if member.failed or self._hits(member.grant))
+    def find_lost_members(self, workload: Running) -> tuple[int, ...]:
+        """Members without a place, or whose place failed."""
+        return tuple(i for i, member in enumerate(workload.members) if member.failed or self._is_hit(member.grant))
 
-    def _hits(self, grant: Grant | None) -> bool:
+    def _is_hit(self, grant: Grant | None) -> bool:
         return grant is None or grant.node in self._dead or bool(grant.card_mask & self._cards.get(grant.node, 0))
 
-    def take_out(self, workloads: Sequence[Running]) -> None:
-        """Give back what the lost held, and book the failed cards so that nobody gets them."""
+    def release_lost(self, workloads: Sequence[Running]) -> None:
+        """Release the grants of lost members, and book the failed GPUs so that they are not used."""
         for workload in workloads:
-            grants = [workload.members[i].grant for i in self.lost(workload)]
+            grants = [workload.members[i].grant for i in self.find_lost_members(workload)]
             self._trial.release_all(grant for grant in grants if grant is not None)
         for node, mask in sorted(self._cards.items()):
             if node not in self._dead:
-                self._trial.commit_all(self._blocks(node, mask))
+                self._trial.commit_all(self._failed_gpu_grants(node, mask))
 
-    def _blocks(self, node: int, mask: int) -> Iterator[Grant]:
+    def _failed_gpu_grants(self, node: int, mask: int) -> Iterator[Grant]:
         free = int(self._snapshot.free[node]) & mask
         if free and self._snapshot.pods[node] > 0:
             yield Grant(node, cards=free)
@@ -193,55 +193,59 @@ class _Site:
         if workload.repair is Repair.NONE:
             names = tuple(workload.members[i].name for i in lost)
             return Repaired(workload.name, Outcome.LEFT_ALONE, names, missing=len(lost))
-        bound = Bonds(self._search.level_tables, workload.gang, len(workload.members))
+        bound = GangConstraints(self._search.level_tables, workload.gang, len(workload.members))
         requests = [member.request for member in workload.members]
-        reseating = Reseating(self._fitter, bound, requests, _homes(workload), self._usable, trial=self._trial)
-        seated = reseating.seat(lost, _nodes(workload, lost))
-        if seated is None and workload.least is not None:
-            seated = self._some(workload, lost, reseating)
+        reseating = Relocation(self._fitter, bound, requests, _find_homes(workload), self._usable, trial=self._trial)
+        seated = reseating.relocate_all(lost, _staying_nodes(workload, lost))
+        if seated is None and workload.min_members is not None:
+            seated = self._relocate_some(workload, lost, reseating)
         if seated is None:
-            seated = self._with_others(workload, lost, bound, reseating)
-        return self._told(workload, lost, seated or {}, bound)
+            seated = self._relocate_with_healthy(workload, lost, bound, reseating)
+        return self._build_repaired(workload, lost, seated or {}, bound)
 
-    def _some(self, workload: Running, lost: Sequence[int], reseating: Reseating) -> dict[int, Seated] | None:
-        """As many as find a place, when that is enough to go on."""
+    def _relocate_some(
+        self, workload: Running, lost: Sequence[int], reseating: Relocation
+    ) -> dict[int, Relocated] | None:
+        """Relocate as many as fit, if that is enough to continue."""
         mark = len(self._trial)
-        seated = reseating.seat_some(lost, _nodes(workload, lost))
+        seated = reseating.relocate_some(lost, _staying_nodes(workload, lost))
         left = len(workload.members) - len(lost) + len(seated)
-        if _goes_on(workload, left):
+        if _is_enough(workload, left):
             return seated
         self._trial.rollback(mark)
         return None
 
-    def _with_others(
-        self, workload: Running, lost: tuple[int, ...], bound: Bonds, reseating: Reseating
-    ) -> dict[int, Seated] | None:
-        """Healthy members move too: as few as will do."""
-        healthy = [i for i in workload.held if i not in lost]
-        for others in _movers(workload, healthy, bound):
+    def _relocate_with_healthy(
+        self, workload: Running, lost: tuple[int, ...], bound: GangConstraints, reseating: Relocation
+    ) -> dict[int, Relocated] | None:
+        """Move healthy members too, as few as possible."""
+        healthy = [i for i in workload.placed_members if i not in lost]
+        for others in _list_movers(workload, healthy, bound):
             moving = [*lost, *others]
             mark = len(self._trial)
             self._trial.release_all(grant for i in others if (grant := workload.members[i].grant) is not None)
-            seated = reseating.seat(moving, _nodes(workload, moving))
+            seated = reseating.relocate_all(moving, _staying_nodes(workload, moving))
             if seated is not None:
                 return seated
-            if len(others) == len(healthy) and (seated := self._anew(workload, bound)) is not None:
+            if len(others) == len(healthy) and (seated := self._replan_gang(workload, bound)) is not None:
                 return seated
             self._trial.rollback(mark)
         return None
 
-    def _anew(self, workload: Running, bound: Bonds) -> dict[int, Seated] | None:
-        """The whole gang as if it had just come, away from what has failed."""
+    def _replan_gang(self, workload: Running, bound: GangConstraints) -> dict[int, Relocated] | None:
+        """Plan the whole gang again, away from the failure."""
         gang = workload.gang
-        if gang is None or _requests(gang) != [member.request for member in workload.members]:
+        if gang is None or _requests_by_rank(gang) != [member.request for member in workload.members]:
             return None
-        plan = self._search.find(_avoiding(gang, self._dead_names))
+        plan = self._search.find(_exclude_nodes(gang, self._dead_names))
         if not isinstance(plan, GangPlan) or len(plan.seats) != len(workload.members):
             return None
         self._trial.commit_all(plan.grants)
-        return {seat.rank: Seated(seat.grant, len(bound.rungs.names) - 1) for seat in plan.seats}
+        return {seat.rank: Relocated(seat.grant, len(bound.node_domains.names) - 1) for seat in plan.seats}
 
-    def _told(self, workload: Running, lost: tuple[int, ...], seated: Mapping[int, Seated], bound: Bonds) -> Repaired:
+    def _build_repaired(
+        self, workload: Running, lost: tuple[int, ...], seated: Mapping[int, Relocated], bound: GangConstraints
+    ) -> Repaired:
         moves = []
         for i, seat in sorted(seated.items()):
             member = workload.members[i]
@@ -252,17 +256,17 @@ class _Site:
                         source=self._snapshot.nodes[member.grant.node].name if member.grant is not None else "",
                         node=self._snapshot.nodes[seat.grant.node].name,
                         grant=seat.grant,
-                        level=bound.rungs.names[seat.rung],
+                        level=bound.node_domains.names[seat.level],
                         was_healthy=i not in lost,
                     )
                 )
         moved = {move.member for move in moves}
-        stay = [workload.members[i].name for i in workload.held if i not in lost]
+        stay = [workload.members[i].name for i in workload.placed_members if i not in lost]
         restarts = [name for name in stay if name not in moved] if workload.repair is Repair.RESTART_GANG else []
         missing = sum(i not in seated for i in lost)
         return Repaired(
             workload.name,
-            _outcome(workload, moves, missing),
+            _choose_outcome(workload, moves, missing),
             tuple(workload.members[i].name for i in lost),
             tuple(moves),
             tuple(restarts) if moves else (),
@@ -270,32 +274,32 @@ class _Site:
         )
 
 
-def _outcome(workload: Running, moves: Sequence[Move], missing: int) -> Outcome:
+def _choose_outcome(workload: Running, moves: Sequence[Move], missing: int) -> Outcome:
     if missing:
-        return Outcome.SHRUNK if _goes_on(workload, len(workload.members) - missing) else Outcome.WAITS
+        return Outcome.SHRUNK if _is_enough(workload, len(workload.members) - missing) else Outcome.WAITS
     return Outcome.MOVED if any(move.was_healthy for move in moves) else Outcome.REPLACED
 
 
-def _goes_on(workload: Running, members: int) -> bool:
-    """Whether so many members are enough."""
-    return workload.least is not None and members >= max(1, workload.least)
+def _is_enough(workload: Running, members: int) -> bool:
+    """Whether the workload can run with this many members."""
+    return workload.min_members is not None and members >= max(1, workload.min_members)
 
 
-def _movers(workload: Running, healthy: Sequence[int], bound: Bonds) -> Iterator[tuple[int, ...]]:
+def _list_movers(workload: Running, healthy: Sequence[int], bound: GangConstraints) -> Iterator[tuple[int, ...]]:
     """Sets of healthy members that could move too, the smallest first, all of them last.
 
     Equal members that are bound only as a whole gain nothing by changing seats inside their domain.
     """
-    if not bound.is_simple or len({member.request for member in workload.members}) > 1:
+    if not bound.covers_whole_gang_only or len({member.request for member in workload.members}) > 1:
         sizes = (itertools.combinations(healthy, count) for count in range(1, len(healthy)))
         yield from itertools.islice(itertools.chain.from_iterable(sizes), _TRIES)
     if healthy:
         yield tuple(healthy)
 
 
-def _homes(workload: Running) -> list[int | None]:
-    """Where each member belongs: its own node or, when it has none, that of the nearest rank which has one."""
-    held = _nodes(workload, ())
+def _find_homes(workload: Running) -> list[int | None]:
+    """The home of each member: its own node or, if it has none, that of the nearest rank with one."""
+    held = _staying_nodes(workload, ())
     homes: list[int | None] = []
     for i in range(len(workload.members)):
         nearest = min((abs(j - i), j) for j in held)[1] if held else None
@@ -303,10 +307,12 @@ def _homes(workload: Running) -> list[int | None]:
     return homes
 
 
-def _nodes(workload: Running, without: Collection[int]) -> dict[int, int]:
+def _staying_nodes(workload: Running, without: Collection[int]) -> dict[int, int]:
     """Member -> node of those that stay."""
     return {
-        i: grant.node for i in workload.held if i not in without and (grant := workload.members[i].grant) is not None
+        i: grant.node
+        for i in workload.placed_members
+        if i not in without and (grant := workload.members[i].grant) is not None
     }
 
 
@@ -318,13 +324,13 @@ def _nodes_in(tree: Tree, level: str, name: str) -> frozenset[str]:
     )
 
 
-def _requests(gang: GangRequest) -> list[Request]:
-    """By rank, when it has all the members it can have."""
+def _requests_by_rank(gang: GangRequest) -> list[Request]:
+    """Requests by rank, with the most members it can have."""
     return [role.request for role in gang.roles for _ in range(role.replicas)]
 
 
-def _avoiding(gang: GangRequest, names: Collection[str]) -> GangRequest:
-    """The gang kept away from these nodes."""
+def _exclude_nodes(gang: GangRequest, names: Collection[str]) -> GangRequest:
+    """The gang with these nodes excluded."""
     roles = []
     for role in gang.roles:
         avoid = role.request.constraints.avoid | frozenset(names)

@@ -1,9 +1,8 @@
-"""What room for 1, 2, 3 … more pods weighs on each node, and the lightest mix of nodes for a number of pods.
+"""The weight of room for 1, 2, 3 … more pods on each node, and the lightest mix of nodes for a number of pods.
 
-A curve counts the amount by which the request is measured; for cards and slices each of its points is the lightest set
-of items that frees as much. Where CPU, memory or pod slots then fall short, the lightest that free them are added.
-Wiring and which share is on which card are left out: a curve is a proposal, and whoever uses it asks the fitter
-afterwards.
+A curve counts the amount by which the request is measured; for GPUs and slices each of its points is the lightest set
+of items that frees as much. Where CPU, memory or pod slots then fall short, the lightest items that free them are
+added. Topology and the GPUs of shares are left out: a curve is a proposal, which the caller tests with the fitter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kgwe.placement.fleet.node import CARD_MILLI
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kgwe.placement.disruption.victims import Pool
+    from kgwe.placement.disruption.victims import VictimPool
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant, Snapshot
     from kgwe.placement.pod.fit import Fitter
@@ -34,15 +33,15 @@ if TYPE_CHECKING:
 _FEW_UNITS: Final = 16
 
 
-class Curves:
+class RoomCurves:
     """The curves of one request; those of untouched nodes are worked out once."""
 
-    def __init__(self, fitter: Fitter, pool: Pool, request: Request, most_per_node: int = 0) -> None:
+    def __init__(self, fitter: Fitter, pool: VictimPool, request: Request, most_per_node: int = 0) -> None:
         self._pool = pool
         self._snapshot = fitter.snapshot
         self._request = request
         self._most = most_per_node or math.inf
-        self._unit = amount(request)
+        self._unit = requested_amount(request)
         self._now = np.minimum(fitter.room(request), self._most).astype(np.int64)
         self._known: dict[int, Curve] = {}
         self._surcharge: Mapping[int, int] = {}
@@ -60,13 +59,15 @@ class Curves:
     def _weight(self, number: int) -> int:
         return self._pool.items[number].weight + self._surcharge.get(number, 0)
 
-    def of(self, nodes: Sequence[int], gone: frozenset[int], spared: frozenset[int]) -> list[Curve]:
+    def get_curves(self, nodes: Sequence[int], gone: frozenset[int], spared: frozenset[int]) -> list[Curve]:
         """The curves of these nodes with some items stopped anyway and others not to be stopped."""
         touched = {grant.node for number in gone | spared for grant in self._pool.items[number].grants}
-        found = (self._built(node, gone, spared) if node in touched else self._kept(node) for node in nodes)
+        found = (
+            self._build_curve(node, gone, spared) if node in touched else self._cached_curve(node) for node in nodes
+        )
         return [curve for curve in found if curve]
 
-    def whole_items(self, nodes: Sequence[int], spared: frozenset[int], missing: int) -> frozenset[int] | None:
+    def pick_whole_items(self, nodes: Sequence[int], spared: frozenset[int], missing: int) -> frozenset[int] | None:
         """Items that make room for so many more pods on these nodes, those first that free most for their weight.
 
         Whoever turns out not to be needed is let go again, the heaviest first. None also when every item is on one of
@@ -79,7 +80,7 @@ class Curves:
         weight = {number: self._weight(number) for number in gains}
         missing -= sum(each.pods() - int(self._now[node]) for node, each in room.items())
         stopped: list[int] = []
-        for number in sorted(gains, key=lambda each: (*_price(weight[each], gains[each]), each)):
+        for number in sorted(gains, key=lambda each: (*_weight_per_unit(weight[each], gains[each]), each)):
             if missing <= 0:
                 break
             missing -= sum(room[node].free(gain) for node, gain in gains[number])
@@ -105,12 +106,12 @@ class Curves:
                     gains.setdefault(number, []).append((node, gain))
         return gains
 
-    def _kept(self, node: int) -> Curve:
+    def _cached_curve(self, node: int) -> Curve:
         if node not in self._known:
-            self._known[node] = self._built(node, frozenset(), frozenset())
+            self._known[node] = self._build_curve(node, frozenset(), frozenset())
         return self._known[node]
 
-    def _built(self, node: int, gone: frozenset[int], spared: frozenset[int]) -> Curve:
+    def _build_curve(self, node: int, gone: frozenset[int], spared: frozenset[int]) -> Curve:
         items = [
             (number, 0 if number in gone else self._weight(number), gain[0])
             for number, gain in self._gains_on(node)
@@ -121,24 +122,26 @@ class Curves:
         held = sum(gain for _, _, gain in items)
         pods = int(min((left_over + held) // self._unit, self._most - now))
         needs = [max(0, self._unit * count - left_over) for count in range(1, pods + 1)]
-        curve = _exactly(items, needs, held) if held <= _FEW_UNITS else _by_worth(items, needs)
-        return self._with_rest(node, curve, gone, spared)
+        curve = _solve_knapsack(items, needs, held) if held <= _FEW_UNITS else _pick_by_worth(items, needs)
+        return self._add_other_resources(node, curve, gone, spared)
 
-    def _with_rest(self, node: int, curve: Curve, gone: frozenset[int], spared: frozenset[int]) -> Curve:
+    def _add_other_resources(self, node: int, curve: Curve, gone: frozenset[int], spared: frozenset[int]) -> Curve:
         """The same with CPU, memory and pod slots too; cut off where there are never enough."""
         now, free = int(self._now[node]), self._free_on(node)
         if all(need * (now + len(curve)) <= max(0, left) for need, left in zip(self._each[1:], free[1:], strict=True)):
             return curve
         found: Curve = []
         for pods, (weight, stopped) in enumerate(curve, now + 1):
-            more = self._lacking(node, pods, gone.union(stopped), spared)
+            more = self._pick_for_other_resources(node, pods, gone.union(stopped), spared)
             if more is None:
                 break
             extra = sum(self._weight(number) for number in more)
             found.append((weight + extra, (*stopped, *more)))
         return found
 
-    def _lacking(self, node: int, pods: int, stopped: frozenset[int], spared: frozenset[int]) -> tuple[int, ...] | None:
+    def _pick_for_other_resources(
+        self, node: int, pods: int, stopped: frozenset[int], spared: frozenset[int]
+    ) -> tuple[int, ...] | None:
         """Items to stop besides so that nothing else falls short for so many pods; None: there are not enough."""
         gains, free = self._gains_on(node), self._free_on(node)
         added: list[int] = []
@@ -164,13 +167,13 @@ class Curves:
         if node not in self._gains:
             self._gains[node] = [
                 (number, self._gain([grant for grant in self._pool.items[number].grants if grant.node == node]))
-                for number in self._pool.on.get(node, ())
+                for number in self._pool.items_on.get(node, ())
             ]
         return self._gains[node]
 
     def _gain(self, grants: Sequence[Grant]) -> Amounts:
         return (
-            sum(freed(grant, self._request) for grant in grants),
+            sum(freed_amount(grant, self._request) for grant in grants),
             sum(grant.cpu_milli for grant in grants),
             sum(grant.memory_bytes for grant in grants),
             sum(grant.pods for grant in grants),
@@ -183,12 +186,12 @@ class Curves:
         if gpus.count:
             return int(snapshot.free[node]).bit_count() - int(snapshot.owed[node]), cpu, memory, pods
         if gpus.slices and gpus.profile in snapshot.slices:
-            return free_slices(snapshot, gpus.profile, node), cpu, memory, pods
+            return count_free_slices(snapshot, gpus.profile, node), cpu, memory, pods
         # What is left of shared cards is too small for one more.
         return self._unit * int(self._now[node]), cpu, memory, pods
 
 
-def _price(weight: int, gains: Sequence[tuple[int, Amounts]]) -> tuple[bool, float]:
+def _weight_per_unit(weight: int, gains: Sequence[tuple[int, Amounts]]) -> tuple[bool, float]:
     """Weight per unit freed; those that free only other things come last."""
     units = sum(gain[0] for _, gain in gains)
     return not units, weight / max(1, units)
@@ -214,7 +217,7 @@ class _NodeRoom:
         return int(max(0, min(*counts, self.most)))
 
 
-def _exactly(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: int) -> Curve:
+def _solve_knapsack(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: int) -> Curve:
     """For each amount needed the lightest set that frees as much: a knapsack over so few units that it is small."""
     least: list[tuple[float, tuple[int, ...]]] = [(0.0, ()), *[(math.inf, ())] * held]
     for number, weight, gain in items:
@@ -225,7 +228,7 @@ def _exactly(items: Sequence[tuple[int, int, int]], needs: Sequence[int], held: 
     return [least[need] for need in needs]
 
 
-def _by_worth(items: Sequence[tuple[int, int, int]], needs: Sequence[int]) -> Curve:
+def _pick_by_worth(items: Sequence[tuple[int, int, int]], needs: Sequence[int]) -> Curve:
     """For each amount needed the first of the items, in order of weight per unit, that free as much."""
     curve: Curve = []
     total, freed_so_far, stopped = 0.0, 0, []
@@ -238,19 +241,19 @@ def _by_worth(items: Sequence[tuple[int, int, int]], needs: Sequence[int]) -> Cu
     return curve
 
 
-def amount(request: Request) -> int:
+def requested_amount(request: Request) -> int:
     """The amount by which a request is measured: cards, slices, thousandths of a card, or of a CPU."""
     gpus = request.gpus
     return gpus.count or gpus.slices or gpus.milli or max(1, request.cpu_milli)
 
 
-def free_slices(snapshot: Snapshot, profile: str, node: int) -> int:
+def count_free_slices(snapshot: Snapshot, profile: str, node: int) -> int:
     """Free slices of the profile on the node, less those that overcommitted pods get first; may be below 0."""
     free, owed = snapshot.slices.get(profile), snapshot.owed_slices.get(profile)
     return (0 if free is None else int(free[node])) - (0 if owed is None else int(owed[node]))
 
 
-def freed(grant: Grant, request: Request) -> int:
+def freed_amount(grant: Grant, request: Request) -> int:
     """The amount that a grant frees, plus the overcommitted amount that its end makes good."""
     gpus = request.gpus
     if gpus.count:
@@ -266,9 +269,9 @@ def freed(grant: Grant, request: Request) -> int:
     return grant.cpu_milli
 
 
-def lightest_mix(curves: Sequence[Curve], missing: int) -> frozenset[int] | None:
+def find_lightest_mix(curves: Sequence[Curve], missing: int) -> frozenset[int] | None:
     """Of each curve a number of pods, `missing` in all, at least weight. Fewer pods never weigh more on a node."""
-    considered = [curves[number] for number in sorted(_worth_a_look(curves, missing))]
+    considered = [curves[number] for number in sorted(_list_useful_curves(curves, missing))]
     least = np.full(missing + 1, np.inf)
     least[0] = 0.0
     taken = np.zeros((len(considered), missing + 1), np.int32)
@@ -291,7 +294,7 @@ def lightest_mix(curves: Sequence[Curve], missing: int) -> frozenset[int] | None
     return frozenset(stopped)
 
 
-def _worth_a_look(curves: Sequence[Curve], missing: int) -> Iterable[int]:
+def _list_useful_curves(curves: Sequence[Curve], missing: int) -> Iterable[int]:
     """At most `missing` nodes are used; one that is not among so many lightest for any number of pods is not needed."""
     longest = max(map(len, curves), default=0)
     chosen: set[int] = set()

@@ -1,16 +1,16 @@
-"""Work that runs, as the plans that would disturb it see it: what it holds, what it asked for, what stopping it costs.
+"""Running workloads as disruption plans see them: what they hold, what they requested, and what stopping them costs.
 
-Stopping work costs three things, each in milli-GPU-seconds (1000: one card for one second), so that they add up:
+Stopping a workload costs three things, each in milli-GPU-seconds (1000: one GPU for one second), so that they add up:
 
-    lost      what was computed since the state was last saved, and is computed again
-    restart   the cards stand still while it starts again
-    priority  a step up in priority weighs as much as an hour of lost work on the same cards
+    lost      what was computed since the last checkpoint and must be computed again
+    restart   the GPUs idle while it starts again
+    priority  a step up in priority weighs as much as an hour of lost work on the same GPUs
 
-Priorities are compared by rank among the priorities in play: whether they are called 1 and 2 or 1,000 and
-1,000,000 makes no difference to a plan.
+Priorities are compared by rank among the priorities in play: whether they are called 1 and 2 or 1,000 and 1,000,000
+makes no difference to a plan.
 
-A gang that falls below its least number of members cannot go on: whoever evicts one of those evicts them all, and
-pays for them all. An elastic gang, or pods that do not know of each other (`least` 0), can lose some and go on.
+A gang below its minimum number of members cannot run: evicting one of those evicts them all, and costs as much. An
+elastic gang, or independent pods (`min_members` 0), can lose some and continue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MILLI_S_PER_GPU_HOUR: Final = CARD_MILLI * 3600
 
 
 class Repair(enum.StrEnum):
-    """What is to happen to a workload that loses members to a failure."""
+    """How a workload that lost members to a failure is repaired."""
 
     REPLACE_FAILED = "ReplaceFailed"
     RESTART_GANG = "RestartGang"
@@ -45,18 +45,18 @@ class Repair(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One pod. Without a grant it has lost its place and waits for another."""
+    """One pod. Without a grant it lost its place and waits for another."""
 
     name: str
     request: Request
     grant: Grant | None
     failed: bool = False
-    """It must leave its place, whatever else is said to have failed."""
+    """It must leave its place, whatever else failed."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A workload that holds something."""
+    """A running workload."""
 
     name: str
     members: tuple[Member, ...]
@@ -64,30 +64,30 @@ class Running:
     preemptible: bool = True
     started_at_s: float = 0.0
     saved_at_s: float | None = None
-    """When its state was last saved; None: never, all since the start would be lost."""
+    """Time of its last checkpoint; None: all since the start would be lost."""
     restart_s: float = 60.0
-    least: int | None = None
-    """Members without which the others cannot go on; None: all of them; 0: pods that do not know of each other."""
+    min_members: int | None = None
+    """Fewest members it can run with; None: all of them; 0: independent pods."""
     budget: str = ""
     """Disruption budget its pods count against; empty: none."""
     gang: GangRequest | None = None
-    """What its members were placed by, in the order of ranks; None: they may be anywhere."""
+    """The request its members were placed by, in rank order; None: no constraints."""
     repair: Repair = Repair.REPLACE_FAILED
 
     @functools.cached_property
-    def held(self) -> tuple[int, ...]:
-        """The members that have a place."""
+    def placed_members(self) -> tuple[int, ...]:
+        """Members that have a place."""
         return tuple(i for i, member in enumerate(self.members) if member.grant is not None)
 
     @functools.cached_property
-    def spare(self) -> int:
-        """How many more members it can lose and go on."""
-        return 0 if self.least is None else max(0, len(self.held) - self.least)
+    def expendable(self) -> int:
+        """How many members it can lose and continue."""
+        return 0 if self.min_members is None else max(0, len(self.placed_members) - self.min_members)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What stopping work costs, in milli-GPU-seconds."""
+    """Cost of stopping workloads, in milli-GPU-seconds."""
 
     lost: int = 0
     restart: int = 0
@@ -117,11 +117,11 @@ class Victim:
     grants: tuple[Grant, ...]
     cost: Cost
     whole: bool
-    """Whether nothing of it is left running."""
+    """Whether all of it stops."""
 
 
-def milli_of(grant: Grant, snapshot: Snapshot) -> int:
-    """GPU held, in thousandths of a card; slices by their part of the card's compute."""
+def grant_milli(grant: Grant, snapshot: Snapshot) -> int:
+    """Milli-GPUs of a grant; slices count by their part of the GPU's compute."""
     held = grant.cards.bit_count() * CARD_MILLI
     if grant.share is not None:
         held += grant.share[1]
@@ -133,10 +133,10 @@ def milli_of(grant: Grant, snapshot: Snapshot) -> int:
 
 
 def member_cost(workload: Running, member: Member, now_s: float, snapshot: Snapshot, rank: int = 0) -> Cost:
-    """What it costs to stop one member; one that holds no GPU counts as a thousandth of a card."""
+    """Cost of stopping one member; one without GPUs counts as one milli-GPU."""
     if member.grant is None:
         return FREE
-    milli = max(1, milli_of(member.grant, snapshot))
+    milli = max(1, grant_milli(member.grant, snapshot))
     saved = workload.started_at_s if workload.saved_at_s is None else workload.saved_at_s
     return Cost(
         lost=round(milli * max(0.0, now_s - saved)),
@@ -145,6 +145,6 @@ def member_cost(workload: Running, member: Member, now_s: float, snapshot: Snaps
     )
 
 
-def ranks(running: Iterable[Running]) -> Mapping[int, int]:
+def rank_priorities(running: Iterable[Running]) -> Mapping[int, int]:
     """Priority -> its rank among those in play, the lowest 0."""
     return {priority: rank for rank, priority in enumerate(sorted({each.priority for each in running}))}

@@ -10,7 +10,7 @@ from kgwe.placement.gang.request import NONE_FOLLOW, Following, Hardware
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.placement.disruption.partial_gang import Partial
+    from kgwe.placement.disruption.partial_gang import PartialGang
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest, Segment
 
@@ -60,7 +60,7 @@ class Ask:
     #: the same gang with what it prefers required: tried first
     first: GangRequest | None = None
     #: the gang it is a part of, when other pods of the gang are placed already
-    partial: Partial | None = None
+    partial: PartialGang | None = None
     #: gangs whose turn comes later; not part of the request
     following: Following = field(default=NONE_FOLLOW, compare=False)
 

@@ -261,10 +261,10 @@ def _changes(
 
 
 def _evictions(search: GangSearch, gang: GangRequest, evictable: Evictable) -> Iterator[Change]:
-    pool = evictable.below(gang.priority, search.fitter.snapshot)
-    cleared = preemption.clear(search, pool, gang) if pool.items else None
+    pool = evictable.pool_below(gang.priority, search.fitter.snapshot)
+    cleared = preemption.find_gang_victims(search, pool, gang) if pool.items else None
     if cleared is not None:
-        victims = pool.victims(cleared.picked)
+        victims = pool.list_victims(cleared.picked)
         cost = sum((victim.cost for victim in victims), Cost())
         named = ", ".join(
             victim.workload if victim.whole else f"{counted(len(victim.members), 'pod')} of {victim.workload}"

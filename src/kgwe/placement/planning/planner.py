@@ -19,7 +19,7 @@ import numpy as np
 from kgwe import errors
 from kgwe.model.units import amounts as resources
 from kgwe.model.units.limits import MOST_CARDS
-from kgwe.placement.disruption.partial_gang import refill
+from kgwe.placement.disruption.partial_gang import complete_gang
 from kgwe.placement.fleet.node import SpotPolicy
 from kgwe.placement.gang import reliability
 from kgwe.placement.gang.plan import GangPlan
@@ -36,7 +36,7 @@ from kgwe.placement.refusal import Reason, Refusal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.placement.disruption.partial_gang import Partial
+    from kgwe.placement.disruption.partial_gang import PartialGang
     from kgwe.placement.disruption.preemption import Evictable
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.planning.ask import Ask
@@ -265,9 +265,9 @@ def pod_amounts(request: Request) -> dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
-def _complete_gang(fleet: FleetView, ask: Ask, partial: Partial) -> Plan | Refusal:
+def _complete_gang(fleet: FleetView, ask: Ask, partial: PartialGang) -> Plan | Refusal:
     """Place the pods of a gang that have no place, near those that have one."""
-    found = refill(fleet.fitter, fleet.tree, partial)
+    found = complete_gang(fleet.fitter, fleet.tree, partial)
     if not found:
         pods = f"{partial.missing} of {len(partial.members)} pods"
         message = f"{pods} find no room beside those of their gang that have their places"

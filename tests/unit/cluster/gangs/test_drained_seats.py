@@ -45,7 +45,7 @@ def test_the_seat_of_an_evicted_pod_is_kept_and_given_to_the_next(state, gangs, 
 
     assert heard.seated == [("r", 1)]
     heard.run_timers()
-    assert state.ledger.seat(owner, 1).node == "n2"
+    assert state.ledger.reserved_seat(owner, 1).node == "n2"
 
 
 def test_while_the_node_is_cordoned_the_next_pod_asks_first_and_gets_its_seat_with_the_node(state, gangs, heard):
@@ -57,7 +57,7 @@ def test_while_the_node_is_cordoned_the_next_pod_asks_first_and_gets_its_seat_wi
     assert not heard.seated
     assert heard.asked[-1].first_claim
     heard.run_timers()
-    assert state.ledger.seat(owner, 1).node == "n2", "a pod waits for it: its time starts again"
+    assert state.ledger.reserved_seat(owner, 1).node == "n2", "a pod waits for it: its time starts again"
 
     state.on_node(added(cordoned("n2", on=False)))
     heard.settle()
@@ -69,7 +69,7 @@ def test_a_pod_deleted_from_a_cordoned_node_counts_as_drained(state, gangs):
     owner = seated(state, gangs)
     state.on_node(added(cordoned("n2", on=True)))
     leaves(state, owner)
-    assert state.ledger.seat(owner, 1) is not None
+    assert state.ledger.reserved_seat(owner, 1) is not None
 
 
 @pytest.mark.parametrize(

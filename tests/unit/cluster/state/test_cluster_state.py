@@ -515,7 +515,7 @@ class TestScaling:
         assert free(state) == {"n1": 0, "n2": 4}
         self.scale(state, 1, 3)
         assert state.run_registry.settle_seats(UID) == 2
-        assert list(state.ledger.places(UID)) == [2]
+        assert list(state.ledger.reserved_seats(UID)) == [2]
         heard = listen(state)
         state.on_pod(added(replica("p3", at="", gated=True, phase="Pending")))
         state.on_pod(removed(other))
@@ -528,14 +528,14 @@ class TestScaling:
         state.on_kgwe(added(workload(count=12)))
         state.on_job(added(job(seats=THREE)))
         state.on_job(changed(job(seats=THREE), job(seats=THREE, parallelism=1)))
-        assert list(state.ledger.places(UID)) == [0]
+        assert list(state.ledger.reserved_seats(UID)) == [0]
         state.on_pod(added(pod("p1", index=1, at="n1")))
         state.run_registry.settle_seats(UID)
-        assert list(state.ledger.places(UID)) == [1], "the seat of its pod"
+        assert list(state.ledger.reserved_seats(UID)) == [1], "the seat of its pod"
         done = job(seats=THREE, parallelism=1, completedIndexes="1")
         state.on_pod(removed(pod("p1", index=1, at="n1")))
         state.on_job(changed(job(seats=THREE, parallelism=1), done))
-        assert list(state.ledger.places(UID)) == [0], "the next index it makes a pod for"
+        assert list(state.ledger.reserved_seats(UID)) == [0], "the next index it makes a pod for"
 
     def test_a_job_with_parallelism_0_holds_nothing(self, state):
         state.on_kgwe(added(workload(count=12)))

@@ -141,7 +141,7 @@ def test_a_pod_without_decisions_is_the_same_object(signer: Signer) -> None:
 
 def test_a_signed_seat_is_restored_after_a_restart(state: Any, signer: Signer) -> None:
     state.on_pod(added(member(pin="n1", **decided(signer, member()))))
-    assert state.ledger.seat(OWNER, 0) == Holding("n1", state.ledger.seat(OWNER, 0).amounts, 0b1111)
+    assert state.ledger.reserved_seat(OWNER, 0) == Holding("n1", state.ledger.reserved_seat(OWNER, 0).amounts, 0b1111)
     assert free(state) == {"n1": 4, "n2": 8}
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.builders.racks import cards, racks
 
 from kgwe.model.units import amounts
-from kgwe.placement.disruption.partial_gang import Partial, Sitting, refill
+from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember, complete_gang
 from kgwe.placement.gang.request import GangRequest, Segment
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
@@ -16,13 +16,13 @@ from kgwe.placement.pod.fit import Fitter
 from kgwe.placement.refusal import Refusal
 
 
-def partial(*nodes: str, gpus: int = 8, least: int | None = None, **gang) -> Partial:
-    members = tuple(Sitting(f"p{rank}", cards(gpus), node) for rank, node in enumerate(nodes))
-    return Partial(members, GangRequest.uniform(cards(gpus), len(nodes), **gang), least)
+def partial(*nodes: str, gpus: int = 8, least: int | None = None, **gang) -> PartialGang:
+    members = tuple(PartialMember(f"p{rank}", cards(gpus), node) for rank, node in enumerate(nodes))
+    return PartialGang(members, GangRequest.uniform(cards(gpus), len(nodes), **gang), least)
 
 
-def places(cluster, part: Partial) -> dict[str, str]:
-    found = refill(Fitter(cluster.snapshot), cluster.tree, part)
+def places(cluster, part: PartialGang) -> dict[str, str]:
+    found = complete_gang(Fitter(cluster.snapshot), cluster.tree, part)
     return {pod: move.node for pod, move in found.items()}
 
 
@@ -70,7 +70,7 @@ class Scene:
         self.engine = Engine(cluster.snapshot, fitter=self.fitter)
 
 
-def ask(part: Partial) -> Ask:
+def ask(part: PartialGang) -> Ask:
     return Ask("g", cards(8), {amounts.GPU: 8}, pods=part.missing, gang=GangRequest.uniform(cards(8), 1), partial=part)
 
 

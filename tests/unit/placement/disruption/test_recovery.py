@@ -141,7 +141,7 @@ def test_all_or_none():
 
 def test_an_elastic_gang_goes_on_with_fewer():
     fleet = Fleet("abcd")
-    fleet.run("g", "abc", 4, least=2)
+    fleet.run("g", "abc", 4, min_members=2)
     fleet.run("f", "d", 4)
     (repaired,) = recover(fleet, nodes="c").repairs
     assert (repaired.outcome, repaired.missing, repaired.moves) == (Outcome.SHRUNK, 1, ())
@@ -149,7 +149,7 @@ def test_an_elastic_gang_goes_on_with_fewer():
 
 def test_an_elastic_gang_below_its_least_takes_what_it_needs():
     fleet = Fleet("abcd")
-    fleet.run("g", "abc", 4, least=2)
+    fleet.run("g", "abc", 4, min_members=2)
     (repaired,) = recover(fleet, nodes="bc").repairs
     assert repaired.outcome is Outcome.SHRUNK
     assert moved(repaired) == {"g-1": ("b", "d", "leaf")}
@@ -157,7 +157,7 @@ def test_an_elastic_gang_below_its_least_takes_what_it_needs():
 
 def test_pods_that_do_not_know_of_each_other_are_replaced_one_by_one():
     fleet = Fleet("abc")
-    fleet.run("web", "ab", 4, least=0)
+    fleet.run("web", "ab", 4, min_members=0)
     (repaired,) = recover(fleet, nodes="ab").repairs
     assert (repaired.outcome, repaired.missing) == (Outcome.SHRUNK, 1)
     assert len(repaired.moves) == 1

@@ -45,12 +45,12 @@ def plan(ledger, *counts):
 
 def commit(ledger, owner, *counts, **more):
     grants, nodes = plan(ledger, *counts)
-    return ledger.commit(owner, [{amounts.GPU: count, amounts.PODS: 1} for count in counts], grants, nodes, **more)
+    return ledger.commit_plan(owner, [{amounts.GPU: count, amounts.PODS: 1} for count in counts], grants, nodes, **more)
 
 
 def test_a_plan_is_numbered_from_zero_and_once_only(ledger):
     assert commit(ledger, "w", 2, 2) == 0
-    assert sorted(ledger.seats("w")) == [0, 1]
+    assert sorted(ledger.booked_seats("w")) == [0, 1]
     with pytest.raises(errors.InvariantBroken, match="has seats already"):
         commit(ledger, "w", 1)
 
@@ -58,7 +58,7 @@ def test_a_plan_is_numbered_from_zero_and_once_only(ledger):
 def test_a_gang_that_grows_goes_on_counting(ledger):
     commit(ledger, "g", 2)
     assert commit(ledger, "g", 2, 2, extend=True) == 1
-    assert sorted(ledger.seats("g")) == [0, 1, 2]
+    assert sorted(ledger.booked_seats("g")) == [0, 1, 2]
 
 
 def test_a_plan_of_a_fleet_whose_nodes_had_other_numbers_goes_to_the_nodes_it_names(ledger):
@@ -67,8 +67,8 @@ def test_a_plan_of_a_fleet_whose_nodes_had_other_numbers_goes_to_the_nodes_it_na
     grants, nodes = plan(ledger, 4)
     assert nodes == ["n2"]
     ledger.fleet.set_nodes(small_fleet.nodes(3)[1:], TREE)
-    ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
-    assert ledger.seats("w")[0].node == "n2"
+    ledger.commit_plan("w", [{amounts.GPU: 4}], grants, nodes)
+    assert ledger.booked_seats("w")[0].node == "n2"
 
 
 def test_a_plan_for_a_node_that_is_gone_or_takes_no_work_is_refused(ledger):
@@ -76,15 +76,15 @@ def test_a_plan_for_a_node_that_is_gone_or_takes_no_work_is_refused(ledger):
     kept = [node for node in small_fleet.nodes(3) if node.name not in nodes]
     ledger.fleet.set_nodes([*kept, small_fleet.node(int(nodes[0][1:]), ready=False)], TREE)
     with pytest.raises(errors.InvariantBroken, match="unschedulable"):
-        ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
+        ledger.commit_plan("w", [{amounts.GPU: 4}], grants, nodes)
     ledger.fleet.set_nodes(kept, TREE)
     with pytest.raises(errors.InvariantBroken, match="gone"):
-        ledger.commit("w", [{amounts.GPU: 4}], grants, nodes)
+        ledger.commit_plan("w", [{amounts.GPU: 4}], grants, nodes)
     assert not ledger.has_seats("w")
 
 
 def test_a_pod_takes_its_seat_and_gives_it_back(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO, 0b0110)})
+    ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0110)})
     ledger.set_pod("p", "n0", TWO, ("w", 0))
     assert ledger.pod_in("w", 0) == "p"
     assert ledger.fleet.holding("p").cards == 0b0110
@@ -94,7 +94,7 @@ def test_a_pod_takes_its_seat_and_gives_it_back(ledger):
 
 
 def test_a_second_pod_for_a_seat_counts_for_itself(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO)})
+    ledger.reserve_seats("w", {0: Holding("n0", TWO)})
     ledger.set_pod("old", "n0", TWO, ("w", 0))
     ledger.set_pod("new", "n0", TWO, ("w", 0))
     assert free(ledger) == [0, 4, 4]
@@ -104,7 +104,7 @@ def test_a_second_pod_for_a_seat_counts_for_itself(ledger):
 
 
 def test_a_pod_that_is_said_to_have_another_seat_leaves_the_first_reserved(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO), 1: Holding("n0", TWO)})
+    ledger.reserve_seats("w", {0: Holding("n0", TWO), 1: Holding("n0", TWO)})
     ledger.set_pod("p", "n0", TWO, ("w", 0))
     ledger.set_pod("p", "n0", TWO, ("w", 1))
     assert ledger.pod_in("w", 0) == ""
@@ -113,13 +113,13 @@ def test_a_pod_that_is_said_to_have_another_seat_leaves_the_first_reserved(ledge
 
 
 def test_when_seats_are_released_pods_count_until_they_end(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO), 1: Holding("n1", TWO)})
+    ledger.reserve_seats("w", {0: Holding("n0", TWO), 1: Holding("n1", TWO)})
     ledger.set_pod("p", "n0", TWO, ("w", 0))
-    assert ledger.release("w")
+    assert ledger.release_seats("w")
     assert free(ledger) == [2, 4, 4]
     assert ledger.remove_pod("p")
     assert free(ledger) == [4, 4, 4]
-    assert not ledger.release("w")
+    assert not ledger.release_seats("w")
 
 
 def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
@@ -128,42 +128,42 @@ def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
 
 
 def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
+    ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
     ledger.set_pod("p", "n0", TWO, ("w", 0), observed=Places(0b1100))
     assert ledger.fleet.holding("p").cards == 0b1100
-    assert ledger.booked("w", 1).cards == 0b0011, "the other seat has what is left"
-    assert ledger.seat("w", 0).cards == 0b0011, "the plan is what it was"
+    assert ledger.booked_seat("w", 1).cards == 0b0011, "the other seat has what is left"
+    assert ledger.reserved_seat("w", 0).cards == 0b0011, "the plan is what it was"
     ledger.remove_pod("p")
     assert ledger.fleet.holding(seat_key("w", 0)).cards.bit_count() == 2
 
 
 def test_when_nobody_says_what_a_pod_has_any_more_its_seat_does(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO, 0b0011)})
+    ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0011)})
     ledger.set_pod("p", "n0", TWO, ("w", 0), observed=Places(0b1100))
     ledger.set_pod("p", "n0", TWO, ("w", 0))
     assert ledger.fleet.holding("p").cards == 0b0011
 
 
 def test_seats_that_the_node_cannot_give_any_more_are_told(ledger):
-    ledger.reserve("w", {0: Holding("n0", TWO), 1: Holding("n1", TWO), 2: Holding("n9", TWO)})
-    assert ledger.lacking("w") == [2]
+    ledger.reserve_seats("w", {0: Holding("n0", TWO), 1: Holding("n1", TWO), 2: Holding("n9", TWO)})
+    assert ledger.find_short_seats("w") == [2]
     ledger.fleet.set_nodes([small_fleet.node(0, healthy=1), small_fleet.node(1, healthy=1)], TREE)
-    assert ledger.lacking("w") == [0, 1, 2]
+    assert ledger.find_short_seats("w") == [0, 1, 2]
     ledger.set_pod("p", "n0", TWO, ("w", 0))
-    assert ledger.lacking("w") == [1, 2], "what a pod has is for others to judge"
+    assert ledger.find_short_seats("w") == [1, 2], "what a pod has is for others to judge"
 
 
 class TestAssumed:
     def assume(self, ledger, uid, count=2, until=10.0):
         (grant,), (node,) = plan(ledger, count)
-        ledger.assume(uid, {amounts.GPU: count, amounts.PODS: 1}, grant, until)
+        ledger.assume_pod(uid, {amounts.GPU: count, amounts.PODS: 1}, grant, until)
         return node
 
     def test_a_pod_about_to_be_bound_holds_its_place_until_its_time_is_over(self, ledger):
         self.assume(ledger, "p")
         assert sum(free(ledger)) == 10
-        assert ledger.expire(9.9) == []
-        assert ledger.expire(10.0) == ["p"]
+        assert ledger.expire_assumed(9.9) == []
+        assert ledger.expire_assumed(10.0) == ["p"]
         assert sum(free(ledger)) == 12
 
     def test_one_that_is_bound_there_keeps_its_cards_and_never_expires(self, ledger):
@@ -171,8 +171,8 @@ class TestAssumed:
         had = ledger.fleet.holding("p").cards
         ledger.set_pod("p", node, TWO)
         assert ledger.fleet.holding("p").cards == had
-        assert ledger.expire(99.0) == []
-        assert not ledger.forget("p")
+        assert ledger.expire_assumed(99.0) == []
+        assert not ledger.forget_pod("p")
 
     def test_one_that_is_bound_elsewhere_gives_the_place_back(self, ledger):
         node = self.assume(ledger, "p")
@@ -212,11 +212,11 @@ def test_every_way_to_free_capacity_is_announced_once_and_afterwards(announcing,
     empty = free(announcing)
     frees = [
         (lambda: announcing.set_pod("p", "n0", TWO), lambda: announcing.remove_pod("p")),
-        (lambda: announcing.hold("claim/c", Holding("n0", TWO)), lambda: announcing.drop("claim/c")),
-        (lambda: announcing.assume("p", TWO, grants[0], until=5.0), lambda: announcing.expire(6.0)),
-        (lambda: announcing.reserve("w", {0: Holding("n0", TWO)}), lambda: announcing.release("w")),
-        (lambda: announcing.reserve("w", {0: Holding("n0", TWO)}), lambda: announcing.reserve("w", {})),
-        (lambda: announcing.reserve("w", {0: Holding("n0", TWO)}), lambda: announcing.vacate("w", 0)),
+        (lambda: announcing.hold_devices("claim/c", Holding("n0", TWO)), lambda: announcing.drop_devices("claim/c")),
+        (lambda: announcing.assume_pod("p", TWO, grants[0], until=5.0), lambda: announcing.expire_assumed(6.0)),
+        (lambda: announcing.reserve_seats("w", {0: Holding("n0", TWO)}), lambda: announcing.release_seats("w")),
+        (lambda: announcing.reserve_seats("w", {0: Holding("n0", TWO)}), lambda: announcing.reserve_seats("w", {})),
+        (lambda: announcing.reserve_seats("w", {0: Holding("n0", TWO)}), lambda: announcing.release_seat("w", 0)),
     ]
     for book, give_back in frees:
         book()
@@ -227,11 +227,11 @@ def test_every_way_to_free_capacity_is_announced_once_and_afterwards(announcing,
 
 
 def test_a_seat_or_pod_that_leaves_a_node_is_announced(announcing, freed):
-    announcing.reserve("w", {0: Holding("n0", TWO)})
-    announcing.reserve("w", {0: Holding("n1", TWO)})
+    announcing.reserve_seats("w", {0: Holding("n0", TWO)})
+    announcing.reserve_seats("w", {0: Holding("n1", TWO)})
     assert len(freed) == 1
     grants, _ = plan(announcing, 2)
-    announcing.assume("p", TWO, grants[0], until=5.0)
+    announcing.assume_pod("p", TWO, grants[0], until=5.0)
     announcing.set_pod("p", "n2", TWO)
     assert len(freed) == 2
     announcing.set_pod("p", "n2", TWO)
@@ -240,22 +240,22 @@ def test_a_seat_or_pod_that_leaves_a_node_is_announced(announcing, freed):
 
 def test_an_exchange_is_not_announced(announcing, freed):
     seats = {0: Holding("n0", TWO)}
-    announcing.reserve("w", seats)
+    announcing.reserve_seats("w", seats)
     announcing.set_pod("p", "n0", TWO, ("w", 0))
     announcing.remove_pod("p")
-    assert announcing.withdraw("w") == seats
+    assert announcing.withdraw_seats("w") == seats
     assert not announcing.has_seats("w")
-    announcing.reserve("w", seats)
+    announcing.reserve_seats("w", seats)
     grants, _ = plan(announcing, 2)
-    announcing.assume("q", TWO, grants[0], until=5.0)
-    announcing.forget("q")
+    announcing.assume_pod("q", TWO, grants[0], until=5.0)
+    announcing.forget_pod("q")
     assert freed == []
 
 
 def test_only_restored_seats_that_do_not_fit_are_announced_when_dropped(announcing, freed):
     announcing.set_pod("p", "n0", {**TWO, amounts.GPU: 8})
-    assert not announcing.restore("w", 0, Holding("n0", TWO))
+    assert not announcing.restore_seat("w", 0, Holding("n0", TWO))
     assert freed == [], "it never was reserved"
-    announcing.reserve("w", {1: Holding("n0", TWO)})
-    assert announcing.drop_unfit("w", [1]) == [1]
+    announcing.reserve_seats("w", {1: Holding("n0", TWO)})
+    assert announcing.drop_unfit_seats("w", [1]) == [1]
     assert len(freed) == 1

@@ -196,7 +196,7 @@ def test_evictions_are_said_with_what_they_cost(busy):
 
 def test_of_work_that_can_spare_pods_only_so_many_go():
     cluster = racks({"s": {"a": [8, 0, 0]}})
-    service = running(cluster, "service", 0, "a2", "a3", least=1)
+    service = running(cluster, "service", 0, "a2", "a3", min_members=1)
     gang = GangRequest.uniform(cards(8), 2, priority=1)
     refusal = cluster.refuse(gang, evictable=Evictable([service], now_s=3600.0))
     assert texts(refusal)[ChangeKind.EVICT].startswith("evict 1 pod of service (")

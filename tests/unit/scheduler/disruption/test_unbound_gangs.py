@@ -61,7 +61,7 @@ def owner(state, gangs, heard, pods):
 
 def seated(state, gangs, pod, **more):
     owner, number = gangs.seat(pod.metadata.uid)
-    return changed(pod, says=f"{owner}/{number}", pin=state.ledger.seat(owner, number).node, **more)
+    return changed(pod, says=f"{owner}/{number}", pin=state.ledger.reserved_seat(owner, number).node, **more)
 
 
 def plan_it(state, gangs, heard):
@@ -69,7 +69,7 @@ def plan_it(state, gangs, heard):
     found = planner.make_plan(state.fleet, ask, choosers={}, rng=random.Random(1))
     assert isinstance(found, Plan), found
     nodes = [seat.node for seat in found.seats]
-    start = state.ledger.commit(ask.owner, found.amounts_by_seat, found.grants, nodes, extend=True)
+    start = state.ledger.commit_plan(ask.owner, found.amounts_by_seat, found.grants, nodes, extend=True)
     gangs.assign_plan(ask.owner, replace(found, start=start))
     return nodes
 
@@ -115,7 +115,7 @@ def test_the_gang_is_not_planned_before_its_pause_is_over_and_then_as_the_last_o
     assert heard.asked[-1].since > first
     assert not heard.asked[-1].first_claim
     plan_it(state, gangs, heard)
-    after = {name: state.ledger.seat(*gangs.seat(f"uid-{name}")).node for name in before}
+    after = {name: state.ledger.reserved_seat(*gangs.seat(f"uid-{name}")).node for name in before}
     assert after == before
 
 
