@@ -12,7 +12,7 @@ from kgwe.cluster.workload.pdb import Budgets
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import podrequest
 from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
-from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Member, Running, milli_of
+from kgwe.placement.disruption.running import MILLI_S_PER_GPU_HOUR, Member, Running, grant_milli
 from kgwe.placement.planning import planner
 from kgwe.placement.refusal import Reason
 
@@ -199,7 +199,7 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
     moves = []
     for move in found.moves:
         pod = view.state.pods[move.member]
-        milli = milli_of(move.grant, snapshot)
+        milli = grant_milli(move.grant, snapshot)
         started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else view.now_s
         moves.append(
             Move(
@@ -217,7 +217,7 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
     workload = view.state.workload(owner)
     return Proposal(
         waiting=found.waiting,
-        gpus=sum(milli_of(grant, snapshot) for grant in found.placement) / _MILLI,
+        gpus=sum(grant_milli(grant, snapshot) for grant in found.placement) / _MILLI,
         nodes=tuple(dict.fromkeys(snapshot.nodes[grant.node].name for grant in found.placement)),
         moves=tuple(moves),
         lost_gpu_hours=_rounded(found.cost.lost / MILLI_S_PER_GPU_HOUR),
