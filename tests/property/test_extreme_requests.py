@@ -115,7 +115,7 @@ def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: LiveFleet, works: 
     passes = PlanningCycle(fleet, {}, random.Random(1))
     asked = [replace(work, owner=f"w{number}") for number, work in enumerate(works)]
     runs = data.draw(asks("runs"))
-    passes.started(runs, 0.0)
+    passes.record_start(runs, 0.0)
     ledger.reserve_seats("runs", {0: Holding("n0", {amounts.PODS: 1})})
     for ask in asked:
         passes.put(ask)
@@ -126,7 +126,7 @@ def test_a_pass_over_extreme_work_fails_for_none_of_it(fleet: LiveFleet, works: 
         for work, plan in result.plans:
             nodes = [seat.node for seat in plan.seats]
             ledger.commit_plan(work.key, plan.amounts_by_seat, plan.grants, nodes)
-            passes.started(plan.ask, now_s)
+            passes.record_start(plan.ask, now_s)
 
 
 # Whatever the limits are, something may go wrong that nobody thought of: these are beyond them.

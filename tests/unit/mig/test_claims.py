@@ -48,7 +48,7 @@ PROFILE = f"{ATTRIBUTES}.profile == '3g.40gb'"
     ],
 )
 def test_what_a_claim_asks_for(requests: list[dict[str, Any]], asked: tuple[str, int] | None) -> None:
-    found = Claims({"c": claim("c", *requests, pod="p")}).asked()
+    found = Claims({"c": claim("c", *requests, pod="p")}).requested_slices()
     assert found == ({("team", "p"): asked} if asked else {})
 
 
@@ -57,9 +57,9 @@ def test_only_claims_of_pods_that_were_given_nothing_yet_ask() -> None:
         "a": claim("a", request(PROFILE)),
         "b": claim("b", request(PROFILE), pod="p", given="MIG-1"),
     }
-    assert Claims(claims, lambda pool, device: (pool, device)).asked() == {}
-    assert Claims(claims, lambda pool, device: (pool, device)).given() == frozenset({"MIG-1"})
-    assert Claims(claims).given() == frozenset(), "nobody knows what it is called"
+    assert Claims(claims, lambda pool, device: (pool, device)).requested_slices() == {}
+    assert Claims(claims, lambda pool, device: (pool, device)).assigned_uuids() == frozenset({"MIG-1"})
+    assert Claims(claims).assigned_uuids() == frozenset(), "nobody knows what it is called"
 
 
 def world() -> World:

@@ -37,7 +37,7 @@ def test_a_pod_that_consents_is_evicted_and_then_the_card_is_cut() -> None:
     world.settle()
     assert world.cuts() == [WIDE, "3g.40gb@0 2g.20gb@4 1g.10gb@6"]
     assert world.controller.waiting == 0
-    assert world.controller.asking.asked == {"accepted": 1, "refused": 0}
+    assert world.controller.drain_executor.asked == {"accepted": 1, "refused": 0}
     assert [event.reason for event in world.events] == ["Drained"]
     assert world.evicted == ["small"]
 
@@ -76,7 +76,7 @@ def test_where_a_budget_says_no_nothing_is_cut_and_all_is_in_service_again() -> 
     world.workload("wide", "3g.40gb")
     world.round()
     assert (world.asked, world.open) == ([], 2)
-    assert world.controller.asking.asked == {"accepted": 0, "refused": 1}
+    assert world.controller.drain_executor.asked == {"accepted": 0, "refused": 1}
     assert [event.reason for event in world.events] == ["DrainRefused"]
     assert world.round() == [], "and it is not asked again at once"
     world.agents()

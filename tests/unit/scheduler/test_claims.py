@@ -9,7 +9,9 @@ import pytest
 from tests.support.builders.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
 
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.planner import Planner, claim_key
+from kgwe.apps.scheduler.planning.plan_ledger import reservation_key
+from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.model.units import amounts
@@ -34,9 +36,18 @@ def state():
 
 
 @pytest.fixture
-async def planner(state):
-    made = Planner(state, {}, random.Random(1), Metrics(), lambda _: None)
-    state.announcer.subscribe(ClusterListener(capacity_freed=made.pass_soon))
+def decisions():
+    """Owner -> the last decision."""
+    return {}
+
+
+@pytest.fixture
+async def planner(state, decisions):
+    metrics = Metrics()
+    made = Planner(
+        state, {}, random.Random(1), metrics, faults=PlanningErrors(metrics), on_decided=decisions.__setitem__
+    )
+    state.announcer.subscribe(ClusterListener(capacity_freed=made.plan_soon))
     yield made
     made.close()
 
@@ -45,83 +56,84 @@ async def settled(planner):
     """After the passes that are due."""
     for _ in range(50):
         await asyncio.sleep(0.01)
-        if planner._soon is None and planner._running is None:
+        if planner._passes._soon is None and planner._passes._running is None:
             return
 
 
-async def test_claimed_room_goes_to_whom_it_is_kept_for_however_long_others_have_waited(state, planner):
-    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=True)
-    planner.want(ask("other", since="2020-01-01T00:00:00Z"))
+async def test_claimed_room_goes_to_whom_it_is_kept_for_however_long_others_have_waited(state, planner, decisions):
+    planner.reserve("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=True)
+    planner.request_place(ask("other", since="2020-01-01T00:00:00Z"))
     await settled(planner)
-    assert "other" in planner.held
-    planner.want(ask("mine", since="2026-01-01T00:00:00Z"))
-    assert planner.planned["mine"].nodes == ("n1",), "at once, without waiting for a pass"
-    assert not state.ledger.has_seats(claim_key("mine"))
+    assert planner.refusal_of("other")
+    planner.request_place(ask("mine", since="2026-01-01T00:00:00Z"))
+    assert decisions["mine"].nodes == ("n1",), "at once, without waiting for a pass"
+    assert not state.ledger.has_seats(reservation_key("mine"))
 
 
-async def test_a_claim_that_is_not_ready_waits_to_be_served(state, planner):
+async def test_a_claim_that_is_not_ready_waits_to_be_served(state, planner, decisions):
     state.on_pod(added(pod("victim", "", gpus=8)))
-    planner.want(ask("mine"))
-    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
+    planner.request_place(ask("mine"))
+    planner.reserve("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
     await settled(planner)
-    assert "mine" in planner.held
+    assert planner.refusal_of("mine")
     state.on_pod(removed(pod("victim", "", gpus=8)))
-    planner.want(ask("other"))
+    planner.request_place(ask("other"))
     await settled(planner)
-    assert "other" in planner.held, "what the victim left is kept"
-    planner.serve("mine")
-    assert planner.planned["mine"].seats == (Seat("n1", 0xFF),)
+    assert planner.refusal_of("other"), "what the victim left is kept"
+    planner.place_reserved("mine")
+    assert decisions["mine"].seats == (Seat("n1", 0xFF),)
     assert free(state) == {"n1": 0}
 
 
 async def test_served_before_it_asks_the_work_gets_its_room_when_it_does(state, planner):
-    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
-    planner.serve("mine")
+    planner.reserve("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
+    planner.place_reserved("mine")
     assert free(state) == {"n1": 0}
-    planner.want(ask("mine"))
-    assert "mine" in planner.planned
+    planner.request_place(ask("mine"))
+    assert planner.has_plan("mine")
 
 
 async def test_room_kept_for_work_that_is_gone_is_given_back(planner):
-    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
-    planner.want(ask("other"))
+    planner.reserve("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=False)
+    planner.request_place(ask("other"))
     await settled(planner)
     planner.forget("mine")
     await settled(planner)
-    assert "other" in planner.planned
+    assert planner.has_plan("other")
 
 
 async def test_claims_end_with_the_term(state, planner):
-    planner.claim("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=True)
+    planner.reserve("mine", {0: Holding("n1", EIGHT, 0xFF)}, ready=True)
     planner.close()
     assert free(state) == {"n1": 8}
 
 
 async def test_why_work_lost_its_place_is_told_while_it_waits(state, planner):
     state.on_pod(added(pod("big", "", gpus=8)))
-    planner.remarks["mine"] = (Reason.PREEMPTED, "stopped for other")
-    planner.want(ask("mine"))
+    planner.interruptions.record("mine", Reason.PREEMPTED, "stopped for other")
+    planner.request_place(ask("mine"))
     await settled(planner)
-    held = planner.held["mine"]
+    held = planner.refusal_of("mine")
     assert held.code is Reason.PREEMPTED
     assert held.message.startswith("stopped for other; needs 8 GPUs")
     state.on_pod(removed(pod("big", "", gpus=8)))
-    planner.pass_soon()
+    planner.plan_soon()
     await settled(planner)
-    assert "mine" in planner.planned
-    assert planner.remarks == {}
+    assert planner.has_plan("mine")
+    assert planner.interruptions.get("mine") is None
 
 
 async def test_work_that_lost_its_place_to_a_failure_goes_first(state, planner):
     state.on_pod(added(pod("big", "", gpus=8)))
-    planner.remarks["hit"] = (Reason.RECOVERING, "node n9 is lost")
-    planner.want(ask("older", since="2020-01-01T00:00:00Z"))
-    planner.want(ask("hit", since="2026-01-01T00:00:00Z"))
+    planner.interruptions.record("hit", Reason.RECOVERING, "node n9 is lost")
+    planner.request_place(ask("older", since="2020-01-01T00:00:00Z"))
+    planner.request_place(ask("hit", since="2026-01-01T00:00:00Z"))
     await settled(planner)
     state.on_pod(removed(pod("big", "", gpus=8)))
-    planner.pass_soon()
+    planner.plan_soon()
     await settled(planner)
-    assert list(planner.planned) == ["hit"]
+    assert planner.has_plan("hit")
+    assert not planner.has_plan("older")
 
 
 # --- plans that a run does not show yet -------------------------------------------------------------------

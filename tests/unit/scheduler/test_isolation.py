@@ -14,8 +14,8 @@ from tests.support.builders.objects import added, make, node, pod_spec
 from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.main import Scheduler
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.errors import PlanningErrors
 from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState
@@ -26,7 +26,8 @@ from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.planning.ask import Ask
-from kgwe.placement.refusal import Reason
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,12 +42,19 @@ class Bed:
         for name in ("n1", "n2"):
             self.state.on_node(added(node(name)))
         self.metrics = Metrics()
-        self.planner = Planner(self.state, {}, random.Random(1), self.metrics, self._decided)
-        self.broken = ""  # whose decision cannot be carried out
+        self.faults = PlanningErrors(self.metrics)
+        self.planner = Planner(
+            self.state, {}, random.Random(1), self.metrics, faults=self.faults, on_decided=self._decided
+        )
+        self.broken = ""  # whose plan cannot be delivered
 
-    def _decided(self, owner: str) -> None:
-        if owner == self.broken and owner in self.planner.planned:
+    def _decided(self, owner: str, decision: Plan | Refusal) -> None:
+        if owner == self.broken and isinstance(decision, Plan):
             raise RuntimeError("no")
+
+    def reason_of(self, owner: str) -> Reason | None:
+        refusal = self.planner.refusal_of(owner)
+        return refusal.code if refusal is not None else None
 
     async def until(self, true: Callable[[], bool], timeout_s: float = 20.0) -> None:
         async with asyncio.timeout(timeout_s):
@@ -84,32 +92,32 @@ def breaker(owner: str) -> Ask:
 
 
 async def test_an_error_in_planning_one_work_leaves_the_others_alone(bed: Bed):
-    bed.planner.want(ask("bad", memory=BEYOND, priority=100))
-    bed.planner.want(ask("good", 8))
-    await bed.until(lambda: "good" in bed.planner.planned and "bad" in bed.planner.held)
+    bed.planner.request_place(ask("bad", memory=BEYOND, priority=100))
+    bed.planner.request_place(ask("good", 8))
+    await bed.until(lambda: bed.planner.has_plan("good") and bed.reason_of("bad") is not None)
 
-    assert bed.planner.held["bad"].code is Reason.INTERNAL_ERROR
-    assert "OverflowError" in bed.planner.held["bad"].message
+    assert bed.reason_of("bad") is Reason.INTERNAL_ERROR
+    assert "OverflowError" in getattr(bed.planner.refusal_of("bad"), "message", "")
     assert bed.count("kgwe_planning_errors_total", stage="plan") >= 1
-    assert bed.planner.faults.problem is None
+    assert bed.faults.problem is None
 
 
 async def test_the_same_in_a_thread(bed: Bed):
-    bed.planner.want(ask("bad", 1, 40, memory=BEYOND, priority=100))
-    bed.planner.want(ask("large", 1, 33))
-    bed.planner.want(ask("good", 8))
-    await bed.until(lambda: "good" in bed.planner.planned and {"bad", "large"} <= bed.planner.held.keys())
+    bed.planner.request_place(ask("bad", 1, 40, memory=BEYOND, priority=100))
+    bed.planner.request_place(ask("large", 1, 33))
+    bed.planner.request_place(ask("good", 8))
+    await bed.until(lambda: bed.planner.has_plan("good") and None not in (bed.reason_of("bad"), bed.reason_of("large")))
 
-    assert bed.planner.held["bad"].code is Reason.INTERNAL_ERROR
-    assert bed.planner.held["large"].code is Reason.TOO_LARGE
-    assert bed.planner.faults.problem is None
+    assert bed.reason_of("bad") is Reason.INTERNAL_ERROR
+    assert bed.reason_of("large") is Reason.TOO_LARGE
+    assert bed.faults.problem is None
 
 
 async def test_it_is_tried_again_after_growing_pauses(bed: Bed):
-    bed.planner.want(ask("bad", memory=BEYOND))
+    bed.planner.request_place(ask("bad", memory=BEYOND))
     await bed.until(lambda: bed.count("kgwe_planning_errors_total", stage="plan") == 1)
     for number in range(20):
-        bed.planner.want(ask(f"good-{number}", 16))  # each makes a pass
+        bed.planner.request_place(ask(f"good-{number}", 16))  # each makes a pass
         await asyncio.sleep(0.02)
 
     passes = bed.count("kgwe_dispatch_duration_seconds_count")
@@ -118,35 +126,35 @@ async def test_it_is_tried_again_after_growing_pauses(bed: Bed):
 
 
 async def test_edited_into_something_that_can_be_planned_it_is_planned(bed: Bed):
-    bed.planner.want(ask("w", memory=BEYOND))
-    await bed.until(lambda: "w" in bed.planner.held)
-    bed.planner.want(ask("w", 2))
-    await bed.until(lambda: "w" in bed.planner.planned)
+    bed.planner.request_place(ask("w", memory=BEYOND))
+    await bed.until(lambda: bed.reason_of("w") is not None)
+    bed.planner.request_place(ask("w", 2))
+    await bed.until(lambda: bed.planner.has_plan("w"))
 
 
 async def test_a_decision_that_cannot_be_carried_out_holds_nothing_and_stops_no_other(bed: Bed):
     bed.broken = "bad"
-    bed.planner.want(ask("bad", 8, priority=100))
-    bed.planner.want(ask("good", 16 // 2))
-    await bed.until(lambda: "good" in bed.planner.planned and "bad" in bed.planner.held)
+    bed.planner.request_place(ask("bad", 8, priority=100))
+    bed.planner.request_place(ask("good", 16 // 2))
+    await bed.until(lambda: bed.planner.has_plan("good") and bed.reason_of("bad") is not None)
 
-    assert bed.planner.held["bad"].code is Reason.INTERNAL_ERROR
+    assert bed.reason_of("bad") is Reason.INTERNAL_ERROR
     assert not bed.state.ledger.has_seats("bad")
     bed.broken = ""
-    await bed.until(lambda: "bad" in bed.planner.planned)
+    await bed.until(lambda: bed.planner.has_plan("bad"))
 
 
 async def test_a_pass_that_fails_as_a_whole_loses_nothing_and_is_reported(bed: Bed):
-    bed.planner.want(breaker("breaker"))
-    bed.planner.want(ask("good", 8))
-    await bed.until(lambda: bed.planner.faults.problem is not None)
+    bed.planner.request_place(breaker("breaker"))
+    bed.planner.request_place(ask("good", 8))
+    await bed.until(lambda: bed.faults.problem is not None)
 
-    assert "the pass is broken" in str(bed.planner.faults.problem)
+    assert "the pass is broken" in str(bed.faults.problem)
     assert bed.count("kgwe_planning_passes_failed_total") >= 3
-    bed.planner.want(ask("late", 8))
+    bed.planner.request_place(ask("late", 8))
     bed.planner.forget("breaker")
-    await bed.until(lambda: {"good", "late"} <= bed.planner.planned.keys())
-    assert bed.planner.faults.problem is None
+    await bed.until(lambda: bed.planner.has_plan("good") and bed.planner.has_plan("late"))
+    assert bed.faults.problem is None
 
 
 def test_one_failed_pass_is_no_reason_not_to_be_ready():
@@ -162,14 +170,14 @@ def test_one_failed_pass_is_no_reason_not_to_be_ready():
 
 async def test_no_node_offers_gpus_while_one_work_runs_and_another_waits(bed: Bed):
     """Estimates are made of groups of nodes, of which there are none."""
-    bed.planner.want(replace(ask("runs", 8), expected_s=100.0))
-    await bed.until(lambda: "runs" in bed.planner.planned)
+    bed.planner.request_place(replace(ask("runs", 8), expected_s=100.0))
+    await bed.until(lambda: bed.planner.has_plan("runs"))
     for name in ("n1", "n2"):
         bed.state.on_node(added(node(name, "0")))
-    bed.planner.want(ask("waits", 8))
-    await bed.until(lambda: "waits" in bed.planner.held)
-    assert bed.planner.held["waits"].code is Reason.NO_GPU_NODES
-    assert bed.planner.faults.problem is None
+    bed.planner.request_place(ask("waits", 8))
+    await bed.until(lambda: bed.reason_of("waits") is not None)
+    assert bed.reason_of("waits") is Reason.NO_GPU_NODES
+    assert bed.faults.problem is None
     assert bed.count("kgwe_planning_errors_total", stage="estimate") == 0
 
 
@@ -208,11 +216,12 @@ async def test_a_leader_whose_passes_fail_is_not_ready_and_says_why():
         for informer in scheduler.informers:
             informer.synced.set()
         assert scheduler.problem() == "standby: another replica acts"
-        term = Leader(scheduler.make_deps())
+        deps = scheduler.make_deps()
+        term = Leader(deps)
         scheduler._acting, scheduler._planning_problem = True, term.problem
         assert scheduler.problem() is None
         for _ in range(3):
-            term._planner.faults.pass_failed(OverflowError("too large"))
+            deps.faults.pass_failed(OverflowError("too large"))
         assert "3 passes in a row failed, the last with OverflowError: too large" in str(scheduler.problem())
-        term._planner.faults.pass_succeeded()
+        deps.faults.pass_succeeded()
         assert scheduler.problem() is None

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from tests.support.builders.objects import NAME, ONE, UID, added, job, make, node, removed
 
+from kgwe.apps.scheduler.disruption.evictor import Evictor
+from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
+from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import scheduler_policy
@@ -64,11 +68,18 @@ async def bed(state):
         events=SimpleNamespace(record=lambda _event: None),
         settings=Settings(),
         metrics=metrics,
+        gangs=state.gangs,
+        faults=PlanningErrors(metrics),
         rng=random.Random(1),
     )
-    planner = Planner(state, {}, random.Random(1), metrics, lambda _owner: None)
-    reconciler = Reconciler(means, planner, requeue=lambda _key, _delay: None, clock=lambda: now[0])
-    reconciler.rejected_pods = SimpleNamespace(unfit=lambda _uid, _run: None)  # type: ignore[assignment] # none was rejected
+    planner = Planner(
+        state, {}, random.Random(1), metrics, faults=means.faults, on_decided=lambda _owner, _decision: None
+    )
+    recovery = RecoveryController(means, planner, Evictor(means), seat=lambda *_: None)
+    rejected_pods = RejectedPods(means, leave=recovery.move_seats)
+    reconciler = Reconciler(
+        means, planner, recovery, rejected_pods, requeue=lambda _key, _delay: None, clock=lambda: now[0]
+    )
 
     async def look() -> None:
         for _ in range(3):
@@ -84,10 +95,10 @@ async def test_it_is_pending_and_holds_nothing_until_the_class_is_there(bed, sta
     assert bed.client.status["phase"] == "Pending"
     assert bed.client.status["message"] == WORDS
     assert bed.client.status["conditions"][0]["reason"] == "PriorityClassNotFound"
-    assert UID not in bed.planner.waiting
+    assert bed.planner.waiting_ask(UID) is None
     state.on_priority_class(the_class("urgent"))
     await bed.look()
-    assert UID in bed.planner.waiting
+    assert bed.planner.waiting_ask(UID)
 
 
 async def test_a_job_that_can_create_no_pods_for_want_of_the_class_says_so_beside_its_place(bed, state):

@@ -80,6 +80,6 @@ def test_a_pod_of_another_namespace_does_not_end_a_workloads_wait_for_slices() -
         {"metadata": meta, "spec": wants, "status": {"phase": "Pending"}}, resources.GPU_WORKLOAD.type
     )
     nodes = demand.Nodes((), {})
-    found = demand.asks([thief(at="n1")], [waiting], nodes, Claims())
+    found = demand.list_requests([thief(at="n1")], [waiting], nodes, Claims())
     assert [each.name for each in found] == ["workload team/w"]
-    assert demand.asks([pod(at="n1")], [waiting], nodes, Claims()) == []
+    assert demand.list_requests([pod(at="n1")], [waiting], nodes, Claims()) == []

@@ -1,8 +1,8 @@
-"""The cards of the cluster as the controller decides on them: what is cut, who has it, what was asked of it.
+"""The GPUs of the cluster as the controller decides on them: their slices, the pods that have them, their layouts.
 
-Who has what is known where the agent reports it (`status.held`, or that all is as planned). Where it is not, nothing
-is assumed: when a pod on a node asks for a profile, every slice of that profile there counts as its own; when it asks
-for GPUs, every whole card.
+The agent reports which pod has which slice (`status.held`, or that all is as planned). Where it does not, the worst is
+assumed: when a pod on a node asks for a profile, every slice of that profile there counts as its own; when it asks for
+GPUs, every whole GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kgwe.kube.api import core
-    from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUDevice, GPUNode, MIGLayout
+    from kgwe.kube.api.kgwe.gpunode import CardSpec, GPUDevice, GPUNode, HeldDevices, MIGLayout
 
 _AS_PLANNED: Final = "DevicesAsPlanned"
 _NOT_NOW: Final = (Phase.FAILED, Phase.ROLLED_BACK)
@@ -46,9 +46,8 @@ class Held:
 
 
 def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[str]) -> Held:
-    """`pods`: those on the node that have not ended; `planned`: UUIDs of cards and slices that are somebody's, or are
-    planned to be."""
-    known = {each.uid or each.pod: each for each in gpu_node.status.held}
+    """`pods`: those on the node that have not ended; `planned`: UUIDs of GPUs and slices planned for pods."""
+    reported = {each.uid or each.pod: each for each in gpu_node.status.held}
     # The agent reports at once what is not as planned; the rest when it has something to report anyway.
     follows_plans = any(each.type == _AS_PLANNED and each.status == "True" for each in gpu_node.status.conditions)
     slices = {
@@ -62,20 +61,23 @@ def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[s
     owners: dict[tuple[int, int], str] = {}
     for pod in pods:
         wanted = {name: n for name, n in podspec.requested(pod.spec).items() if amounts.is_gpu(name) and n}
-        said = known.get(pod.metadata.uid) or known.get(pod.metadata.key)
-        if not wanted and said is None:
+        report = reported.get(pod.metadata.uid) or reported.get(pod.metadata.key)
+        if not wanted and report is None:
             continue
-        if said is not None:
-            mine = Places(assignment.parse_cards(said.cards), assignment.parse_slices(said.slices))
-        else:
-            asked = sum(wanted.values())
-            mine = assignment.planned_for(pod.metadata.annotations, asked) if follows_plans else assignment.NOWHERE
-        slices.update(mine.slices)
-        owners |= dict.fromkeys(mine.slices, pod.metadata.uid)
-        cards |= mine.cards
-        if len(mine.slices) + mine.cards.bit_count() < sum(wanted.values()):
+        places = _places_of_pod(pod, report, sum(wanted.values()), follows_plans=follows_plans)
+        slices.update(places.slices)
+        owners |= dict.fromkeys(places.slices, pod.metadata.uid)
+        cards |= places.cards
+        if len(places.slices) + places.cards.bit_count() < sum(wanted.values()):
             unknown |= wanted.keys()
     return Held(frozenset(slices), cards, frozenset(unknown), owners)
+
+
+def _places_of_pod(pod: core.Pod, report: HeldDevices | None, wanted: int, *, follows_plans: bool) -> Places:
+    """What the pod has: as the agent reports it, or as it was planned where the agent follows plans."""
+    if report is not None:
+        return Places(assignment.parse_cards(report.cards), assignment.parse_slices(report.slices))
+    return assignment.planned_for(pod.metadata.annotations, wanted) if follows_plans else assignment.NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,42 +123,86 @@ def geometry_of(device: GPUDevice) -> mig.Geometry | None:
 
 
 def read_card(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks, now_s: float) -> MigCard | None:
-    """The card as it will be when what was asked is done, or as it is where that failed; None: it cannot be cut."""
+    """The GPU as it will be when its layout is applied, or as it is where that failed; None: it has no MIG layout."""
     geometry = geometry_of(device)
     there = _placements(geometry, device) if geometry else None
     if geometry is None or there is None or not device.mig.capable:
         return None
     asked = mig_layouts.asked(gpu_node).get(device.uuid)
-    layout = asked.mig if asked else None
-    wished = _wished(geometry, layout)
-    used = tuple(
-        place
-        for place in there
-        if (device.index, place.start) in taken.slices or mig.resource_of(place.profile.name) in taken.resources
-    )
-    is_settled = layout is not None and (layout.enabled, set(wished)) == (device.mig.enabled, set(there))
-    since_s = now_s - clocks.asked_at.get(device.uuid, now_s - clocks.cooldown_s)
-    is_given_up = device.mig.phase in _NOT_NOW or (
-        not is_settled and since_s > clocks.patience_s and device.mig.phase != Phase.WAITING
-    )
-    follows = layout is not None and not is_given_up
-    future = _beside(geometry, used, wished) if follows else there
-    is_enabled = layout.enabled if layout is not None and follows else device.mig.enabled
+    progress = _read_progress(geometry, device, asked, there, clocks=clocks, now_s=now_s)
+    used = _used_slices(device, there, taken)
+    future = _beside(geometry, used, progress.wished) if progress.is_followed else there
+    is_enabled = progress.layout.enabled if progress.layout and progress.is_followed else device.mig.enabled
     card = CutCard(
         device.uuid,
         gpu_node.metadata.name,
         used,
         tuple(place for place in future if place not in used),
         is_whole=not is_enabled and not used,
-        is_decided=layout is not None,
-        # What failed may be asked for something else, or again, when its agent has had its time.
-        is_open=since_s >= clocks.patience_s
-        if is_given_up
-        else (is_settled or layout is None) and not device.mig.phase and since_s >= clocks.cooldown_s,
-        is_taken=not device.mig.enabled
-        and bool(taken.cards >> device.index & 1 or {amounts.GPU, amounts.SHARED} & taken.resources),
+        is_decided=progress.layout is not None,
+        is_open=progress.is_open(device, clocks),
+        is_taken=_is_taken_whole(device, taken),
     )
-    return MigCard(card, device, geometry, is_settled, asked)
+    return MigCard(card, device, geometry, progress.is_settled, asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far a GPU is with the layout that was asked of it."""
+
+    layout: MIGLayout | None
+    wished: tuple[mig.Placement, ...]
+    """The slices of the layout."""
+    since_s: float
+    """How long ago it was asked."""
+    is_settled: bool
+    is_given_up: bool
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its agent can be expected to apply the layout."""
+        return self.layout is not None and not self.is_given_up
+
+    def is_open(self, device: GPUDevice, clocks: Clocks) -> bool:
+        """Whether it may be asked for another layout now."""
+        if self.is_given_up:
+            # What failed may be asked for something else, or again, when its agent has had its time.
+            return self.since_s >= clocks.patience_s
+        is_at_rest = (self.is_settled or self.layout is None) and not device.mig.phase
+        return is_at_rest and self.since_s >= clocks.cooldown_s
+
+
+def _read_progress(
+    geometry: mig.Geometry,
+    device: GPUDevice,
+    asked: CardSpec | None,
+    there: tuple[mig.Placement, ...],
+    *,
+    clocks: Clocks,
+    now_s: float,
+) -> _Progress:
+    layout = asked.mig if asked else None
+    wished = _wished(geometry, layout)
+    is_settled = layout is not None and (layout.enabled, set(wished)) == (device.mig.enabled, set(there))
+    since_s = now_s - clocks.asked_at.get(device.uuid, now_s - clocks.cooldown_s)
+    is_late = not is_settled and since_s > clocks.patience_s and device.mig.phase != Phase.WAITING
+    return _Progress(layout, wished, since_s, is_settled, device.mig.phase in _NOT_NOW or is_late)
+
+
+def _used_slices(device: GPUDevice, there: tuple[mig.Placement, ...], taken: Held) -> tuple[mig.Placement, ...]:
+    """The slices that pods have, or may have."""
+    return tuple(
+        place
+        for place in there
+        if (device.index, place.start) in taken.slices or mig.resource_of(place.profile.name) in taken.resources
+    )
+
+
+def _is_taken_whole(device: GPUDevice, taken: Held) -> bool:
+    """Whether a pod has the GPU without MIG, or may have it."""
+    if device.mig.enabled:
+        return False
+    return bool(taken.cards >> device.index & 1 or {amounts.GPU, amounts.SHARED} & taken.resources)
 
 
 def _placements(geometry: mig.Geometry, device: GPUDevice) -> tuple[mig.Placement, ...] | None:

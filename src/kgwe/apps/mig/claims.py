@@ -39,18 +39,18 @@ class Claims:
     def copy(self) -> Claims:
         return Claims(dict(self.store), self.find)
 
-    def given(self) -> frozenset[str]:
+    def assigned_uuids(self) -> frozenset[str]:
         """UUIDs of the cards and slices that claims have."""
         named = (self.find(each.pool, each.device) for claim in self.store.values() for each in claim.gpus)
         return frozenset(found[1] for found in named if found is not None)
 
-    def holders(self) -> frozenset[tuple[str, str]]:
+    def list_holders(self) -> frozenset[tuple[str, str]]:
         """(namespace, uid) of the pods whose own claims have devices."""
         metas = (claim.metadata for claim in self.store.values() if claim.gpus)
         owners = ((meta.namespace, meta.controller) for meta in metas)
         return frozenset((where, owner.uid) for where, owner in owners if owner is not None and owner.kind == "Pod")
 
-    def asked(self) -> dict[tuple[str, str], tuple[str, int]]:
+    def requested_slices(self) -> dict[tuple[str, str], tuple[str, int]]:
         """(namespace, uid) of a pod -> (profile, count) that its own claim asks for and does not have yet."""
         found: dict[tuple[str, str], tuple[str, int]] = {}
         for claim in self.store.values():

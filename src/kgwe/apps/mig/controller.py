@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.mig import census, demand, drains
 from kgwe.apps.mig.claims import Claims
-from kgwe.apps.mig.status import Outcome, is_only_talk, status_of
+from kgwe.apps.mig.status import Outcome, build_status, changes_only_messages
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.api.kgwe.gpunode import CardSpec, MIGLayout
 from kgwe.kube.translate import mig_layouts
@@ -63,7 +64,7 @@ class Stores:
 class _Memory:
     """Of one strategy."""
 
-    busy: demand.Busy = field(default_factory=demand.Busy)
+    busy: demand.SliceUsage = field(default_factory=demand.SliceUsage)
     due_at_s: float = 0.0
     is_due: bool = False
     told_at_s: float = -math.inf
@@ -98,12 +99,14 @@ class Controller:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
-        self.asking = drains.Asking(client, record=record, pause_s=settings.drain_pause_seconds, clock=clock)
+        self.drain_executor = drains.DrainExecutor(
+            client, record=record, pause_s=settings.drain_pause_seconds, clock=clock
+        )
         self._settings = settings
         self._stores = stores
         self._clock = clock
         self._wall = wall
-        self._mix = demand.Mix(settings.forecast_half_life_seconds)
+        self._mix = demand.RequestMix(settings.forecast_half_life_seconds)
         self._memories: dict[str, _Memory] = {}
         self._asked_at: dict[str, float] = {}  # card -> when it was last asked to change
         self._written: dict[str, GPUNode] = {}  # newer than the watch has shown
@@ -118,7 +121,7 @@ class Controller:
     async def reconcile(self) -> None:
         """Decide on every selected card, write what changed, and ask those to leave who are in the way."""
         await self._decide_and_write()
-        if await self.asking.evict(self._gpu_nodes().values(), self._stores.pods.values(), self._movable):
+        if await self.drain_executor.evict_pods(self._gpu_nodes().values(), self._stores.pods.values(), self._movable):
             await self._decide_and_write()
 
     async def _decide_and_write(self) -> None:
@@ -149,51 +152,54 @@ class Controller:
         return {**shown, **self._written}
 
     def _decide(self, stores: Stores) -> _Round:
-        now_s, gpu_nodes = self._clock(), stores.gpu_nodes
+        """Decide on all selected GPUs, from a copy of what the informers show."""
         self._count_requests(stores)
-        nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
-        asks = demand.asks(stores.pods.values(), stores.workloads.values(), nodes, stores.claims)[:_MOST_ASKS]
-        taken = self._taken(stores)
-        found = _Round(now_s, Gate(0), asks, taken, self._find_movable(stores, taken, nodes))
+        found = self._read_round(stores)
         cards = self._select(stores, found)
-        moving = {each.card.node for group in cards.values() for each in group if each.is_moving}
-        moving = {node for node in moving if self._is_patient(gpu_nodes[node], now_s)}
-        # Nodes that pods are leaving have been let through already.
-        drained = {each.card.node for group in cards.values() for each in group if each.card.drain} - moving
-        slots = self._settings.max_concurrent_nodes - len(moving) - len(drained)
-        found.gate = Gate(max(slots, 0), frozenset(moving), frozenset(drained))
-        groups = [
-            (name, [seen for seen in mine if seen.geometry is geometry])
-            for name, mine in cards.items()
-            for geometry in {seen.geometry.name: seen.geometry for seen in mine}.values()
-        ]
-        # Whoever is served by what is there, or soon will be, is no reason for another strategy to cut.
-        found.served_by = rebalance.served_by([[seen.card for seen in mine] for _, mine in groups], asks)
+        found.gate = self._open_gate(stores, cards, found.now_s)
+        groups = _group_by_geometry(cards)
+        # A request that existing slices serve, or soon will, is no reason for another strategy to cut GPUs.
+        found.served_by = rebalance.served_by([[seen.card for seen in mine] for _, mine in groups], found.asks)
         for name in cards:
             found.outcomes[name].seen = tuple(cards[name])
             self._remember(stores.strategies[name], cards[name], found)
         self._decide_groups(stores, groups, found)
         self.waiting = sum(len(outcome.waiting) for outcome in found.outcomes.values())
-        self.phases = {}
-        for each in (each for group in cards.values() for each in group):
-            phase = each.phase or ("Ready" if each.is_settled else "Pending")
-            self.phases[phase] = self.phases.get(phase, 0) + 1
+        self.phases = _count_phases(cards)
         return found
+
+    def _read_round(self, stores: Stores) -> _Round:
+        """The requests for slices, the slices in use, and the pods that may be moved."""
+        gpu_nodes = stores.gpu_nodes
+        nodes = demand.Nodes((stores.nodes[name] for name in gpu_nodes if name in stores.nodes), gpu_nodes)
+        asks = demand.list_requests(stores.pods.values(), stores.workloads.values(), nodes, stores.claims)[:_MOST_ASKS]
+        taken = self._taken(stores)
+        return _Round(self._clock(), Gate(0), asks, taken, self._find_movable(stores, taken, nodes))
+
+    def _open_gate(self, stores: Stores, cards: Mapping[str, Sequence[MigCard]], now_s: float) -> Gate:
+        """How many more nodes may change their layouts now."""
+        seen = [each for group in cards.values() for each in group]
+        moving = {each.card.node for each in seen if each.is_moving}
+        moving = {node for node in moving if self._is_patient(stores.gpu_nodes[node], now_s)}
+        # Nodes that pods are leaving have been let through already.
+        drained = {each.card.node for each in seen if each.card.drain} - moving
+        slots = self._settings.max_concurrent_nodes - len(moving) - len(drained)
+        return Gate(max(slots, 0), frozenset(moving), frozenset(drained))
 
     def _find_movable(
         self, stores: Stores, taken: Mapping[str, census.Held], nodes: demand.Nodes
     ) -> dict[str, Movable]:
         if not self._settings.enable_draining:
             return {}
-        willing = drains.Willing(stores.pods.values(), stores.workloads.values(), self.asking.refused)
+        willing = drains.ConsentingPods(stores.pods.values(), stores.workloads.values(), self.drain_executor.refused)
         started = self._wall() - self._settings.drain_min_run_seconds
-        return willing.movable(stores.gpu_nodes, taken, nodes, started_before_s=started)
+        return willing.find_movable(stores.gpu_nodes, taken, nodes, started_before_s=started)
 
     def _count_requests(self, stores: Stores) -> None:
         wall_s = self._wall()
         for pod in stores.pods.values():
             meta = pod.metadata
-            if (wanted := demand.slices(pod.spec)) is not None:
+            if (wanted := demand.requested_slices(pod.spec)) is not None:
                 self._mix.count(meta.uid, *wanted, meta.creationTimestamp, wall_s)
 
     def forget(self, uid: str) -> None:
@@ -206,7 +212,7 @@ class Controller:
         for pod in stores.pods.values():
             if pod.spec.nodeName:
                 on.setdefault(pod.spec.nodeName, []).append(pod)
-        planned = demand.planned(stores.workloads.values()) | stores.claims.given()
+        planned = demand.planned_uuids(stores.workloads.values()) | stores.claims.assigned_uuids()
         return {name: census.read_held(obj, on.get(name, ()), planned) for name, obj in stores.gpu_nodes.items()}
 
     def _select(self, stores: Stores, found: _Round) -> dict[str, list[MigCard]]:
@@ -234,7 +240,9 @@ class Controller:
                 else:
                     self._asked_at.setdefault(device.uuid, found.now_s - clocks.cooldown_s)
                     after_s = self._wall() - self._settings.drain_timeout_seconds
-                    drain = drains.read(seen, found.taken[node_name], by_uid, found.movable, begun_after_s=after_s)
+                    drain = drains.read_drain(
+                        seen, found.taken[node_name], by_uid, found.movable, begun_after_s=after_s
+                    )
                     cards[chosen.metadata.name].append(replace(seen, card=replace(seen.card, drain=drain)))
         return cards
 
@@ -255,7 +263,7 @@ class Controller:
             for seen in cards
             for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
         }
-        memory.busy.look(used, found.now_s, interval_s)
+        memory.busy.observe(used, found.now_s, interval_s)
 
     def _decide_groups(self, stores: Stores, groups: Sequence[tuple[str, list[MigCard]]], found: _Round) -> None:
         """First without asking anybody to leave. Who is still without a place then may be worth that."""
@@ -315,7 +323,7 @@ class Controller:
         warm = {
             place
             for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
-            if memory.busy.share(each.uuid) >= threshold and place in seen.card.spare
+            if memory.busy.busy_share(each.uuid) >= threshold and place in seen.card.spare
         }
         return replace(seen.card, warm=frozenset(warm))
 
@@ -326,7 +334,7 @@ class Controller:
             is_changed = new.uuid in decision.changed
             if is_changed or (new.is_decided and seen.asked is None):
                 layout = MIGLayout(not new.is_whole, tuple(name_of(place) for place in new.layout))
-                is_new = is_changed and (seen.asked is None or layout != drains.ended(seen.asked).mig)
+                is_new = is_changed and (seen.asked is None or layout != drains.end_drain(seen.asked).mig)
                 wanted[new.uuid] = CardSpec(new.uuid, layout, now if is_new or seen.asked is None else seen.asked.since)
                 if is_new:
                     self.recuts += 1
@@ -334,7 +342,7 @@ class Controller:
                     outcome.changed.add(new.uuid)
                     log.info("card_to_cut", node=new.node, uuid=new.uuid, layout=layout.instances or "whole")
             elif seen.asked is not None:
-                wanted[new.uuid] = drains.written(seen.asked, seen.card, new, found.movable, now)
+                wanted[new.uuid] = drains.write_drain(seen.asked, seen.card, new, found.movable, now)
         outcome.waiting += tuple(
             f"{name}: {why}" for name, why in decision.waiting.items() if name not in found.served_by
         )
@@ -369,11 +377,14 @@ class Controller:
         strategy = self._stores.strategies.get(name)
         if strategy is None:
             return
-        status = status_of(strategy, outcome, timestamp.of(self._wall()))
+        status = build_status(strategy, outcome, timestamp.of(self._wall()))
         if status is None:
             return
         memory, now_s = self._memories.setdefault(name, _Memory()), self._clock()
-        if is_only_talk(strategy, status) and now_s - memory.told_at_s < self._settings.message_interval_seconds:
+        if (
+            changes_only_messages(strategy, status)
+            and now_s - memory.told_at_s < self._settings.message_interval_seconds
+        ):
             return
         memory.told_at_s = now_s
         body = {"metadata": {"resourceVersion": strategy.metadata.resourceVersion}, "status": status}
@@ -381,6 +392,21 @@ class Controller:
             await self._client.patch(resources.MIG_STRATEGY, name, body, subresource="status")
         except (errors.NotFound, errors.Conflict) as exc:
             log.info("strategy_changed", strategy=name, error=str(exc))
+
+
+def _group_by_geometry(cards: Mapping[str, Sequence[MigCard]]) -> list[tuple[str, list[MigCard]]]:
+    """(strategy, its GPUs of one geometry)."""
+    return [
+        (name, [seen for seen in mine if seen.geometry is geometry])
+        for name, mine in cards.items()
+        for geometry in {seen.geometry.name: seen.geometry for seen in mine}.values()
+    ]
+
+
+def _count_phases(cards: Mapping[str, Sequence[MigCard]]) -> dict[str, int]:
+    """Phase -> selected GPUs in it."""
+    phases = (each.phase or ("Ready" if each.is_settled else "Pending") for mine in cards.values() for each in mine)
+    return dict(Counter(phases))
 
 
 def _places(seen: MigCard) -> list[mig.Placement]:

@@ -83,7 +83,7 @@ class Nodes:
         return bool(gpus) and catalog.name_matches(model, gpus[0].model) and architecture in ("", gpus[0].architecture)
 
 
-def slices(spec: core.PodSpec) -> tuple[str, int] | None:
+def requested_slices(spec: core.PodSpec) -> tuple[str, int] | None:
     """(profile, how many) of a pod that asks for slices of one kind; None also when it cannot be read."""
     try:
         requested = podspec.requested(spec)
@@ -93,7 +93,7 @@ def slices(spec: core.PodSpec) -> tuple[str, int] | None:
     return (_PROFILE_OF[wanted[0][0]], wanted[0][1]) if len(wanted) == 1 else None
 
 
-def asks(
+def list_requests(
     pods: Iterable[core.Pod],
     workloads: Iterable[GPUWorkload],
     nodes: Nodes,
@@ -103,7 +103,7 @@ def asks(
 
     A pod may claim slices instead of asking for them in its spec.
     """
-    claimed, holders = claims.asked(), claims.holders()
+    claimed, holders = claims.requested_slices(), claims.list_holders()
     # By namespace and uid: a label or owner reference that names an object of another namespace is not to be believed.
     placed: set[tuple[str, str]] = set()
     found: list[tuple[str, Ask]] = []
@@ -114,14 +114,16 @@ def asks(
             if meta.deletionTimestamp is None and (pod.spec.nodeName or (meta.namespace, meta.uid) in holders):
                 placed.add((meta.namespace, uid))
             continue
-        wanted = (slices(pod.spec) or claimed.get((meta.namespace, meta.uid))) if is_waiting_pod(pod) else None
+        wanted = (
+            (requested_slices(pod.spec) or claimed.get((meta.namespace, meta.uid))) if is_waiting_pod(pod) else None
+        )
         if wanted is not None:
             found.append((meta.creationTimestamp or "", Ask(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec))))
     for workload in workloads:
         meta, wants = workload.metadata, workload.spec.gpuRequirements
         if wants.mig is None or (meta.namespace, meta.uid) in placed or not is_waiting_workload(workload):
             continue
-        ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed(workload, nodes))
+        ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed_nodes(workload, nodes))
         found.append((meta.creationTimestamp or "", ask))
     return [ask for _, ask in sorted(found, key=lambda each: (each[0], each[1].name))]
 
@@ -140,7 +142,7 @@ def is_waiting_workload(workload: GPUWorkload) -> bool:
     return workload.metadata.deletionTimestamp is None and workload.status.phase == Phase.PENDING
 
 
-def planned(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
+def planned_uuids(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
     """UUIDs of slices that are planned for pods which may not be on their node yet."""
     on_the_way = (Phase.SCHEDULING, Phase.SCHEDULED)
     return frozenset(
@@ -151,7 +153,7 @@ def planned(workloads: Iterable[GPUWorkload]) -> frozenset[str]:
     )
 
 
-def allowed(workload: GPUWorkload, nodes: Nodes) -> frozenset[str]:
+def allowed_nodes(workload: GPUWorkload, nodes: Nodes) -> frozenset[str]:
     """Nodes that its pods may go to."""
     wants = workload.spec.gpuRequirements
     return nodes.for_pod(_template(workload), wants.gpuModel, wants.architecture)
@@ -164,7 +166,7 @@ def _template(workload: GPUWorkload) -> core.PodSpec:
         return core.PodSpec()
 
 
-class Mix:
+class RequestMix:
     """Requests of late, each weighing half after the half-life. Seconds are those since 1970."""
 
     def __init__(self, half_life_s: float) -> None:
@@ -196,18 +198,18 @@ class Mix:
         self._weights = {name: left for name, w in self._weights.items() if (left := w * factor) >= _LEAST}
 
 
-class Busy:
+class SliceUsage:
     """How much of the time each slice was in use of late, by its UUID."""
 
     def __init__(self) -> None:
         self._share: dict[str, float] = {}
         self._at_s: float | None = None
 
-    def look(self, used: Mapping[str, bool], now_s: float, over_s: float) -> None:
+    def observe(self, used: Mapping[str, bool], now_s: float, over_s: float) -> None:
         """Slice -> whether somebody has it now; `over_s`: what is longer ago than that hardly counts."""
         kept = 0.0 if self._at_s is None else math.exp(-max(now_s - self._at_s, 0.0) / over_s)
         self._at_s = now_s
         self._share = {uuid: self._share.get(uuid, 0.0) * kept + is_used * (1 - kept) for uuid, is_used in used.items()}
 
-    def share(self, uuid: str) -> float:
+    def busy_share(self, uuid: str) -> float:
         return self._share.get(uuid, 0.0)

@@ -57,7 +57,7 @@ Record = Callable[[Event], None]
 # --- who consents ---------------------------------------------------------------------------------------
 
 
-class Willing:
+class ConsentingPods:
     """The pods that may be asked, and those that were. `refused`: uids of pods that a budget keeps where they are."""
 
     def __init__(self, pods: Iterable[core.Pod], workloads: Iterable[GPUWorkload], refused: Collection[str]) -> None:
@@ -76,7 +76,7 @@ class Willing:
         found = self._workloads.get(meta.labels.get(manifests.UID_LABEL, ""))
         return found if found is not None and found.metadata.namespace == meta.namespace else None
 
-    def movable(
+    def find_movable(
         self,
         gpu_nodes: Mapping[str, GPUNode],
         taken: Mapping[str, Held],
@@ -119,20 +119,20 @@ class Willing:
 
     def _home(self, pod: core.Pod, nodes: demand.Nodes) -> Ask | None:
         """What it will ask for when it is made anew; None where that cannot be told."""
-        wanted = demand.slices(pod.spec)
+        wanted = demand.requested_slices(pod.spec)
         if wanted is None or podspec.requested(pod.spec).get(amounts.GPU):
             return None
         if manifests.UID_LABEL not in pod.metadata.labels:
             return Ask(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
         # Its own spec holds it to the node it was planned for.
         workload = self._workload(pod.metadata)
-        return Ask(f"pod {pod.metadata.key}", *wanted, demand.allowed(workload, nodes)) if workload else None
+        return Ask(f"pod {pod.metadata.key}", *wanted, demand.allowed_nodes(workload, nodes)) if workload else None
 
 
 # --- who was asked --------------------------------------------------------------------------------------
 
 
-def read(
+def read_drain(
     seen: MigCard, taken: Held, pods: Mapping[str, core.Pod], movable: Collection[str], *, begun_after_s: float
 ) -> Drain | None:
     """What is written about a card; `pods` by uid. What began earlier than that is broken."""
@@ -150,10 +150,10 @@ def read(
     return Drain(asked.drain.waiting, uids, places, is_broken)
 
 
-def written(asked: CardSpec, old: CutCard, new: CutCard, movable: Mapping[str, Movable], now: str) -> CardSpec:
+def write_drain(asked: CardSpec, old: CutCard, new: CutCard, movable: Mapping[str, Movable], now: str) -> CardSpec:
     """What is asked of a card that stays as it is, but for who is to leave it."""
     if new.drain is None:
-        return ended(asked)
+        return end_drain(asked)
     if new.drain == old.drain:
         return asked
     pods = tuple(DrainedPod(movable[uid].home.name.removeprefix("pod "), uid) for uid in sorted(new.drain.pods))
@@ -163,7 +163,7 @@ def written(asked: CardSpec, old: CutCard, new: CutCard, movable: Mapping[str, M
     return msgspec.structs.replace(asked, mig=layout, drain=gpunode.Drain(new.drain.ask, pods, now))
 
 
-def ended(asked: CardSpec) -> CardSpec:
+def end_drain(asked: CardSpec) -> CardSpec:
     """Nobody is to leave any more."""
     if asked.drain is None and not asked.mig.withheld:
         return asked
@@ -187,7 +187,7 @@ def manifest(card: CardSpec) -> dict[str, object]:
 # --- asking them ----------------------------------------------------------------------------------------
 
 
-class Asking:
+class DrainExecutor:
     """Evicts the pods that GPUNodes name, and remembers who refused. `clock` is monotonic."""
 
     def __init__(
@@ -208,7 +208,9 @@ class Asking:
         self._until = {uid: until for uid, until in self._until.items() if until > now_s}
         return frozenset(self._until)
 
-    async def evict(self, gpu_nodes: Iterable[GPUNode], pods: Iterable[core.Pod], movable: Collection[str]) -> bool:
+    async def evict_pods(
+        self, gpu_nodes: Iterable[GPUNode], pods: Iterable[core.Pod], movable: Collection[str]
+    ) -> bool:
         """Ask all who have not been; whether one refused: nobody else is asked for the same cut then.
 
         `movable`: uids of those who consent. What a GPUNode says beyond that is not followed.

@@ -221,7 +221,7 @@ class _Gauges(Collector):
         moved = CounterMetricFamily(
             "kgwe_mig_drained_pods", "Pods asked to make way for a cut, by what came of it", labels=["outcome"]
         )
-        for outcome, count in sorted(controller.asking.asked.items()):
+        for outcome, count in sorted(controller.drain_executor.asked.items()):
             moved.add_metric([outcome], count)
         yield moved
         cards = GaugeMetricFamily(

@@ -38,7 +38,7 @@ class Outcome:
     """Kinds of card that know none of the profiles."""
 
 
-def status_of(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, Any] | None:
+def build_status(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, Any] | None:
     """The new status as a merge patch; None when nothing would change."""
     old = strategy.status
     pending = {each.card.node for each in outcome.seen if not each.is_settled or each.card.uuid in outcome.changed}
@@ -70,7 +70,7 @@ def status_of(strategy: MIGStrategy, outcome: Outcome, now: str) -> dict[str, An
     return status
 
 
-def is_only_talk(strategy: MIGStrategy, status: dict[str, Any]) -> bool:
+def changes_only_messages(strategy: MIGStrategy, status: dict[str, Any]) -> bool:
     """Whether nothing but the words of the condition would change."""
     old = strategy.status
     before = {each.type: (each.status, each.reason) for each in old.conditions}

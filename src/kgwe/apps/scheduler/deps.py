@@ -1,4 +1,4 @@
-"""What a term of leadership works with, put together once by the process."""
+"""The collaborators of the leader's controllers, built once by the process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.apps.scheduler.metrics import Metrics
+    from kgwe.apps.scheduler.planning_errors import PlanningErrors
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.apps.scheduler.settings import Settings
     from kgwe.cluster.gangs.external_gangs import ExternalGangs
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deps:
+    """What the leader's controllers share."""
+
     #: refuses to write once the Lease may be somebody else's
     client: KubeClient
     state: ClusterState
@@ -30,6 +33,8 @@ class Deps:
     settings: Settings
     events: EventRecorder
     metrics: Metrics
+    #: counts errors of planning
+    faults: PlanningErrors
     tracer: Tracer
     rng: random.Random
     choosers: Choosers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ class FleetGauges:
         self._of = -1  # generation of the fleet whose shapes these are
 
     def register(self, metrics: Metrics) -> None:
+        metrics.read("kgwe_active_workloads", "Workloads not finished", ("namespace", "workload_type"), self._active)
         metrics.read("kgwe_gpu_count", "GPUs by node and model", ("node", "model"), self._gpus)
         metrics.read(
             "kgwe_topology_score",
@@ -51,6 +53,11 @@ class FleetGauges:
             "Share of a domain's free GPUs that lies on nodes which are partly used",
             ("level", "domain"),
             self._fragments,
+        )
+
+    def _active(self) -> Iterator[Sample]:
+        return (
+            (labels, float(count)) for labels, count in Counter(self._state.workload_registry.list_active()).items()
         )
 
     def _gpus(self) -> Iterator[Sample]:

@@ -10,12 +10,13 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
-from kgwe.apps.scheduler.disruption.preemption import Preemption
-from kgwe.apps.scheduler.disruption.recovery import Recovery
+from kgwe.apps.scheduler.disruption.preemption import PreemptionController
+from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.disruption.unbound_gangs import UnboundGangs
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.pods.pinner import Pinner
+from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
@@ -27,13 +28,13 @@ from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
+from kgwe.placement.planning.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.cluster.registry.workload_registry import Key
-    from kgwe.placement.planning.plan import Plan
     from kgwe.placement.refusal import Refusal
     from kgwe.telemetry.tracing import Attribute
 
@@ -60,81 +61,102 @@ class Leader:
         self._settings = deps.settings
         self._metrics = deps.metrics
         self._events = deps.events
+        self._faults = deps.faults
         self._tracer = deps.tracer
         self._queue: WorkQueue[Key] = WorkQueue()
         self._workers = WorkerPool(
             self._queue, self._reconcile, workers=deps.settings.workers, on_error=self._handle_crash
         )
         self._gathering: set[Key] = set()  # large workloads that are looked at in a moment
-        self._planner = Planner(deps.state, deps.choosers, deps.rng, deps.metrics, self._decided)
-        self.answers = ExtenderHandlers(
-            deps.state, deps.gangs, assume_s=deps.settings.assume_seconds, blocked=self._planner.blocked
+        self._planner = Planner(
+            deps.state,
+            deps.choosers,
+            deps.rng,
+            deps.metrics,
+            faults=deps.faults,
+            on_decided=self._handle_decision,
+            on_refused=self._handle_refusal,
+            recorder=deps.recorder,
         )
-        self.answers.on_decision = self._count_decision
-        self.answers.recorder = deps.recorder
-        self._planner.record(deps.recorder)
+        self.handlers = ExtenderHandlers(
+            deps.state,
+            deps.gangs,
+            assume_s=deps.settings.assume_seconds,
+            blocked=self._planner.blocked_nodes,
+            on_decision=self._count_pod_decision,
+            recorder=deps.recorder,
+        )
+        history = OutcomeHistory(deps.state)
         self._pinner = Pinner(deps)
-        self._reconciler = Reconciler(deps, self._planner, requeue=self._queue.add_after)
         self._evictor = Evictor(deps)
         self._unbound_gangs = UnboundGangs(deps, revoke=self._pinner.unpin, remove=self._evictor.remove_pod)
-        self._recovery = Recovery(deps, self._planner, self._evictor, seat=self._pinner.pin)
-        self._preemption = Preemption(deps, self._planner, self._recovery.census)
-        self._rejected_pods = RejectedPods(deps, leave=self._recovery.leave)
-        self._reconciler.excuse = self._recovery.repairs.excuse
-        self._reconciler.trouble = self._recovery.trouble
-        self._recovery.on_trouble = self._recovery.repairs.on_change = self._show
-        self._reconciler.rejected_pods = self._rejected_pods
-        self._planner.on_refused = self._preemption.refused
-        self._periodic = PeriodicTasks(deps, self._reconciler.renew_attempts)
-        self._reconciler.on_completed = self._periodic.history.completed
-        self._recovery.on_lost = self._recovery.repairs.on_lost = self._periodic.history.lost
+        self._recovery = RecoveryController(
+            deps,
+            self._planner,
+            self._evictor,
+            seat=self._pinner.pin,
+            on_trouble=self._queue_owner,
+            on_lost=history.record_lost,
+        )
+        self._preemption = PreemptionController(deps, self._planner, self._recovery.census)
+        self._rejected_pods = RejectedPods(deps, leave=self._recovery.move_seats)
+        self._reconciler = Reconciler(
+            deps,
+            self._planner,
+            self._recovery,
+            self._rejected_pods,
+            requeue=self._queue.add_after,
+            on_completed=history.record_completed,
+        )
+        self._periodic = PeriodicTasks(deps, history, self._reconciler.renew_attempts)
         self._ending = False
         self._is_room_due = False
         self._unsubscribe: Callable[[], None] = ignore
 
-    def _decided(self, uid: str) -> None:
-        plan = self._planner.planned.get(uid)
-        self._trace(uid, plan)
-        if uid.startswith(LOST_PREFIX):
-            if plan is not None:
-                self._recovery.found(uid)
-            return
-        if uid.startswith(OWNER_PREFIX):
-            if plan is not None:
-                self._planner.confirm(uid)
-                try:
-                    self._gangs.assign_plan(uid, plan)
-                    self._unbound_gangs.planned(uid)
-                except Exception:
-                    self._gangs.forget_plan(uid, plan)
-                    raise
-            elif (held := self._planner.held.get(uid)) is not None:
-                self._tell_gang(uid, held)
-                self._unbound_gangs.refused(uid)
-            return
-        key = self._state.keys.get(uid)
-        if key is not None:
-            self._queue.add(key)
+    def _handle_decision(self, owner: str, decision: Plan | Refusal) -> None:
+        """Deliver a decision of the planner to the controller of its owner."""
+        self._trace(owner, decision)
+        if owner.startswith(LOST_PREFIX):
+            if isinstance(decision, Plan):
+                self._recovery.handle_found_place(owner)
+        elif owner.startswith(OWNER_PREFIX):
+            self._decide_gang(owner, decision)
+        else:
+            if isinstance(decision, Plan):
+                self._reconciler.deliver_plan(owner, decision)
+            self._queue_owner(owner)
 
-    def _count_decision(self, strategy: str, placed: bool, took_s: float) -> None:  # noqa: FBT001 - a listener
-        metrics = self._metrics
-        metrics.decision_seconds.labels(strategy).observe(took_s)
+    def _decide_gang(self, owner: str, decision: Plan | Refusal) -> None:
+        if not isinstance(decision, Plan):
+            self._report_waiting_gang(owner, decision)
+            self._unbound_gangs.handle_refusal(owner)
+            return
+        self._planner.confirm_plan(owner)
+        try:
+            self._gangs.assign_plan(owner, decision)
+            self._unbound_gangs.track(owner)
+        except Exception:
+            self._gangs.forget_plan(owner, decision)
+            raise
+
+    def _handle_refusal(self) -> None:
+        """The planner refused an owner: stopping others may help."""
+        self._preemption.look_soon()
+
+    def _count_pod_decision(self, strategy: str, placed: bool, took_s: float) -> None:  # noqa: FBT001 - a listener
+        self._metrics.count_pod_decision(strategy, placed=placed, took_s=took_s)
         self._tracer.record("filter", took_s, {"strategy": strategy, "placed": placed})
-        metrics.attempts.inc()
-        if placed:
-            metrics.successes.inc()
-        metrics.decisions.labels(strategy, "placed" if placed else "refused").inc()
 
-    def _trace(self, owner: str, plan: Plan | None) -> None:
-        held = self._planner.held.get(owner)
-        words: dict[str, Attribute] = {"owner": owner, "placed": plan is not None}
-        if plan is not None:
-            words |= {"pods": len(plan.seats), "nodes": len(plan.nodes), "level": plan.level, "score": plan.score}
-        elif held is not None:
-            words |= {"reason": str(held.code)}
-        self._tracer.record("plan", self._planner.pass_s, words)
+    def _trace(self, owner: str, decision: Plan | Refusal) -> None:
+        attributes: dict[str, Attribute] = {"owner": owner, "placed": isinstance(decision, Plan)}
+        if isinstance(decision, Plan):
+            pods, nodes = len(decision.seats), len(decision.nodes)
+            attributes |= {"pods": pods, "nodes": nodes, "level": decision.level, "score": decision.score}
+        else:
+            attributes |= {"reason": str(decision.code)}
+        self._tracer.record("plan", self._planner.last_pass_s, attributes)
 
-    def _tell_gang(self, owner: str, held: Refusal) -> None:
+    def _report_waiting_gang(self, owner: str, held: Refusal) -> None:
         """kube-scheduler reports nothing on gated pods: one Event on the first says what the gang waits for."""
         group = self._gangs.group(owner)
         if group is not None and group.unseated:
@@ -145,34 +167,35 @@ class Leader:
 
     def problem(self) -> str | None:
         """Why this replica should not be relied on though it leads: its planning passes fail."""
-        return self._planner.faults.problem
+        return self._faults.problem
 
     async def __aenter__(self) -> Self:
         self._state.run_registry.drop_unfit()
         self._unsubscribe = self._state.announcer.subscribe(
             ClusterListener(
-                workload_changed=self._changed,
-                workload_touched=self._touched,
-                workload_removed=self._gone,
+                workload_changed=self._handle_workload,
+                workload_touched=self._reconcile_soon,
+                workload_removed=self._forget_workload,
                 pod_unseated=self._pinner.pin,
-                pod_ending=self._rejected_pods.ending,
-                capacity_freed=self._room,
-                health_changed=self._recovery.health,
-                budgets_changed=self._preemption.refused,
+                pod_ending=self._rejected_pods.handle_ending,
+                capacity_freed=self._handle_freed_capacity,
+                health_changed=self._recovery.handle_node_health,
+                budgets_changed=self._preemption.look_soon,
             )
         )
         self._count_running()
         self._gangs.start_leading(
             LeaderActions(
-                request_plan=self._planner.want,
+                request_plan=self._planner.request_place,
                 withdraw_request=self._planner.forget,
                 assign_seat=self._pinner.pin,
                 remove_gate=self._pinner.remove_gate,
-                find_refusal=self._planner.held.get,
+                find_refusal=self._planner.refusal_of,
                 call_soon=lambda call: asyncio.get_running_loop().call_later(_GATHER_S, call),
                 call_later=lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
             )
         )
+        self._planner.start()
         self._pinner.start()
         self._evictor.start()
         self._recovery.start()
@@ -198,59 +221,59 @@ class Leader:
                 continue
             namespace = found.key.namespace if isinstance(found, Group) else found.meta.namespace
             milli = sum(plain_pods.milli_of(each.amounts) for each in ledger.reserved_seats(owner).values())
-            self._planner.occupies(owner, namespace, max(milli, 1), 0.0)
+            self._planner.count_running(owner, namespace, max(milli, 1), 0.0)
 
-    def _changed(self, key: Key) -> None:
+    def _handle_workload(self, key: Key) -> None:
         """The object came or changed: news, but where the watch only shows what we wrote ourselves."""
         workload = self._state.workloads.get(key)
         if workload is None or not self._reconciler.is_echo(workload):
-            self._touched(key)
+            self._reconcile_soon(key)
 
-    def _touched(self, key: Key) -> None:
+    def _reconcile_soon(self, key: Key) -> None:
         """Look at the workload; at one of many pods a little later, for each pod has news and a look is at them all."""
         workload = self._state.workloads.get(key)
         run = self._state.runs.get(workload.meta.uid) if workload is not None else None
         if run is None or len(run.seats) <= _FEW_PODS:
-            self._look(key)
+            self._reconcile_now(key)
         elif key not in self._gathering:
             self._gathering.add(key)
             delay_s = min(len(run.seats) * _GATHER_PER_POD_S, _GATHER_MOST_S)
-            asyncio.get_running_loop().call_later(delay_s, self._look, key)
+            asyncio.get_running_loop().call_later(delay_s, self._reconcile_now, key)
 
-    def _look(self, key: Key) -> None:
+    def _reconcile_now(self, key: Key) -> None:
         self._gathering.discard(key)
         if self._ending:
             return
         self._queue.add(key)
         workload = self._state.workloads.get(key)
         if workload is not None:
-            self._recovery.repairs.touched(workload.meta.uid)
+            self._recovery.handle_change(workload.meta.uid)
 
-    def _show(self, owner: str) -> None:
-        """What a workload's status should say has changed."""
+    def _queue_owner(self, owner: str) -> None:
+        """Reconcile the workload: its place, or what its status should say, has changed."""
         key = self._state.keys.get(owner)
         if key is not None:
             self._queue.add(key)
 
-    def _room(self) -> None:
+    def _handle_freed_capacity(self) -> None:
         """Capacity was freed, perhaps by several changes in a row: act once, after the caller's change is complete."""
         if not self._is_room_due:
             self._is_room_due = True
-            asyncio.get_running_loop().call_soon(self._use_room)
+            asyncio.get_running_loop().call_soon(self._use_handle_freed_capacity)
 
-    def _use_room(self) -> None:
+    def _use_handle_freed_capacity(self) -> None:
         self._is_room_due = False
         if self._ending:
             return
-        self._recovery.room()
-        self._preemption.room()
-        self._planner.pass_soon()
+        self._recovery.handle_freed_capacity()
+        self._preemption.handle_freed_capacity()
+        self._planner.plan_soon()
 
-    def _gone(self, uid: str) -> None:
-        self._recovery.gone(uid)
-        self._rejected_pods.gone(uid)
-        self._preemption.gone(uid)
-        self._reconciler.gone(uid)
+    def _forget_workload(self, uid: str) -> None:
+        self._recovery.forget(uid)
+        self._rejected_pods.forget(uid)
+        self._preemption.forget(uid)
+        self._reconciler.forget(uid)
 
     async def __aexit__(self, *exc: object) -> None:
         self._gangs.stop_leading()
@@ -288,12 +311,12 @@ class Leader:
             result = "done"  # deleted under our hands
         except errors.KgweError as exc:
             if self._queue.failures(key) >= _PATIENCE:
-                self._reconciler.abandon(key)
+                self._reconciler.release_place(key)
             delay_s = self._queue.retry(key)
             log.warning("reconcile_failed", workload=key, error=str(exc), retry_in_s=round(delay_s, 2))
         except Exception as exc:  # noqa: BLE001 - one bad workload must not stop the others
-            self._reconciler.abandon(key)
-            self._planner.faults.record("reconcile", str(key), exc)
+            self._reconciler.release_place(key)
+            self._faults.record("reconcile", str(key), exc)
             self._queue.retry(key)
             await self._reconciler.report_error(key, exc)
         finally:

@@ -26,7 +26,7 @@ from kgwe.apps.scheduler.extender.http import ExtenderApp
 from kgwe.apps.scheduler.fleet_metrics import FleetGauges
 from kgwe.apps.scheduler.leader import Leader
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.errors import PlanningErrors
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.preflight import ExtenderPort
 from kgwe.apps.scheduler.recording.recorder import Recorder
 from kgwe.apps.scheduler.signing_key import SigningKeys
@@ -84,7 +84,6 @@ class Scheduler:
         self.faults = PlanningErrors(self.metrics)
         self.state = ClusterState(self.signer, self.faults.record)
         self.gangs = self.state.gangs
-        self.metrics.active = self.state.workload_registry.list_active
         FleetGauges(self.state).register(self.metrics)
         self.tracer = tracing.tracer(
             settings.otlp_endpoint,
@@ -109,8 +108,7 @@ class Scheduler:
         live = selector_of(resources.POD).field
         self.pods = Informer(client, resources.POD, field_selector=live, keep=placement_annotations.is_gated)
         self.informers = self._watch()
-        self.keys = SigningKeys(client, self.signer, settings.lease_namespace)
-        self.keys.on_change = self._read_again
+        self.keys = SigningKeys(client, self.signer, settings.lease_namespace, on_change=self._read_again)
         self.kinds = GangKinds(
             client, self.state.group_objects, self.gangs, self.informers, look_again_s=settings.group_kinds_seconds
         )
@@ -261,7 +259,7 @@ class Scheduler:
             live=lambda: None,
             ready=self.problem,
             others=ExtenderApp(
-                leader.answers,
+                leader.handlers,
                 self.metrics,
                 bind=self._bind if settings.extender_binds else None,
                 sightings=self.state.pod_index.sightings,
@@ -300,6 +298,7 @@ class Scheduler:
             settings=self.settings,
             events=self.events,
             metrics=self.metrics,
+            faults=PlanningErrors(self.metrics),
             rng=self.rng,
             choosers=self.choosers,
             recorder=self.recorder,

@@ -5,7 +5,6 @@ What can be read off the state is read when somebody looks, so nothing has to be
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from typing import TYPE_CHECKING
 
 from prometheus_client import (
@@ -20,10 +19,16 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from kgwe.kube.api import timestamp
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
+
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import Plan
+    from kgwe.placement.refusal import Refusal
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _WAITS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
@@ -48,11 +53,7 @@ class Metrics:
         self._workloads(registry)
         self._scheduling(registry)
         self._process(registry)
-        self.active: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
         self.waiting = Gauge("kgwe_workload_queue_depth", "Workloads and gangs waiting for room", registry=registry)
-        registry.register(
-            _Read("kgwe_active_workloads", "Workloads not finished", ("namespace", "workload_type"), self._active)
-        )
 
     def _workloads(self, registry: CollectorRegistry) -> None:
         self.scheduled = Counter(
@@ -184,8 +185,34 @@ class Metrics:
         """A gauge that is worked out whenever somebody looks."""
         self.registry.register(_Read(name, about, labels, samples))
 
-    def _active(self) -> Iterable[Sample]:
-        return ((labels, float(count)) for labels, count in Tally(self.active()).items())
+    def observe_plan(self, strategy: str, took_s: float) -> None:
+        self.decision_seconds.labels(strategy).observe(took_s)
+
+    def count_placed(self, ask: Ask, plan: Plan, now_s: float) -> None:
+        """An owner was given its place."""
+        self.attempts.inc()
+        self.successes.inc()
+        self.decisions.labels(ask.strategy or "score", "placed").inc()
+        if plan.preferred_met:
+            self.optimal.inc()
+        if ask.since:
+            self.latency.observe(max(now_s - timestamp.epoch_seconds(ask.since), 0.0))
+
+    def count_refused(self, ask: Ask, refusal: Refusal, *, is_first: bool) -> None:
+        """An owner was refused a place; `is_first`: it was not refused before."""
+        if is_first:
+            self.failed.labels("no_suitable_node").inc()
+        self.attempts.inc()
+        self.failures.labels(refusal.code).inc()
+        self.decisions.labels(ask.strategy or "score", "refused").inc()
+
+    def count_pod_decision(self, strategy: str, *, placed: bool, took_s: float) -> None:
+        """The extender decided on a pod."""
+        self.decision_seconds.labels(strategy).observe(took_s)
+        self.attempts.inc()
+        if placed:
+            self.successes.inc()
+        self.decisions.labels(strategy, "placed" if placed else "refused").inc()
 
 
 class _Read(Collector):

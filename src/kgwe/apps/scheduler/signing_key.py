@@ -42,12 +42,14 @@ _PAUSE_S: Final = 1.0
 class SigningKeys:
     """Keeps a signer in step with the Secret."""
 
-    def __init__(self, client: KubeClient, signer: Signer, namespace: str) -> None:
+    def __init__(
+        self, client: KubeClient, signer: Signer, namespace: str, *, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_change`: hears that keys were replaced; signatures that were not valid before may be now."""
         self._client = client
         self._signer = signer
         self._namespace = namespace
-        #: hears that keys were replaced: what was not believed may be now
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change = on_change
 
     async def load(self) -> bool:
         """Read the keys, and create them if there are none; returns whether they differ from those known."""
@@ -78,7 +80,7 @@ class SigningKeys:
             try:
                 if await self.load():
                     log.info("keys_changed")
-                    self.on_change()
+                    self._on_change()
             except errors.KgweError as exc:
                 log.warning("keys_not_read", error=str(exc))
 

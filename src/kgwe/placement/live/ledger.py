@@ -147,6 +147,24 @@ class Ledger:
         self.fleet.reserve_plan({uid: wanted}, (grant,))
         self._assumed[uid] = until
 
+    def try_assume_pod(
+        self, uid: str, reserved_as: str, decide: Callable[[], tuple[Mapping[str, int], Grant] | None], until: float
+    ) -> bool:
+        """Assume what `decide` finds for a pod; when it finds nothing, returns False and its reservation is unchanged.
+
+        `decide` sees the fleet without what the pod has already: an earlier assumption, and the seats reserved for it
+        under `reserved_as`.
+        """
+        self.forget_pod(uid)
+        reserved = self.withdraw_seats(reserved_as)
+        found = decide()
+        if found is None:
+            self.reserve_seats(reserved_as, reserved)
+            return False
+        wanted, grant = found
+        self.assume_pod(uid, wanted, grant, until)
+        return True
+
     def forget_pod(self, uid: str) -> bool:
         """Give up the assumed place of a pod; a bound pod keeps its place."""
         if self._assumed.pop(uid, None) is None:

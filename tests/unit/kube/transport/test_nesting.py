@@ -143,7 +143,7 @@ async def test_a_client_reads_replies_that_are_deep(levels: int) -> None:
 @pytest.mark.parametrize("levels", [900, 9000])
 def test_the_demand_for_slices_is_worked_out_next_to_a_deep_template(levels: int) -> None:
     found = JsonCodec(resources.GPU_WORKLOAD.type).object(workload("deep", deep(levels)))
-    assert demand.allowed(found, demand.Nodes([], {})) == frozenset()
+    assert demand.allowed_nodes(found, demand.Nodes([], {})) == frozenset()
 
 
 def test_a_deep_manifest_is_refused_with_its_name(tmp_path) -> None:

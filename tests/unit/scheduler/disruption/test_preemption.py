@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from tests.support.builders.objects import ONE, UID, added, free, job, node, pod, removed, workload
 
-from kgwe.apps.scheduler.disruption.preemption import Preemption
+from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.planner import Planner, claim_key
+from kgwe.apps.scheduler.planning.plan_ledger import reservation_key
+from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.state.running_view import Census
@@ -86,10 +88,26 @@ async def bed(state):
         metrics=Metrics(),
         settings=Settings(),
     )
-    planner = Planner(state, {}, random.Random(1), means.metrics, lambda _: None)
-    preemption = Preemption(means, planner, Census(state, means.gangs, ""))
-    planner.on_refused = preemption.refused
-    yield SimpleNamespace(client=means.client, state=state, planner=planner, preemption=preemption, events=means.events)
+    means.faults = PlanningErrors(means.metrics)
+    decisions: dict[str, Any] = {}
+    planner = Planner(
+        state,
+        {},
+        random.Random(1),
+        means.metrics,
+        faults=means.faults,
+        on_decided=decisions.__setitem__,
+        on_refused=lambda: preemption.look_soon(),  # noqa: PLW0108 - it is made below
+    )
+    preemption = PreemptionController(means, planner, Census(state, means.gangs, ""))
+    yield SimpleNamespace(
+        client=means.client,
+        state=state,
+        planner=planner,
+        preemption=preemption,
+        events=means.events,
+        decisions=decisions,
+    )
     await preemption.stop()
     planner.close()
 
@@ -111,28 +129,28 @@ def victim(state):
 
 
 async def test_a_workload_is_evicted_then_its_job_deleted_and_the_room_kept_until_it_has_gone(bed, victim):
-    bed.planner.want(high())
+    bed.planner.request_place(high())
     await until(lambda: ("delete", "Job") in bed.client.calls)
     assert bed.client.calls == [("eviction", "p"), ("delete", "Job")]
-    assert bed.planner.remarks[UID][0] is Reason.PREEMPTED
+    assert bed.planner.interruptions.get(UID)[0] is Reason.PREEMPTED
     await until(lambda: bed.events)
     assert bed.events == [("Preempted", "stopped so that high of priority 100 can start")]
-    bed.planner.want(high("late", 4, priority=0))
+    bed.planner.request_place(high("late", 4, priority=0))
     victim.on_pod(removed(pod("p")))
     victim.on_job(removed(job(seats=ONE)))
     assert free(victim) == {"n1": 0}, "nobody else gets it"
-    bed.preemption.room()
-    assert bed.planner.planned["high"].nodes == ("n1",)
+    bed.preemption.handle_freed_capacity()
+    assert bed.decisions["high"].nodes == ("n1",)
     assert bed.preemption.under_way == {}
 
 
 async def test_if_the_work_goes_away_meanwhile_its_room_is_given_back(bed, victim):
-    bed.planner.want(high())
+    bed.planner.request_place(high())
     await until(lambda: "high" in bed.preemption.under_way)
     bed.planner.forget("high")
-    bed.preemption.room()
+    bed.preemption.handle_freed_capacity()
     assert bed.preemption.under_way == {}
-    assert not victim.ledger.has_seats(claim_key("high"))
+    assert not victim.ledger.has_seats(reservation_key("high"))
 
 
 async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod(bed, state):
@@ -148,13 +166,13 @@ async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod
         state.on_pod(added(budgeted(name, **labels)))
     refusal = DisruptionBudgetRefused("Cannot evict pod as it would violate the pod's disruption budget.")
     bed.client.failures = {"b": refusal, "d": refusal}
-    bed.planner.want(high())
+    bed.planner.request_place(high())
     await until(lambda: bed.client.refused)
     await until(lambda: not bed.preemption.under_way)
     assert bed.client.refused == 1
     assert bed.client.calls == []
     assert bed.preemption.under_way == {}
-    assert not state.ledger.has_seats(claim_key("high"))
+    assert not state.ledger.has_seats(reservation_key("high"))
 
 
 async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):
@@ -162,8 +180,8 @@ async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):
     state.on_pod(added(msgspec.structs.replace(firm, metadata=msgspec.structs.replace(firm.metadata, labels={}))))
     for name in ("a", "b", "c"):
         state.on_pod(added(budgeted(name)))
-    bed.planner.want(high(gpus=8))
-    bed.planner.want(high("helped", gpus=4, priority=50))
+    bed.planner.request_place(high(gpus=8))
+    bed.planner.request_place(high("helped", gpus=4, priority=50))
     await until(lambda: len(bed.client.calls) == 2)
     assert {name for _, name in bed.client.calls} < {"a", "b", "c"}
     assert list(bed.preemption.under_way) == ["helped"], "eight are not to be had while the firm one runs"
@@ -171,8 +189,8 @@ async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):
 
 async def test_switched_off_nothing_is_looked_for(bed, victim):
     victim.fleet_state.config = SimpleNamespace(spec=SchedulerConfigSpec(enablePreemption=False))
-    bed.planner.want(high())
-    await until(lambda: "high" in bed.planner.held)
+    bed.planner.request_place(high())
+    await until(lambda: bed.planner.refusal_of("high"))
     bed.preemption._look()
     assert bed.preemption._looking is None
     assert bed.client.calls == []

@@ -26,9 +26,10 @@ from tests.support.builders.objects import (
 
 from kgwe import errors
 from kgwe.apps.scheduler.disruption.evictor import Evictor
-from kgwe.apps.scheduler.disruption.recovery import Recovery
+from kgwe.apps.scheduler.disruption.recovery import RecoveryController
 from kgwe.apps.scheduler.metrics import Metrics
 from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.cluster.gangs import gang_group
@@ -38,6 +39,7 @@ from kgwe.cluster.workload import manifests, placement_annotations, relocation
 from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import resources
 from kgwe.kube.api.core import Condition
+from kgwe.placement.planning.plan import Plan
 
 
 class Client:
@@ -95,18 +97,31 @@ async def bed(state):
         settings=Settings(recovery_gather_seconds=0.0),
     )
 
-    def decided(lost):
-        if lost in planner.planned:
-            recovery.found(lost)
+    means.faults = PlanningErrors(means.metrics)
 
-    planner = Planner(state, {}, random.Random(1), means.metrics, decided)
+    def decided(lost, decision):
+        if isinstance(decision, Plan):
+            recovery.handle_found_place(lost)
+
+    planner = Planner(state, {}, random.Random(1), means.metrics, faults=means.faults, on_decided=decided)
     # Not started: what would be taken away is only noted.
     evictions = Evictor(means)
-    recovery = Recovery(means, planner, evictions, seat=lambda *_: None)
-    state.announcer.subscribe(ClusterListener(health_changed=recovery.health))
-    state.announcer.subscribe(ClusterListener(capacity_freed=planner.pass_soon))
+    troubled: list[str] = []
+    lost_nodes: list[set[str]] = []
+    recovery = RecoveryController(
+        means, planner, evictions, seat=lambda *_: None, on_trouble=troubled.append, on_lost=lost_nodes.append
+    )
+    state.announcer.subscribe(ClusterListener(health_changed=recovery.handle_node_health))
+    state.announcer.subscribe(ClusterListener(capacity_freed=planner.plan_soon))
     yield SimpleNamespace(
-        client=means.client, state=state, planner=planner, recovery=recovery, evictions=evictions, events=means.events
+        client=means.client,
+        state=state,
+        planner=planner,
+        recovery=recovery,
+        evictions=evictions,
+        events=means.events,
+        troubled=troubled,
+        lost=lost_nodes,
     )
     await recovery.stop()
     planner.close()
@@ -168,19 +183,16 @@ async def test_work_with_a_dead_card_and_nowhere_to_go_is_in_trouble_until_the_c
         meta = {"name": f"h-{name}", "namespace": "others", "uid": f"uid-h-{name}"}
         body = {"metadata": meta, "spec": pod_spec(gpus, name), "status": {"phase": "Running"}}
         bed.state.on_pod(added(make(resources.POD.type, body)))
-    heard: list[str] = []
-    bed.recovery.on_trouble = heard.append
-    losses: list[set[str]] = []
-    bed.recovery.on_lost = losses.append
+    heard, losses = bed.troubled, bed.lost
     with_truth(bed.state, sick=1, cards="f")
-    await until(lambda: bed.recovery.trouble(UID))
-    reason, words = bed.recovery.trouble(UID)
+    await until(lambda: bed.recovery.trouble_of(UID))
+    reason, words = bed.recovery.trouble_of(UID)
     assert reason == "NoCapacity"
     assert words.startswith("GPU 1 of node n1 failed; 1 pod has nowhere to move to")
     assert heard == [UID]
     assert losses == [{"n1"}], "counted once"
     with_truth(bed.state, sick=-1, cards="f")
-    await until(lambda: bed.recovery.trouble(UID) is None)
+    await until(lambda: bed.recovery.trouble_of(UID) is None)
     assert heard == [UID, UID]
 
 
@@ -217,7 +229,7 @@ async def test_restart_gang_starts_a_new_round(bed):
     notes = new.metadata.annotations | bed.client.patches[0]
     new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, annotations=notes))
     bed.state.on_job(changed(job(seats=TWO), new))
-    bed.recovery.repairs.touched(UID)
+    bed.recovery.handle_change(UID)
     assert "uid-p0" in bed.evictions, "the healthy one starts again too"
 
 
@@ -227,8 +239,8 @@ async def test_without_room_nothing_moves_and_what_was_lost_is_asked_for_before_
         bed.state.on_pod(added(each))
     lose(bed.state, "n2")
     lost = gang_group.lost_key(UID)
-    await until(lambda: lost in bed.planner.waiting)
-    asked = bed.planner.waiting[lost]
+    await until(lambda: bed.planner.waiting_ask(lost))
+    asked = bed.planner.waiting_ask(lost)
     assert (asked.first_claim, asked.pods) == (True, 1)
     assert [member.node for member in asked.partial.members] == ["n1", ""]
     assert bed.client.patches == []
@@ -236,7 +248,7 @@ async def test_without_room_nothing_moves_and_what_was_lost_is_asked_for_before_
 
     bed.state.on_pod(removed(full[1]))
     await until(lambda: bed.client.patches)
-    assert lost not in bed.planner.waiting
+    assert bed.planner.waiting_ask(lost) is None
     assert bed.state.runs[UID].seats[1].node == "n3"
 
 
@@ -244,9 +256,9 @@ async def test_a_node_that_comes_back_ends_the_waiting(bed):
     for name, gpus in (("n1", 4), ("n3", 8)):
         bed.state.on_pod(added(pod(f"full{name}", "", at=name, gpus=gpus)))
     lose(bed.state, "n2")
-    await until(lambda: gang_group.lost_key(UID) in bed.planner.waiting)
+    await until(lambda: bed.planner.waiting_ask(gang_group.lost_key(UID)))
     bed.state.on_node(changed(down("n2"), node("n2")))
-    await until(lambda: gang_group.lost_key(UID) not in bed.planner.waiting)
+    await until(lambda: bed.planner.waiting_ask(gang_group.lost_key(UID)) is None)
     assert bed.client.patches == []
     assert free(bed.state) == {"n1": 0, "n2": 4, "n3": 0}
 
@@ -302,9 +314,9 @@ async def test_all_is_told_and_counted_when_it_runs_again(bed):
     await until(lambda: "uid-p1" in bed.evictions)
     place = bed.state.runs[UID].seats[1].node
     bed.state.on_pod(removed(pod("p1", at="n2", index=1)))
-    bed.recovery.repairs.touched(UID)
-    assert UID in bed.recovery.repairs.under_way
+    bed.recovery.handle_change(UID)
+    assert bed.recovery.trouble_of(UID) is not None
     bed.state.on_pod(added(pod("again", at=place, index=1)))
-    bed.recovery.repairs.touched(UID)
-    assert UID not in bed.recovery.repairs.under_way
+    bed.recovery.handle_change(UID)
+    assert bed.recovery.trouble_of(UID) is None
     assert [reason for reason, _ in bed.events] == ["Recovering", "Recovered"]

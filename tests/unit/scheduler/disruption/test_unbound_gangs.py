@@ -183,7 +183,7 @@ class Patience:
 @pytest.fixture
 async def patience(state, gangs, owner):
     made = Patience(state, gangs)
-    made.overdue.planned(owner)
+    made.overdue.track(owner)
     yield made
     made.overdue.stop()
 
@@ -245,10 +245,10 @@ async def test_pinned_pods_make_room_for_new_ones_when_only_other_nodes_have_roo
 ):
     await released(patience, state, gangs, heard, owner, pods)
     takes(state, "n1")
-    patience.overdue.refused(owner)
+    patience.overdue.handle_refusal(owner)
     assert not patience.removed, "there is no room elsewhere"
     state.on_node(added(node("n3")))
-    patience.overdue.refused(owner)
+    patience.overdue.handle_refusal(owner)
     assert sorted(patience.removed) == ["uid-p", "uid-q"]
 
 
@@ -259,11 +259,11 @@ async def test_pinned_pods_that_nothing_makes_again_stay(patience, state, gangs,
         state.on_pod(added(changed(msgspec.structs.replace(pod, metadata=alone))))
     takes(state, "n1")
     state.on_node(added(node("n3")))
-    patience.overdue.refused(owner)
+    patience.overdue.handle_refusal(owner)
     assert not patience.removed
 
 
 async def test_a_gang_that_was_never_released_is_not_replaced(patience, state, owner):
     state.on_node(added(node("n3")))
-    patience.overdue.refused(owner)
+    patience.overdue.handle_refusal(owner)
     assert not patience.removed

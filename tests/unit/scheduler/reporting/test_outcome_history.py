@@ -48,21 +48,21 @@ def place(state: ClusterState) -> str:
 def test_a_gang_goes_where_nothing_was_lost_among_places_that_are_equally_good(state):
     assert place(state) == "a"
     history = OutcomeHistory(state, clock=lambda: 1000.0)
-    history.lost(["a0"])
+    history.record_lost(["a0"])
     history.apply()
     assert state.fleet.node("a1").history == 0.8, "all nodes of the domain have its past"
     assert place(state) == "b"
-    history.lost(["b0", "b1"])
-    history.lost(["b0"])
+    history.record_lost(["b0", "b1"])
+    history.record_lost(["b0"])
     history.apply()
     assert place(state) == "a", "the one with fewer losses"
 
 
 def test_completions_make_up_for_a_loss(state):
     history = OutcomeHistory(state, clock=lambda: 1000.0)
-    history.lost(["a0"])
+    history.record_lost(["a0"])
     for _ in range(100):
-        history.completed(["a0", "a1"])
+        history.record_completed(["a0", "a1"])
     history.apply()
     assert state.fleet.node("a0").history == 1.0
     assert place(state) == "a"
@@ -71,7 +71,7 @@ def test_completions_make_up_for_a_loss(state):
 def test_the_past_fades_and_is_forgotten(state):
     now = 0.0
     history = OutcomeHistory(state, clock=lambda: now)
-    history.lost(["a0"])
+    history.record_lost(["a0"])
     history.apply()
     now = 10 * HALF_LIFE_S
     history.apply()
@@ -83,7 +83,7 @@ def test_the_loss_of_a_node_that_is_gone_counts_for_the_domain_it_was_in(state):
     history = OutcomeHistory(state, clock=lambda: 0.0)
     history.apply()
     state.on_node(removed(labelled("a0", "a")))
-    history.lost(["a0"])
+    history.record_lost(["a0"])
     past = history.of("a")
     assert past is not None
     assert past.lost == 1.0
@@ -91,7 +91,7 @@ def test_the_loss_of_a_node_that_is_gone_counts_for_the_domain_it_was_in(state):
 
 def test_the_fleet_is_put_together_again_only_when_a_score_changed(state):
     history = OutcomeHistory(state, clock=lambda: 0.0)
-    history.lost(["a0"])
+    history.record_lost(["a0"])
     history.apply()
     before = state.fleet.generation
     history.apply()

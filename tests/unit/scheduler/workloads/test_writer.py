@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.support.builders.objects import workload
 
-from kgwe.apps.scheduler.workloads.writer import Writer
+from kgwe.apps.scheduler.workloads.writer import StatusWriter
 from kgwe.cluster.workload.workload import from_kgwe, from_warp
 from kgwe.kube.api.kgwe.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.api.meta import ObjectMeta
@@ -30,7 +30,7 @@ class Client:
 
 def writer(client):
     events: Any = SimpleNamespace(record=lambda _: None)
-    made: Any = Writer(client, events)
+    made: Any = StatusWriter(client, events)
     return made
 
 
@@ -53,7 +53,7 @@ async def test_a_status_carries_the_version_it_was_decided_on(made):
 async def test_nothing_is_decided_on_a_view_from_before_our_last_write(made):
     write = writer(Client())
     assert not write.is_behind(made)
-    await write.status(made, replace(made.status, phase="Running"))
+    await write.write_status(made, replace(made.status, phase="Running"))
     assert write.is_behind(made)
     assert not write.is_behind(seen(made, "2"))
     assert not write.is_behind(made), "asked once with the new view, the old write is forgotten"
@@ -61,26 +61,26 @@ async def test_nothing_is_decided_on_a_view_from_before_our_last_write(made):
 
 async def test_a_write_that_changed_nothing_makes_nobody_wait(made):
     write = writer(Client(version="1"))
-    await write.status(made, replace(made.status, phase="Running"))
+    await write.write_status(made, replace(made.status, phase="Running"))
     assert not write.is_behind(made)
 
 
 async def test_what_we_wrote_is_no_news_when_the_watch_shows_it_once(made):
     write = writer(Client())
-    await write.status(made, replace(made.status, phase="Running"))
+    await write.write_status(made, replace(made.status, phase="Running"))
     assert write.is_echo(seen(made, "2"))
     assert not write.is_echo(seen(made, "2"))
 
 
 async def test_what_others_wrote_on_top_is_news(made):
     write = writer(Client())
-    await write.status(made, replace(made.status, phase="Running"))
+    await write.write_status(made, replace(made.status, phase="Running"))
     assert not write.is_echo(seen(made, "3"))
 
 
 async def test_what_we_wrote_is_news_to_who_was_turned_away_meanwhile(made):
     write = writer(Client())
-    await write.status(made, replace(made.status, phase="Running"))
+    await write.write_status(made, replace(made.status, phase="Running"))
     assert write.is_behind(made)
     assert not write.is_echo(seen(made, "2"))
 

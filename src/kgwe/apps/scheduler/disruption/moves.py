@@ -77,29 +77,34 @@ class RecoveryExecutor:
         *,
         seat: Callable[[str, core.Pod], None],
         again: Callable[[], None],
+        on_change: Callable[[str], None],
+        on_lost: Callable[[set[str]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`again`: something could not be done; look at what failed again in a while."""
+        """`again`: something could not be done; look at what failed again in a while.
+
+        `on_change`: hears of an owner whose recovery begins or ends; `on_lost`: hears of nodes that failed under a
+        workload which then failed too.
+        """
         self._client = deps.client
         self._state = deps.state
         self._gangs = deps.gangs
         self._events = deps.events
         self._metrics = deps.metrics
         self._planner = planner
+        self._faults = deps.faults
         self._evictor = evictor
         self._seat = seat
         self._again = again
         self._clock = clock
-        self.under_way: dict[str, RecoveryInProgress] = {}
-        #: hears of an owner whose repair begins or ends
-        self.on_change: Callable[[str], None] = _ignore
-        #: hears of nodes that failed under work which then failed too
-        self.on_lost: Callable[[set[str]], None] = _ignore
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._under_way: dict[str, RecoveryInProgress] = {}
         self._tasks = TaskSet()
         self._timer: asyncio.TimerHandle | None = None
 
-    def go_on(self) -> None:
-        """Plans that were stored before this term, and not carried out."""
+    def resume(self) -> None:
+        """Execute plans that an earlier leader stored."""
         for owner, run in list(self._state.runs.items()):
             try:
                 note = run.meta.annotations.get(relocation.NOTE_ANNOTATION)
@@ -107,20 +112,20 @@ class RecoveryExecutor:
                     self._track(owner, RecoveryInProgress(self._clock(), note))
                     self._advance(owner)
             except Exception as exc:  # noqa: BLE001 - an error of one run; the term begins for the others
-                self._planner.faults.record("recovery", owner, exc)
+                self._faults.record("recovery", owner, exc)
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.cancel()
 
-    def begin(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
-        """Carry out what is planned for one owner; `gang`: what its pods were placed by."""
+    def execute(self, repaired: Repaired, words: str, since: float, gang: GangRequest | None = None) -> None:
+        """Execute what is planned for one owner; `gang`: what its pods were placed by."""
         owner = repaired.workload
-        before = self.under_way.get(owner)
+        before = self._under_way.get(owner)
         since = since if before is None else min(since, before.since)
         self._track(owner, RecoveryInProgress(since, words, len(repaired.moves)))
-        self.say(owner, "Warning", Reason.RECOVERING, words)
+        self.record_event(owner, "Warning", Reason.RECOVERING, words)
         log.info("recovering", owner=owner, outcome=str(repaired.outcome), plan=words)
         if owner.startswith(OWNER_PREFIX):
             self._move_gang(owner, repaired)
@@ -128,65 +133,89 @@ class RecoveryExecutor:
             self._renew(owner, repaired)
         else:
             self._move_run(owner, repaired, gang)
-        self.on_change(owner)
+        self._on_change(owner)
 
     @property
     def moving(self) -> int:
         """Pods that are on their way."""
-        return sum(each.moves for each in self.under_way.values())
+        return sum(each.moves for each in self._under_way.values())
 
-    def touched(self, owner: str) -> None:
+    def message_of(self, owner: str) -> str | None:
+        """What is done for the owner; None: it does not recover."""
+        found = self._under_way.get(owner)
+        return found.words if found is not None else None
+
+    def is_busy(self, owner: str) -> bool:
+        """Whether the owner cannot be planned for now: a plan is being stored, or its run is being replaced."""
+        found = self._under_way.get(owner)
+        return found is not None and (found.writing or bool(found.replaced))
+
+    def forget(self, owner: str) -> None:
+        """The owner is gone."""
+        self._under_way.pop(owner, None)
+
+    def handle_change(self, owner: str) -> None:
         """Something about the owner's run or pods changed."""
-        self.excuse_failing(owner)
-        if owner in self.under_way:
+        self.restart_failing(owner)
+        if owner in self._under_way:
             self._advance(owner)
 
     def _track(self, owner: str, repairing: RecoveryInProgress) -> None:
-        self.under_way[owner] = repairing
+        self._under_way[owner] = repairing
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     def _watch(self) -> None:
         self._timer = None
-        for owner in list(self.under_way):
+        for owner in list(self._under_way):
             self._advance(owner)
-        if self.under_way:
+        if self._under_way:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     # --- work that ended because of what failed ---------------------------------------------------------
 
-    def excuse_failing(self, owner: str) -> bool:
-        """A Job that has failed is not over before all its pods have gone, which those on a dead node never do."""
-        run, workload = self._state.runs.get(owner), self._state.workload(owner)
-        return run is not None and workload is not None and run.failing and self.excuse(workload, run)
+    def restart_failing(self, owner: str) -> None:
+        """Restart a run that is about to fail on hardware that failed.
 
-    def excuse(self, workload: Workload, run: Run) -> bool:
-        """Whether a run that failed did so on a node or card that is known to have failed: then it is made anew.
-
-        The processes of a gang often notice before anybody else that a node or card is gone, and give up.
+        A Job that has failed ends only when all its pods have gone, and pods on a dead node never go.
         """
-        owner, reader = workload.meta.uid, self._state.reader
+        run, workload = self._state.runs.get(owner), self._state.workload(owner)
+        if run is not None and workload is not None and run.failing and self.failed_on_lost_hardware(workload, run):
+            self.restart_run(workload, run)
+
+    def failed_on_lost_hardware(self, workload: Workload, run: Run) -> bool:
+        """Whether a run that failed did so on a node or GPU that is known to have failed.
+
+        The processes of a gang often notice first that a node or GPU is gone, and exit.
+        """
         if workload.recovery == RecoveryPolicy.NONE or workload.status.phase == Phase.FAILED:
             return False
-        nodes = {seat.node for seat in run.seats}
-        failures = Failures(
+        failures = self._failures_of(run)
+        return any(failures.affects(place) for place in _places_of(run))
+
+    def restart_run(self, workload: Workload, run: Run) -> None:
+        """Delete a run that failed on lost hardware; its workload is placed again, before others of its priority."""
+        owner = workload.meta.uid
+        known = self._under_way.get(owner)
+        if known is not None and known.replaced == run.meta.uid:
+            return
+        failures, places = self._failures_of(run), _places_of(run)
+        words = f"{failures.describe(places, self._state.reader.fault)}, and it failed there; it starts again elsewhere"
+        since = self._clock() if known is None else known.since
+        self._planner.interruptions.record(owner, Reason.RECOVERING, words)
+        self._track(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
+        self._metrics.recoveries.labels("Restarted").inc()
+        self._on_lost({place.node for place in places if failures.affects(place)})
+        self.record_event(owner, "Warning", Reason.RECOVERING, words)
+        self._tasks.spawn(self._delete(owner, run))
+
+    def _failures_of(self, run: Run) -> Failures:
+        """What of the run's hardware has failed."""
+        nodes, reader = {seat.node for seat in run.seats}, self._state.reader
+        return Failures(
             frozenset(node for node in nodes if reader.fault(node) is not None),
             {node: reader.sick(node) for node in nodes},
         )
-        places = [Holding(seat.node, cards=seat.cards) for seat in run.seats]
-        if not any(map(failures.affects, places)):
-            return False
-        known = self.under_way.get(owner)
-        if known is None or known.replaced != run.meta.uid:
-            words = f"{failures.describe(places, reader.fault)}, and it failed there; it starts again elsewhere"
-            since = self._clock() if known is None else known.since
-            self._planner.remarks[owner] = (Reason.RECOVERING, words)
-            self._track(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
-            self._metrics.recoveries.labels("Restarted").inc()
-            self.on_lost({place.node for place in places if failures.affects(place)})
-            self.say(owner, "Warning", Reason.RECOVERING, words)
-            self._tasks.spawn(self._delete(owner, run))
-        return True
 
     # --- a gang of ours ---------------------------------------------------------------------------------
 
@@ -201,7 +230,7 @@ class RecoveryExecutor:
             log.warning("recovery_not_stored", owner=owner, error=str(exc))
             self._start_again(owner, run)
             return
-        note = self.under_way[owner].words
+        note = self._under_way[owner].words
         details = manifests.moved_details(
             self._state.fleet.gangs.survey(gang, [_cards_of(seat) for seat in seats]), note
         )
@@ -212,14 +241,14 @@ class RecoveryExecutor:
         }
         if repaired.restarts:
             annotations[relocation.ROUND_ANNOTATION] = str(relocation.round_of(run.meta.annotations) + 1)
-        self.under_way[owner].writing = True
+        self._under_way[owner].writing = True
         self._state.run_registry.move(owner, tuple(seats), details)
         self._tasks.spawn(self._write(owner, before, annotations))
 
     def _start_again(self, owner: str, run: Run) -> None:
         """Delete the run: its workload is planned as a whole again, which gives a shorter plan."""
-        self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
-        self.under_way[owner].replaced = run.meta.uid
+        self._planner.interruptions.record(owner, Reason.RECOVERING, self._under_way[owner].words)
+        self._under_way[owner].replaced = run.meta.uid
         self._tasks.spawn(self._delete(owner, run))
 
     async def _write(self, owner: str, before: tuple[Seat, ...], annotations: Mapping[str, str]) -> None:
@@ -232,9 +261,9 @@ class RecoveryExecutor:
         except errors.KgweError as exc:
             log.warning("recovery_not_stored", owner=owner, error=str(exc))
             stored = False
-        repairing = self.under_way.get(owner)
+        repairing = self._under_way.get(owner)
         if not stored:
-            self.under_way.pop(owner, None)
+            self._under_way.pop(owner, None)
             self._state.run_registry.move(owner, None)
             self._again()
         elif repairing is not None:
@@ -248,9 +277,9 @@ class RecoveryExecutor:
         run = self._state.runs[owner]
         (move,) = repaired.moves
         place = Seat.from_grant(move.node, move.grant)
-        self._planner.claim(owner, {0: Holding(place.node, run.wanted, place.cards, place.slices)}, ready=True)
-        self._planner.remarks[owner] = (Reason.RECOVERING, self.under_way[owner].words)
-        self.under_way[owner].replaced = run.meta.uid
+        self._planner.reserve(owner, {0: Holding(place.node, run.wanted, place.cards, place.slices)}, ready=True)
+        self._planner.interruptions.record(owner, Reason.RECOVERING, self._under_way[owner].words)
+        self._under_way[owner].replaced = run.meta.uid
         self._tasks.spawn(self._delete(owner, run))
 
     async def _delete(self, owner: str, run: Run) -> None:
@@ -259,8 +288,8 @@ class RecoveryExecutor:
                 await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
         except errors.KgweError as exc:
             log.warning("run_not_deleted", owner=owner, error=str(exc))
-            self.under_way.pop(owner, None)
-            self._planner.unclaim(owner)
+            self._under_way.pop(owner, None)
+            self._planner.release_reservation(owner)
             self._again()
             return
         for uid in list(self._state.pods_of(run)):
@@ -278,13 +307,13 @@ class RecoveryExecutor:
             moved[int(move.member)] = Holding(seat.node, places[int(move.member)].amounts, seat.cards, seat.slices)
         restarted = [int(member) for member in repaired.restarts if member.isdigit()]
         for uid in self._gangs.move_seats(owner, moved, restarted):
-            self._evictor.remove_pod(uid, self.under_way[owner].words)
+            self._evictor.remove_pod(uid, self._under_way[owner].words)
 
     # --- on the way -------------------------------------------------------------------------------------
 
     def _advance(self, owner: str) -> None:
         """Take away what is in the way of the plan, and tell when it has come true."""
-        repairing = self.under_way[owner]
+        repairing = self._under_way[owner]
         if repairing.writing:
             return
         run = self._state.runs.get(owner)
@@ -295,15 +324,15 @@ class RecoveryExecutor:
                 self._seat(owner, pod)
         if self._is_whole(owner, repairing):
             took_s = self._clock() - repairing.since
-            del self.under_way[owner]
+            del self._under_way[owner]
             self._metrics.recovery_seconds.observe(took_s)
-            self.say(owner, "Normal", "Recovered", f"{repairing.words}; all runs again after {took_s:.1f} s")
+            self.record_event(owner, "Normal", "Recovered", f"{repairing.words}; all runs again after {took_s:.1f} s")
             log.info("recovered", owner=owner, seconds=round(took_s, 2))
         elif self._is_over(owner, repairing):
-            del self.under_way[owner]
+            del self._under_way[owner]
             log.info("recovery_ended", owner=owner, seconds=round(self._clock() - repairing.since, 2))
-        if owner not in self.under_way:
-            self.on_change(owner)
+        if owner not in self._under_way:
+            self._on_change(owner)
 
     def _is_over(self, owner: str, repairing: RecoveryInProgress) -> bool:
         """Whether it will not come true any more: its run has ended or is gone, or nobody comes."""
@@ -333,7 +362,7 @@ class RecoveryExecutor:
         pods = [self._state.pods.get(self._state.ledger.pod_in(owner, number)) for number in places]
         return all(pod is not None and pod.status.phase == "Running" for pod in pods)
 
-    def say(self, owner: str, type_: Literal["Normal", "Warning"], reason: str, words: str) -> None:
+    def record_event(self, owner: str, type_: Literal["Normal", "Warning"], reason: str, words: str) -> None:
         workload = self._state.workload(owner)
         if workload is not None:
             event = Event(workload.kind.resource, workload.meta, type_, reason, words, "Recovery")
@@ -349,5 +378,5 @@ def _cards_of(seat: Seat) -> tuple[str, int]:
     return seat.node, functools.reduce(lambda mask, each: mask | 1 << each[0], seat.slices, seat.cards)
 
 
-def _ignore(_about: str | set[str]) -> None:
-    pass
+def _places_of(run: Run) -> list[Holding]:
+    return [Holding(seat.node, cards=seat.cards) for seat in run.seats]

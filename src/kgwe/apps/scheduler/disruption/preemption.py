@@ -85,7 +85,7 @@ class PreemptionInProgress:
     evicted: bool = False
 
 
-class Preemption:
+class PreemptionController:
     """One term's preemptions."""
 
     def __init__(
@@ -97,6 +97,7 @@ class Preemption:
         self._events = deps.events
         self._metrics = deps.metrics
         self._planner = planner
+        self._faults = deps.faults
         self._census = census
         self._clock = clock
         self.under_way: dict[str, PreemptionInProgress] = {}
@@ -120,23 +121,23 @@ class Preemption:
 
     # --- what is heard ----------------------------------------------------------------------------------
 
-    def refused(self) -> None:
+    def look_soon(self) -> None:
         """Work was refused a place, or something that preemption depends on has changed."""
         self._look_in(_GATHER_S)
 
-    def room(self) -> None:
+    def handle_freed_capacity(self) -> None:
         """A pod has gone: it may have been the last victim."""
         for owner, each in list(self.under_way.items()):
-            if owner not in self._planner.waiting:
+            if self._planner.waiting_ask(owner) is None:
                 self._end(owner, "the work is gone or has found another place")
             elif each.evicted and self._are_gone(each):
                 del self.under_way[owner]
                 log.info("preempted", owner=owner, seconds=round(self._clock() - each.since, 2))
-                self._planner.serve(owner)
+                self._planner.place_reserved(owner)
             elif self._clock() - each.since > _PATIENCE_S:
                 self._end(owner, "its victims did not go")
 
-    def gone(self, owner: str) -> None:
+    def forget(self, owner: str) -> None:
         self._tried.pop(owner, None)
         if owner in self.under_way:
             self._end(owner, "the work is gone")
@@ -149,7 +150,7 @@ class Preemption:
 
     def _end(self, owner: str, why: str) -> None:
         del self.under_way[owner]
-        self._planner.unclaim(owner)
+        self._planner.release_reservation(owner)
         log.info("preemption_ended", owner=owner, reason=why)
 
     # --- looking for victims ----------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class Preemption:
 
     def _look(self) -> None:
         self._timer = None
-        self.room()
+        self.handle_freed_capacity()
         if self._looking is None and scheduler_policy.spec_of(self._state.config).enablePreemption:
             self._looking = asyncio.create_task(self._look_for_victims())
             self._looking.add_done_callback(self._looked)
@@ -174,7 +175,7 @@ class Preemption:
         self._looking = None
         broken = None if task.cancelled() else task.exception()
         if isinstance(broken, Exception):
-            self._planner.faults.record("preempt", "", broken)
+            self._faults.record("preempt", "", broken)
             self._look_in(_AGAIN_S)
 
     async def _look_for_victims(self) -> None:
@@ -193,7 +194,7 @@ class Preemption:
             self._tried[ask.owner] = (self._clock(), self._state.fleet.snapshot.version)
             if not await self._preempt(ask, victims, budgets):
                 in_vain.add(shape)
-        if self._planner.waiting:
+        if self._planner.waiting_count:
             self._look_in(_AGAIN_S)
 
     async def _preempt(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> bool:
@@ -203,22 +204,22 @@ class Preemption:
             if plan is not None:
                 self._begin(ask, plan, budgets)
         except Exception as exc:  # noqa: BLE001 - counted; the others have their turn
-            self._planner.faults.record("preempt", ask.owner, exc)
+            self._faults.record("preempt", ask.owner, exc)
             return False
         return plan is not None
 
     def _candidates(self) -> Iterator[Ask]:
         """Work that waits, the most important first; each once per version of the fleet, and not too often."""
         planner = self._planner
-        held = [(planner.waiting[owner], no) for owner, no in planner.held.items() if owner in planner.waiting]
         lowest = min(self._census.preemptible_priorities(), default=None)
         if lowest is None:
             return
-        asks = [ask for ask, no in held if no.code in _HELPS and no.possible and ask.priority > lowest]
+        refused = [(ask, refusal) for ask, refusal in planner.refused_asks() if ask.priority > lowest]
+        asks = [ask for ask, refusal in refused if refusal.code in _HELPS and refusal.possible]
         for ask in sorted(asks, key=lambda each: each.sort_key()):
             at, version = self._tried.get(ask.owner, (-_AGAIN_S, -1))
             is_due = self._clock() >= at + (_PAUSE_S if version != self._state.fleet.snapshot.version else _AGAIN_S)
-            if ask.owner in planner.waiting and ask.owner not in self.under_way and is_due and self._may(ask):
+            if planner.waiting_ask(ask.owner) and ask.owner not in self.under_way and is_due and self._may(ask):
                 yield ask
 
     def _may(self, ask: Ask) -> bool:
@@ -236,7 +237,7 @@ class Preemption:
     def _victims(self, budgets: Budgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
-        for running in self._census.preemptible(self._planner.faults.record):
+        for running in self._census.preemptible(self._faults.record):
             pods = self._pods(running.name)
             budget = budgets.of_all(pods)
             dying = any(pod.metadata.deletionTimestamp or pod.metadata.uid in busy for pod in pods)
@@ -289,10 +290,10 @@ class Preemption:
 
     def _begin(self, ask: Ask, plan: PreemptionPlan, budgets: Budgets) -> None:
         owner = ask.owner
-        if self._planner.waiting.get(owner) != ask:
+        if self._planner.waiting_ask(owner) != ask:
             return
         if not plan.victims:
-            self._planner.pass_soon()  # it starts without stopping anything
+            self._planner.plan_soon()  # it starts without stopping anything
             return
         pods = [pod for victim in plan.victims for pod in self._pods(victim.workload)]
         runs = {
@@ -308,7 +309,7 @@ class Preemption:
             self._clock(), f"stops {listed}", frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName), runs
         )
         self.under_way[owner] = preempting
-        self._planner.claim(owner, dict(enumerate(self._places(ask, plan))), ready=False)
+        self._planner.reserve(owner, dict(enumerate(self._places(ask, plan))), ready=False)
         self._say(owner, "Preempting", f"{preempting.words} to start; it costs {plan.cost.gpu_hours:.2f} GPU-hours")
         log.info("preempting", owner=owner, victims=names, proven=plan.proven, gpu_hours=round(plan.cost.gpu_hours, 3))
         self._tasks.spawn(self._stop(ask, preempting, pods, budgets))
@@ -348,7 +349,7 @@ class Preemption:
                 victim, "Preempted", f"stopped so that {ask.name or ask.owner} of priority {ask.priority} can start"
             )
         preempting.evicted = True
-        self.room()
+        self.handle_freed_capacity()
 
     async def _evict(self, pod: core.Pod) -> None:
         with contextlib.suppress(errors.NotFound):
@@ -358,7 +359,7 @@ class Preemption:
         run = self._state.runs.get(victim)
         if run is None or run.meta.uid != uid:
             return
-        self._planner.remarks[victim] = (Reason.PREEMPTED, f"stopped for {ask.name or ask.owner}")
+        self._planner.interruptions.record(victim, Reason.PREEMPTED, f"stopped for {ask.name or ask.owner}")
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=uid)
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.disruption.evictor import Evictor
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.cluster.workload.conditions import Trouble
+    from kgwe.cluster.workload.runs import Run
+    from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
     from kgwe.placement.disruption.recovery import Repaired
     from kgwe.placement.disruption.running import Member, Running
@@ -51,7 +53,7 @@ NO_CAPACITY: Final = "NoCapacity"
 LEFT_ALONE: Final = "LeftAlone"
 
 
-class Recovery:
+class RecoveryController:
     """One term's repairs."""
 
     def __init__(
@@ -61,15 +63,31 @@ class Recovery:
         evictor: Evictor,
         *,
         seat: Callable[[str, core.Pod], None],
+        on_trouble: Callable[[str], None] = lambda _owner: None,
+        on_lost: Callable[[set[str]], None] = lambda _nodes: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`on_trouble`: hears of an owner whose trouble changed.
+
+        `on_lost`: hears of nodes that failed, or with GPUs that did, once for every owner that was hit.
+        """
         self._state = deps.state
         self._gangs = deps.gangs
         self._metrics = deps.metrics
         self._most = deps.settings.recovery_moves
         self._planner = planner
+        self._faults = deps.faults
         self._clock = clock
-        self.repairs = RecoveryExecutor(deps, planner, evictor, seat=seat, again=self._again, clock=clock)
+        self._executor = RecoveryExecutor(
+            deps,
+            planner,
+            evictor,
+            seat=seat,
+            again=self._again,
+            on_change=on_trouble,
+            on_lost=on_lost,
+            clock=clock,
+        )
         self.census = Census(deps.state, deps.gangs, deps.settings.default_image)
         self._detector = FailureDetector(
             Patience(
@@ -85,10 +103,8 @@ class Recovery:
         self._stuck: dict[str, Trouble] = {}
         self._inherited: frozenset[str] = frozenset()  # owners that an earlier term called degraded
         self._settled_at = 0.0  # until then that stands
-        #: hears of an owner whose trouble changed
-        self.on_trouble: Callable[[str], None] = _ignore
-        #: hears of nodes that failed, or with cards that did, once for every owner that was hit
-        self.on_lost: Callable[[set[str]], None] = _ignore
+        self._on_trouble = on_trouble
+        self._on_lost = on_lost
         self._counted: set[str] = set()  # owners whose loss was told
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -98,9 +114,9 @@ class Recovery:
     def start(self) -> None:
         """Look at everything once: failures may be old, and plans stored that were not carried out."""
         for node in {place.node for owner in self._state.ledger.owners() for place in self._places(owner)}:
-            self.health(node)
+            self.handle_node_health(node)
         self._take_over_troubles()
-        self.repairs.go_on()
+        self._executor.resume()
 
     def _take_over_troubles(self) -> None:
         """A workload stays Degraded until this term has had the time to find out for itself."""
@@ -114,28 +130,40 @@ class Recovery:
         if self._stuck:
             self._look_at(self._settled_at)
 
-    def trouble(self, owner: str) -> Trouble | None:
+    def trouble_of(self, owner: str) -> Trouble | None:
         """Why an owner that has its place is not whole; None: it is, as far as is known."""
-        repairing = self.repairs.under_way.get(owner)
-        return (Reason.RECOVERING, repairing.words) if repairing is not None else self._stuck.get(owner)
+        recovering = self._executor.message_of(owner)
+        return (Reason.RECOVERING, recovering) if recovering is not None else self._stuck.get(owner)
+
+    def failed_on_lost_hardware(self, workload: Workload, run: Run) -> bool:
+        """Whether a run that failed did so on a node or GPU that is known to have failed."""
+        return self._executor.failed_on_lost_hardware(workload, run)
+
+    def restart_run(self, workload: Workload, run: Run) -> None:
+        """Delete a run that failed on lost hardware; its workload is placed again."""
+        self._executor.restart_run(workload, run)
+
+    def handle_change(self, owner: str) -> None:
+        """Something about the owner's run or pods changed."""
+        self._executor.handle_change(owner)
 
     def _stick(self, owner: str, reason: str, words: str) -> None:
         if self._stuck.get(owner) != (reason, words):
             self._stuck[owner] = reason, words
-            self.on_trouble(owner)
+            self._on_trouble(owner)
 
     def _unstick(self, owner: str) -> None:
         if self._stuck.pop(owner, None) is not None:
-            self.on_trouble(owner)
+            self._on_trouble(owner)
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         for owner in list(self._lacking):
             self._suffices(owner)
-        await self.repairs.stop()
+        await self._executor.stop()
 
-    def health(self, node: str) -> None:
+    def handle_node_health(self, node: str) -> None:
         """Something about the node, or its cards, may have changed."""
         now = self._clock()
         self._detector.observe_node(node, self._state.reader.fault(node), now)
@@ -143,18 +171,18 @@ class Recovery:
         if not self._detector.is_calm or self._lacking:
             self._look_at(now)
 
-    def room(self) -> None:
+    def handle_freed_capacity(self) -> None:
         """Room may have come free: the planner gives it to those who lack it; whole gangs may have to move for it."""
         if self._lacking:
             self._look_at(self._clock() + _GATHER_S)
 
-    def found(self, lost: str) -> None:
+    def handle_found_place(self, lost: str) -> None:
         """The planner has kept room for what an owner lost: look again, at once."""
-        self._planner.confirm(lost)
+        self._planner.confirm_plan(lost)
         self._look()
 
-    def gone(self, owner: str) -> None:
-        self.repairs.under_way.pop(owner, None)
+    def forget(self, owner: str) -> None:
+        self._executor.forget(owner)
         self._suffices(owner)
         self._left_alone.discard(owner)
         self._stuck.pop(owner, None)
@@ -180,7 +208,7 @@ class Recovery:
         try:
             self._look_now()
         except Exception as exc:  # noqa: BLE001 - the next look may succeed
-            self._planner.faults.record("recovery", "", exc)
+            self._faults.record("recovery", "", exc)
             self._again()
 
     def _look_now(self) -> None:
@@ -205,25 +233,27 @@ class Recovery:
 
     def _plan(self, hit: Sequence[str], failures: Failures) -> None:
         """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
+        for owner in hit:
+            self._executor.restart_failing(owner)
         known = [self._known(owner, failures) for owner in hit]
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
             self._state.ledger.withdraw_seats(gang_group.lost_key(owner))
         for repaired in self._repairs(list(asked.values()), failures):
-            if repaired.moves and self.repairs.moving >= self._most:
+            if repaired.moves and self._executor.moving >= self._most:
                 self._again()
                 continue
             try:
                 self._apply(asked[repaired.workload], repaired, failures)
             except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
-                self._planner.faults.record("recovery", repaired.workload, exc)
+                self._faults.record("recovery", repaired.workload, exc)
 
     def _known(self, owner: str, failures: Failures) -> Running | None:
         try:
             return self.census.of(owner, failures.affects) if self._is_open(owner) else None
         except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
-            self._planner.faults.record("recovery", owner, exc)
+            self._faults.record("recovery", owner, exc)
             return None
 
     def _repairs(self, hit: Sequence[Running], failures: Failures) -> Sequence[Repaired]:
@@ -235,7 +265,7 @@ class Recovery:
             try:
                 return plan_recovery(fleet.fitter, fleet.tree, running, failure).repairs
             except Exception as exc:  # noqa: BLE001 - counted for the owner that it concerns
-                self._planner.faults.record("recovery", running[0].name if len(running) == 1 else "", exc)
+                self._faults.record("recovery", running[0].name if len(running) == 1 else "", exc)
                 return None
 
         found = plan(hit)
@@ -248,10 +278,7 @@ class Recovery:
 
         A run of which no pod has found its place is planned anew by whoever waits for that.
         """
-        busy = self.repairs.under_way.get(owner)
-        if owner in self._left_alone or (busy is not None and (busy.writing or busy.replaced)):
-            return False
-        if self.repairs.excuse_failing(owner):
+        if owner in self._left_alone or self._executor.is_busy(owner):
             return False
         run = self._state.runs.get(owner)
         return run is None or any(pod.spec.nodeName for pod in self._state.pods_of(run).values())
@@ -267,19 +294,19 @@ class Recovery:
         since = self._since(running, failures)
         if owner not in self._counted:
             self._counted.add(owner)
-            self.on_lost({place.node for place in self._places(owner) if failures.affects(place)})
+            self._on_lost({place.node for place in self._places(owner) if failures.affects(place)})
         cause = failures.describe(self._places(owner), self._state.reader.fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
             words = f"{cause}; its recovery policy is to do nothing"
-            self.repairs.say(owner, "Warning", LEFT_ALONE, words)
+            self._executor.record_event(owner, "Warning", LEFT_ALONE, words)
             self._stick(owner, LEFT_ALONE, words)
             return
         if repaired.outcome is Outcome.WAITS:
             pods = "1 pod has" if repaired.missing == 1 else f"{repaired.missing} pods have"
             words = f"{cause}; {pods} nowhere to move to: no free GPUs meet the requirements"
             if owner not in self._lacking:
-                self.repairs.say(owner, "Warning", Reason.RECOVERING, words)
+                self._executor.record_event(owner, "Warning", Reason.RECOVERING, words)
             self._lack(running, since)
             self._stick(owner, NO_CAPACITY, words)
             return
@@ -291,13 +318,13 @@ class Recovery:
             self._stuck.pop(owner, None)  # from here on the repair that begins tells
         self._metrics.recovery_plan_seconds.observe(self._clock() - since)
         self._metrics.recoveries.labels(repaired.outcome).inc()
-        self.repairs.begin(repaired, f"{cause}; {describe_moves(repaired)}", since, running.gang)
+        self._executor.execute(repaired, f"{cause}; {describe_moves(repaired)}", since, running.gang)
 
-    def leave(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
+    def move_seats(self, owner: str, seats: Mapping[int, str], cause: str) -> None:
         """Move seats of a gang of ours (number -> node) whose nodes do not take their pods; the other pods stay."""
-        busy, run = self.repairs.under_way.get(owner), self._state.runs.get(owner)
-        if busy is not None and (busy.writing or busy.replaced):
-            asyncio.get_running_loop().call_later(_AGAIN_S, self.leave, owner, seats, cause)
+        run = self._state.runs.get(owner)
+        if self._executor.is_busy(owner):
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.move_seats, owner, seats, cause)
             return
         known = run.seats if run is not None else ()
         there = {number for number, node in seats.items() if number < len(known) and known[number].node == node}
@@ -312,14 +339,14 @@ class Recovery:
         for repaired in planned.repairs:
             if repaired.moves:
                 self._metrics.recoveries.labels(repaired.outcome).inc()
-                self.repairs.begin(repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang)
+                self._executor.execute(repaired, f"{cause}; {describe_moves(repaired)}", self._clock(), running.gang)
 
     def _lack(self, running: Running, since: float) -> None:
         """Let it wait for room before all others of its priority, and let others make way for it."""
         self._lacking[running.name] = since
         ask = gang_group.ask_for_lost(running, self._state.fleet, *self._named(running.name))
         if ask is not None:
-            self._planner.want(ask)
+            self._planner.request_place(ask)
 
     def _named(self, owner: str) -> tuple[str, str]:
         workload, group = self._state.workload(owner), self._gangs.group(owner)
@@ -333,10 +360,6 @@ class Recovery:
             lost = gang_group.lost_key(owner)
             self._planner.forget(lost)
             self._state.ledger.release_seats(lost)
-
-
-def _ignore(_about: str | set[str]) -> None:
-    pass
 
 
 def _leaving(member: Member, node: str) -> Member:

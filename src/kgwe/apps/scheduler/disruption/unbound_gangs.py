@@ -81,13 +81,13 @@ class UnboundGangs:
     def start(self) -> None:
         """Gangs that were given their seats in an earlier term."""
         for owner in list(self._gangs.owners()):
-            self.planned(owner)
+            self.track(owner)
 
     def stop(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
 
-    def planned(self, owner: str) -> None:
+    def track(self, owner: str) -> None:
         """The gang has seats."""
         group = self._gangs.group(owner)
         if group is not None and group.unbound:
@@ -149,10 +149,10 @@ class UnboundGangs:
         if group is None:
             self._forget(owner)
         elif owner in self._tries and group.unseated:
-            self.refused(owner)
+            self.handle_refusal(owner)
             self._call(owner, self._timeout_s, self._wait)
 
-    def refused(self, owner: str) -> None:
+    def handle_refusal(self, owner: str) -> None:
         """A gang was refused a plan: if only because its pods are pinned, let their owner make new ones."""
         group = self._gangs.group(owner)
         if group is None or owner not in self._tries or not group.last_since or group.seats:

@@ -11,6 +11,7 @@ watch has not shown holds nothing and registers nothing, so a caller cannot take
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from kgwe.placement.planning.ask import Ask
 from kgwe.placement.pod.engine import Decision
 from kgwe.placement.pod.fit import Verdict
 from kgwe.placement.pod.ranking import Strategy
+from kgwe.placement.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.translate.extender_wire import Args, BindArgs, MetaVictims, PreemptArgs
     from kgwe.kube.translate.podrequest import PodAsk
-    from kgwe.placement.refusal import Refusal
+    from kgwe.placement.fleet.node import Request
+    from kgwe.placement.fleet.snapshot import Grant
 
 # Wishes remembered; a pod is asked about again and again while it waits.
 _KEPT: Final = 20_000
@@ -52,9 +55,14 @@ class ExtenderHandlers:
         *,
         assume_s: float,
         blocked: Callable[[int], NDArray[np.bool_] | None] = lambda _priority: None,
+        on_decision: Callable[[str, bool, float], None] = lambda _strategy, _placed, _took_s: None,
+        recorder: Recorder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`blocked`: nodes that are kept for others from pods of that priority."""
+        """`blocked`: nodes that pods of that priority must not use, because they are reserved.
+
+        `on_decision`: hears strategy, whether there was a place, and how long it took.
+        """
         self._state = state
         self._gangs = gangs
         self._assume_s = assume_s
@@ -62,9 +70,8 @@ class ExtenderHandlers:
         self._clock = clock
         # uid -> (the annotations it was read with, the wish)
         self._asks: dict[str, tuple[Mapping[str, str], PodAsk | str]] = {}
-        #: hears strategy, whether there was a place, and how long it took
-        self.on_decision: Callable[[str, bool, float], None] = lambda _strategy, _placed, _took_s: None
-        self.recorder: Recorder | None = None
+        self._on_decision = on_decision
+        self._recorder = recorder
 
     def pod(self, args: Args | PreemptArgs) -> core.Pod | None:
         """The pod of a call as the watch shows it; None: it shows no such pod in that namespace."""
@@ -143,43 +150,63 @@ class ExtenderHandlers:
             return f"kgwe: {exc}"
 
     def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodAsk]) -> tuple[bytes, str]:
-        """Of several that will do, the first that finds a place."""
-        ledger, now = self._state.ledger, self._clock()
+        """Of several asks that will do, the first that finds a place."""
+        now = self._clock()
         self._state.expire(now)
-        ledger.forget_pod(args.uid)
-        kept = ledger.withdraw_seats(nominated_key(args.uid))  # the pod may take what is reserved for it
-        for ask in asks:
-            found = self._decide(args, pod, ask)
-            if isinstance(found, Decision):
-                break
+        found: Decision | None = None
+        ask = asks[0]
+
+        def decide() -> tuple[Mapping[str, int], Grant] | None:
+            nonlocal found, ask
+            for ask in asks:
+                answer = self._decide(args, pod, ask)
+                if isinstance(answer, Decision):
+                    found = answer
+                    return ask.amounts, answer.grant
+            return None
+
+        self._state.ledger.try_assume_pod(args.uid, nominated_key(args.uid), decide, now + self._assume_s)
         strategy = ask.strategy or self._state.fleet.engine.strategy
-        self.on_decision(strategy, isinstance(found, Decision), self._clock() - now)
-        if not isinstance(found, Decision):
-            ledger.reserve_seats(nominated_key(args.uid), kept)
+        self._on_decision(strategy, found is not None, self._clock() - now)
+        if found is None:
             return self._refuse(args, asks), "no_room"
-        ledger.assume_pod(args.uid, ask.amounts, found.grant, now + self._assume_s)
         return extender_wire.one(found.name), "placed"
 
     def _decide(self, args: Args, pod: core.Pod, ask: PodAsk) -> Decision | Refusal:
         engine, blocked = self._state.fleet.engine, self._blocked(pod.spec.priority)
         strategy = ask.strategy or engine.strategy
-        if self.recorder is None and strategy is not Strategy.RANDOM:
-            found = engine.decide_offered(ask.request, args.has, strategy=strategy, barred=blocked)
-            return found or engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
         draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
-        rng = np.random.default_rng(draws[0]) if draws else None
-        among = None
-        found = engine.decide(ask.request, strategy=strategy, rng=rng) if blocked is None else None
-        if found is None or (isinstance(found, Decision) and not args.has(found.name)):
-            # Sampled away by kube-scheduler, ruled out by something only it knows, or held for somebody else.
-            among = self._offered(args, blocked)
-            found = engine.decide(ask.request, strategy=strategy, among=among)
-        if self.recorder is not None:
-            nodes = engine.snapshot.nodes
-            names = None if among is None else [nodes[number].name for number in among.tolist()]
-            draws = draws if among is None else ()
-            self.recorder.pod(self._state.fleet, _whole(pod, ask, strategy), found, among=names, draws=draws)
+        found = None
+        if not draws:
+            found = engine.decide_offered(ask.request, args.has, strategy=strategy, barred=blocked)
+        elif blocked is None:
+            drawn = engine.decide(ask.request, strategy=strategy, rng=np.random.default_rng(draws[0]))
+            found = drawn if isinstance(drawn, Refusal) or args.has(drawn.name) else None
+        if found is None:
+            # kube-scheduler offers few nodes, or those drawn or ranked first are not among them.
+            draws = ()
+            found = engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
+        if self._recorder is not None:
+            asked = _whole(pod, replace(ask, strategy=strategy))
+            among = None if draws else self._restriction(args, ask.request, strategy, found, blocked)
+            self._recorder.pod(self._state.fleet, asked, found, among=among, draws=draws)
         return found
+
+    def _restriction(
+        self,
+        args: Args,
+        request: Request,
+        strategy: Strategy,
+        found: Decision | Refusal,
+        blocked: NDArray[np.bool_] | None,
+    ) -> list[str] | None:
+        """The nodes that the pod was offered; None: the decision would be the same with all nodes."""
+        engine = self._state.fleet.engine
+        best = engine.shortlist(request, 1, strategy=strategy)
+        if blocked is None and best == ([found.node] if isinstance(found, Decision) else []):
+            return None
+        nodes = engine.snapshot.nodes
+        return [nodes[number].name for number in self._offered(args, blocked).tolist()]
 
     def _offered(self, args: Args, blocked: NDArray[np.bool_] | None) -> NDArray[np.intp]:
         index = self._state.fleet.snapshot.index
@@ -318,11 +345,11 @@ class ExtenderHandlers:
         }
 
 
-def _whole(pod: core.Pod, ask: PodAsk, strategy: Strategy) -> Ask:
-    """The pod as work that asks for itself alone."""
+def _whole(pod: core.Pod, ask: PodAsk) -> Ask:
+    """The pod as an owner that asks for itself alone."""
     meta = pod.metadata
     return Ask(
-        meta.uid, ask.request, ask.amounts, strategy=strategy, priority=pod.spec.priority,
+        meta.uid, ask.request, ask.amounts, strategy=ask.strategy or "", priority=pod.spec.priority,
         since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
     )  # fmt: skip
 

@@ -80,7 +80,16 @@ class Result:
 class PlanningCycle:
     """The queue and what its passes need; used by one thread at a time."""
 
-    def __init__(self, fleet: LiveFleet, choosers: Choosers, rng: Rng) -> None:
+    def __init__(
+        self,
+        fleet: LiveFleet,
+        choosers: Choosers,
+        rng: Rng,
+        *,
+        on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`on_planned`: hears strategy and time of every plan."""
         self._fleet = fleet
         self._choosers = choosers
         self._rng = rng
@@ -95,9 +104,8 @@ class PlanningCycle:
         self._generation = fleet.generation
         self._seen = fleet.snapshot.version
         self._estimated_s = 0.0
-        #: hears strategy and time of every plan
-        self.on_planned: Callable[[str, float], None] = lambda _strategy, _took_s: None
-        self.recorder: Recorder | None = None
+        self._on_planned = on_planned
+        self._recorder = recorder
 
     def _copies(self) -> None:
         """What plans are made on; built again when the settings of placement change."""
@@ -119,7 +127,7 @@ class PlanningCycle:
         self._asks[ask.owner] = ask
         self.queue.retry(self._work(ask), now_s, self._rng.randrange(1000) / 1000, words)
 
-    def start_again(self, asks: Iterable[Ask]) -> None:
+    def rebuild_queue(self, asks: Iterable[Ask]) -> None:
         """A pass broke off in the middle: drop what it left behind and queue all that waits."""
         self.queue = Queue(self.queue.weights)
         self._faults = []
@@ -128,7 +136,7 @@ class PlanningCycle:
         for ask in asks:
             self.put(ask)
 
-    def drop(self, owner: str) -> None:
+    def remove(self, owner: str) -> None:
         self._asks.pop(owner, None)
         self.queue.drop(owner)
         self._estimator.forget(owner)
@@ -137,7 +145,7 @@ class PlanningCycle:
     def _work(self, ask: Ask) -> QueuedWorkload:
         return workload_from_ask(ask, self._fleet.fitter, timestamp.epoch_seconds(ask.since))
 
-    def started(self, ask: Ask, now_s: float) -> None:
+    def record_start(self, ask: Ask, now_s: float) -> None:
         """It has its place; it counts against its namespace until `sync` finds that it holds nothing."""
         request = ask.request if ask.gang is None else ask.gang
         pods = ask.pods if ask.gang is None else 1
@@ -148,7 +156,7 @@ class PlanningCycle:
         )
         self._estimator.record_start(ask.owner, now_s)
 
-    def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
+    def add_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
         """It had its place before this queue was there: it counts against its namespace likewise."""
         self.roster.put(RunningWorkload(owner, namespace, milli, since_s, None))
 
@@ -198,7 +206,7 @@ class PlanningCycle:
                 refusals.append((ask, self._explained(outcome.workload, outcome.refusal, kept)))
             elif isinstance(outcome, Failed):
                 self._faults.append(Fault(outcome.stage, outcome.workload.key, outcome.error))
-                refusals.append((ask, broken(outcome.stage, outcome.error)))
+                refusals.append((ask, error_refusal(outcome.stage, outcome.error)))
             else:
                 refusals.append((ask, Refusal(Reason(outcome.reason), outcome.message, possible=False)))
         kept_nodes = [(-hold.rank[0], hold.nodes) for hold in self._holds.list_all()]
@@ -214,7 +222,7 @@ class PlanningCycle:
                 again = planner.make_plan(self._copy, ask, choosers=self._choosers, rng=self._rng)
             except Exception as exc:  # noqa: BLE001 - an error of this work alone
                 self._faults.append(Fault("explain", work.key, exc))
-                return broken("explain", exc)
+                return error_refusal("explain", exc)
             # It may fit by now, or on nodes kept for others: then the short answer stands.
             known = again if isinstance(again, Refusal) else known
         return replace(known, message=known.message + kept)
@@ -272,9 +280,9 @@ class PlanningCycle:
         draws = Draws(self._rng)
         asked = replace(ask, following=following)
         answer = planner.make_plan(place, asked, choosers=self._choosers, rng=draws, explain=False)
-        self.on_planned(ask.strategy or "score", time.perf_counter() - started)
-        if self.recorder is not None:
-            self.recorder.plan(self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said)
+        self._on_planned(ask.strategy or "score", time.perf_counter() - started)
+        if self._recorder is not None:
+            self._recorder.plan(self._copy, _with_strategy(asked, answer, place), answer, avoid=avoid, draws=draws.said)
         return answer
 
     def commit(self, work: QueuedWorkload, plan: Plan) -> None:  # noqa: ARG002 - the Protocol's shape
@@ -286,7 +294,7 @@ class PlanningCycle:
         return scratch.fits_on_any(self._copy.fitter, request, numbers)
 
 
-def broken(stage: str, error: Exception) -> Refusal:
+def error_refusal(stage: str, error: Exception) -> Refusal:
     """The refusal of a workload whose planning raised an error."""
     what = {"explain": "explaining why it waits", "hold": "keeping a place for it"}.get(stage, "planning it")
     message = f"{what} failed with an error of the scheduler ({type(error).__name__}: {str(error)[:_ERROR_CHARS]});"

@@ -1,41 +1,35 @@
-"""Who waits, who has been given a place, who may be tried again when.
+"""Owners that wait for a place: what they ask for, why they still wait, and the delivery of each decision.
 
-The planner holds the decisions that are not yet visible in the API. A decision is assumed here the moment it is taken
-(and reserved in the ledger), confirmed when what carries it out is seen, and forgotten when that could not be created
-or the work is gone. A new leader starts with an empty planner: what its predecessor decided and carried out is in the
-API, the rest never happened.
-
-Passes run on a copy of the fleet, large ones in a thread: kube-scheduler's calls are answered meanwhile. What happens
-during a pass is kept for the next one.
+The planner's decisions are not visible in the API yet. A plan is reserved in the ledger the moment it is made. It is
+confirmed when the API shows what executes it, and discarded when that could not be created. A new leader starts with an
+empty planner: what its predecessor executed is in the API, the rest never happened.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import structlog
 
 from kgwe import errors
-from kgwe.apps.scheduler.planning.cycle import PlanningCycle, broken
-from kgwe.apps.scheduler.planning.errors import PlanningErrors
+from kgwe.apps.scheduler.planning.blocked_nodes import BlockedNodes
+from kgwe.apps.scheduler.planning.cycle import PlanningCycle, error_refusal
+from kgwe.apps.scheduler.planning.interruptions import Interruptions
+from kgwe.apps.scheduler.planning.pass_runner import PassRunner
+from kgwe.apps.scheduler.planning.plan_ledger import PlanLedger
 from kgwe.cluster.workload import scheduler_policy as policy
-from kgwe.kube.api import timestamp
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.refusal import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from kgwe.apps.scheduler.metrics import Metrics
     from kgwe.apps.scheduler.planning.cycle import Result
+    from kgwe.apps.scheduler.planning_errors import PlanningErrors
     from kgwe.apps.scheduler.recording.recorder import Recorder
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.placement.live.fleet import Holding
@@ -46,14 +40,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Bursts of events (a Job that ends, its pod, its node) become one pass.
-_GATHER_S = 0.02
-# With a pass in a thread, the loop must get its turn well within the time an answer may take.
-_SWITCH_S = 0.0005
-
 
 class Planner:
-    """Runs a planning pass soon after anything that could help."""
+    """Places owners that wait, in planning passes, and delivers each decision to `on_decided`."""
 
     def __init__(
         self,
@@ -61,315 +50,221 @@ class Planner:
         choosers: Choosers,
         rng: Rng,
         metrics: Metrics,
-        on_decided: Callable[[str], None],
+        *,
+        faults: PlanningErrors,
+        on_decided: Callable[[str, Plan | Refusal], None],
+        on_refused: Callable[[], None] = lambda: None,
+        recorder: Recorder | None = None,
     ) -> None:
-        self.waiting: dict[str, Ask] = {}  # owner -> what it asks for
-        self.held: dict[str, Refusal] = {}  # owner -> why the last pass did not place it
-        self.planned: dict[str, Plan] = {}  # owner -> decision, until it is seen in the API
-        self.estimates: dict[str, Eta] = {}  # owner -> when it is thought to start
-        self.remarks: dict[str, tuple[Reason, str]] = {}  # owner that had a place -> why it lost it
-        self.on_refused: Callable[[], None] = lambda: None
-        self._claims: dict[str, bool] = {}  # owner -> whether the room that is kept for it is free
+        """`on_decided`: hears every plan, and a refusal when its reason is new; `on_refused`: hears every refusal."""
+        self.interruptions = Interruptions()
+        self.last_pass_s = 0.0
         self._state = state
         self._metrics = metrics
+        self._faults = faults
         self._on_decided = on_decided
-        self._passes = PlanningCycle(state.fleet, choosers, rng)
-        self._passes.on_planned = lambda strategy, took_s: metrics.decision_seconds.labels(strategy).observe(took_s)
-        self._later: list[Callable[[], None]] = []  # what to tell the queue once the pass under way is over
-        self._soon: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._kept: list[tuple[int, NDArray[np.bool_]]] = []
-        self._kept_of = -1
-        self.pass_s = 0.0  # how long the last pass took
-        self.faults = PlanningErrors(metrics)
-        metrics.waiting.set_function(lambda: len(self.waiting))
+        self._on_refused = on_refused
+        self._waiting: dict[str, Ask] = {}  # owner -> what it asks for
+        self._refusals: dict[str, Refusal] = {}  # owner -> why the last pass did not place it
+        self._estimates: dict[str, Eta] = {}  # owner -> when it is expected to start
+        self._ledger = PlanLedger(state)
+        self._blocked = BlockedNodes()
+        self._cycle = PlanningCycle(state.fleet, choosers, rng, on_planned=metrics.observe_plan, recorder=recorder)
+        self._passes = PassRunner(self._cycle, self, faults)
 
-    def record(self, recorder: Recorder | None) -> None:
-        """Have every plan and refusal written down."""
-        self._passes.recorder = recorder
-
-    def want(self, ask: Ask) -> None:
-        """Let the work wait for a place; asked again with other needs, the new ones count."""
-        if ask.owner in self.remarks and self.remarks[ask.owner][0] is Reason.RECOVERING:
-            ask = replace(ask, first_claim=True)
-        config = self._state.config
-        ask = policy.limited(ask, config)
-        if (refused := policy.refused(ask, config)) is not None:
-            self._no_longer_waits(ask.owner)
-            self.waiting[ask.owner] = ask
-            self._hold(ask, refused)
-        elif self.waiting.get(ask.owner) != ask:
-            self.waiting[ask.owner] = ask
-            self._tell(lambda: self._passes.put(ask))
-            self.pass_soon()
-        if self._claims.get(ask.owner):
-            self.serve(ask.owner)
-
-    def forget(self, owner: str) -> None:
-        """The work no longer needs a decision; what was assumed for it is given back."""
-        self._no_longer_waits(owner)
-        self.remarks.pop(owner, None)
-        self.unclaim(owner)
-        self.forget_plan(owner)
-
-    def forget_plan(self, owner: str) -> None:
-        """Take back a decision that was not carried out."""
-        gone = self.planned.pop(owner, None) is not None and owner not in self._state.runs
-        if gone:
-            self._state.ledger.release_seats(owner)
-
-    def confirm(self, owner: str) -> None:
-        """The decision is now in the API."""
-        self.planned.pop(owner, None)
-        self._no_longer_waits(owner)
-
-    def occupies(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
-        """Count work that has had its place since before this planner was there."""
-        self._tell(lambda: self._passes.occupies(owner, namespace, milli, since_s))
-
-    def _no_longer_waits(self, owner: str) -> None:
-        self.held.pop(owner, None)
-        self.estimates.pop(owner, None)
-        if self.waiting.pop(owner, None) is not None:
-            self._tell(lambda: self._passes.drop(owner))
-
-    def _tell(self, news: Callable[[], None]) -> None:
-        if self._running is None:
-            news()
-        else:
-            self._later.append(news)
-
-    # --- room that is kept for one ----------------------------------------------------------------------
-
-    def claim(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
-        """Keep this room for the owner; `ready`: it is free, and the owner gets it as soon as it asks."""
-        self._claims[owner] = ready
-        self._state.ledger.reserve_seats(claim_key(owner), seats)
-
-    def unclaim(self, owner: str) -> None:
-        if self._claims.pop(owner, None) is not None:
-            self._state.ledger.release_seats(claim_key(owner))
-
-    def serve(self, owner: str) -> None:
-        """What is kept for the owner is free: it gets its place now, before anybody else can take it."""
-        ask = self.waiting.get(owner)
-        if ask is None:
-            self._claims[owner] = True
-            return
-        self._claims.pop(owner, None)
-        self._state.ledger.withdraw_seats(claim_key(owner))
-        try:
-            answer = self._passes.plan_now(ask, self._state.fleet)
-        except Exception as exc:  # noqa: BLE001 - its turn in the next pass tells it
-            self.faults.record("plan", owner, exc)
-            self.pass_soon()
-            return
-        if isinstance(answer, Plan):
-            self._carry_out(answer, time.time())
-        else:
-            log.info("claim_not_enough", owner=owner, reason=answer.message)
-            self.pass_soon()
-
-    def pass_soon(self) -> None:
-        if self._soon is None and self.waiting and not self.faults.is_pausing:
-            self._soon = asyncio.get_running_loop().call_later(_GATHER_S, self._pass)
+    def start(self) -> None:
+        self._metrics.waiting.set_function(lambda: len(self._waiting))
 
     def close(self) -> None:
-        for timer in (self._soon, self._timer):
-            if timer is not None:
-                timer.cancel()
-        if self._running is not None:
-            self._running.cancel()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        self._passes.close()
         self._metrics.waiting.set_function(lambda: 0)
-        for owner in [*self.planned, *self._claims]:
+        for owner in self._ledger.owners():
             self.forget(owner)
 
-    # --- passes -----------------------------------------------------------------------------------------
+    # --- what is known of an owner ----------------------------------------------------------------------
 
-    def _pass(self) -> None:
-        self._soon = None
-        if self._running is not None:
-            return  # its end starts the next one
-        now_s = time.time()
-        started = time.perf_counter()
-        try:
-            self._sync()
-            if self._passes.is_light:
-                self._pass_done(self._passes.run(now_s), now_s, time.perf_counter() - started)
-            else:
-                self._running = asyncio.create_task(self._aside(now_s))
-        except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
-            self._pass_failed(exc)
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
 
-    def _sync(self) -> None:
-        _ = self._state.fleet  # nodes that changed are put together before anything is read
-        self._passes.sync(self._state.ledger, self._state.plain_pods.held)
+    def waiting_ask(self, owner: str) -> Ask | None:
+        """What the owner asks for; None: it does not wait."""
+        return self._waiting.get(owner)
 
-    async def _aside(self, now_s: float) -> None:
-        """One pass in the thread; then what came in between, and another pass if anything did."""
-        if self._thread is None:
-            sys.setswitchinterval(_SWITCH_S)
-            self._thread = concurrent.futures.ThreadPoolExecutor(1, "planning")
-        started = time.perf_counter()
-        try:
-            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._passes.run, now_s)
-            had_news = self._catch_up()
-            self._pass_done(result, now_s, time.perf_counter() - started)
-        except Exception as exc:  # noqa: BLE001 - reported; everything that waits is planned again
-            self._pass_failed(exc)
-            self._catch_up()
+    def refusal_of(self, owner: str) -> Refusal | None:
+        """Why the last pass did not place the owner."""
+        return self._refusals.get(owner)
+
+    def refused_asks(self) -> Iterator[tuple[Ask, Refusal]]:
+        """Everything that waits because a pass refused it."""
+        for owner, refusal in self._refusals.items():
+            if (ask := self._waiting.get(owner)) is not None:
+                yield ask, refusal
+
+    def estimate_of(self, owner: str) -> Eta | None:
+        """When the owner is expected to start."""
+        return self._estimates.get(owner)
+
+    def has_plan(self, owner: str) -> bool:
+        """Whether the owner has a plan that the API does not show yet."""
+        return self._ledger.is_assumed(owner)
+
+    def blocked_nodes(self, priority: int) -> NDArray[np.bool_] | None:
+        """Nodes that a plain pod of this priority must not use; None: it may use all."""
+        return self._blocked.mask_for(self._state.fleet, priority)
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    def request_place(self, ask: Ask) -> None:
+        """Let the owner wait for a place; asked again with other needs, the new ones count."""
+        owner, config = ask.owner, self._state.config
+        ask = policy.limited(self.interruptions.prioritize(ask), config)
+        if (refused := policy.refused(ask, config)) is not None:
+            self._stop_waiting(owner)
+            self._waiting[owner] = ask
+            self._refuse(ask, refused)
+        elif self._waiting.get(owner) != ask:
+            self._waiting[owner] = ask
+            self._passes.change(lambda cycle: cycle.put(ask))
+            self.plan_soon()
+        if self._ledger.is_ready(owner):
+            self.place_reserved(owner)
+
+    def forget(self, owner: str) -> None:
+        """The owner needs no decision any more; what was assumed or reserved for it is free again."""
+        self._stop_waiting(owner)
+        self.interruptions.clear(owner)
+        self._ledger.release(owner)
+        self._ledger.discard(owner)
+
+    def discard_plan(self, owner: str) -> None:
+        """Take back a plan that was not executed."""
+        self._ledger.discard(owner)
+
+    def confirm_plan(self, owner: str) -> None:
+        """The API shows the plan."""
+        self._ledger.confirm(owner)
+        self._stop_waiting(owner)
+
+    def count_running(self, owner: str, namespace: str, milli: int, since_s: float) -> None:
+        """Count an owner that had its place before this planner was there."""
+        self._passes.change(lambda cycle: cycle.add_running(owner, namespace, milli, since_s))
+
+    def plan_soon(self) -> None:
+        """Something changed that could help: run a pass soon."""
+        self._passes.run_soon()
+
+    def _stop_waiting(self, owner: str) -> None:
+        self._refusals.pop(owner, None)
+        self._estimates.pop(owner, None)
+        if self._waiting.pop(owner, None) is not None:
+            self._passes.change(lambda cycle: cycle.remove(owner))
+
+    # --- capacity reserved for one owner ----------------------------------------------------------------
+
+    def reserve(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
+        """Reserve these places for the owner; `ready`: they are free, and the owner gets them as soon as it asks."""
+        self._ledger.reserve(owner, seats, ready=ready)
+
+    def release_reservation(self, owner: str) -> None:
+        self._ledger.release(owner)
+
+    def place_reserved(self, owner: str) -> None:
+        """What is reserved for the owner is free: place it there now, before others can use it."""
+        ask = self._waiting.get(owner)
+        if ask is None:
+            self._ledger.set_ready(owner)
             return
-        if had_news:
-            self.pass_soon()
+        self._ledger.withdraw(owner)
+        try:
+            answer = self._cycle.plan_now(ask, self._state.fleet)
+        except Exception as exc:  # noqa: BLE001 - the next pass reports it to the owner
+            self._faults.record("plan", owner, exc)
+            self.plan_soon()
+            return
+        if isinstance(answer, Plan):
+            self._execute(answer, time.time())
+        else:
+            log.info("claim_not_enough", owner=owner, reason=answer.message)
+            self.plan_soon()
 
-    def _catch_up(self) -> bool:
-        """The pass is over: tell the queue what came in between. Returns whether anything did."""
-        self._running = None
-        later, self._later = self._later, []
-        for news in later:
-            try:
-                news()
-            except Exception as exc:  # noqa: BLE001 - the remaining listeners still run
-                self.faults.record("queue", "", exc)
-        return bool(later)
+    # --- as PassRunner calls ----------------------------------------------------------------------------
 
-    def _pass_done(self, result: Result, now_s: float, took_s: float) -> None:
-        self.pass_s = took_s
+    def needs_pass(self) -> bool:
+        return bool(self._waiting)
+
+    def prepare_pass(self) -> None:
+        _ = self._state.fleet  # nodes that changed are put together before anything is read
+        self._cycle.sync(self._state.ledger, self._state.plain_pods.held)
+
+    def requeue_all(self) -> None:
+        config = self._state.config
+        self._cycle.rebuild_queue([ask for ask in self._waiting.values() if policy.refused(ask, config) is None])
+
+    def apply_result(self, result: Result, now_s: float, took_s: float) -> None:
+        """Execute what a pass decided, owner by owner: an error of one leaves the others alone."""
+        self.last_pass_s = took_s
         self._metrics.dispatch_seconds.observe(took_s)
-        for fault in result.faults:
-            self.faults.record(fault.stage, fault.owner, fault.error)
-        self._apply(result, now_s)
-        self.faults.pass_succeeded()
-
-    def _pass_failed(self, error: Exception) -> None:
-        """Not one work but the pass itself failed: everything that waits goes back to the queue, for another pass."""
-        pause_s = self.faults.pass_failed(error)
-        try:
-            self._passes.start_again([ask for ask in self.waiting.values() if not self._is_refused(ask)])
-        except Exception as exc:  # noqa: BLE001 - the next pass fails too then, and tries this again
-            self.faults.record("pass", "", exc)
-        self._wake_at(time.time() + pause_s)
-
-    def _is_refused(self, ask: Ask) -> bool:
-        return policy.refused(ask, self._state.config) is not None
-
-    def _apply(self, result: Result, now_s: float) -> None:
-        """Carry out what a pass decided, work by work: an error in one leaves the others alone."""
         for _, plan in result.plans:
-            self._carry_out(plan, now_s)
+            self._execute(plan, now_s)
         for ask, refusal in result.refusals:
-            if self.waiting.get(ask.owner) == ask:
+            if self._waiting.get(ask.owner) == ask:
                 try:
-                    self._hold(ask, refusal)
-                except Exception as exc:  # noqa: BLE001 - counted; it waits all the same
-                    self.faults.record("report", ask.owner, exc)
-        self.estimates |= result.estimates
-        self._keep(result)
-        self._wake_at(self._passes.queue.next_due_s())
+                    self._refuse(ask, refusal)
+                except Exception as exc:  # noqa: BLE001 - counted; the owner waits all the same
+                    self._faults.record("report", ask.owner, exc)
+        self._estimates |= result.estimates
+        self._blocked.update(self._state.fleet, result.kept)
 
-    def _carry_out(self, plan: Plan, now_s: float) -> None:
-        owner = plan.ask.owner
-        ask = self.waiting.get(owner)
-        try:
-            self._commit(owner, plan, now_s)
-        except Exception as exc:  # noqa: BLE001 - counted, and told to the work, which waits for its next try
-            self.faults.record("commit", owner, exc)
-            if ask is not None:
-                self._wait_longer(ask, exc, now_s)
+    # --- decisions --------------------------------------------------------------------------------------
 
-    def _wait_longer(self, ask: Ask, error: Exception, now_s: float) -> None:
-        self.waiting[ask.owner] = ask
-        self.held[ask.owner] = broken("plan", error)
-        self._tell(lambda: self._passes.put_later(ask, now_s, str(error)))
-        if self._running is None:
-            self._wake_at(self._passes.queue.next_due_s())
-
-    def _commit(self, owner: str, plan: Plan, now_s: float) -> None:
-        """Reserve it for real; what the live fleet has given away meanwhile is planned again."""
-        ask = self.waiting.get(owner)
+    def _execute(self, plan: Plan, now_s: float) -> None:
+        ask = self._waiting.get(plan.ask.owner)
         if ask is None or (ask != plan.ask and not ask.divisible):
             return
         try:
-            nodes = [seat.node for seat in plan.seats]
-            start = self._state.ledger.commit_plan(
-                owner, plan.amounts_by_seat, plan.grants, nodes, extend=ask.gang is not None
-            )
+            self._place(ask, plan, now_s)
+        except Exception as exc:  # noqa: BLE001 - counted, and reported to the owner, which waits for its next try
+            self._faults.record("commit", ask.owner, exc)
+            self._delay(ask, exc, now_s)
+
+    def _delay(self, ask: Ask, error: Exception, now_s: float) -> None:
+        """Executing the plan failed: the owner waits again, and is tried after a growing pause."""
+        self._waiting[ask.owner] = ask
+        self._refusals[ask.owner] = error_refusal("plan", error)
+        self._passes.change(lambda cycle: cycle.put_later(ask, now_s, str(error)))
+        self._passes.wake_for_next()
+
+    def _place(self, ask: Ask, plan: Plan, now_s: float) -> None:
+        """Reserve the seats and deliver the plan; when others took them meanwhile, the owner is planned again."""
+        owner = ask.owner
+        try:
+            plan = self._ledger.assume(plan, extend=ask.gang is not None)
         except errors.InvariantBroken as exc:
             log.info("plan_overtaken", owner=owner, reason=str(exc))
-            self._tell(lambda: self._passes.put(ask))
-            self.pass_soon()
+            self._passes.change(lambda cycle: cycle.put(ask))
+            self.plan_soon()
             return
-        self._tell(lambda: self._passes.started(plan.ask, now_s))
-        self._tell(lambda: self._passes.drop(owner))
-        self.remarks.pop(owner, None)
-        self.planned[owner] = replace(plan, start=start)
-        self._metrics.attempts.inc()
-        self._metrics.successes.inc()
-        self._metrics.decisions.labels(ask.strategy or "score", "placed").inc()
-        if plan.preferred_met:
-            self._metrics.optimal.inc()
-        if ask.since:
-            self._metrics.latency.observe(max(now_s - timestamp.epoch_seconds(ask.since), 0.0))
-        del self.waiting[owner]
-        self.held.pop(owner, None)
-        self.estimates.pop(owner, None)
+        self._passes.change(lambda cycle: cycle.record_start(plan.ask, now_s))
+        self._passes.change(lambda cycle: cycle.remove(owner))
+        self.interruptions.clear(owner)
+        self._metrics.count_placed(ask, plan, now_s)
+        del self._waiting[owner]
+        self._refusals.pop(owner, None)
+        self._estimates.pop(owner, None)
         try:
-            self._on_decided(owner)
+            self._on_decided(owner, plan)
         except Exception:
-            # Nothing was written yet: what was reserved a moment ago is free again.
-            self.planned.pop(owner, None)
-            for number in range(start, start + len(plan.seats)):
-                self._state.ledger.release_seat(owner, number)
+            self._ledger.undo(plan)  # nothing was written yet
             raise
 
-    def _hold(self, ask: Ask, refusal: Refusal) -> None:
-        """Remember why. Only a new code is news: the numbers in the message move with every pod that ends."""
+    def _refuse(self, ask: Ask, refusal: Refusal) -> None:
+        """Remember why. Only a new code is delivered: the numbers in the message move with every pod that ends."""
         owner = ask.owner
-        before = self.held.get(owner)
-        self.on_refused()
-        if owner in self.remarks:
-            reason, words = self.remarks[owner]
-            refusal = replace(refusal, code=reason, message=f"{words}; {refusal.message}")
-        self.held[owner] = refusal
-        if before is None:
-            self._metrics.failed.labels("no_suitable_node").inc()
-        self._metrics.attempts.inc()
-        self._metrics.failures.labels(refusal.code).inc()
-        self._metrics.decisions.labels(ask.strategy or "score", "refused").inc()
+        before = self._refusals.get(owner)
+        self._on_refused()
+        refusal = self.interruptions.explain(owner, refusal)
+        self._refusals[owner] = refusal
+        self._metrics.count_refused(ask, refusal, is_first=before is None)
         if before is None or before.code != refusal.code:
-            self._on_decided(owner)
-
-    def _wake_at(self, when_s: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if when_s is not None:
-            delay_s = max(when_s - time.time(), 0.0)
-            self._timer = asyncio.get_running_loop().call_later(delay_s + _GATHER_S, self.pass_soon)
-
-    # --- what is kept for others ------------------------------------------------------------------------
-
-    def _keep(self, result: Result) -> None:
-        index = self._state.fleet.snapshot.index
-        self._kept = []
-        self._kept_of = self._state.fleet.generation
-        for priority, names in result.kept:
-            mask = np.zeros(len(index), np.bool_)
-            mask[[index[name] for name in names if name in index]] = True
-            self._kept.append((priority, mask))
-
-    def blocked(self, priority: int) -> NDArray[np.bool_] | None:
-        """Nodes that a plain pod of this priority has to leave alone; None: none."""
-        if not self._kept or self._kept_of != self._state.fleet.generation:
-            return None
-        masks = [mask for kept_for, mask in self._kept if kept_for >= priority]
-        return np.logical_or.reduce(masks) if masks else None
-
-
-def claim_key(owner: str) -> str:
-    """Whom room is reserved for in the ledger while it is kept for an owner."""
-    return f"claim:{owner}"
+            self._on_decided(owner, refusal)

@@ -41,11 +41,11 @@ class OutcomeHistory:
                 at_s = timestamp.parse(stored.asOf).timestamp() if stored.asOf else 0.0
                 self._domains[obj.metadata.name] = Outcomes(stored.completed, stored.lost, at_s)
 
-    def completed(self, nodes: Iterable[str]) -> None:
+    def record_completed(self, nodes: Iterable[str]) -> None:
         """A workload on these nodes completed."""
         self._count(nodes, completed=1.0)
 
-    def lost(self, nodes: Iterable[str]) -> None:
+    def record_lost(self, nodes: Iterable[str]) -> None:
         """A workload lost these nodes, or GPUs of them."""
         self._count(nodes, lost=1.0)
 

@@ -12,13 +12,13 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.scheduler.reporting.gang_notices import GangNotices
-from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 from kgwe.apps.scheduler.reporting.status_reports import ConfigReport, DomainReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kgwe.apps.scheduler.deps import Deps
+    from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
 
 log = structlog.get_logger(__name__)
 
@@ -28,20 +28,20 @@ _EVERY_S: Final = 2.0
 class PeriodicTasks:
     """One term's."""
 
-    def __init__(self, deps: Deps, *others: Callable[[], Any]) -> None:
+    def __init__(self, deps: Deps, history: OutcomeHistory, *others: Callable[[], Any]) -> None:
         """`others`: called as often as its own."""
         self._others = others
         settings = deps.settings
-        self.history = OutcomeHistory(deps.state)
+        self._history = history
         self._notices = GangNotices(deps.gangs, deps.events.record, after_s=settings.gang_notice_seconds)
         self._config = ConfigReport(deps)
-        self._domains = DomainReports(deps, self.history, pause_s=settings.domain_status_seconds)
+        self._domains = DomainReports(deps, self._history, pause_s=settings.domain_status_seconds)
         self._history_s = settings.domain_status_seconds
         self._history_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self.history.restore()
+        self._history.restore()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -75,4 +75,4 @@ class PeriodicTasks:
         now = time.monotonic()
         if now >= self._history_at:
             self._history_at = now + self._history_s
-            self.history.apply()
+            self._history.apply()

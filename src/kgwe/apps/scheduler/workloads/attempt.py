@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import Plan
 
 
 @dataclass
@@ -15,9 +16,9 @@ class Attempt:
 
     generation: int = 0
     ask: Ask | None = None
-    asked: tuple[frozenset[str], bool, int] | None = None  # nodes left out of `ask`, whether it claims, its priority
+    basis: tuple[frozenset[str], bool, int] | None = None  # nodes left out of `ask`, whether it claims, its priority
+    plan: Plan | None = None  # where it was placed, until the API shows its run
     limited_to: int | None = None  # the priority that its user was last told counts instead of the one asked for
-    planned_for: Ask | None = None  # what the planner was last asked
     held_at: float | None = None  # since when it waits without room
     told_at: float = 0.0  # when its waiting message was last written
     warn_at: float = 0.0  # when the next Warning is due, while it waits without room

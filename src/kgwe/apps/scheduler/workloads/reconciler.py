@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import structlog
 
@@ -26,10 +26,11 @@ from kgwe.apps.scheduler.workloads import placement_attempts
 from kgwe.apps.scheduler.workloads import workload_status as phases
 from kgwe.apps.scheduler.workloads.attempt import Attempt
 from kgwe.apps.scheduler.workloads.placement_attempts import AttemptLimits
+from kgwe.apps.scheduler.workloads.run_creator import InvalidTemplate, RunCreator
 from kgwe.apps.scheduler.workloads.waiting_status import WaitingNotices
-from kgwe.apps.scheduler.workloads.writer import Writer
+from kgwe.apps.scheduler.workloads.writer import StatusWriter
 from kgwe.cluster.state import run_state
-from kgwe.cluster.workload import manifests, runs, scheduler_policy
+from kgwe.cluster.workload import manifests, scheduler_policy
 from kgwe.cluster.workload.plan_text import PlanTooLarge
 from kgwe.cluster.workload.workload import WARP, Workload
 from kgwe.kube.api import timestamp
@@ -68,6 +69,19 @@ _LACKING_S = 10.0
 _LOGGED = 16
 
 
+class FailureRecovery(Protocol):
+    """What recovers workloads from failed nodes and GPUs."""
+
+    def trouble_of(self, owner: str) -> Trouble | None:
+        """Why a workload that has its place is not whole."""
+
+    def failed_on_lost_hardware(self, workload: Workload, run: Run) -> bool:
+        """Whether a run that failed did so on a node or GPU that is known to have failed."""
+
+    def restart_run(self, workload: Workload, run: Run) -> None:
+        """Delete a run that failed on lost hardware; its workload is placed again."""
+
+
 class Reconciler:
     """One leader's term of reconciling; everything it remembers dies with it."""
 
@@ -75,13 +89,17 @@ class Reconciler:
         self,
         deps: Deps,
         planner: Planner,
+        recovery: FailureRecovery,
+        rejected_pods: RejectedPods,
         *,
         requeue: Callable[[Key, float], None],
+        on_completed: Callable[[set[str]], None] = lambda _nodes: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.planner = planner
+        """`on_completed`: hears the nodes of a workload that completed."""
+        self._planner = planner
         self._client = deps.client
-        self._write = Writer(deps.client, deps.events)
+        self._writer = StatusWriter(deps.client, deps.events)
         self._state = deps.state
         self._settings = deps.settings
         self._metrics = deps.metrics
@@ -92,32 +110,44 @@ class Reconciler:
         self._starting: set[str] = set()  # workloads with a place that do not run yet
         self._limits = AttemptLimits(deps.state)
         self._waiting = WaitingNotices(
-            self._write,
+            self._writer,
             planner,
             interval_s=deps.settings.message_interval_seconds,
             settle_s=deps.settings.status_settle_seconds,
             requeue=requeue,
         )
-        self.excuse: Callable[[Workload, Run], bool] = lambda _workload, _run: False  # whether a failure is not its own
-        #: why a workload that has its place is not whole
-        self.trouble: Callable[[str], Trouble | None] = lambda _owner: None
-        self.rejected_pods: RejectedPods
-        #: hears the nodes of work that completed
-        self.on_completed: Callable[[set[str]], None] = lambda _nodes: None
+        self._creator = RunCreator(deps.client, deps.state, deps.settings.default_image)
+        self._recovery = recovery
+        self._rejected_pods = rejected_pods
+        self._on_completed = on_completed
 
-    def gone(self, uid: str) -> None:
+    def deliver_plan(self, uid: str, plan: Plan) -> None:
+        """The workload has a place: the next call starts it there."""
+        attempt = self._attempts.get(uid)
+        if attempt is None:
+            self._planner.discard_plan(uid)
+        else:
+            attempt.plan = plan
+
+    def _give_back_place(self, uid: str) -> None:
+        """The workload neither waits for a place nor has a plan any more."""
+        self._planner.forget(uid)
+        if (attempt := self._attempts.get(uid)) is not None:
+            attempt.plan = None
+
+    def forget(self, uid: str) -> None:
         """The workload object no longer exists."""
-        self.planner.forget(uid)
+        self._planner.forget(uid)
         self._attempts.pop(uid, None)
         self._starting.discard(uid)
         self._limits.forget(uid)
-        self._write.forget(uid)
+        self._writer.forget(uid)
 
-    def abandon(self, key: Key) -> None:
+    def release_place(self, key: Key) -> None:
         """The last call for this workload broke: hold nothing for it until it is tried again."""
         workload = self._state.workloads.get(key)
         if workload is not None:
-            self.planner.forget(workload.meta.uid)
+            self._give_back_place(workload.meta.uid)
 
     async def report_error(self, key: Key, error: Exception) -> None:
         """Looking at the workload failed with an error of ours: one that waits for a place says so."""
@@ -127,7 +157,7 @@ class Reconciler:
         message = f"an error of the scheduler ({type(error).__name__}: {str(error)[:200]}); it is tried again"
         status = phases.pending_status(workload, Reason.INTERNAL_ERROR, message, timestamp.seconds())
         with contextlib.suppress(errors.KgweError):
-            await self._write.status(workload, status)
+            await self._writer.write_status(workload, status)
 
     def renew_attempts(self) -> None:
         """Workloads whose attempts are used up get new ones if nodes, network or settings have changed since."""
@@ -139,141 +169,151 @@ class Reconciler:
 
     def is_echo(self, workload: Workload) -> bool:
         """Whether this is what we wrote last, and whatever came since was looked at: then nothing is left to do."""
-        return self._write.is_echo(workload)
+        return self._writer.is_echo(workload)
 
     async def reconcile(self, key: Key) -> Result:
         if (orphan := self._state.orphans.get(key)) is not None:
             # The garbage collector would do it too, in its own time.
-            await self._write.delete(orphan)
+            await self._writer.delete_run(orphan)
             self._state.orphans.pop(key, None)
         workload = self._state.workloads.get(key)
         if workload is None:
             return "done"
-        if self._write.is_behind(workload):
+        if self._writer.is_behind(workload):
             self._requeue(key, _WATCH_LAG_S)
             return "done"  # what the watch is about to show calls us again
         uid = workload.meta.uid
         self._starting.discard(uid)
         if workload.meta.deletionTimestamp is not None:
             return await self._end(workload)
-        if await self._write.remove_finalizer(workload):
+        if await self._writer.remove_finalizer(workload):
             return "done"  # the watch shows the workload without it, which calls us again
         run = self._state.runs.get(uid)
         if run is not None:
-            self.planner.confirm(uid)
+            self._planner.confirm_plan(uid)
             return await self._follow(workload, run)
         if workload.finished:
-            self.planner.forget(uid)
+            self._give_back_place(uid)
             return "done"
         return await self._seek(workload)
 
     # --- waiting for a node -----------------------------------------------------------------------------
 
     async def _seek(self, workload: Workload) -> Result:
-        attempt = self._remember(workload)
+        """It has no run: start it where it was placed, or ask for a place."""
+        attempt = self._attempt_of(workload)
         self._warn_of_priority(workload, attempt)
         now = self._clock()
         if now < attempt.retry_at:
             self._requeue(workload.key, attempt.retry_at - now)
             return "waiting"
         try:
-            template, names = manifests.pod_template(workload, self._settings.default_image), self._state.reader.cards
-            ask = self._ask(workload, template, attempt, now)
-            planned = self.planner.planned.get(workload.meta.uid)
-            body = manifests.build(workload, template, planned, f"{time.time_ns():x}", names) if planned else {}
-            if planned and self._state.signer is not None:
-                self._state.signer.sign_run(body, workload.meta.uid, planned.seats)
-        except PlanTooLarge as exc:
-            return await self._give_up(workload, "PlanTooLarge", f"{exc}; edit the workload to try again")
-        except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
-            # The template is free-form: whatever nonsense it holds ends here, before anything is held for it.
-            message = f"podTemplate cannot be run: {exc}; edit the workload to try again"
-            return await self._give_up(workload, "InvalidPodTemplate", message)
+            ask = self._update_ask(workload, attempt, now)
+        except InvalidTemplate as exc:
+            return await self._reject_template(workload, exc)
         if missing := scheduler_policy.lacks_class(workload, self._state.priority_classes):
-            # Its Job could create no pods. Nothing is held for it until the class is there, which calls us again.
-            self.planner.forget(workload.meta.uid)
+            # Its Job could create no pods. Nothing is reserved for it until the class is there, which calls us again.
+            self._give_back_place(workload.meta.uid)
             refusal = Refusal(Reason.NO_PRIORITY_CLASS, missing, possible=False)
-            await self._waiting.tell(workload, attempt, refusal, now)
+            await self._waiting.report(workload, attempt, refusal, now)
             return "waiting"
-        if planned is not None and attempt.planned_for == ask:
-            if attempt.created_at is not None and now < attempt.created_at + _WATCH_LAG_S:
-                self._requeue(workload.key, attempt.created_at + _WATCH_LAG_S - now)
-                return "done"  # the watch is about to show the Job
-            return await self._start(workload, body, planned)
-        # Not decided yet, or decided for a spec that was edited since.
-        self.planner.forget_plan(workload.meta.uid)
-        attempt.planned_for = ask
-        self.planner.want(ask)
-        held = self.planner.held.get(workload.meta.uid)
-        if held is not None:
-            await self._waiting.tell(workload, attempt, held, now)
+        if attempt.plan is not None:
+            return await self._start(workload, attempt, attempt.plan)
+        return await self._ask_for_place(workload, attempt, ask)
+
+    def _update_ask(self, workload: Workload, attempt: Attempt, now: float) -> Ask:
+        """What it asks for, read once per spec; nodes that refused are left out until their time is over.
+
+        A plan for something else is discarded.
+        """
+        attempt.avoid = {node: until for node, until in attempt.avoid.items() if until > now}
+        basis = frozenset(attempt.avoid), workload.claims, workload.priority
+        if attempt.ask is None or attempt.basis != basis:
+            ask = self._creator.read_ask(workload, basis[0])
+            if ask != attempt.ask:
+                self._discard_plan(workload.meta.uid, attempt)
+            attempt.ask, attempt.basis = ask, basis
+        return attempt.ask
+
+    def _discard_plan(self, uid: str, attempt: Attempt) -> None:
+        if attempt.plan is not None:
+            attempt.plan = None
+            self._planner.discard_plan(uid)
+
+    async def _ask_for_place(self, workload: Workload, attempt: Attempt, ask: Ask) -> Result:
+        """The planner delivers its decision (`deliver_plan`), which calls us again."""
+        now = self._clock()
+        self._planner.request_place(ask)
+        refusal = self._planner.refusal_of(workload.meta.uid)
+        if refusal is not None:
+            await self._waiting.report(workload, attempt, refusal, now)
         if attempt.avoid:
             self._requeue(workload.key, min(attempt.avoid.values()) - now + self._settings.status_settle_seconds)
         return "waiting"
 
-    def _ask(self, workload: Workload, template: dict[str, Any], attempt: Attempt, now: float) -> Ask:
-        """Worked out once per spec; nodes that refused are left out until their time is over."""
-        attempt.avoid = {node: until for node, until in attempt.avoid.items() if until > now}
-        asked = frozenset(attempt.avoid), workload.claims, workload.priority
-        if attempt.ask is None or attempt.asked != asked:
-            attempt.ask, attempt.asked = manifests.ask(workload, template, asked[0]), asked
-        return attempt.ask
+    async def _reject_template(self, workload: Workload, error: InvalidTemplate) -> Result:
+        message = f"podTemplate cannot be run: {error}; edit the workload to try again"
+        return await self._give_up(workload, "InvalidPodTemplate", message)
 
     # --- creating the Job -------------------------------------------------------------------------------
 
-    async def _start(self, workload: Workload, body: dict[str, Any], plan: Plan) -> Result:
-        resource, namespace = manifests.resource(workload), workload.meta.namespace
+    async def _start(self, workload: Workload, attempt: Attempt, plan: Plan) -> Result:
+        """Create what runs the workload, at its place."""
+        now = self._clock()
+        if attempt.created_at is not None and now < attempt.created_at + _WATCH_LAG_S:
+            self._requeue(workload.key, attempt.created_at + _WATCH_LAG_S - now)
+            return "done"  # the watch is about to show the Job
         try:
-            for kind, companion in manifests.companions(workload, plan, self._state.reader.cards):
-                with contextlib.suppress(errors.AlreadyExists):
-                    await self._client.create(kind, companion, namespace)
-            await self._client.create(resource, body, namespace)
-        except errors.AlreadyExists as exc:
-            stored = await self._client.get(resource, body["metadata"]["name"], namespace)
-            managed = stored.metadata.labels.get(manifests.MANAGED_BY) == manifests.CONTROLLER_NAME
-            read = runs.of_deployment if workload.serves else runs.of_job
-            if managed and runs.belongs_to(read(stored), workload):
-                # Ours, from before a crash; the watch will show it, with the place it was given then.
-                return "done"
-            return await self._creation_failed(workload, errors.Permanent(f"{exc} and belongs to somebody else"))
+            is_new = await self._creator.create(workload, plan)
+        except PlanTooLarge as exc:
+            return await self._give_up(workload, "PlanTooLarge", f"{exc}; edit the workload to try again")
+        except InvalidTemplate as exc:
+            return await self._reject_template(workload, exc)
         except QuotaExceeded as exc:
             return await self._take_back(workload, "QuotaExceeded", str(exc))
         except errors.Permanent as exc:
             return await self._creation_failed(workload, exc)
-        self._remember(workload).created_at = self._clock()
-        # Its status follows from the run, see _follow; most often the pod runs before a write would be done.
+        if is_new:  # else the watch is about to show the run, with the place it was given before a restart
+            attempt.created_at = self._clock()
+            self._report_start(workload, plan)
+        return "done"
+
+    def _report_start(self, workload: Workload, plan: Plan) -> None:
+        """Its status follows from the run, see _follow; most often the pod runs before a write would be done."""
         self._metrics.scheduled.labels(workload.strategy).inc()
         where = plan.nodes[0] if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
         if workload.status.phase or workload.kind is WARP:
             # The status says it too: an Event is for who has seen it wait, or knows the small kind by its Events.
             note = f"placed on {where} by {workload.strategy}"
-            self._write.event(workload, "Normal", "Scheduled", note, action="Scheduling")
+            self._writer.record_event(workload, "Normal", "Scheduled", note, action="Scheduling")
         log.info(
             "workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:_LOGGED], strategy=workload.strategy
         )
-        return "done"
 
     async def _creation_failed(self, workload: Workload, error: errors.Permanent) -> Result:
         """An error, not a shortage: count it, wait longer each time, give up when the policy says so."""
-        self.planner.forget(workload.meta.uid)
+        self._give_back_place(workload.meta.uid)
         self._metrics.failed.labels("job_creation_failed").inc()
         retries = phases.retry_count(workload)
         if retries >= workload.max_retries:
             return await self._give_up(workload, "MaxRetriesExceeded", f"gave up after {retries} retries: {error}")
         delay_s = backoff.delay_s(workload.backoff_s, retries, self._rng.random())
         self._metrics.retries.inc()
-        self._remember(workload).retry_at = self._clock() + delay_s
+        self._attempt_of(workload).retry_at = self._clock() + delay_s
         self._requeue(workload.key, delay_s)
         message = f"creating the Job failed, retry {retries + 1} of {workload.max_retries} in {delay_s:.0f} s: {error}"
-        await self._write.status(workload, phases.retrying_status(workload, retries + 1, message, timestamp.seconds()))
-        self._write.event(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
+        await self._writer.write_status(
+            workload, phases.retrying_status(workload, retries + 1, message, timestamp.seconds())
+        )
+        self._writer.record_event(workload, "Warning", "JobCreationFailed", str(error), action="Scheduling")
         return "retry"
 
     # --- following the Job ------------------------------------------------------------------------------
 
     async def _follow(self, workload: Workload, run: Run) -> Result:
-        attempt = self._remember(workload)
+        attempt = self._attempt_of(workload)
         now = self._clock()
+        attempt.plan = None  # the run shows it
         if attempt.job_uid != run.meta.uid:
             attempt.job_uid, attempt.job_seen_at = run.meta.uid, now
             attempt.settle_s = self._settings.status_settle_seconds
@@ -286,15 +326,17 @@ class Reconciler:
             return await self._finish(workload, run, run.ended)
         if 0 < run.generation < workload.meta.generation and not run_state.is_bound(pods):
             # Edited before anything of it ran: what was asked for last counts.
-            await self._write.delete(run)
+            await self._writer.delete_run(run)
             attempt.taken_back = run.meta.uid
             return "done"
         lacking = self._settle_seats(workload, run, pods)
         if run_state.is_running(workload, run, pods):
             attempt.refusals, attempt.unplaced_at, attempt.suspended = 0, None, False
             placed = self._placed(workload, run)
-            trouble = self.trouble(workload.meta.uid) or run_state.scaled(run, lacking)
-            await self._write.status(workload, phases.running_status(workload, placed, timestamp.seconds(), trouble))
+            trouble = self._recovery.trouble_of(workload.meta.uid) or run_state.scaled(run, lacking)
+            await self._writer.write_status(
+                workload, phases.running_status(workload, placed, timestamp.seconds(), trouble)
+            )
             self._warn_of_edit(workload, run)
             return "done"
         if run.suspended:
@@ -302,9 +344,9 @@ class Reconciler:
             status = phases.scheduled_status(
                 workload, self._placed(workload, run), timestamp.seconds(), "it is suspended"
             )
-            await self._write.status(workload, status)
+            await self._writer.write_status(workload, status)
             return "done"
-        unfit = self.rejected_pods.unfit(workload.meta.uid, run)
+        unfit = self._rejected_pods.unfit_seats(workload.meta.uid, run)
         why = unfit or run_state.unplaced(self._state, workload, run, pods)
         attempt.note_unplaced(now, why.reason if why is not None else "")
         return await self._wait_placed(workload, run, attempt, why)
@@ -325,31 +367,32 @@ class Reconciler:
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:
         if workload.meta.generation > run.generation > 0:
             note = "the spec was edited after the work was scheduled; it runs on as it was. Delete and create to apply"
-            self._write.event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
+            self._writer.record_event(workload, "Warning", "SpecChangedWhileScheduled", note, action="Scheduling")
 
     def _warn_of_priority(self, workload: Workload, attempt: Attempt) -> None:
         """Report a priority above the limit that got past admission, once per value that counts."""
         note = scheduler_policy.priority_note(workload)
         if note and attempt.limited_to != workload.priority:
             attempt.limited_to = workload.priority
-            self._write.event(workload, "Warning", "PriorityLimited", note, action="Scheduling")
+            self._writer.record_event(workload, "Warning", "PriorityLimited", note, action="Scheduling")
 
     async def _finish(self, workload: Workload, run: Run, ended: core.Condition) -> Result:
         if workload.status.phase == Phase.FAILED and run.generation < workload.meta.generation:
             # Failed and edited since: clear the way for another try.
-            await self._write.delete(run)
+            await self._writer.delete_run(run)
             return "done"
         if ended.type == "Failed":
-            if self.excuse(workload, run):
+            if self._recovery.failed_on_lost_hardware(workload, run):
+                self._recovery.restart_run(workload, run)
                 return "retry"
             if (why := await self._rejected(workload, run, ended)) is not None:
                 return await self._replace(workload, run, why)
         status = phases.finished_status(workload, self._placed(workload, run), run, ended, timestamp.seconds())
-        if await self._write.status(workload, status):
+        if await self._writer.write_status(workload, status):
             if status.phase == Phase.FAILED:
-                self._write.event(workload, "Warning", str(status.phase), status.message, action="Running")
+                self._writer.record_event(workload, "Warning", str(status.phase), status.message, action="Running")
             else:
-                self.on_completed({seat.node for seat in run.seats})
+                self._on_completed({seat.node for seat in run.seats})
             log.info("workload_finished", workload=workload.meta.key, phase=str(status.phase), message=status.message)
         return "done"
 
@@ -357,19 +400,19 @@ class Reconciler:
         """Why a Job that failed is a lost run and not failed work; its own failures have another reason."""
         if workload.status.phase == Phase.FAILED or ended.reason != "BackoffLimitExceeded":
             return None
-        return await self.rejected_pods.ended(run)
+        return await self._rejected_pods.explain_failed_job(run)
 
     async def _replace(self, workload: Workload, run: Run, why: Unplaced) -> Result:
         """Delete the run and plan the workload again, without the nodes that did not take it."""
-        attempt = self._remember(workload)
+        attempt = self._attempt_of(workload)
         attempt.avoid |= dict.fromkeys(why.avoid, self._clock() + self._settings.avoid_seconds)
-        await self._write.delete(run)
+        await self._writer.delete_run(run)
         attempt.taken_back = run.meta.uid
         result = await self._take_back(workload, why.reason, why.message, at_once=why.is_nodes_fault)
         if why.reason == run_state.PLACE_LOST and run_state.has_started(workload, run) and not attempt.suspended:
             # It ran, and lost its node to a drain: before all others of its priority, as after a failure. A run that
             # was suspended gave its place away.
-            self.planner.remarks[workload.meta.uid] = (Reason.RECOVERING, why.message)
+            self._planner.interruptions.record(workload.meta.uid, Reason.RECOVERING, why.message)
         return result
 
     async def _wait_placed(self, workload: Workload, run: Run, attempt: Attempt, why: Unplaced | None) -> Result:
@@ -388,10 +431,10 @@ class Reconciler:
         if now - since < attempt.settle_s:
             self._requeue(workload.key, since + attempt.settle_s - now)
         elif workload.status.phase != Phase.RUNNING or why is not None:
-            placed, trouble = self._placed(workload, run), self.trouble(workload.meta.uid)
+            placed, trouble = self._placed(workload, run), self._recovery.trouble_of(workload.meta.uid)
             words = f"{placed.words}; {why.message}" if why is not None and why.is_certain else ""
             status = phases.scheduled_status(workload, placed, timestamp.seconds(), words, trouble)
-            await self._write.status(workload, status)
+            await self._writer.write_status(workload, status)
         if why is None:
             self._warn_of_edit(workload, run)
         return "done"
@@ -408,14 +451,14 @@ class Reconciler:
 
         `at_once`: the first time another node may do without a pause.
         """
-        self.planner.forget(workload.meta.uid)
-        attempt = self._remember(workload)
+        self._give_back_place(workload.meta.uid)
+        attempt = self._attempt_of(workload)
         attempt.refusals += 1
         attempt.ask = None
         again_s = 0.0
         if attempt.refusals > 1 or not at_once:
             again_s = backoff.delay_s(workload.backoff_s, attempt.refusals - 1, self._rng.random())
-        self._write.event(workload, "Warning", reason, message, action="Scheduling")
+        self._writer.record_event(workload, "Warning", reason, message, action="Scheduling")
         log.warning("placement_taken_back", workload=workload.meta.key, reason=reason, message=message)
         if limit := self._limits.exhaust(workload.meta.uid, attempt.refusals):
             again_s = placement_attempts.PAUSE_S
@@ -427,15 +470,19 @@ class Reconciler:
         if again_s:
             self._requeue(workload.key, again_s)
             note = f"{message}; tried again in {again_s:.0f} s"
-            await self._write.status(workload, phases.pending_status(workload, reason, note, timestamp.seconds()))
+            await self._writer.write_status(
+                workload, phases.pending_status(workload, reason, note, timestamp.seconds())
+            )
         return "retry"
 
     # --- ending -----------------------------------------------------------------------------------------
 
     async def _give_up(self, workload: Workload, reason: str, message: str) -> Result:
-        self.planner.forget(workload.meta.uid)
-        if await self._write.status(workload, phases.failed_status(workload, reason, message, timestamp.seconds())):
-            self._write.event(workload, "Warning", reason, message, action="Scheduling")
+        self._give_back_place(workload.meta.uid)
+        if await self._writer.write_status(
+            workload, phases.failed_status(workload, reason, message, timestamp.seconds())
+        ):
+            self._writer.record_event(workload, "Warning", reason, message, action="Scheduling")
             log.warning("workload_failed", workload=workload.meta.key, reason=reason, message=message)
         return "done"
 
@@ -445,8 +492,8 @@ class Reconciler:
         run = self._state.runs.get(uid)
         try:
             if run is not None:
-                await self._write.delete(run)
-            elif uid in self.planner.planned:
+                await self._writer.delete_run(run)
+            elif self._planner.has_plan(uid):
                 # Created a moment ago, perhaps: the watch has not shown it yet.
                 with contextlib.suppress(errors.NotFound):
                     resource, name = manifests.resource(workload), manifests.job_name(workload)
@@ -454,13 +501,16 @@ class Reconciler:
         except errors.Permanent as exc:
             # The owner reference has the garbage collector do it; the user's delete must not wait for us.
             log.warning("run_not_deleted", workload=workload.meta.key, error=str(exc))
-        self.planner.forget(uid)
-        await self._write.remove_finalizer(workload)
+        self._give_back_place(uid)
+        await self._writer.remove_finalizer(workload)
         return "done"
 
-    def _remember(self, workload: Workload) -> Attempt:
-        """What is known of the workload; an edit of its spec starts afresh."""
-        attempt = self._attempts.get(workload.meta.uid)
+    def _attempt_of(self, workload: Workload) -> Attempt:
+        """What is known of the workload; an edit of its spec starts a new attempt."""
+        uid = workload.meta.uid
+        attempt = self._attempts.get(uid)
         if attempt is None or attempt.generation != workload.meta.generation:
-            attempt = self._attempts[workload.meta.uid] = Attempt(generation=workload.meta.generation)
+            if attempt is not None:
+                self._discard_plan(uid, attempt)
+            attempt = self._attempts[uid] = Attempt(generation=workload.meta.generation)
         return attempt

@@ -98,17 +98,17 @@ class RejectedPods:
         for owner, run in list(self._state.runs.items()):
             for pod in list(self._state.pods_of(run).values()):
                 if pod.metadata.deletionTimestamp is not None:
-                    self.ending(owner, pod)
+                    self.handle_ending(owner, pod)
 
     async def stop(self) -> None:
         await self._tasks.cancel()
 
-    def gone(self, owner: str) -> None:
+    def forget(self, owner: str) -> None:
         self._seats.pop(owner, None)
 
     # --- pods that end ----------------------------------------------------------------------------------
 
-    def ending(self, owner: str, pod: core.Pod) -> None:
+    def handle_ending(self, owner: str, pod: core.Pod) -> None:
         """A pod of the owner's run is being deleted, or is gone though it was bound and had not started."""
         run = self._state.runs.get(owner)
         if run is None or run.ended is not None or run.failing or run.suspended or run.meta.deletionTimestamp:
@@ -161,11 +161,11 @@ class RejectedPods:
             self._seats[workload.meta.uid].pop(number)
             self._leave(workload.meta.uid, {number: rejected.node}, _words({rejected.node}, rejected.words))
         else:
-            self._state.announcer.workload_touched(workload.key)  # the reconciler asks `unfit`
+            self._state.announcer.workload_touched(workload.key)  # the reconciler asks `unfit_seats`
 
     # --- what the reconciler asks -----------------------------------------------------------------------
 
-    def unfit(self, owner: str, run: Run) -> Unplaced | None:
+    def unfit_seats(self, owner: str, run: Run) -> Unplaced | None:
         """Nodes of the plan that have rejected their pods too often; None: there are none."""
         found = {
             number: each
@@ -177,7 +177,7 @@ class RejectedPods:
         nodes = frozenset(each.node for each in found.values())
         return Unplaced(POD_REJECTED, _words(nodes, next(iter(found.values())).words), nodes)
 
-    async def ended(self, run: Run) -> Unplaced | None:
+    async def explain_failed_job(self, run: Run) -> Unplaced | None:
         """Why a failed Job is a lost run: none of its failed pods ever started. None: it failed by itself."""
         uid = run.meta.uid
         pods = await self._client.list(

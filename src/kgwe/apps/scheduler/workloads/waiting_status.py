@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.planning.planner import Planner
     from kgwe.apps.scheduler.workloads.attempt import Attempt
-    from kgwe.apps.scheduler.workloads.writer import Writer
+    from kgwe.apps.scheduler.workloads.writer import StatusWriter
     from kgwe.cluster.registry.workload_registry import Key
     from kgwe.cluster.workload.workload import Workload
     from kgwe.placement.refusal import Refusal
@@ -28,20 +28,20 @@ class WaitingNotices:
 
     def __init__(
         self,
-        write: Writer,
+        write: StatusWriter,
         planner: Planner,
         *,
         interval_s: float,
         settle_s: float,
         requeue: Callable[[Key, float], None],
     ) -> None:
-        self._write = write
+        self._writer = write
         self._planner = planner
         self._interval_s = interval_s
         self._settle_s = settle_s
         self._requeue = requeue
 
-    async def tell(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
+    async def report(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
         """Say why it waits: soon when that is news, seldom when only the numbers in it moved."""
         if attempt.held_at is None:
             attempt.held_at = now
@@ -56,15 +56,15 @@ class WaitingNotices:
             self._requeue(workload.key, due - now)
             return
         attempt.told_at = now
-        await self._write.status(workload, new)
+        await self._writer.write_status(workload, new)
         self._requeue(workload.key, self._pause_s)
         if told is None or told.reason != held.code:
-            self._write.event(workload, "Normal", held.code, held.message, action="Waiting")
+            self._writer.record_event(workload, "Normal", held.code, held.message, action="Waiting")
 
     @property
     def _pause_s(self) -> float:
         """Between two messages about the same workload: longer, the more work waits."""
-        return max(self._interval_s, len(self._planner.waiting) / _MESSAGES_PER_S)
+        return max(self._interval_s, self._planner.waiting_count / _MESSAGES_PER_S)
 
     def _due(self, workload: Workload, attempt: Attempt, *, is_news: bool) -> float:
         """When the status may be written."""
@@ -72,19 +72,19 @@ class WaitingNotices:
         is_news |= status.phase != Phase.PENDING or status.observed_generation != workload.meta.generation
         if not is_news:
             return attempt.told_at + self._pause_s
-        pace_s = len(self._planner.waiting) / _MESSAGES_PER_S if attempt.told_at else 0.0
+        pace_s = self._planner.waiting_count / _MESSAGES_PER_S if attempt.told_at else 0.0
         return max((attempt.held_at or 0.0) + self._settle_s, attempt.told_at + pace_s)
 
     def _warn(self, workload: Workload, attempt: Attempt, held: Refusal, now: float) -> None:
         """The first refusal is normal. A workload that is still refused gets a Warning, after twice as long each
         time."""
         if now >= attempt.warn_at:
-            self._write.event(workload, "Warning", held.code, held.message, action="Waiting")
+            self._writer.record_event(workload, "Warning", held.code, held.message, action="Waiting")
             attempt.warn_at = now + 2 * max(now - (attempt.held_at or now), self._pause_s)
         self._requeue(workload.key, attempt.warn_at - now)
 
     def _estimate(self, workload: Workload) -> tuple[str, str] | None:
-        eta = self._planner.estimates.get(workload.meta.uid)
+        eta = self._planner.estimate_of(workload.meta.uid)
         if eta is None or eta.p50_s is None or eta.p90_s is None:
             return None
         return timestamp.of(eta.p50_s), timestamp.of(eta.p90_s)

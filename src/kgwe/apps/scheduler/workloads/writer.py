@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client.events import EventRecorder
 
 
-class Writer:
+class StatusWriter:
     """Every write carries the version it was decided on: a stale view is refused by the API server."""
 
     def __init__(self, client: KubeClient, events: EventRecorder) -> None:
@@ -43,7 +43,7 @@ class Writer:
         self._overwritten.pop(uid, None)
         self._expected.pop(uid, None)
 
-    async def status(self, workload: Workload, new: Status) -> bool:
+    async def write_status(self, workload: Workload, new: Status) -> bool:
         """One write, and only when something changed; returns whether it did."""
         patch = status_patch(workload, new)
         if patch is None:
@@ -67,14 +67,14 @@ class Writer:
             await self._client.patch(workload.kind.resource, workload.meta.name, body, workload.meta.namespace)
         return True
 
-    async def delete(self, run: Run) -> None:
+    async def delete_run(self, run: Run) -> None:
         if run.meta.deletionTimestamp is not None:
             return
         # Gone already, or a namesake that is not the one meant.
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=run.meta.uid)
 
-    def event(
+    def record_event(
         self, workload: Workload, type_: Literal["Normal", "Warning"], reason: str, note: str, *, action: str
     ) -> None:
         self._events.record(Event(workload.kind.resource, workload.meta, type_, reason, note, action))

@@ -1,0 +1,79 @@
+"""Reads what a workload asks for, and creates the Job or Deployment that runs it at its place."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from kgwe import errors
+from kgwe.cluster.workload import manifests, runs
+from kgwe.cluster.workload.plan_text import PlanTooLarge
+
+if TYPE_CHECKING:
+    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.workload.workload import Workload
+    from kgwe.kube.client.client import KubeClient
+    from kgwe.placement.planning.ask import Ask
+    from kgwe.placement.planning.plan import Plan
+
+# What a malformed template raises: it is free-form.
+_TEMPLATE_ERRORS: Final = (errors.Permanent, KeyError, TypeError, AttributeError, ValueError)
+
+
+class InvalidTemplate(errors.Permanent):
+    """The workload's podTemplate cannot be run."""
+
+
+class NameTaken(errors.Permanent):
+    """Another object has the name of the workload's Job or Deployment."""
+
+
+class RunCreator:
+    """Creates runs; child names are fixed, so a run is never created twice."""
+
+    def __init__(self, client: KubeClient, state: ClusterState, default_image: str) -> None:
+        self._client = client
+        self._state = state
+        self._default_image = default_image
+
+    def read_ask(self, workload: Workload, avoid: frozenset[str]) -> Ask:
+        """What the workload asks for, on other nodes than `avoid`; InvalidTemplate when that cannot be told."""
+        try:
+            return manifests.ask(workload, manifests.pod_template(workload, self._default_image), avoid)
+        except _TEMPLATE_ERRORS as exc:
+            raise InvalidTemplate(str(exc)) from exc
+
+    async def create(self, workload: Workload, plan: Plan) -> bool:
+        """Create the run. Returns False when it exists already, from before a restart.
+
+        Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or what the API server says against it.
+        """
+        body = self._build(workload, plan)
+        resource, namespace = manifests.resource(workload), workload.meta.namespace
+        try:
+            for kind, companion in manifests.companions(workload, plan, self._state.reader.cards):
+                with contextlib.suppress(errors.AlreadyExists):
+                    await self._client.create(kind, companion, namespace)
+            await self._client.create(resource, body, namespace)
+        except errors.AlreadyExists as exc:
+            stored = await self._client.get(resource, body["metadata"]["name"], namespace)
+            managed = stored.metadata.labels.get(manifests.MANAGED_BY) == manifests.CONTROLLER_NAME
+            read = runs.of_deployment if workload.serves else runs.of_job
+            if managed and runs.belongs_to(read(stored), workload):
+                return False
+            raise NameTaken(f"{exc} and belongs to somebody else") from exc
+        return True
+
+    def _build(self, workload: Workload, plan: Plan) -> dict[str, Any]:
+        """The Job or Deployment, signed."""
+        try:
+            template = manifests.pod_template(workload, self._default_image)
+            body = manifests.build(workload, template, plan, f"{time.time_ns():x}", self._state.reader.cards)
+        except PlanTooLarge:
+            raise
+        except _TEMPLATE_ERRORS as exc:
+            raise InvalidTemplate(str(exc)) from exc
+        if self._state.signer is not None:
+            self._state.signer.sign_run(body, workload.meta.uid, plan.seats)
+        return body

@@ -1,0 +1,176 @@
+"""Decisions are delivered with their plans; what is assumed for an owner is free again when nothing comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.builders.objects import added, free, node
+
+from kgwe.apps.scheduler.metrics import Metrics
+from kgwe.apps.scheduler.planning.blocked_nodes import BlockedNodes
+from kgwe.apps.scheduler.planning.interruptions import Interruptions
+from kgwe.apps.scheduler.planning.planner import Planner
+from kgwe.apps.scheduler.planning_errors import PlanningErrors
+from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.model.units import amounts
+from kgwe.placement.fleet.node import Gpus, Request
+from kgwe.placement.planning.ask import Ask
+from kgwe.placement.planning.plan import Plan
+from kgwe.placement.refusal import Reason, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PATIENCE_S = 20.0
+
+
+def ask(owner: str, gpus: int = 8) -> Ask:
+    return Ask(owner, Request(Gpus(count=gpus)), {amounts.GPU: gpus, amounts.PODS: 1}, namespace="team", name=owner)
+
+
+class Bed:
+    def __init__(self) -> None:
+        self.state = ClusterState()
+        for name in ("n1", "n2"):
+            self.state.on_node(added(node(name)))
+        self.decisions: list[tuple[str, Plan | Refusal]] = []
+        self.refused = 0
+        self.changed = asyncio.Event()
+        self.metrics = Metrics()
+        self.planner = Planner(
+            self.state,
+            {},
+            random.Random(1),
+            self.metrics,
+            faults=PlanningErrors(self.metrics),
+            on_decided=self._decided,
+            on_refused=self._count_refused,
+        )
+
+    def _decided(self, owner: str, decision: Plan | Refusal) -> None:
+        self.decisions.append((owner, decision))
+        self.changed.set()
+
+    def _count_refused(self) -> None:
+        self.refused += 1
+        self.changed.set()
+
+    async def until_decided(self, *owners: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not set(owners) <= {owner for owner, _ in self.decisions}:
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def until_refused(self, times: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.refused < times:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+async def bed() -> AsyncIterator[Bed]:
+    made = Bed()
+    yield made
+    made.planner.close()
+
+
+async def test_a_plan_is_delivered_with_its_seats_which_are_reserved(bed):
+    bed.planner.request_place(ask("a"))
+    await bed.until_decided("a")
+    ((owner, plan),) = bed.decisions
+    assert owner == "a"
+    assert isinstance(plan, Plan)
+    assert [seat.node for seat in plan.seats] == ["n1"]
+    assert free(bed.state) == {"n1": 0, "n2": 8}
+    assert bed.planner.has_plan("a")
+    assert bed.planner.waiting_ask("a") is None
+
+
+async def test_a_plan_that_is_discarded_frees_its_seats_and_a_confirmed_one_keeps_them(bed):
+    bed.planner.request_place(ask("kept"))
+    bed.planner.request_place(ask("dropped"))
+    await bed.until_decided("kept", "dropped")
+    bed.planner.confirm_plan("kept")
+    for owner in ("kept", "dropped"):
+        bed.planner.discard_plan(owner)
+    assert sorted(free(bed.state).values()) == [0, 8]
+
+
+async def test_a_refusal_is_delivered_once_per_reason_and_can_be_asked_for(bed):
+    bed.planner.request_place(ask("large", 9))
+    await bed.until_decided("large")
+    ((_, refusal),) = bed.decisions
+    assert isinstance(refusal, Refusal)
+    assert bed.planner.refusal_of("large") == refusal
+    assert [(waiting.owner, why) for waiting, why in bed.planner.refused_asks()] == [("large", refusal)]
+    bed.planner.request_place(ask("large", 10))
+    await bed.until_refused(2)
+    assert len(bed.decisions) == 1, "its reason is the same"
+    assert bed.planner.waiting_count == 1
+
+
+async def test_an_owner_that_is_forgotten_leaves_nothing_behind(bed):
+    bed.planner.request_place(ask("a"))
+    await bed.until_decided("a")
+    bed.planner.request_place(ask("large", 9))
+    await bed.until_decided("large")
+    for owner in ("a", "large"):
+        bed.planner.forget(owner)
+    assert free(bed.state) == {"n1": 8, "n2": 8}
+    assert list(bed.planner.refused_asks()) == []
+    assert bed.planner.waiting_count == 0
+
+
+async def test_a_planner_that_closes_frees_what_was_not_executed(bed):
+    bed.planner.request_place(ask("a"))
+    await bed.until_decided("a")
+    bed.planner.close()
+    assert free(bed.state) == {"n1": 8, "n2": 8}
+
+
+async def test_the_depth_of_the_queue_is_shown_between_start_and_end(bed):
+    def depth() -> Any:
+        return bed.metrics.registry.get_sample_value("kgwe_workload_queue_depth")
+
+    bed.planner.request_place(ask("large", 9))
+    assert depth() == 0.0, "constructing has no effect on others"
+    bed.planner.start()
+    assert depth() == 1.0
+    bed.planner.close()
+    assert depth() == 0.0
+
+
+def test_a_pod_may_not_use_nodes_reserved_for_higher_or_equal_priorities():
+    state = ClusterState()
+    for name in ("n1", "n2", "n3"):
+        state.on_node(added(node(name)))
+    blocked = BlockedNodes()
+    assert blocked.mask_for(state.fleet, 0) is None
+    blocked.update(state.fleet, [(100, frozenset({"n1"})), (10, frozenset({"n2", "gone"}))])
+    assert [mask for mask in (blocked.mask_for(state.fleet, 101),) if mask is not None] == []
+    for priority, expected in ((100, {"n1"}), (11, {"n1"}), (10, {"n1", "n2"})):
+        mask = blocked.mask_for(state.fleet, priority)
+        assert mask is not None
+        assert {name for name, number in state.fleet.snapshot.index.items() if mask[number]} == expected
+    state.on_node(added(node("n4")))
+    assert blocked.mask_for(state.fleet, 0) is None, "the nodes have other numbers now"
+
+
+def test_an_interrupted_owner_says_why_and_one_that_recovers_comes_first():
+    interruptions = Interruptions()
+    asked = ask("a")
+    refusal = Refusal(Reason.INSUFFICIENT_GPU, "no room")
+    assert interruptions.prioritize(asked) is asked
+    assert interruptions.explain("a", refusal) is refusal
+    interruptions.record("a", Reason.PREEMPTED, "stopped for b")
+    assert not interruptions.prioritize(asked).first_claim
+    assert interruptions.explain("a", refusal).message == "stopped for b; no room"
+    interruptions.record("a", Reason.RECOVERING, "node n9 is lost")
+    assert interruptions.prioritize(asked).first_claim
+    assert interruptions.explain("a", refusal).code is Reason.RECOVERING
+    interruptions.clear("a")
+    assert interruptions.get("a") is None
