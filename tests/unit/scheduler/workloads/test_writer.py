@@ -45,7 +45,7 @@ def seen(made, version):
 
 async def test_a_status_carries_the_version_it_was_decided_on(made):
     client = Client()
-    assert await writer(client).status(made, replace(made.status, phase="Running"))
+    assert await writer(client).write_status(made, replace(made.status, phase="Running"))
     body = {"metadata": {"resourceVersion": "1"}, "status": {"phase": "Running"}}
     assert client.patches == [(body, "status")]
 
