@@ -63,7 +63,8 @@ class Bed:
         self.state = ClusterState()
         self.state.on_node(added(node("n1")))
         self.state.on_kgwe(added(workload()))
-        self.client, metrics = Client(), Metrics()
+        self.client, self.metrics = Client(), Metrics()
+        metrics = self.metrics
         self.now = 100.0
         self.decided = asyncio.Event()
         deps: Any = SimpleNamespace(
@@ -118,6 +119,7 @@ async def test_a_workload_is_started_at_the_place_it_was_given(bed):
     assert free(bed.state) == {"n1": 4}
     assert await bed.reconcile() == "done"
     assert [body["metadata"]["name"] for body in bed.client.created] == [NAME]
+    assert bed.metrics.registry.get_sample_value("warp_gpuworkload_scheduled_total", {"strategy": "score"}) == 1
 
 
 async def test_a_run_that_the_watch_has_not_shown_is_not_created_again(bed):

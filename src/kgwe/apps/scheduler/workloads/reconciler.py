@@ -280,15 +280,14 @@ class Reconciler:
 
     def _report_start(self, workload: Workload, plan: Plan) -> None:
         """Its status follows from the run, see _follow; most often the pod runs before a write would be done."""
-        self._metrics.scheduled.labels(workload.strategy).inc()
+        strategy = self._strategy_of(workload)
+        self._metrics.scheduled.labels(strategy).inc()
         where = plan.nodes[0] if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes in {plan.level} {plan.domain}"
         if workload.status.phase or workload.kind is WARP:
             # The status says it too: an Event is for who has seen it wait, or knows the small kind by its Events.
-            note = f"placed on {where} by {workload.strategy}"
+            note = f"placed on {where} by {strategy}"
             self._writer.record_event(workload, "Normal", "Scheduled", note, action="Scheduling")
-        log.info(
-            "workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:_LOGGED], strategy=workload.strategy
-        )
+        log.info("workload_scheduled", workload=workload.meta.key, nodes=plan.nodes[:_LOGGED], strategy=strategy)
 
     async def _creation_failed(self, workload: Workload, error: errors.Permanent) -> Result:
         """An error, not a shortage: count it, wait longer each time, give up when the policy says so."""
@@ -362,7 +361,12 @@ class Reconciler:
 
     def _placed(self, workload: Workload, run: Run) -> phases.Placement:
         run = replace(run, seats=self._state.run_registry.held_seats(run))
-        return phases.Placement(run, workload, self._state.reader.cards, self._state.pods_of(run))
+        cards, pods = self._state.reader.cards, self._state.pods_of(run)
+        return phases.Placement(run, workload, cards, pods, default_strategy=self._strategy_of(workload))
+
+    def _strategy_of(self, workload: Workload) -> str:
+        """The strategy that places the workload; the configured one is for single pods."""
+        return workload.strategy or (str(self._state.fleet.strategy) if workload.pods == 1 else "score")
 
     def _warn_of_edit(self, workload: Workload, run: Run) -> None:
         if workload.meta.generation > run.generation > 0:

@@ -103,16 +103,22 @@ class Placement:
     """Where a workload was put and why, as its run tells."""
 
     def __init__(
-        self, run: Run, workload: Workload, cards: Callable[[str], Cards], pods: Mapping[str, core.Pod] | None = None
+        self,
+        run: Run,
+        workload: Workload,
+        cards: Callable[[str], Cards],
+        pods: Mapping[str, core.Pod] | None = None,
+        *,
+        default_strategy: str = "score",
     ) -> None:
-        """`pods`: those of the run that are there."""
+        """`pods`: those of the run that are there; `default_strategy`: of a workload that names none."""
         self.node = run.node
         self.job_name = run.meta.name
         self.generation = run.generation
         self.placed = _placed(run, workload.status.placed, cards)
         self.where = run.node if self.placed.node_count == 1 else f"{self.placed.node_count} nodes"
         self.nodes = f"{run.node} +{self.placed.node_count - 1}" if self.placed.node_count > 1 else run.node
-        self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy}"
+        self.reason, self.words = "Placed", f"placed on {self.where} by {workload.strategy or default_strategy}"
         if note := run.meta.annotations.get(relocation.NOTE_ANNOTATION):
             running = sum(pod.status.phase == "Running" for pod in (pods or {}).values()) + len(run.done)
             self.reason = "Recovered" if running >= run.pods else "Recovering"
