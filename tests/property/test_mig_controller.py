@@ -72,7 +72,7 @@ class Life(World):
             for each in device.mig.instances
             if each.profile == profile
             and each.uuid not in taken
-            and mig_layouts.is_offered(device, each, mig_layouts.layouts(obj).get(device.uuid))
+            and mig_layouts.is_offered(device, each, mig_layouts.read_layouts(obj).get(device.uuid))
         ]
 
     def agents(self, *held: str) -> None:

@@ -104,7 +104,7 @@ class View:
 
     def ask_of_pod(self, pod: core.Pod) -> Ask:
         """What a pod that belongs to no gang asks for."""
-        found, meta = podrequest.read(pod, pieces=self.fleet.shares_per_gpu(pod.spec.nodeName)), pod.metadata
+        found, meta = podrequest.read_request(pod, pieces=self.fleet.shares_per_gpu(pod.spec.nodeName)), pod.metadata
         return self.limited(
             Ask(
                 meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,
@@ -223,7 +223,7 @@ class View:
 
 def is_gpu_pod(pod: core.Pod) -> bool:
     try:
-        return podrequest.asks_for_gpus(podspec.requested(pod.spec))
+        return podrequest.asks_for_gpus(podspec.sum_requests(pod.spec))
     except errors.Permanent:
         return False
 
@@ -241,8 +241,8 @@ async def read(client: KubeClient) -> View:
     """List everything once, and find out what waits."""
     client = read_only(client)
     view = empty()
-    gang_kinds = [kind for kind in await dialects.served(client) if kind is not resources.JOB]
-    own = set(await dialects.served(client, OWN))
+    gang_kinds = [kind for kind in await dialects.find_served(client) if kind is not resources.JOB]
+    own = set(await dialects.find_served(client, OWN))
     lists = [_List(kind) for kind in OWN if kind in own] + [
         _List(resources.NODE, needed=True),
         _List(resources.POD_DISRUPTION_BUDGET),
@@ -267,8 +267,8 @@ async def read_namespace(client: KubeClient, namespace: str) -> View:
     client = read_only(client)
     view = empty()
     view.namespace = namespace
-    gang_kinds = [kind for kind in await dialects.served(client) if kind.namespaced and kind is not resources.JOB]
-    own = [kind for kind in await dialects.served(client, OWN) if kind in _NAMESPACED]
+    gang_kinds = [kind for kind in await dialects.find_served(client) if kind.namespaced and kind is not resources.JOB]
+    own = [kind for kind in await dialects.find_served(client, OWN) if kind in _NAMESPACED]
     lists = [_List(kind, namespace=namespace) for kind in (*own, resources.JOB, *gang_kinds)]
     lists.append(_List(resources.DEPLOYMENT, namespace=namespace))
     lists.append(_List(resources.POD, namespace=namespace))

@@ -291,6 +291,6 @@ async def test_every_quantity_the_server_stores_can_be_counted_with(client, name
             except errors.Permanent:
                 continue  # the server would not store it either
             stored = kube_client._decode(reply, resources.POD.type, path)
-            assert podspec.requested(stored.spec)["pods"] == 1
+            assert podspec.sum_requests(stored.spec)["pods"] == 1
             read += 1
     assert read > 50

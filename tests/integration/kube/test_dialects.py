@@ -12,7 +12,17 @@ from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
-from kgwe.kube.dialects import Gang, Groups, Levels, gang_request, kinds, membership, missing, readable, served
+from kgwe.kube.dialects import (
+    Gang,
+    Groups,
+    Levels,
+    count_missing,
+    find_membership,
+    find_readable,
+    find_served,
+    gang_request,
+    kinds,
+)
 from kgwe.local.cluster.cluster import service_account_kubeconfig
 from kgwe.model.network.domain_labels import TOPOGRAPH
 from kgwe.placement.fleet.node import Gpus, Request
@@ -77,7 +87,7 @@ async def pod_groups(client: KubeClient) -> AsyncIterator[None]:
     await client.apply(resources.CRD, CRD)
     try:
         async with asyncio.timeout(60):
-            while POD_GROUP not in await served(client):  # noqa: ASYNC110 - nobody announces it
+            while POD_GROUP not in await find_served(client):  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.1)
         yield
     finally:
@@ -86,7 +96,7 @@ async def pod_groups(client: KubeClient) -> AsyncIterator[None]:
 
 
 async def test_only_kinds_that_exist_are_found(client: KubeClient) -> None:
-    found = await served(client)
+    found = await find_served(client)
 
     assert resources.JOB in found
     assert kinds.VOLCANO not in found
@@ -99,7 +109,7 @@ async def test_who_may_not_read_a_kind_is_told_so_and_does_without(
 ) -> None:
     path = service_account_kubeconfig(cluster, namespace, "default", tmp_path / "nobody")
     async with KubeClient.connect(path) as nobody:
-        found, forbidden = await readable(nobody)
+        found, forbidden = await find_readable(nobody)
 
     assert found == ()
     assert set(forbidden) == {resources.JOB, POD_GROUP}
@@ -117,7 +127,7 @@ async def test_a_group_and_its_pods_as_the_server_stores_them(
         for number in range(3):
             await client.create(resources.POD, pod(f"p-{number}"), namespace)
         await eventually(lambda: len(pods_seen.store) == 3)
-        waiting = membership(pods_seen.store[f"{namespace}/p-0"], groups)
+        waiting = find_membership(pods_seen.store[f"{namespace}/p-0"], groups)
         assert waiting is not None
         assert waiting.problem is not None
         assert waiting.problem.waits
@@ -125,9 +135,9 @@ async def test_a_group_and_its_pods_as_the_server_stores_them(
         named = {"apiVersion": POD_GROUP.api_version, "kind": POD_GROUP.kind, "metadata": {"name": "llama"}}
         await _until_created(client, {**named, "spec": {"minMember": 3}}, namespace)
         await eventually(lambda: bool(groups_seen.store))
-        members = [(each, member) for each in pods_seen.store.values() if (member := membership(each, groups))]
+        members = [(each, member) for each in pods_seen.store.values() if (member := find_membership(each, groups))]
 
-        assert missing(members) == 0
+        assert count_missing(members) == 0
         gang = gang_request(members, lambda _: Request(Gpus(count=1)))
         assert isinstance(gang, Gang)
         assert [each.metadata.name for each in gang.order if each] == ["p-0", "p-1", "p-2"]

@@ -47,7 +47,7 @@ class Claims:
         self.claims.on_change(self._check)
 
     def _see(self, change: Change[ResourceSlice]) -> None:
-        self._names.set(change.key, change.new)
+        self._names.set_slice(change.key, change.new)
 
     def _check(self, _: Any) -> None:
         given = [uuid for claim in self.claims.store.values() for uuid in self.given(claim)]
@@ -55,7 +55,7 @@ class Claims:
 
     def given(self, claim: ResourceClaim) -> list[str]:
         """UUIDs of what the claim was given."""
-        found = (self._names.find(device.pool, device.device) for device in claim.gpus)
+        found = (self._names.find_device(device.pool, device.device) for device in claim.gpus)
         return [named[1] if named else "?" for named in found]
 
     def of(self, workload: Any) -> list[ResourceClaim]:

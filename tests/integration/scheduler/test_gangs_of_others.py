@@ -17,7 +17,7 @@ from tests.support.clusters.pods import pod
 
 from kgwe import errors
 from kgwe.kube.api import resources
-from kgwe.kube.dialects import KINDS, readable
+from kgwe.kube.dialects import KINDS, find_readable
 from kgwe.local.cluster.components import Features
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ async def define(client: KubeClient) -> set[tuple[str, str]]:
     for kind in wanted.values():
         await client.apply(resources.CRD, definition(kind))
     async with asyncio.timeout(60):
-        while not {*wanted.values()} <= {*(await readable(client))[0]}:  # noqa: ASYNC110 - nobody announces it
+        while not {*wanted.values()} <= {*(await find_readable(client))[0]}:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.2)
-    return {(kind.api_version, kind.kind) for kind in (await readable(client))[0] if kind is not resources.JOB}
+    return {(kind.api_version, kind.kind) for kind in (await find_readable(client))[0] if kind is not resources.JOB}
 
 
 async def submit(client: KubeClient, text: str) -> list[str]:
@@ -101,7 +101,7 @@ async def create(client: KubeClient, kind: Resource[Any], body: dict[str, Any], 
 
 async def clear(live: Live) -> None:
     client = live.bed.client
-    for kind in (await readable(client))[0]:
+    for kind in (await find_readable(client))[0]:
         for each in await client.list(kind, NAMESPACE if kind.namespaced else None):
             with contextlib.suppress(errors.NotFound):
                 await client.delete(kind, each.metadata.name, each.metadata.namespace or None)

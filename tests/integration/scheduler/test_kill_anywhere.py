@@ -59,7 +59,7 @@ class Chaos:
         held: dict[str, int] = {}
         for each in self.live.bed.pods.store.values():
             if each.spec.nodeName and not podspec.is_terminal(each):
-                gpus = podspec.requested(each.spec).get(amounts.GPU, 0)
+                gpus = podspec.sum_requests(each.spec).get(amounts.GPU, 0)
                 held[each.spec.nodeName] = held.get(each.spec.nodeName, 0) + gpus
         for node, gpus in held.items():
             if gpus > 8:  # what every node has

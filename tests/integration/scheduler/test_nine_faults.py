@@ -129,7 +129,7 @@ class Bench:
         held = dict.fromkeys(self.bed.nodes.store, 0)
         for each in self.bed.pods.store.values():
             if each.spec.nodeName and not podspec.is_terminal(each):
-                gpus = podspec.requested(each.spec).get(amounts.GPU, 0)
+                gpus = podspec.sum_requests(each.spec).get(amounts.GPU, 0)
                 held[each.spec.nodeName] = held.get(each.spec.nodeName, 0) + gpus
         return held
 

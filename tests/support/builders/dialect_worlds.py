@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from kgwe.kube.api import core
-from kgwe.kube.dialects import KINDS, Gang, Groups, Levels, Membership, Problem, gang_request, membership
+from kgwe.kube.dialects import KINDS, Gang, Groups, Levels, Membership, Problem, find_membership, gang_request
 from kgwe.kube.translate import podspec
 from kgwe.model.network.domain_labels import TOPOGRAPH
 from kgwe.placement.fleet.node import Gpus, Request
@@ -38,7 +38,7 @@ class World:
 
     @property
     def members(self) -> list[tuple[core.Pod, Membership]]:
-        found = [(pod, membership(pod, self.groups)) for pod in self.pods]
+        found = [(pod, find_membership(pod, self.groups)) for pod in self.pods]
         return [(pod, member) for pod, member in found if member is not None]
 
     def gang(self) -> Gang:
@@ -53,7 +53,7 @@ class World:
 
 
 def request_of(pod: core.Pod) -> Request:
-    taken = podspec.requested(pod.spec)
+    taken = podspec.sum_requests(pod.spec)
     return Request(Gpus(count=taken.get("nvidia.com/gpu", 0)), taken.get("cpu", 0))
 
 

@@ -224,7 +224,7 @@ class Bed:
         held: dict[str, int] = {}
         for pod in self.pods.store.values():
             if pod.spec.nodeName and not podspec.is_terminal(pod):
-                gpus = podspec.requested(pod.spec).get(amounts.GPU, 0)
+                gpus = podspec.sum_requests(pod.spec).get(amounts.GPU, 0)
                 held[pod.spec.nodeName] = held.get(pod.spec.nodeName, 0) + gpus
         return held
 

@@ -97,7 +97,9 @@ class Live:
     def overbooked(self) -> dict[str, int]:
         """Nodes whose pods hold more GPUs than they have."""
         held = self.bed.gpus_bound()
-        offered = {name: podspec.offered(node).get(amounts.GPU, 0) for name, node in self.bed.nodes.store.items()}
+        offered = {
+            name: podspec.read_allocatable(node).get(amounts.GPU, 0) for name, node in self.bed.nodes.store.items()
+        }
         return {name: count for name, count in held.items() if count > offered.get(name, 0)}
 
     def leaves(self, prefix: str) -> set[str]:

@@ -226,7 +226,7 @@ class World:
         ]
 
     def wishes(self, node: int = 0) -> list[str]:
-        layouts = mig_layouts.layouts(list(self.gpu_nodes.values())[node])
+        layouts = mig_layouts.read_layouts(list(self.gpu_nodes.values())[node])
         return [" ".join(layout.instances) if layout.enabled else "whole" for layout in layouts.values()]
 
     def ready(self, name: str = "s") -> tuple[str, str, str]:

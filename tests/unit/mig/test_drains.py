@@ -200,5 +200,5 @@ def test_slices_to_be_left_are_offered_to_nobody() -> None:
     world.round()
     obj = world.gpu_nodes[world.name]
     device = obj.status.gpus[0]
-    layout = mig_layouts.layouts(obj)[device.uuid]
+    layout = mig_layouts.read_layouts(obj)[device.uuid]
     assert [mig_layouts.is_offered(device, each, layout) for each in device.mig.instances] == [True, False, False]

@@ -59,7 +59,7 @@ def test_what_is_said_to_be_missing_is_what_is_missing(history: list[tuple[tuple
         assert not list(heard.gangs.owners())
         return
     group = heard.group
-    lacking = dialects.missing(list(group.members.values()))
+    lacking = dialects.count_missing(list(group.members.values()))
     sizes_agree = len({member.size for _, member in group.members.values()}) == 1
     assert bool(heard.asked) == (not lacking and sizes_agree and len(there) <= 4)
     if lacking:

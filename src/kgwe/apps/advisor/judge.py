@@ -85,7 +85,7 @@ class Judge:
         if uid not in self._gpus and is_gpu_pod(pod):
             try:
                 pieces = self._view.fleet.shares_per_gpu(pod.spec.nodeName)
-                self._gpus[uid] = podrequest.read(pod, pieces=pieces).request.gpus
+                self._gpus[uid] = podrequest.read_request(pod, pieces=pieces).request.gpus
             except errors.Permanent:
                 return None
         return self._gpus.get(uid)

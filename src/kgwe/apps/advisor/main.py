@@ -106,12 +106,12 @@ class Advisor:
 
     async def _watch(self) -> list[Informer[Any]]:
         client, state = self.client, self.view.state
-        served = set(await dialects.served(client, views.OWN))
+        served = set(await dialects.find_served(client, views.OWN))
         listeners = {
             kind: listener for kind, listener in state.listeners().items() if kind not in views.OWN or kind in served
         }
         watched = {kind: _informer(client, kind) for kind in listeners}
-        for kind in await dialects.served(client):
+        for kind in await dialects.find_served(client):
             if kind not in watched:
                 # Before the pods: a gang's first pod is then read with its group in sight.
                 watched = {kind: Informer(client, kind), **watched}

@@ -142,7 +142,7 @@ def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:
             gang: GangRequest | None = running.gang
         else:
             pod = pods[0]
-            read = podrequest.read(as_made(pod), pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
+            read = podrequest.read_request(as_made(pod), pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
             gang = GangRequest.uniform(read, len(pods)) if len(pods) > 1 else None
         request = read if gang is None else gang.roles[0].request
     except errors.Permanent:

@@ -60,7 +60,7 @@ def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[s
     unknown: set[str] = set()
     owners: dict[tuple[int, int], str] = {}
     for pod in pods:
-        wanted = {name: n for name, n in podspec.requested(pod.spec).items() if amounts.is_gpu(name) and n}
+        wanted = {name: n for name, n in podspec.sum_requests(pod.spec).items() if amounts.is_gpu(name) and n}
         report = reported.get(pod.metadata.uid) or reported.get(pod.metadata.key)
         if not wanted and report is None:
             continue
@@ -128,7 +128,7 @@ def read_card(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks,
     there = _placements(geometry, device) if geometry else None
     if geometry is None or there is None or not device.mig.capable:
         return None
-    asked = mig_layouts.asked(gpu_node).get(device.uuid)
+    asked = mig_layouts.read_specs(gpu_node).get(device.uuid)
     progress = _read_progress(geometry, device, asked, there, clocks=clocks, now_s=now_s)
     used = _used_slices(device, there, taken)
     future = _beside(geometry, used, progress.wished) if progress.is_followed else there

@@ -230,7 +230,7 @@ class Controller:
             labels = node.metadata.labels
             why = mig_layouts.left_alone(labels)
             for device in obj.status.gpus:
-                chosen = next((each for each in order if mig_layouts.selects(each, labels, device)), None)
+                chosen = next((each for each in order if mig_layouts.selects_gpu(each, labels, device)), None)
                 if chosen is None:
                     continue
                 outcome = found.outcomes[chosen.metadata.name]

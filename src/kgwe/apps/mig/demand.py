@@ -55,7 +55,7 @@ class Nodes:
         return self._known[key]
 
     def _find(self, bare: core.PodSpec, model: str, architecture: str) -> frozenset[str]:
-        tolerations = podspec.tolerations(bare)
+        tolerations = podspec.read_tolerations(bare)
         try:
             affinity = podspec.required_affinity(bare.affinity)
         except ValueError:
@@ -86,7 +86,7 @@ class Nodes:
 def requested_slices(spec: core.PodSpec) -> tuple[str, int] | None:
     """(profile, how many) of a pod that asks for slices of one kind; None also when it cannot be read."""
     try:
-        requested = podspec.requested(spec)
+        requested = podspec.sum_requests(spec)
     except errors.Permanent:
         return None
     wanted = [(name, n) for name, n in requested.items() if name in _PROFILE_OF and n]

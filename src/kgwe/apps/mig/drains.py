@@ -120,7 +120,7 @@ class ConsentingPods:
     def _home(self, pod: core.Pod, nodes: demand.Nodes) -> Ask | None:
         """What it will ask for when it is made anew; None where that cannot be told."""
         wanted = demand.requested_slices(pod.spec)
-        if wanted is None or podspec.requested(pod.spec).get(amounts.GPU):
+        if wanted is None or podspec.sum_requests(pod.spec).get(amounts.GPU):
             return None
         if manifests.UID_LABEL not in pod.metadata.labels:
             return Ask(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))

@@ -68,7 +68,7 @@ class MigController:
         self.informers: list[Informer[Any]] = [strategies, nodes, gpu_nodes, pods, workloads]
         self._devices = DeviceSlices()
         self._claimed = Informer(client, resources.RESOURCE_CLAIM)
-        self._claims = Claims(self._claimed.store, self._devices.find)
+        self._claims = Claims(self._claimed.store, self._devices.find_device)
         acting = client.guarded(self.leading.check_leading)
         self.events = EventRecorder(acting, controller=FIELD_MANAGER, instance=self.identity)
         self.controller = Controller(
@@ -90,7 +90,7 @@ class MigController:
     async def _watch_claims(self) -> None:
         """Who was given slices by claims, and who asks for some, where this cluster has such a thing."""
         kinds = (resources.RESOURCE_SLICE, resources.RESOURCE_CLAIM)
-        if len(await dialects.served(self.client, kinds)) < len(kinds):
+        if len(await dialects.find_served(self.client, kinds)) < len(kinds):
             return
         slices = Informer(self.client, resources.RESOURCE_SLICE)
         slices.on_change(self._on_slice)
@@ -104,7 +104,7 @@ class MigController:
             self._wake.set()
 
     def _on_slice(self, change: Change[ResourceSlice]) -> None:
-        if self._devices.set(change.key, change.new):
+        if self._devices.set_slice(change.key, change.new):
             self._wake.set()
 
     def _on_pod(self, change: Change[core.Pod]) -> None:

@@ -146,7 +146,7 @@ class Scheduler:
 
     async def _watch_devices(self) -> None:
         """Watch the devices of DRA drivers and their allocations, if the cluster serves these kinds."""
-        if len(await dialects.served(self.client, _DRA_KINDS)) == len(_DRA_KINDS):
+        if len(await dialects.find_served(self.client, _DRA_KINDS)) == len(_DRA_KINDS):
             listeners = self.state.listeners()
             for kind in _DRA_KINDS:
                 informer: Informer[Any] = Informer(self.client, kind)

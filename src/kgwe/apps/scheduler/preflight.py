@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.1
 async def check_kinds(client: KubeClient, kinds: Iterable[Resource[Any]]) -> None:
     """Permanent when the API server does not serve a kind of ours."""
     ours = [kind for kind in kinds if kind.group in _OUR_GROUPS]
-    found = set(await dialects.served(client, ours))
+    found = set(await dialects.find_served(client, ours))
     missing = [f"{kind.plural}.{kind.group}" for kind in ours if kind not in found]
     if missing:
         raise errors.Permanent(

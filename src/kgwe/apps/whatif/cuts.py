@@ -42,7 +42,7 @@ def _may_go(nodes: Iterable[Node], selector: Iterable[tuple[str, str]]) -> Itera
 
 
 def _of_node(gpu_node: GPUNode, held_back: frozenset[int], profile: str, waiting: str) -> Iterator[str]:
-    asked = mig_layouts.asked(gpu_node)
+    asked = mig_layouts.read_specs(gpu_node)
     for device in gpu_node.status.gpus:
         name = f"GPU {device.index} of node {gpu_node.metadata.name}"
         card = asked.get(device.uuid)

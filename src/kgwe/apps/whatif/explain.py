@@ -230,10 +230,10 @@ def _seat_problems(view: View, seats: Iterable[Seat]) -> Iterator[str]:
     for seat in seats:
         cards.setdefault(seat.node, []).extend(seat.cards)
     for name, mine in cards.items():
-        fault = view.state.reader.fault(name)
+        fault = view.state.reader.find_fault(name)
         if fault is not None:
             yield f"node {name} is {fault.value}"
-        sick = view.state.reader.sick(name)
+        sick = view.state.reader.unhealthy_gpus(name)
         hit = [card for card in mine if sick >> card & 1]
         if hit:
             yield f"node {name}: cards {', '.join(map(str, hit))} are unhealthy"
@@ -344,7 +344,7 @@ def gang_of(view: View, owner: str) -> Gang | None:
         dialect=members[0][1].dialect if members else "",
         members=len(members),
         seated=len(members) - len(waits),
-        missing=dialects.missing(members) if members else 0,
+        missing=dialects.count_missing(members) if members else 0,
         problem=group.problem,
         waits_for=tuple(waits[:_UNSEATED]),
     )

@@ -168,7 +168,7 @@ class Burst:
         held: Counter[str] = Counter()
         for pod in pods:
             if pod.spec.nodeName and not podspec.is_terminal(pod):
-                held[pod.spec.nodeName] += podspec.requested(pod.spec).get(amounts.GPU, 0)
+                held[pod.spec.nodeName] += podspec.sum_requests(pod.spec).get(amounts.GPU, 0)
         found: dict[str, Any] = {
             "unbound": len(self._pieces) - len(node_of),
             "oversubscribed": sum(1 for node, gpus in held.items() if gpus > ground.free.get(node, 0)),

@@ -53,7 +53,7 @@ class Recorder:
     def _answer(self, path: str, body: bytes) -> bytes:
         calls = self._calls.get(path)
         if calls is None:
-            return extender_wire.bound("nothing is bound while calls are captured")
+            return extender_wire.reply_to_bind("nothing is bound while calls are captured")
         call = self._decoder.decode(body)
         calls[call.Pod.metadata.name] = body
         return b"[]" if path == "/prioritize" else b'{"NodeNames":' + bytes(call.NodeNames) + b"}"
@@ -67,7 +67,7 @@ class Recorder:
 
 def configuration(url: str, percentage: int, tls: scheduler_config.ClientFiles | None = None) -> str:
     """kube-scheduler asks at `url` about every GPU pod, with that share of all nodes (0: as many as it likes)."""
-    document = scheduler_config.document(url, binds=True, tls=tls)
+    document = scheduler_config.build_config(url, binds=True, tls=tls)
     if percentage:
         document["percentageOfNodesToScore"] = percentage
     return yaml.safe_dump(document, sort_keys=False)

@@ -28,10 +28,10 @@ class Echo:
     """Replaces the handlers: returns the first node, and a score of 0 for every node."""
 
     def filter(self, args: Args) -> tuple[bytes, str]:
-        return extender_wire.one(args.names()[0]), "placed"
+        return extender_wire.reply_with_node(args.names()[0]), "placed"
 
     def prioritize(self, args: Args) -> bytes:
-        return args.scores([0] * len(args.names()))
+        return args.reply_with_scores([0] * len(args.names()))
 
 
 def build_app() -> probes.ProbeApp:

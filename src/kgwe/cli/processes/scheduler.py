@@ -101,7 +101,9 @@ def config(
         Place GPU pods without KGWE while it does not answer; gangs may then start in halves.
     """
     tls = scheduler_config.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
-    content = scheduler_config.text(url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig)
+    content = scheduler_config.render_config(
+        url, binds=binds, tls=tls, ignorable=ignorable, kubeconfig=scheduler_kubeconfig
+    )
     print(content, end="")  # noqa: T201 - the output of the command
 
 

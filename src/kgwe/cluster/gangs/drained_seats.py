@@ -67,7 +67,7 @@ class DrainedSeats:
 
         Not on a failed node, which is for recovery. Not of a gang that is being preempted.
         """
-        if group.makes_way or self._fleet_state.reader.fault(pod.spec.nodeName) is not None:
+        if group.makes_way or self._fleet_state.reader.find_fault(pod.spec.nodeName) is not None:
             return False
         if not is_drained(pod, self._fleet_state.accepts_pods, alone=not group.members):
             return False

@@ -184,7 +184,7 @@ class ExternalGangs:
     def _read_membership(self, uid: str, pod: core.Pod) -> Membership | None:
         meta = pod.metadata
         said = (meta.labels, meta.annotations, meta.ownerReferences, pod.spec.schedulingGroup, pod.spec.workloadRef)
-        member = None if self._strangers.get(uid) == said else dialects.membership(pod, self._objects.groups())
+        member = None if self._strangers.get(uid) == said else dialects.find_membership(pod, self._objects.groups())
         if member is None:
             self._strangers[uid] = said
         return member

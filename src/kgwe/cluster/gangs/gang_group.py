@@ -64,7 +64,7 @@ class Group:
 
     def only_counts(self, pod: core.Pod, member: Membership) -> bool:
         """Whether the pod changes nothing but their number: a large gang is not looked at for each of them."""
-        if self.plain is None or self.seats or self.awaited or not presence.counts(pod):
+        if self.plain is None or self.seats or self.awaited or not presence.is_present(pod):
             return False
         return presence.says_size_only(member) and member.size == self.plain
 
@@ -137,7 +137,7 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
         request=found.request.roles[0].request,
         pods=found.request.replicas,
         gang=found.request,
-        first=next(found.attempts(tree)) if found.preferred_domain else None,
+        first=next(found.requests_to_try(tree)) if found.preferred_domain else None,
         priority=found.request.priority,
         since=group.since,
         namespace=group.key.namespace,

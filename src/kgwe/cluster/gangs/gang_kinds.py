@@ -84,7 +84,7 @@ class GangKinds:
         informer.on_change(self._gangs.on_group)
 
     async def _readable(self) -> tuple[Resource[Any], ...]:
-        found, forbidden = await dialects.readable(self._client)
+        found, forbidden = await dialects.find_readable(self._client)
         for kind, why in forbidden.items():
             name = f"{kind.plural}.{kind.group}"
             if name not in self._forbidden:

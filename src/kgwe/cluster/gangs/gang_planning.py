@@ -119,9 +119,9 @@ class GangPlanning:
 
     def _request_gang(self, owner: str, group: Group) -> None:
         members = list(group.members.values())
-        there = dialects.look(members)
+        there = dialects.count_members(members)
         group.count(members, there)
-        if lacking := dialects.missing(members, there):
+        if lacking := dialects.count_missing(members, there):
             said = next((member.problem.words for _, member in members if member.problem), "")
             self._withdraw(owner, group, said or f"{counted(lacking, 'more pod')} of {group.key.title} to come")
             return
@@ -144,7 +144,7 @@ class GangPlanning:
 
         A pod whose request cannot be read is left to kube-scheduler, which reports what the extender answers.
         """
-        if not dialects.counts(pod):
+        if not dialects.is_present(pod):
             self._withdraw(owner, group, group.problem)  # it is being deleted, or has the gate of another system
             return
         try:
@@ -179,7 +179,7 @@ class GangPlanning:
         """The request of the gang as if its owner created all its pods again; None if it cannot be read."""
         group = self._groups[owner]
         members = [(without_pin(pod), member) for pod, member in group.members.values()]
-        found = dialects.gang_request(members, lambda pod: podrequest.read(pod).request)
+        found = dialects.gang_request(members, lambda pod: podrequest.read_request(pod).request)
         if isinstance(found, dialects.Problem):
             return None
         return gang_group.ask_for(owner, group, found, self._fleet_state.fleet.tree)

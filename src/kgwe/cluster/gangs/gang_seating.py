@@ -55,7 +55,7 @@ class GangSeating:
             self._give(owner, group, uid, number)
         if group.gang is not None and plan.gang is not None:
             group.start = plan.start
-            for pod, seat in group.gang.seated(plan.gang):
+            for pod, seat in group.gang.assign_pods(plan.gang):
                 self._give(owner, group, pod.metadata.uid, plan.start + seat.rank)
         group.advance(GangEvent.PLAN_ASSIGNED)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kgwe.cluster.gangs.gang_group import Group
     from kgwe.kube.api import core
-    from kgwe.kube.translate.podrequest import PodAsk
+    from kgwe.kube.translate.podrequest import PodRequest
 
 #: what a queued pod speaks instead of a dialect of gangs
 QUEUED: Final = "queued pod"
@@ -44,7 +44,7 @@ def membership(pod: core.Pod) -> Membership | None:
 
 def _asks_for_gpus(pod: core.Pod) -> bool:
     try:
-        return podrequest.asks_for_gpus(podspec.requested(pod.spec))
+        return podrequest.asks_for_gpus(podspec.sum_requests(pod.spec))
     except errors.Permanent:
         return False
 
@@ -53,7 +53,7 @@ def is_queued(member: Membership) -> bool:
     return member.dialect == QUEUED
 
 
-def ask_for(owner: str, group: Group, pod: core.Pod, found: PodAsk) -> Ask:
+def ask_for(owner: str, group: Group, pod: core.Pod, found: PodRequest) -> Ask:
     return Ask(
         owner=owner,
         request=found.request,
@@ -96,7 +96,7 @@ class PlainPods:
 
 def _requested(pod: core.Pod) -> Mapping[str, int]:
     try:
-        return podspec.requested(pod.spec)
+        return podspec.sum_requests(pod.spec)
     except errors.Permanent:
         return {}
 

@@ -20,19 +20,19 @@ class PodRequests:
     def __init__(self, fleet_state: FleetState, table: GangTable) -> None:
         self._fleet_state = fleet_state
         self._table = table
-        self._known: dict[str, podrequest.PodAsk] = {}
+        self._known: dict[str, podrequest.PodRequest] = {}
         #: owners of pods that ask for shares of any size: what they ask for depends on the nodes
         self.unsized: set[str] = set()
 
-    def read(self, pod: core.Pod) -> podrequest.PodAsk:
+    def read(self, pod: core.Pod) -> podrequest.PodRequest:
         """What the pod asks for, as before it got a place; Permanent if that cannot be read."""
         uid = pod.metadata.uid
         known = self._known.get(uid)
         if known is None:
             if not podrequest.says_its_share(pod):
                 self.unsized.add(self._table.owners[uid])
-                return podrequest.read(as_made(pod), pieces=self._fleet_state.fleet.shares_per_gpu(""))
-            known = self._known[uid] = podrequest.read(as_made(pod))
+                return podrequest.read_request(as_made(pod), pieces=self._fleet_state.fleet.shares_per_gpu(""))
+            known = self._known[uid] = podrequest.read_request(as_made(pod))
         return known
 
     def request_of(self, pod: core.Pod) -> Request:

@@ -72,7 +72,7 @@ class DraAllocations:
     def requested(self, pod: core.Pod) -> Amounts:
         """What the pod takes of its node; GPUs that it claims are not in its spec but in the plan of its run."""
         run = self._run_table.run_of(pod)
-        wanted = podspec.requested(pod.spec)
+        wanted = podspec.sum_requests(pod.spec)
         return wanted | amounts.gpus(run.wanted) if run is not None and run.claims else wanted
 
     def settle(self, pod: core.Pod) -> Places:
@@ -134,7 +134,7 @@ class DraAllocations:
         found: dict[str, Places] = {}
         reader = self._reader
         for device in claim.gpus:
-            named = reader.slices.find(device.pool, device.device)
+            named = reader.slices.find_device(device.pool, device.device)
             if named is None:
                 continue
             node, uuid = named

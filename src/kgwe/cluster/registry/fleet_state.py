@@ -60,13 +60,13 @@ class FleetState:
     def _set_node(self, change: Change[Any], set_object: Callable[[str, Any], bool], event: str) -> None:
         """Read the object; one that cannot be read counts as absent, so that the other nodes stay usable."""
         name = change.key
-        before = self.reader.holders(name)
+        before = self.reader.reported_holders(name)
         try:
             self.mark_changed(set_object(name, change.new))
         except Exception as exc:  # noqa: BLE001 - one bad object must not stop the others
             log.warning(event, node=name, error=repr(exc))
             self.mark_changed(set_object(name, None))
-        if self.reader.holders(name) is not before:
+        if self.reader.reported_holders(name) is not before:
             self._announcer.devices_reported(name)
             self._announcer.capacity_freed()
         self._announcer.health_changed(name)

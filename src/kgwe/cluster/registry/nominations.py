@@ -48,7 +48,7 @@ def _nominated(pod: core.Pod | None) -> str:
 def _wanted(pod: core.Pod) -> dict[str, int]:
     """What the pod takes of its node; empty if it wants no GPUs or its request cannot be read."""
     try:
-        wanted = podspec.requested(pod.spec)
+        wanted = podspec.sum_requests(pod.spec)
     except errors.Permanent:
         return {}
     return wanted if podrequest.asks_for_gpus(wanted) else {}

@@ -27,11 +27,11 @@ def of(state: ClusterState, owner: str, number: int, seat: Holding) -> Holding:
     pod = state.pods.get(state.ledger.pod_in(owner, number))
     if pod is None or assignment.planned(pod.metadata.annotations) != Places(seat.cards, seat.slices):
         return seat
-    held = state.reader.held(seat.node, pod.metadata)
+    held = state.reader.reported_devices(seat.node, pod.metadata)
     return replace(seat, cards=held.cards, slices=held.slices) if held else seat
 
 
 def cards(state: ClusterState, pod: core.Pod) -> int:
     """Mask of the cards the pod has, as its kubelet says, else as planned."""
-    held = state.reader.held(pod.spec.nodeName, pod.metadata)
+    held = state.reader.reported_devices(pod.spec.nodeName, pod.metadata)
     return (held or assignment.planned(pod.metadata.annotations)).cards

@@ -275,7 +275,7 @@ class Census:
         return _Pods(order, found.request, least) if order else None
 
     def _request(self, pod: core.Pod) -> Request:
-        return podrequest.read(pod, pieces=self._state.fleet.shares_per_gpu(pod.spec.nodeName)).request
+        return podrequest.read_request(pod, pieces=self._state.fleet.shares_per_gpu(pod.spec.nodeName)).request
 
     def _readable(self, pod: core.Pod) -> Request | None:
         """None when nobody can read what it asks for: others may have bound it all the same."""

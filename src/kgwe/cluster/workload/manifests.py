@@ -93,11 +93,11 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         affinity = podspec.required_affinity(spec.affinity)
     except (msgspec.ValidationError, ValueError) as exc:
         raise errors.Permanent(str(exc)) from exc
-    selector, tolerations = tuple(sorted(spec.nodeSelector.items())), podspec.tolerations(spec)
+    selector, tolerations = tuple(sorted(spec.nodeSelector.items())), podspec.read_tolerations(spec)
     if workload.claims:
         selector = (*selector, (CLAIMS_LABEL, "true"))
         tolerations = (*tolerations, Toleration(CLAIMS_LABEL, "Exists"))
-    wanted = podspec.requested(spec)
+    wanted = podspec.sum_requests(spec)
     workload = _counted(workload, wanted)
     needs = workload.needs
     return Ask(
@@ -370,7 +370,7 @@ def specified_amounts(workload: Workload) -> Amounts | None:
 
 
 def _requested(spec: dict[str, Any]) -> Amounts:
-    return podspec.requested(msgspec.convert(spec, core.PodSpec, strict=False))
+    return podspec.sum_requests(msgspec.convert(spec, core.PodSpec, strict=False))
 
 
 def owner(workload: Workload) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from kgwe.kube.dialects.gang import Gang, gang_request
 from kgwe.kube.dialects.groups import Groups
-from kgwe.kube.dialects.kinds import KINDS, readable, served
+from kgwe.kube.dialects.kinds import KINDS, find_readable, find_served
 from kgwe.kube.dialects.levels import Levels
-from kgwe.kube.dialects.member_presence import counts, look, missing
-from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, Wish
-from kgwe.kube.dialects.registry import membership
+from kgwe.kube.dialects.member_presence import count_members, count_missing, is_present
+from kgwe.kube.dialects.membership import Followers, Key, Membership, Problem, Size, TopologyRequest
+from kgwe.kube.dialects.registry import find_membership
 
 __all__ = [
     "KINDS",
@@ -33,12 +33,12 @@ __all__ = [
     "Membership",
     "Problem",
     "Size",
-    "Wish",
-    "counts",
+    "TopologyRequest",
+    "count_members",
+    "count_missing",
+    "find_membership",
+    "find_readable",
+    "find_served",
     "gang_request",
-    "look",
-    "membership",
-    "missing",
-    "readable",
-    "served",
+    "is_present",
 ]

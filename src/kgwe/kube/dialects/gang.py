@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kgwe.kube.api import core
     from kgwe.kube.dialects.member_presence import Members, Presence
-    from kgwe.kube.dialects.membership import Membership, Size, Wish
+    from kgwe.kube.dialects.membership import Membership, Size, TopologyRequest
     from kgwe.model.network.domains import Tree
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.plan import GangPlan, Seat
@@ -45,7 +45,7 @@ class Gang:
         """The rank that was planned for a pod that came later; None: none was."""
         return None if late.index is None else self.expected.get((late.role, late.index))
 
-    def seated(self, plan: GangPlan) -> Iterator[tuple[core.Pod, Seat]]:
+    def assign_pods(self, plan: GangPlan) -> Iterator[tuple[core.Pod, Seat]]:
         """Who sits where. An elastic gang may have got fewer seats: the last pods of a role stay without one."""
         start: dict[str, int] = {}
         taken = 0
@@ -57,7 +57,7 @@ class Gang:
             if pod is not None:
                 yield pod, seat
 
-    def attempts(self, tree: Tree) -> Iterator[GangRequest]:
+    def requests_to_try(self, tree: Tree) -> Iterator[GangRequest]:
         """What to plan, until one plan succeeds: inside the domain it prefers, if there is one, then anywhere."""
         nodes = _nodes_of(tree, self.preferred_domain)
         if nodes:
@@ -101,7 +101,7 @@ def gang_request(
     """All pods of one gang, as one request. `members` are all of its pods, also those that run already; `found`: what
     a look at them gave, if there was one."""
     try:
-        return _gang(members, request_of, found or presence.look(members))
+        return _gang(members, request_of, found or presence.count_members(members))
     except Unreadable as exc:
         return exc.problem
     except errors.Permanent as exc:
@@ -114,15 +114,15 @@ def _gang(members: Members, request_of: Callable[[core.Pod], Request], found: Pr
     speaking = found.speaking or members
     key = _checked(members, speaking)
     size: Size = _same(key, "size", [member.size for _, member in speaking])
-    _check_count(key, len(waiting) + len(placed), size, presence.missing(members, found))
+    _check_count(key, len(waiting) + len(placed), size, presence.count_missing(members, found))
     if not waiting:
         raise Unreadable(f"all pods of gang {key.title} have their nodes")
     started = found.started
-    roles = {role: least - started[role] for role, least in presence.roles(waiting).items()}
-    pods = parts.split(waiting, roles, request_of)
+    roles = {role: least - started[role] for role, least in presence.read_roles(waiting).items()}
+    pods = parts.split_roles(waiting, roles, request_of)
     parts.set_least(pods, size.least - started.total(), roles)
     required = _required(key, pods, _same(key, "required level", [member.wish.required for _, member in waiting]))
-    pods = parts.merge(pods)
+    pods = parts.merge_parts(pods)
     wishes = [member.wish for _, member in waiting]
     request = GangRequest(
         parts.as_roles(pods),
@@ -202,7 +202,7 @@ def _strategy(said: list[Strategy | None]) -> Strategy:
     return given.pop() or Strategy.CONSOLIDATED if len(given) == 1 else Strategy.CONSOLIDATED
 
 
-def _hardware(key: Key, wishes: list[Wish]) -> Hardware:
+def _hardware(key: Key, wishes: list[TopologyRequest]) -> Hardware:
     said = _same(key, "hardware", [wish.hardware for wish in wishes])
     return Hardware(said) if said else Hardware.PREFER_SAME
 

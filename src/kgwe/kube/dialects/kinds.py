@@ -81,7 +81,7 @@ class _Discovery(msgspec.Struct):
     resources: tuple[_Entry, ...] = ()
 
 
-async def served(client: KubeClient, kinds: Iterable[Resource[Any]] = KINDS) -> tuple[Resource[Any], ...]:
+async def find_served(client: KubeClient, kinds: Iterable[Resource[Any]] = KINDS) -> tuple[Resource[Any], ...]:
     """Those of the kinds that this API server has, each in one version."""
     plurals: dict[str, frozenset[str]] = {}
     found: dict[tuple[str, str], Resource[Any]] = {}
@@ -93,10 +93,10 @@ async def served(client: KubeClient, kinds: Iterable[Resource[Any]] = KINDS) -> 
     return tuple(found.values())
 
 
-async def readable(client: KubeClient) -> tuple[tuple[Resource[Any], ...], dict[Resource[Any], str]]:
+async def find_readable(client: KubeClient) -> tuple[tuple[Resource[Any], ...], dict[Resource[Any], str]]:
     """The kinds that are served and may be read, and why the others that are served may not."""
     found, forbidden = [], {}
-    for kind in await served(client):
+    for kind in await find_served(client):
         try:
             await client.request("GET", kind.path(), params={"limit": "1"})
         except errors.Permanent as exc:

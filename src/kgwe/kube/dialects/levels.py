@@ -35,7 +35,7 @@ class Levels:
     def network(self) -> tuple[str, ...]:
         return self.names or self.labels.names
 
-    def of(self, text: str, source: str) -> str:
+    def find_level(self, text: str, source: str) -> str:
         """The level that `text` names, by label or by its own name; `source` is where it was written."""
         if text in (NODE, NVLINK, CLUSTER, *self.network):
             return text
@@ -63,7 +63,7 @@ class Levels:
         yield NVLINK
         yield from (f"{name} ({keys[name]})" if name in keys else name for name in self.network)
 
-    def tier(self, number: int, source: str) -> str:
+    def find_tier(self, number: int, source: str) -> str:
         """Tiers count from the leaf, which is 1; 0 is the node."""
         named = (NODE, *self.network)
         if 0 <= number < len(named):

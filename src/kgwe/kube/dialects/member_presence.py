@@ -48,23 +48,23 @@ class Presence:
         return counts
 
 
-def look(members: Members) -> Presence:
+def count_members(members: Members) -> Presence:
     waiting: list[tuple[core.Pod, Membership]] = []
     placed: list[tuple[core.Pod, Membership]] = []
     ended: list[tuple[core.Pod, Membership]] = []
     for each in members:
         pod = each[0]
-        if counts(pod):
+        if is_present(pod):
             (ended if podspec.is_terminal(pod) else placed if pod.spec.nodeName else waiting).append(each)
     return Presence(waiting, placed, _done([*placed, *waiting], ended))
 
 
-def missing(members: Members, found: Presence | None = None) -> int:
+def count_missing(members: Members, found: Presence | None = None) -> int:
     """How many pods must still come before the gang may be placed; before that it holds nothing."""
-    found = look(members) if found is None else found
+    found = count_members(members) if found is None else found
     counts, speaking = found.all, found.speaking or members
     least = max((member.size.least for _, member in speaking if member.size is not None), default=0)
-    of_roles = sum(max(fewest - counts[role], 0) for role, fewest in roles(speaking).items())
+    of_roles = sum(max(fewest - counts[role], 0) for role, fewest in read_roles(speaking).items())
     lacking = max(least - counts.total(), of_roles, 0)
     unknown = not counts or any(member.size is None for _, member in speaking)
     return max(lacking, 1) if unknown else lacking
@@ -83,7 +83,7 @@ def says_size_only(member: Membership) -> bool:
     return unsaid and not member.roles and member.size is not None
 
 
-def roles(members: Members) -> dict[str, int]:
+def read_roles(members: Members) -> dict[str, int]:
     """Every role that anybody speaks of -> the fewest pods of it, in the order of ranks."""
     found: dict[str, int] = {}
     for _, member in members:
@@ -92,7 +92,7 @@ def roles(members: Members) -> dict[str, int]:
     return found
 
 
-def counts(pod: core.Pod) -> bool:
+def is_present(pod: core.Pod) -> bool:
     """Whether it is there. Failed ones, those being deleted and those held back by others are not."""
     if pod.metadata.deletionTimestamp is not None or pod.status.phase == "Failed":
         return False

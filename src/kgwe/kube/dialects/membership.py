@@ -60,7 +60,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TopologyRequest:
     """Where the pods should be, seen from each other. Levels are those of this cluster's network."""
 
     required: str = ""
@@ -108,7 +108,7 @@ class Membership:
     """Its number within the role; None: by name."""
     block: str = ""
     """Which segment it belongs to, where segments have names; empty: by index."""
-    wish: Wish = Wish()
+    wish: TopologyRequest = TopologyRequest()
     priority: int | None = None
     """Of the gang as such; None: that of its pods."""
     timeout_s: int | None = None

@@ -39,7 +39,7 @@ _KEYS: Final = requests.KEYS.union(*(dialect.keys for dialect in DIALECTS))
 _IN_SPEC: Final = tuple(dialect.in_spec for dialect in DIALECTS if dialect.in_spec is not None)
 
 
-def membership(pod: core.Pod, groups: Groups) -> Membership | None:
+def find_membership(pod: core.Pod, groups: Groups) -> Membership | None:
     """The gang the pod belongs to and its place there; None for a pod that belongs to none.
 
     Ask again when the pod or an object of `groups` in its namespace changes.
@@ -64,14 +64,14 @@ def membership(pod: core.Pod, groups: Groups) -> Membership | None:
 def _spoken(pod: core.Pod, groups: Groups) -> set[str]:
     said = [pod.metadata.labels, pod.metadata.annotations]
     said += [owner.metadata.annotations for _, owner in groups.owners(pod)]
-    return {key if key in requests.OWN_KEYS else values.domain(key) for each in said for key in each}
+    return {key if key in requests.OWN_KEYS else values.domain_of(key) for each in said for key in each}
 
 
 def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, spoken: set[str]) -> Membership | None:
     wishing = not spoken.isdisjoint(requests.KEYS)
     try:
         member = dialect.member(pod, key, groups)
-        wish = requests.read(pod, groups, member.wish, spoken) if member and wishing else None
+        wish = requests.read_requests(pod, groups, member.wish, spoken) if member and wishing else None
     except Unreadable as exc:
         return Membership(key, dialect.name, problem=exc.problem)
     if member is None:
@@ -79,5 +79,5 @@ def _member(pod: core.Pod, key: Key, groups: Groups, dialect: Dialect, spoken: s
     if wish is not None:
         member = dataclasses.replace(member, wish=wish)
     if member.done is None and pod.metadata.controller is not None:
-        member = dataclasses.replace(member, done=owners.done(pod, groups))
+        member = dataclasses.replace(member, done=owners.count_succeeded(pod, groups))
     return member

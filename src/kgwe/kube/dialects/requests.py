@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kgwe.kube.dialects import values
-from kgwe.kube.dialects.membership import ALL, Unreadable, Wish
+from kgwe.kube.dialects.membership import ALL, TopologyRequest, Unreadable
 from kgwe.placement.gang.request import Hardware, Segment, Strategy
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ KUEUE: Final = "kueue.x-k8s.io/podset-"
 KAI: Final = "kai.scheduler/"
 SEED: Final = "topology.scheduler/"
 
-_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = map(values.domain, (KUEUE, KAI, SEED))
+_KUEUE_DOMAIN, _KAI_DOMAIN, _SEED_DOMAIN = map(values.domain_of, (KUEUE, KAI, SEED))
 
 #: makes a pod one of a gang: its name, or "true" where the pods of one owner are one
 GANG: Final = OWN + "gang"
@@ -72,17 +72,17 @@ _STRATEGIES: Final = {
 }
 
 
-def present(pod: core.Pod, groups: Groups) -> bool:
+def has_requests(pod: core.Pod, groups: Groups) -> bool:
     """Whether the pod, or for what may stand there its owner, wishes anything."""
-    ask = inherited(pod, groups)
+    ask = read_annotations(pod, groups)
     if any(pod.metadata.annotations.get(key) for key in (*_KUEUE_KEYS, *_KAI_SEGMENT_KEYS)):
         return True
     return any(ask(key) for key in (*_OWN_KEYS, *_KAI_KEYS, *_SEED_KEYS))
 
 
-def read(pod: core.Pod, groups: Groups, group: Wish, spoken: AbstractSet[str]) -> Wish:
+def read_requests(pod: core.Pod, groups: Groups, group: TopologyRequest, spoken: AbstractSet[str]) -> TopologyRequest:
     """All that is wished for the pod, with what its group object says; `spoken`: domains of keys that are there."""
-    ask = inherited(pod, groups)
+    ask = read_annotations(pod, groups)
     others = [(group, "its group")]
     if _KUEUE_DOMAIN in spoken:
         others.append((_kueue(pod, groups.levels), "Kueue's annotations"))
@@ -93,7 +93,7 @@ def read(pod: core.Pod, groups: Groups, group: Wish, spoken: AbstractSet[str]) -
     return _over(_own(ask, groups.levels), _agreed(others) if len(others) > 1 else group)
 
 
-def inherited(pod: core.Pod, groups: Groups) -> Said:
+def read_annotations(pod: core.Pod, groups: Groups) -> Said:
     """Annotations of the pod, where a label may say the same, else of its owners, the nearest first."""
     labels, *chain = (pod.metadata.labels, pod.metadata.annotations)
     chain += [owner.metadata.annotations for _, owner in groups.owners(pod)]
@@ -110,9 +110,11 @@ def inherited(pod: core.Pod, groups: Groups) -> Said:
 # --- the dialects ---------------------------------------------------------------------------------------
 
 
-def _own(ask: Said, levels: Levels) -> Wish:
-    required, preferred = (ask(key) and levels.of(ask(key), key) for key in _OWN_KEYS[:2])
-    return Wish(required, preferred, _own_segments(ask(OWN + "segment"), levels), hardware=_own_hardware(ask(HARDWARE)))
+def _own(ask: Said, levels: Levels) -> TopologyRequest:
+    required, preferred = (ask(key) and levels.find_level(ask(key), key) for key in _OWN_KEYS[:2])
+    return TopologyRequest(
+        required, preferred, _own_segments(ask(OWN + "segment"), levels), hardware=_own_hardware(ask(HARDWARE))
+    )
 
 
 def _own_hardware(text: str) -> Hardware | None:
@@ -128,10 +130,12 @@ def _own_segments(text: str, levels: Levels) -> tuple[Segment, ...]:
     parts = [part.partition("@") for part in text.split(",")] if text else []
     if any(not at for _, at, _ in parts):
         raise Unreadable(f"{key} is {text!r}: write pods@level, such as 4@nvlink")
-    return tuple(Segment(values.number(size, key), levels.of(level.strip(), key)) for size, _, level in parts)
+    return tuple(
+        Segment(values.read_number(size, key), levels.find_level(level.strip(), key)) for size, _, level in parts
+    )
 
 
-def _kueue(pod: core.Pod, levels: Levels) -> Wish:
+def _kueue(pod: core.Pod, levels: Levels) -> TopologyRequest:
     """Kueue speaks of pod sets, which are roles here; only a pod set group speaks of more.
 
     Where Kueue itself has placed the pod, its node selector holds what was wished.
@@ -144,13 +148,13 @@ def _kueue(pod: core.Pod, levels: Levels) -> Wish:
     required, preferred, unconstrained = (said.get(key, "") for key in _KUEUE_KEYS[:3])
     whole = [(ALL, required, _KUEUE_KEYS[0])] if required else []
     segments = tuple(
-        Segment(size, levels.of(label, source))
+        Segment(size, levels.find_level(label, source))
         for size, label, source in (*whole, *_kueue_slices(said))
         if not held(label)
     )
-    free = bool(unconstrained) and values.flag(unconstrained, _KUEUE_KEYS[2])
-    return Wish(
-        preferred=levels.of(preferred, _KUEUE_KEYS[1]) if preferred and not held(preferred) else "",
+    free = bool(unconstrained) and values.read_flag(unconstrained, _KUEUE_KEYS[2])
+    return TopologyRequest(
+        preferred=levels.find_level(preferred, _KUEUE_KEYS[1]) if preferred and not held(preferred) else "",
         segments=segments,
         strategy=Strategy.PACK if free and not (preferred or segments) else None,
         together=said.get(KUEUE + "group-name", ""),
@@ -177,37 +181,37 @@ def _kueue_slices(said: Mapping[str, str]) -> list[tuple[int, str, str]]:
             raise Unreadable(
                 f"{layers_key} is {layers[:_QUOTED]!r}: write a JSON list of topology and size ({exc})"
             ) from exc
-        return [(values.checked(each.size, layers_key), each.topology, layers_key) for each in listed]
+        return [(values.check_number(each.size, layers_key), each.topology, layers_key) for each in listed]
     if level and not size:
         raise Unreadable(f"{level_key} stands alone: add {size_key}")
     if size and not level:
         raise Unreadable(f"{size_key} stands alone: add {level_key}")
-    return [(values.number(size, size_key), level, level_key)] if level else []
+    return [(values.read_number(size, size_key), level, level_key)] if level else []
 
 
-def _kai(ask: Said, levels: Levels, *, segments: bool) -> Wish:
+def _kai(ask: Said, levels: Levels, *, segments: bool) -> TopologyRequest:
     """`segments` is False where KAI's pod grouper has made subgroups of them already."""
-    required, preferred = (ask(key) and levels.of(ask(key), key) for key in _KAI_KEYS)
+    required, preferred = (ask(key) and levels.find_level(ask(key), key) for key in _KAI_KEYS)
     size, level = (ask(key) for key in _KAI_SEGMENT_KEYS)
     if not (segments and level):
-        return Wish(required, preferred)
+        return TopologyRequest(required, preferred)
     if not size:
         raise Unreadable(f"{_KAI_SEGMENT_KEYS[1]} stands alone: add {_KAI_SEGMENT_KEYS[0]}")
-    segment = Segment(values.number(size, _KAI_SEGMENT_KEYS[0]), levels.of(level, _KAI_SEGMENT_KEYS[1]))
-    return Wish(required, preferred, (segment,))
+    segment = Segment(values.read_number(size, _KAI_SEGMENT_KEYS[0]), levels.find_level(level, _KAI_SEGMENT_KEYS[1]))
+    return TopologyRequest(required, preferred, (segment,))
 
 
-def _seed(ask: Said, levels: Levels) -> Wish:
+def _seed(ask: Said, levels: Levels) -> TopologyRequest:
     count, domain, rate, latency, strategy = (ask(key) for key in _SEED_KEYS)
     if not any((count, domain, rate, latency, strategy)):
-        return Wish()
+        return TopologyRequest()
     if count:
         # Only checked: what a pod gets is what its limits say.
-        values.number(count, SEED + "gpu-count")
+        values.read_number(count, SEED + "gpu-count")
     if strategy and strategy.lower() not in _STRATEGIES:
         raise Unreadable(f"{SEED}placement-strategy is {strategy!r}: write one of {', '.join(_STRATEGIES)}")
-    near = bool(latency) and values.flag(latency, SEED + "latency-sensitive")
-    return Wish(
+    near = bool(latency) and values.read_flag(latency, SEED + "latency-sensitive")
+    return TopologyRequest(
         preferred=levels.network[0] if near and levels.network else "",
         strategy=_STRATEGIES[strategy.lower() or "balanced"],
         min_network_gb_per_s=values.gb_per_s(rate, SEED + "network-bandwidth") if rate else 0.0,
@@ -218,12 +222,12 @@ def _seed(ask: Said, levels: Levels) -> Wish:
 # --- together -------------------------------------------------------------------------------------------
 
 
-def _agreed(wishes: list[tuple[Wish, str]]) -> Wish:
+def _agreed(wishes: list[tuple[TopologyRequest, str]]) -> TopologyRequest:
     """All of them at once; each field from whoever speaks of it, and from one only unless they say the same."""
     result: dict[str, Any] = {}
     source: dict[str, str] = {}
     for wish, name in wishes:
-        for field in dataclasses.fields(Wish):
+        for field in dataclasses.fields(TopologyRequest):
             value = getattr(wish, field.name)
             if not value:
                 continue
@@ -235,7 +239,7 @@ def _agreed(wishes: list[tuple[Wish, str]]) -> Wish:
                     f"{result[field.name]} and {value}): remove one of them"
                 )
             result[field.name], source[field.name] = value, name
-    return Wish(**result)
+    return TopologyRequest(**result)
 
 
 def _both(some: tuple[Segment, ...], more: tuple[Segment, ...]) -> tuple[Segment, ...]:
@@ -243,9 +247,13 @@ def _both(some: tuple[Segment, ...], more: tuple[Segment, ...]) -> tuple[Segment
     return tuple(dict.fromkeys((*some, *more)))
 
 
-def _over(mine: Wish, other: Wish) -> Wish:
+def _over(mine: TopologyRequest, other: TopologyRequest) -> TopologyRequest:
     """Ours where we say anything; a role that has to be in one place stays there."""
-    said = {field.name: getattr(mine, field.name) for field in dataclasses.fields(Wish) if getattr(mine, field.name)}
+    said = {
+        field.name: getattr(mine, field.name)
+        for field in dataclasses.fields(TopologyRequest)
+        if getattr(mine, field.name)
+    }
     if mine.segments:
         whole = tuple(segment for segment in other.segments if segment.size == ALL)
         said["segments"] = _both(whole, mine.segments)

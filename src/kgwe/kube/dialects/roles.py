@@ -68,7 +68,7 @@ class _Entry:
     later: tuple[str, int] | None = None
 
 
-def split(
+def split_roles(
     members: Iterable[tuple[core.Pod, Membership]], roles: Mapping[str, int], request_of: Callable[[core.Pod], Request]
 ) -> list[Part]:
     """The pods by role and request, in the order of ranks; `roles` are in that order too."""
@@ -92,7 +92,7 @@ def split(
 
 def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod], Request]) -> Iterator[_Entry]:
     wish, later = member.wish, member.followers
-    place = (natural(member.block), member.index is None, member.index or 0, natural(pod.metadata.name))
+    place = (sort_key(member.block), member.index is None, member.index or 0, sort_key(pod.metadata.name))
     yield _Entry((*place, 0), member.role, request_of(pod), wish.segments, wish.together, member.block, pod)
     if later is None or not later.count:
         return
@@ -105,7 +105,7 @@ def _entries(pod: core.Pod, member: Membership, request_of: Callable[[core.Pod],
 
 
 @functools.lru_cache(maxsize=8192)
-def natural(text: str) -> tuple[str | int, ...]:
+def sort_key(text: str) -> tuple[str | int, ...]:
     """Sorts worker-2 before worker-10. Kept: the pods of a gang are sorted at every look at it."""
     return tuple(int(part) if number % 2 else part for number, part in enumerate(_DIGITS.split(text)))
 
@@ -146,7 +146,7 @@ def set_least(parts: list[Part], needed: int, roles: Mapping[str, int]) -> None:
         spare -= given
 
 
-def merge(parts: list[Part]) -> list[Part]:
+def merge_parts(parts: list[Part]) -> list[Part]:
     """Neighbours that ask for the same become one part."""
     result: list[Part] = []
     for part in parts:

@@ -28,7 +28,7 @@ _GIGA: Final = {"M": 1e-3, "G": 1.0, "T": 1e3}
 _BITS_PER_BYTE: Final = 8
 
 
-def number(text: str, source: str, *, least: int = 1) -> int:
+def read_number(text: str, source: str, *, least: int = 1) -> int:
     """A whole number as a person or a controller writes it."""
     digits = text.strip()
     if digits.isascii() and digits.isdecimal() and least <= int(digits[:8]) <= _MOST and len(digits) <= len(str(_MOST)):
@@ -36,12 +36,12 @@ def number(text: str, source: str, *, least: int = 1) -> int:
     raise Unreadable(f"{source} is {text!r}: write a whole number, at least {least}")
 
 
-def checked(value: int, source: str, *, least: int = 1) -> int:
+def check_number(value: int, source: str, *, least: int = 1) -> int:
     """The same of a number that came as one."""
-    return number(str(value), source, least=least)
+    return read_number(str(value), source, least=least)
 
 
-def flag(text: str, source: str) -> bool:
+def read_flag(text: str, source: str) -> bool:
     """The words Go reads as a boolean."""
     folded = text.strip().lower()
     if folded in ("true", "t", "1"):
@@ -60,20 +60,20 @@ def gb_per_s(text: str, source: str) -> float:
     return rate if match["unit"] in ("B", "byte") else rate / _BITS_PER_BYTE
 
 
-def said(pod: core.Pod, key: str) -> str:
+def read_key(pod: core.Pod, key: str) -> str:
     """What the pod's annotation says, else its label; empty: nothing."""
     return pod.metadata.annotations.get(key) or pod.metadata.labels.get(key, "")
 
 
-def index(pod: core.Pod, keys: Iterable[str] = INDEX_KEYS) -> int | None:
+def read_index(pod: core.Pod, keys: Iterable[str] = INDEX_KEYS) -> int | None:
     """The pod's number among those of its template, by the first of the keys that it carries."""
     for key in keys:
-        text = said(pod, key)
+        text = read_key(pod, key)
         if text:
-            return number(text, key, least=0)
+            return read_number(text, key, least=0)
     return None
 
 
-def domain(key: str) -> str:
+def domain_of(key: str) -> str:
     """What a key of a label or annotation begins with, up to the slash."""
     return key.partition("/")[0]

@@ -164,7 +164,7 @@ class Args:
             self._names = _read(_NAMES, self._raw, _EXTENDER)
         return self._names
 
-    def scores(self, points: Sequence[int]) -> bytes:
+    def reply_with_scores(self, points: Sequence[int]) -> bytes:
         """As many points for every node, in the order they were named."""
         names = self.names()
         if b"\\" in self._raw:
@@ -175,7 +175,7 @@ class Args:
         scored = ',{"Host":"'.join(map(operator.add, names, map(_SCORED.__getitem__, points)))
         return f'[{{"Host":"{scored}]'.encode()
 
-    def nobody(self, reason: str, *, resolvable: bool = False) -> bytes:
+    def refuse_all(self, reason: str, *, resolvable: bool = False) -> bytes:
         """None of the nodes, all for one reason; `resolvable`: whether removing pods could help."""
         key = b"FailedNodes" if resolvable else b"FailedAndUnresolvableNodes"
         inside = self._raw.strip()[1:-1]
@@ -187,26 +187,26 @@ class Args:
         return b'{"NodeNames":[],"' + key + b'":{' + failed + b"}}"
 
 
-def one(node: str) -> bytes:
+def reply_with_node(node: str) -> bytes:
     """That node and no other."""
     return b'{"NodeNames":[' + _encode(node) + b"]}"
 
 
-def some(nodes: Sequence[str]) -> bytes:
+def reply_with_nodes(nodes: Sequence[str]) -> bytes:
     return b'{"NodeNames":' + _encode(nodes) + b"}"
 
 
-def none(failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
+def reply_without_nodes(failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
     """No node, and why each is not."""
     return _encode({"NodeNames": [], "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable})
 
 
-def error(message: str) -> bytes:
+def reply_with_error(message: str) -> bytes:
     """kube-scheduler logs it and tries the pod again."""
     return _encode({"Error": message})
 
 
-def victims(kept: Mapping[str, MetaVictims]) -> bytes:
+def reply_with_victims(kept: Mapping[str, MetaVictims]) -> bytes:
     return _encode({"NodeNameToMetaVictims": kept})
 
 
@@ -225,5 +225,5 @@ def _check_count(nodes: int) -> None:
         raise errors.Permanent(f"{nodes} nodes are named; the largest supported cluster has {MOST_NODES}")
 
 
-def bound(message: str = "") -> bytes:
+def reply_to_bind(message: str = "") -> bytes:
     return _encode({"Error": message})

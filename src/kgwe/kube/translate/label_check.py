@@ -22,7 +22,7 @@ NOT_FOUND: Final = "LabelNotFound"
 PARTLY: Final = "NodesWithoutLabel"
 
 
-class Verdict(NamedTuple):
+class LabelCheck(NamedTuple):
     """What the condition Ready says."""
 
     ready: bool
@@ -43,27 +43,27 @@ class _Use(NamedTuple):
         return f"{labels} on {self.nodes} of {self.of} nodes (level {self.level.name})"
 
 
-def check(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, declared: int = 0) -> Verdict:
+def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, declared: int = 0) -> LabelCheck:
     """`nodes`: the labels of every node with GPUs; `declared`: how many TopologyDomain objects describe the network."""
     if not nodes:
-        return Verdict(ready=True, reason=IN_USE, message="in use; no node offers GPUs yet")
+        return LabelCheck(ready=True, reason=IN_USE, message="in use; no node offers GPUs yet")
     if declared:
-        return Verdict(ready=True, reason=IN_USE, message=f"in use; {declared} TopologyDomains describe the network")
+        return LabelCheck(ready=True, reason=IN_USE, message=f"in use; {declared} TopologyDomains describe the network")
     if not (config.preset or config.levels):
         found = domain_labels.detect(nodes)
-        return Verdict(
+        return LabelCheck(
             ready=True, reason=IN_USE, message=f"in use; labels as preset {found}, found by looking at nodes"
         )
-    uses = [_use(level, nodes) for level in topology.labels(config).levels]
+    uses = [_use(level, nodes) for level in topology.read_label_keys(config).levels]
     absent = [use for use in uses if not use.nodes]
     # A preset lists levels that not every network has; levels written out are all meant.
     if absent and (config.levels or len(_network(uses)) == len(_network(absent))):
-        return Verdict(ready=False, reason=NOT_FOUND, message=_missing(config, absent, nodes))
+        return LabelCheck(ready=False, reason=NOT_FOUND, message=_missing(config, absent, nodes))
     first = uses[0]
     if first.nodes < first.of:
         words = f"in use; {first.words()}: each of the others counts as a domain of its own"
-        return Verdict(ready=True, reason=PARTLY, message=words)
-    return Verdict(ready=True, reason=IN_USE, message=f"in use; {first.words()}")
+        return LabelCheck(ready=True, reason=PARTLY, message=words)
+    return LabelCheck(ready=True, reason=IN_USE, message=f"in use; {first.words()}")
 
 
 def _use(level: LabelLevel, nodes: Sequence[Mapping[str, str]]) -> _Use:

@@ -50,7 +50,7 @@ def _has_manager(labels: Mapping[str, str]) -> bool:
     return CONFIG_LABEL in labels and labels.get(DEPLOY_LABEL) != "false"
 
 
-def selects(strategy: MIGStrategy, labels: Mapping[str, str], device: GPUDevice) -> bool:
+def selects_gpu(strategy: MIGStrategy, labels: Mapping[str, str], device: GPUDevice) -> bool:
     """Whether the strategy means this card of a node with these labels."""
     wanted = strategy.spec.gpuSelector
     return (
@@ -62,12 +62,12 @@ def selects(strategy: MIGStrategy, labels: Mapping[str, str], device: GPUDevice)
     )
 
 
-def layouts(gpu_node: GPUNode | None) -> dict[str, MIGLayout]:
+def read_layouts(gpu_node: GPUNode | None) -> dict[str, MIGLayout]:
     """Card -> what it is to be cut into, for the cards that somebody has decided on."""
-    return {uuid: card.mig for uuid, card in asked(gpu_node).items()}
+    return {uuid: card.mig for uuid, card in read_specs(gpu_node).items()}
 
 
-def asked(gpu_node: GPUNode | None) -> dict[str, CardSpec]:
+def read_specs(gpu_node: GPUNode | None) -> dict[str, CardSpec]:
     """Card -> all that is asked of it."""
     return {card.uuid: card for card in gpu_node.spec.cards} if gpu_node else {}
 
@@ -84,7 +84,7 @@ def is_held_back(
         return labels[CONFIG_LABEL] != _UNCUT and labels.get(STATE_LABEL, "") in _UNDER_WAY
     # A strategy without a status is one that no controller has seen: there may be none.
     return not left_alone(labels) and any(
-        strategy.status.observedGeneration and selects(strategy, labels, device) for strategy in strategies
+        strategy.status.observedGeneration and selects_gpu(strategy, labels, device) for strategy in strategies
     )
 
 

@@ -16,7 +16,7 @@ UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 
-class Fault(enum.Enum):
+class NodeFault(enum.Enum):
     """What is wrong with a node."""
 
     LOST = "lost"
@@ -25,14 +25,14 @@ class Fault(enum.Enum):
     """Its kubelet is there and says so."""
 
 
-def fault(node: core.Node | None) -> Fault | None:
+def find_fault(node: core.Node | None) -> NodeFault | None:
     """None: nothing is."""
     if node is None or any(taint.key in (UNREACHABLE, OUT_OF_SERVICE) for taint in node.spec.taints):
-        return Fault.LOST
+        return NodeFault.LOST
     ready = next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
     if ready == "True":
         return None
-    return Fault.LOST if ready == "Unknown" else Fault.NOT_READY
+    return NodeFault.LOST if ready == "Unknown" else NodeFault.NOT_READY
 
 
 def sick_cards(gpu_node: GPUNode | None) -> int:

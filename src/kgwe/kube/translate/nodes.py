@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfig
     from kgwe.kube.api.kgwe.topologydomain import TopologyDomain
     from kgwe.kube.api.resource import ResourceSlice
-    from kgwe.kube.translate.node_health import Fault
+    from kgwe.kube.translate.node_health import NodeFault
     from kgwe.kube.translate.resource_slices import Claimable
     from kgwe.model.gpu.mig import Placement
     from kgwe.model.network.domains import Tree
@@ -127,11 +127,11 @@ class FleetReader:
         # Offered several times under their own name, cards have other numbers here than the driver's.
         is_named = node is not None and amounts.SHARED in {**node.status.capacity, **node.status.allocatable}
         held = _held(self._gpu_nodes.get(name), shares=is_named)
-        if held != self.holders(name):
+        if held != self.reported_holders(name):
             self._held[name] = held
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> bool:
-        changed = [self._rebuild(node) for node in self.slices.set(name, new)]
+        changed = [self._rebuild(node) for node in self.slices.set_slice(name, new)]
         return any(changed)
 
     def set_domain(self, name: str, domain: TopologyDomain | None) -> bool:
@@ -193,16 +193,16 @@ class FleetReader:
 
     def _described(self, node: str) -> GPUNode | None:
         """Its GPUNode, else what its ResourceSlices tell."""
-        claimable = self.slices.of(node)
+        claimable = self.slices.devices_on(node)
         return self._gpu_nodes.get(node) or (claimable.described if claimable else None)
 
-    def holders(self, node: str) -> Mapping[str, Places]:
+    def reported_holders(self, node: str) -> Mapping[str, Places]:
         """Pod -> what the node's kubelet says it has; the same object for as long as that is so."""
         return self._held.get(node, _NOBODY)
 
-    def held(self, node: str, pod: core.ObjectMeta) -> Places:
+    def reported_devices(self, node: str, pod: core.ObjectMeta) -> Places:
         """What the node's kubelet says the pod has; nothing when it does not say."""
-        holders = self.holders(node)
+        holders = self.reported_holders(node)
         return holders.get(pod.uid) or holders.get(pod.key) or NOWHERE
 
     def objects(self, node: str) -> tuple[core.Node, GPUNode | None]:
@@ -214,7 +214,7 @@ class FleetReader:
         obj = self._gpu_nodes.get(node)
         if obj is None or node not in self._nodes:
             return frozenset()
-        return self._held_back(obj.status.gpus, mig_layouts.layouts(obj), self._nodes[node].metadata.labels)
+        return self._held_back(obj.status.gpus, mig_layouts.read_layouts(obj), self._nodes[node].metadata.labels)
 
     def _held_back(
         self, devices: Iterable[GPUDevice], layouts: Mapping[str, MIGLayout], labels: Mapping[str, str]
@@ -225,11 +225,11 @@ class FleetReader:
             if mig_layouts.is_held_back(device, layouts.get(device.uuid), labels, self._strategies.values())
         )
 
-    def fault(self, node: str) -> Fault | None:
+    def find_fault(self, node: str) -> NodeFault | None:
         """What is wrong with a node; one that is not there is lost."""
-        return node_health.fault(self._nodes.get(node))
+        return node_health.find_fault(self._nodes.get(node))
 
-    def sick(self, node: str) -> int:
+    def unhealthy_gpus(self, node: str) -> int:
         """Mask of its cards that are known to be unhealthy."""
         return node_health.sick_cards(self._gpu_nodes.get(node))
 
@@ -237,29 +237,31 @@ class FleetReader:
         """Where a node's place in the network is read from."""
         said = self._config.spec.topology if self._config is not None else None
         if said is not None and (said.preset or said.levels):
-            return topology.labels(said)
+            return topology.read_label_keys(said)
         return domain_labels.preset(domain_labels.detect(node.labels for node in self._built.values()))
 
-    def check_config(self) -> label_check.Verdict:
+    def check_config(self) -> label_check.LabelCheck:
         """Whether the labels that the SchedulerConfig names are on the nodes."""
         said = self._config.spec.topology if self._config is not None else TopologyLabels()
-        return label_check.check(said, [node.labels for node in self._built.values()], declared=len(self._domains))
+        return label_check.check_labels(
+            said, [node.labels for node in self._built.values()], declared=len(self._domains)
+        )
 
-    def check_domain(self, name: str, nodes: int) -> label_check.Verdict:
+    def check_domain(self, name: str, nodes: int) -> label_check.LabelCheck:
         """Whether a TopologyDomain describes a part of the network; `nodes`: how many are in it."""
         problem = next((each for each in self.problems if each.startswith(f"{name}: ")), "")
         if problem:
-            return label_check.Verdict(ready=False, reason="Invalid", message=problem.removeprefix(f"{name}: "))
+            return label_check.LabelCheck(ready=False, reason="Invalid", message=problem.removeprefix(f"{name}: "))
         if not nodes:
-            return label_check.Verdict(ready=False, reason="NoNodes", message="no node with GPUs is in it")
-        return label_check.Verdict(ready=True, reason=label_check.IN_USE, message="in use")
+            return label_check.LabelCheck(ready=False, reason="NoNodes", message="no node with GPUs is in it")
+        return label_check.LabelCheck(ready=True, reason=label_check.IN_USE, message="in use")
 
     def tree(self) -> Tree:
         """The network; the same object until a place in it changes. To build it for thousands of nodes takes long, and
         most changes of nodes (ready, taints, health) change no place."""
         if self._tree is None:
             infos = [self._infos[name] for name in sorted(self._infos)]
-            self._tree, self.problems = topology.tree(infos, self.labels(), self._domains.values())
+            self._tree, self.problems = topology.build_tree(infos, self.labels(), self._domains.values())
         return self._tree
 
     def _rebuild(self, name: str) -> bool:
@@ -279,8 +281,8 @@ class FleetReader:
         return not is_same
 
     def _build(self, node: core.Node, gpu_node: GPUNode | None, before: Node | None) -> Node | None:
-        offered = podspec.offered(node)
-        claimable = self.slices.of(node.metadata.name)
+        offered = podspec.read_allocatable(node)
+        claimable = self.slices.devices_on(node.metadata.name)
         labels, taints = node.metadata.labels, tuple(Taint(t.key, t.value, t.effect) for t in node.spec.taints)
         is_claims_only = claimable is not None and not _has_gpus(offered)
         if claimable is not None and gpu_node is not None:
@@ -295,7 +297,7 @@ class FleetReader:
             # Every card is divided, and nobody gets one whole.
             offered = {**offered, amounts.GPU: math.ceil(offered.get(amounts.SHARED, 0) / divided)}
         shape = self._shape(offered, labels, gpu_node)
-        layouts = mig_layouts.layouts(gpu_node)
+        layouts = mig_layouts.read_layouts(gpu_node)
         cut = _cut(devices, offered, shape, layouts)
         held_back = self._held_back(devices.values(), layouts, labels)
         if not devices and mig_layouts.is_unknown(labels, self._strategies.values()):
@@ -329,7 +331,7 @@ class FleetReader:
         """Equal shapes are one object: hundreds of nodes share few."""
         count = offered.get(amounts.GPU, 0)
         if gpu_node is not None and len(gpu_node.status.gpus) >= count:
-            wiring = topology.wiring(gpu_node)
+            wiring = topology.read_topology(gpu_node)
         else:
             # Nothing is known of the wiring, or the device plugin offers every card several times.
             number = min(max(count, _slice_cards(offered)), MOST_CARDS)
@@ -338,7 +340,7 @@ class FleetReader:
         first = gpu_node.status.gpus[0] if gpu_node and gpu_node.status.gpus else None
         label = podspec.int_label(labels, podspec.GPU_MEMORY_LABEL)
         model = first.model if first else labels.get(podspec.GPU_PRODUCT_LABEL, "")
-        family = podspec.architecture(labels.get(podspec.GPU_FAMILY_LABEL))
+        family = podspec.read_architecture(labels.get(podspec.GPU_FAMILY_LABEL))
         shape = Shape(
             wiring=wiring,
             model=labels.get(podspec.GPU_PRODUCT_LABEL) or model,
@@ -385,7 +387,7 @@ def _has_gpus(offered: Mapping[str, int]) -> bool:
 
 def _divided(node: core.Node, devices: Iterable[GPUDevice], before: int) -> int:
     """Into how many shares the device plugin divides each card; 0: it does not, or nobody can tell."""
-    offered, open_ = podspec.capacity(node, amounts.SHARED), podspec.offered(node)
+    offered, open_ = podspec.read_capacity(node, amounts.SHARED), podspec.read_allocatable(node)
     if not offered or (open_.get(amounts.GPU) and not open_.get(amounts.SHARED)):
         # What a plugin offered once stays, as zero.
         return 0

@@ -55,7 +55,7 @@ _LARGEST_NUMBER: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class PodAsk:
+class PodRequest:
     """One pod's wish."""
 
     request: Request
@@ -64,19 +64,19 @@ class PodAsk:
     strategy: Strategy | None = None
 
 
-def read(pod: core.Pod, *, pieces: int = 0) -> PodAsk:
+def read_request(pod: core.Pod, *, pieces: int = 0) -> PodRequest:
     """Permanent, with what to change, when it cannot be followed: a wish is never read as less than it says.
 
     `pieces`: into how many shares a card is divided, for a pod that asks for one and does not say how large.
     """
-    wanted = podspec.requested(pod.spec)
+    wanted = podspec.sum_requests(pod.spec)
     said = pod.metadata.annotations
     try:
         affinity = podspec.required_affinity(pod.spec.affinity)
     except ValueError as exc:
         raise errors.Permanent(f"node affinity: {exc}") from exc
     strategy = said.get(STRATEGY, "")
-    return PodAsk(
+    return PodRequest(
         request=Request(
             _gpus(wanted, said, pieces),
             cpu_milli=wanted.get(resources.CPU, 0),
@@ -87,7 +87,7 @@ def read(pod: core.Pod, *, pieces: int = 0) -> PodAsk:
             model=said.get(MODEL, ""),
             architecture=said.get(ARCHITECTURE, ""),
             constraints=Constraints(
-                tuple(sorted(pod.spec.nodeSelector.items())), affinity, podspec.tolerations(pod.spec)
+                tuple(sorted(pod.spec.nodeSelector.items())), affinity, podspec.read_tolerations(pod.spec)
             ),
             spot=spot_policy(said, strategy=strategy),
         ),

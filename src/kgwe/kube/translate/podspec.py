@@ -35,7 +35,7 @@ _SCALE = {
 }
 
 
-def requested(spec: core.PodSpec) -> Amounts:
+def sum_requests(spec: core.PodSpec) -> Amounts:
     """What a pod takes of its node, as kube-scheduler counts it, pod slot included; cut to `amounts.most_of`.
 
     Containers run together, init containers one after another before them; an init container that restarts
@@ -91,7 +91,7 @@ def is_terminal(pod: core.Pod) -> bool:
     return pod.status.phase in _TERMINAL
 
 
-def tolerations(spec: core.PodSpec) -> tuple[Toleration, ...]:
+def read_tolerations(spec: core.PodSpec) -> tuple[Toleration, ...]:
     return tuple(Toleration(t.key, t.operator, t.value, t.effect) for t in spec.tolerations)
 
 
@@ -109,7 +109,7 @@ def required_affinity(affinity: core.Affinity) -> tuple[tuple[Requirement, ...],
     )
 
 
-def offered(node: core.Node) -> Amounts:
+def read_allocatable(node: core.Node) -> Amounts:
     """Allocatable, and capacity for GPUs that allocatable does not mention.
 
     A GPU that only a label promises is not offered: until the device plugin reports it no pod can get it.
@@ -121,7 +121,7 @@ def offered(node: core.Node) -> Amounts:
     return amounts.cap_offer(result)
 
 
-def capacity(node: core.Node, resource: str) -> int:
+def read_capacity(node: core.Node, resource: str) -> int:
     """How many of it the node has, in service or not."""
     text = node.status.capacity.get(resource) or node.status.allocatable.get(resource)
     return min(_parse_one(resource, text), amounts.most_of(resource)) if text else 0
@@ -131,7 +131,7 @@ def is_ready(node: core.Node) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
 
 
-def architecture(family: str | None) -> str | None:
+def read_architecture(family: str | None) -> str | None:
     """GPU feature discovery says `ada-lovelace` where users say Ada."""
     return None if family is None else family.partition("-")[0]
 

@@ -49,7 +49,7 @@ class DeviceSlices:
         # (pool, device) -> (node, UUID). A device that is no longer offered may still be somebody's: names stay known.
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def set(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
+    def set_slice(self, name: str, new: ResourceSlice | None) -> frozenset[str]:
         """The nodes whose devices may have changed."""
         before = self._slices.pop(name, None)
         if before is not None:
@@ -64,11 +64,11 @@ class DeviceSlices:
             self._read(node)
         return nodes
 
-    def of(self, node: str) -> Claimable | None:
+    def devices_on(self, node: str) -> Claimable | None:
         """What can be claimed there; None when no driver says."""
         return self._nodes.get(node)
 
-    def find(self, pool: str, device: str) -> tuple[str, str] | None:
+    def find_device(self, pool: str, device: str) -> tuple[str, str] | None:
         """(node, UUID) of a device as a claim names it."""
         return self._names.get((pool, device))
 
@@ -85,12 +85,12 @@ class DeviceSlices:
             devices += mine
         if devices:
             uuids = {uuid: device.is_open for device in devices if (uuid := device.text("uuid"))}
-            self._nodes[node] = Claimable(uuids, describe(node, devices))
+            self._nodes[node] = Claimable(uuids, describe_node(node, devices))
         else:
             self._nodes.pop(node, None)
 
 
-def describe(node: str, devices: Iterable[Device]) -> GPUNode:
+def describe_node(node: str, devices: Iterable[Device]) -> GPUNode:
     """The node as far as its devices tell."""
     whole: dict[str, Device] = {}
     slices: dict[str, list[Device]] = collections.defaultdict(list)

@@ -45,7 +45,7 @@ class ClientFiles:
     key: str
 
 
-def document(
+def build_config(
     url: str,
     *,
     binds: bool = False,
@@ -105,6 +105,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def text(url: str, **options: Any) -> str:
+def render_config(url: str, **options: Any) -> str:
     """The same as YAML, with the reasons as comments."""
-    return _HEADER + yaml.safe_dump(document(url, **options), sort_keys=False)
+    return _HEADER + yaml.safe_dump(build_config(url, **options), sort_keys=False)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # --- inside a node --------------------------------------------------------------------------------------
 
 
-def wiring(node: GPUNode) -> Wiring:
+def read_topology(node: GPUNode) -> Wiring:
     """How the node's cards are wired; slot i is the card with index i, also where an index is missing."""
     devices = {device.index: device for device in node.status.gpus}
     cards = [devices.get(index) for index in range(max(devices, default=-1) + 1)]
@@ -103,7 +103,7 @@ _LEVEL_OF: Final = {
 _ALSO: Final = {"spine": "block", "core": "island"}
 
 
-def labels(config: TopologyLabels) -> domain_labels.Labels:
+def read_label_keys(config: TopologyLabels) -> domain_labels.Labels:
     """The label keys a SchedulerConfig asks for."""
     if config.levels:
         levels = tuple(domain_labels.LabelLevel(level.name, level.labels) for level in config.levels)
@@ -132,7 +132,7 @@ def node_info(name: str, labels: Mapping[str, str], gpu_node: GPUNode | None) ->
     )
 
 
-def tree(
+def build_tree(
     nodes: Iterable[NodeInfo],
     keys: domain_labels.Labels,
     objects: Iterable[TopologyDomain] = (),

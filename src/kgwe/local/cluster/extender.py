@@ -57,4 +57,4 @@ def environment(cluster: LocalCluster) -> dict[str, str]:
 
 def configuration(cluster: LocalCluster, port: int) -> str:
     """kube-scheduler's: it asks the extender on that port about GPU pods."""
-    return scheduler_config.text(url(port), tls=client_files(cluster.layout.certificates))
+    return scheduler_config.render_config(url(port), tls=client_files(cluster.layout.certificates))

@@ -62,11 +62,11 @@ def _fleet(view: View) -> Table:
         model = node.metadata.labels.get(podspec.GPU_PRODUCT_LABEL, "other")
         model_of[node.metadata.name] = model
         nodes[model] += 1
-        total[model] += sum(a for r, a in podspec.offered(node).items() if amounts.is_gpu(r))
+        total[model] += sum(a for r, a in podspec.read_allocatable(node).items() if amounts.is_gpu(r))
     for pod in view.pods.store.values():
         if pod.spec.nodeName in model_of and not podspec.is_terminal(pod):
             used[model_of[pod.spec.nodeName]] += sum(
-                amount for resource, amount in podspec.requested(pod.spec).items() if amounts.is_gpu(resource)
+                amount for resource, amount in podspec.sum_requests(pod.spec).items() if amounts.is_gpu(resource)
             )
     table = Table(box=None, expand=True, pad_edge=False)
     for column in ("GPU model", "Nodes", "GPUs and slices", "In use", ""):

@@ -55,7 +55,7 @@ def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0)
     `shares`: into how many each card is divided; 0: not at all.
     """
     known = set(node_resources)
-    layouts = mig_layouts.layouts(obj)
+    layouts = mig_layouts.read_layouts(obj)
     found = []
     for device in sorted(obj.status.gpus, key=lambda device: device.index):
         healthy = health.is_in_service(device.health.state)

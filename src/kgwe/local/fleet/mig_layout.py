@@ -56,7 +56,7 @@ def devices(obj: gpunode.GPUNode, shares: int = 0) -> tuple[dict[str, int], dict
 
     `shares`: into how many each whole card is divided; 0: not at all.
     """
-    layouts = mig_layouts.layouts(obj)
+    layouts = mig_layouts.read_layouts(obj)
     there: dict[str, int] = {amounts.GPU: 0}
     open_: dict[str, int] = {amounts.GPU: 0}
     for card in obj.status.gpus:
@@ -123,7 +123,7 @@ async def cut(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.GPUNodeSta
         return taken
 
     cutter = MigReconfigurer(driver, users=users)
-    cutter.set_layouts(mig_layouts.layouts(obj))
+    cutter.set_layouts(mig_layouts.read_layouts(obj))
     for _ in range(_MOST_ROUNDS):
         if not await cutter.step():
             break

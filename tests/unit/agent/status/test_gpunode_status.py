@@ -128,7 +128,7 @@ def test_a_lost_card_is_still_the_card_it_was():
         assert card.model == whole.devices[0].product
         assert card.nvlink is not None
         assert card.nvlink.links == 0
-        shape = topology.wiring(gpunode.GPUNode(metadata=ObjectMeta(name="n"), status=status))
+        shape = topology.read_topology(gpunode.GPUNode(metadata=ObjectMeta(name="n"), status=status))
         assert shape.nvlinks(3, 0) == 0
         assert shape.nvlinks(1, 0) == 18
 

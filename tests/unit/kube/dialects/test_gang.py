@@ -12,7 +12,7 @@ from tests.support.builders.racks import cards, racks
 
 from kgwe import errors
 from kgwe.kube.api import core
-from kgwe.kube.dialects import Gang, gang_request, missing
+from kgwe.kube.dialects import Gang, count_missing, gang_request
 from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.placement.planning.gang_planner import Role, Segment
 
@@ -34,7 +34,7 @@ def changed(pod: core.Pod, **fields: Any) -> core.Pod:
 def test_a_gang_lacks_the_pods_that_have_not_come():
     world = load(dialect_manifests.PLAIN["coscheduling"], 5)
 
-    assert missing(world.members) == 3
+    assert count_missing(world.members) == 3
     assert world.problem().words == "gang train/llama waits for 3 more of 8 pods"
     assert world.problem().waits
 
@@ -54,7 +54,7 @@ def test_pods_that_are_gone_or_held_back_are_not_there(change: dict[str, Any], l
     world = load(dialect_manifests.PLAIN["coscheduling"])
     world.pods[3] = changed(world.pods[3], **change)
 
-    assert missing(world.members) == lacking
+    assert count_missing(world.members) == lacking
 
 
 def owned(uid: str) -> dict[str, Any]:
@@ -66,10 +66,10 @@ def test_pods_that_succeeded_in_an_earlier_run_are_not_there():
     world = load(dialect_manifests.PLAIN["coscheduling"])
     world.pods[:7] = [changed(each, status={"phase": "Succeeded"}, metadata=owned("first")) for each in world.pods[:7]]
     world.pods[7] = changed(world.pods[7], metadata=owned("second"))
-    assert missing(world.members) == 7
+    assert count_missing(world.members) == 7
 
     world.pods[7] = changed(world.pods[7], metadata=owned("first"))
-    assert missing(world.members) == 0
+    assert count_missing(world.members) == 0
 
 
 def test_a_job_that_goes_on_in_waves_is_not_counted_by_those_that_are_done():
@@ -83,14 +83,14 @@ def test_a_surplus_of_one_role_does_not_make_up_for_another():
     text = dialect_manifests.PLAIN["volcano"].replace("{worker: 8}", "{ps: 2, worker: 4}")
     world = load(text)
 
-    assert missing(world.members) == 2
+    assert count_missing(world.members) == 2
 
 
 def test_a_gang_of_which_nobody_is_there_lacks_somebody():
     world = load(dialect_manifests.PLAIN["kgwe"], 1)
     world.pods[0] = changed(world.pods[0], status={"phase": "Failed"})
 
-    assert missing(world.members) == 8
+    assert count_missing(world.members) == 8
     assert world.problem().waits
 
 
@@ -208,7 +208,7 @@ def test_what_runs_of_a_role_counts_towards_its_fewest():
 def test_volcano_may_count_in_subgroups():
     world = load(dialect_wishes.SEGMENTED["volcano"].replace("minMember: 8", "minMember: 1"), 4)
 
-    assert missing(world.members) == 4
+    assert count_missing(world.members) == 4
 
 
 @pytest.mark.parametrize("dialect", ["coscheduling", "volcano", "kai"])
@@ -233,7 +233,7 @@ def test_an_elastic_gang_leaves_its_last_pods_without_a_seat():
 
     plan = small.place(gang.request)
 
-    assert [each.metadata.name for each, _ in gang.seated(plan)] == ["a-0", "b-0", "b-1", "b-2", "b-3"]
+    assert [each.metadata.name for each, _ in gang.assign_pods(plan)] == ["a-0", "b-0", "b-1", "b-2", "b-3"]
 
 
 def test_segments_of_other_sizes_stay_roles():

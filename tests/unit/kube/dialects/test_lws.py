@@ -6,7 +6,7 @@ import pytest
 from tests.support.builders.dialect_worlds import LEAF, SPINE, load
 from tests.support.builders.racks import cards
 
-from kgwe.kube.dialects import Key, missing
+from kgwe.kube.dialects import Key, count_missing
 from kgwe.placement.planning.gang_planner import Role, Segment
 
 LWS = """
@@ -58,7 +58,7 @@ def test_every_group_of_a_leader_worker_set_is_a_gang_with_the_leader_first():
 
 
 def test_a_leader_alone_waits_for_workers_that_come_by_themselves():
-    assert missing(load(LWS).members) == 3
+    assert count_missing(load(LWS).members) == 3
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_leader_alone_waits_for_workers_that_come_by_themselves():
 )
 def test_workers_that_come_after_their_leader_are_planned_with_it(text: str) -> None:
     world = load(text)
-    assert missing(world.members) == 0
+    assert count_missing(world.members) == 0
 
     gang = world.gang()
 

@@ -8,7 +8,7 @@ from tests.support.builders import dialect_manifests
 from tests.support.builders.dialect_worlds import LEAF, World, load, request_of
 from tests.support.builders.racks import cards, racks
 
-from kgwe.kube.dialects import Gang, Size, gang_request, membership, missing
+from kgwe.kube.dialects import Gang, Size, count_missing, find_membership, gang_request
 from kgwe.placement.planning.gang_planner import Role, Segment
 
 FLEET = racks({"s1": {"a": [8] * 4, "b": [8] * 4}, "s2": {"c": [8] * 4, "d": [8] * 4}})
@@ -68,7 +68,7 @@ def test_the_last_pod_of_a_job_does_not_wait_for_those_that_are_done():
     """They may be out of sight: whoever watches pods leaves out those that have ended."""
     text = dialect_manifests.PLAIN["job"].replace("completions: 8}", "completions: 8}\nstatus: {succeeded: 7}")
 
-    assert missing(load(text, 1).members) == 0
+    assert count_missing(load(text, 1).members) == 0
     assert load(text, 1).gang().request.replicas == 1
 
 
@@ -87,8 +87,8 @@ def test_a_group_knows_from_the_job_what_is_done():
         )
     )
 
-    assert missing(load(text, 1).members) == 0
-    assert missing(load(text.replace("succeeded: 7", "succeeded: 5"), 1).members) == 2
+    assert count_missing(load(text, 1).members) == 0
+    assert count_missing(load(text.replace("succeeded: 7", "succeeded: 5"), 1).members) == 2
 
 
 def test_a_job_set_counts_what_its_jobs_have_done():
@@ -104,7 +104,7 @@ status: {{succeeded: {done}}}
     world = load(children + dialect_manifests.PLAIN["jobset"].replace("count: 4", "count: 2"))
     world.pods = world.pods[2:]
 
-    assert missing(world.members) == 0
+    assert count_missing(world.members) == 0
     assert world.gang().request.replicas == 2
 
 
@@ -113,7 +113,7 @@ def test_a_training_job_counts_what_its_workers_have_done():
         "Worker: {replicas: 7}}", "Worker: {replicas: 7}}\nstatus: {replicaStatuses: {Worker: {succeeded: 5}}}"
     )
 
-    assert missing(load(text.replace("count: 7", "count: 2")).members) == 0
+    assert count_missing(load(text.replace("count: 7", "count: 2")).members) == 0
 
 
 # --- JobSet ---------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_the_parts_of_a_job_set_are_one_gang():
 
     assert world.memberships[0].key.name == "js"
     assert world.memberships[0].roles == (("prepare", 1), ("workers", 4))
-    assert missing(world.members) == 4
+    assert count_missing(world.members) == 4
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_parts_of_a_job_set_are_one_gang():
 def test_parts_that_are_created_later_are_gangs_of_their_own(later: dict[str, str]) -> None:
     first, second = ordered("prepare", 1, **later), ordered("workers", 4, **later)
 
-    assert missing(first.members) == 0
+    assert count_missing(first.members) == 0
     assert first.gang().request.replicas == 1
     assert second.memberships[0].key.name == "js/workers"
     assert second.gang().request.replicas == 4
@@ -189,14 +189,14 @@ metadata:
 def test_the_first_pods_of_exclusive_jobs_are_planned_with_those_that_follow():
     """JobSet admits the others of a Job only once its first pod has a node."""
     world = load(EXCLUSIVE)
-    assert missing(world.members) == 0
+    assert count_missing(world.members) == 0
 
     gang = world.gang()
 
     assert gang.exclusive == "leaf"
     assert gang.request.roles == (Role("worker", cards(8), 8, segments=(Segment(4, "leaf"),)),)
     assert gang.order == (world.pods[0], None, None, None, world.pods[1], None, None, None)
-    seats = list(gang.seated(FLEET.place(gang.request)))
+    seats = list(gang.assign_pods(FLEET.place(gang.request)))
     assert [pod.metadata.name for pod, _ in seats] == ["js-workers-0-0", "js-workers-1-0"]
     assert [seat.rank for _, seat in seats] == [0, 4]
 
@@ -265,7 +265,7 @@ def test_a_launcher_that_waits_for_its_workers_is_not_waited_for():
     world = load(MPI.replace("AtStartup", "WaitForWorkersReady"))
     workers, launcher = World(world.pods[:4], world.groups), World(world.pods[4:], world.groups)
 
-    assert missing(workers.members) == 0
+    assert count_missing(workers.members) == 0
     assert workers.gang().request.replicas == 4
     assert launcher.gang().request.replicas == 1
     assert launcher.gang().key != workers.gang().key
@@ -278,7 +278,7 @@ def test_an_elastic_training_job_starts_with_fewer_workers(policy: str) -> None:
     text = dialect_manifests.PLAIN["kubeflow"].replace("spec:\n", f"spec:\n  {policy}\n")
     world = load(text.replace("count: 7", "count: 4"))
 
-    assert missing(world.members) == 0
+    assert count_missing(world.members) == 0
     assert [(role.required_replicas, role.replicas) for role in world.gang().request.roles] == [(5, 5)]
     full = load(text).gang()
     assert [(role.required_replicas, role.replicas) for role in full.request.roles] == [(5, 8)]
@@ -288,7 +288,7 @@ def test_a_pod_of_nobody_belongs_to_nothing():
     pod = load(dialect_manifests.PLAIN["coscheduling"]).pods[0]
     bare = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={"app": "web"}))
 
-    assert membership(bare, load(MPI).groups) is None
+    assert find_membership(bare, load(MPI).groups) is None
 
 
 def test_a_request_may_come_from_a_pod_that_nobody_can_read():

@@ -11,7 +11,7 @@ from tests.support.builders import dialect_manifests, dialect_wishes
 from tests.support.builders.dialect_worlds import LEAF, LEVELS, World, load, pod, request_of
 from tests.support.examples import examples
 
-from kgwe.kube.dialects import Gang, Groups, Problem, Size, gang_request, membership, missing
+from kgwe.kube.dialects import Gang, Groups, Problem, Size, count_missing, find_membership, gang_request
 
 OWN = "kgwe.nvidia.io/"
 GANG = {OWN + "gang": "llama", OWN + "gang-size": "2"}
@@ -22,7 +22,7 @@ SEED = "topology.scheduler/"
 
 
 def problem_of(**fields: Any) -> Problem:
-    member = membership(pod(**fields), Groups(LEVELS, {}))
+    member = find_membership(pod(**fields), Groups(LEVELS, {}))
     assert member is not None
     assert member.problem is not None, member
     return member.problem
@@ -38,7 +38,7 @@ def test_a_group_that_is_not_there_yet_is_waited_for():
 
     assert problem.waits
     assert problem.words == "waits for PodGroup train/llama of scheduling.x-k8s.io"
-    assert missing(world.members) >= 1
+    assert count_missing(world.members) >= 1
 
 
 def test_a_kind_that_is_not_served_is_said_to_be_missing():
@@ -81,7 +81,7 @@ def test_a_label_and_an_annotation_that_differ_are_refused():
 
 
 def test_labels_count_as_annotations_do():
-    member = membership(pod(labels=GANG), Groups(LEVELS, {}))
+    member = find_membership(pod(labels=GANG), Groups(LEVELS, {}))
 
     assert member is not None
     assert (member.key.name, member.size) == ("llama", Size(2, 2))
@@ -283,7 +283,7 @@ EVERYTHING = load("\n---\n".join(text.split("---")[0] for text in dialect_wishes
 @given(st.lists(st.tuples(SAID, SAID), min_size=1, max_size=3))
 def test_whatever_is_written_nothing_crashes(said: list[tuple[dict[str, str], dict[str, str]]]) -> None:
     pods = [pod(f"p-{number}", labels=labels, annotations=notes) for number, (labels, notes) in enumerate(said)]
-    found = [(each, membership(each, EVERYTHING)) for each in pods]
+    found = [(each, find_membership(each, EVERYTHING)) for each in pods]
     by_key: dict[Any, list[Any]] = {}
     for each, member in found:
         if member is not None:
@@ -291,7 +291,7 @@ def test_whatever_is_written_nothing_crashes(said: list[tuple[dict[str, str], di
     for members in by_key.values():
         answer = gang_request(members, request_of)
         if isinstance(answer, Gang):
-            assert missing(members) == 0
+            assert count_missing(members) == 0
             assert len(answer.order) == answer.request.replicas
 
 

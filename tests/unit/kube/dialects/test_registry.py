@@ -50,7 +50,7 @@ def test_a_dialect_declares_every_key_by_which_it_finds_a_gang(dialect: Dialect)
 
     read = labels.read | annotations.read
     declared = dialect.keys | requests.KEYS  # topology requests are looked for whatever the dialect
-    assert {key for key in read if key not in declared and values.domain(key) not in declared} == set()
+    assert {key for key in read if key not in declared and values.domain_of(key) not in declared} == set()
     assert read or dialect.in_spec is not None
 
 

@@ -8,7 +8,7 @@ from tests.support.builders.dialect_worlds import LEAF, LEVELS, SPINE, World, ga
 from tests.support.builders.racks import racks
 
 from kgwe import errors
-from kgwe.kube.dialects import Groups, Levels, membership
+from kgwe.kube.dialects import Groups, Levels, find_membership
 from kgwe.model.network.domain_labels import GKE, TOPOGRAPH
 from kgwe.placement.planning.gang_planner import GangPlan, Hardware, Segment, Strategy
 
@@ -27,7 +27,7 @@ def test_our_own_words_go_before_those_of_others():
 
 @pytest.mark.parametrize("word", ["strategy", "gpu-model", "recovery", "gang-role", "rank", "simulated-duration"])
 def test_our_own_words_that_are_not_about_gangs_make_none(word: str) -> None:
-    assert membership(pod(annotations={f"kgwe.nvidia.io/{word}": "1"}), Groups(LEVELS, {})) is None
+    assert find_membership(pod(annotations={f"kgwe.nvidia.io/{word}": "1"}), Groups(LEVELS, {})) is None
 
 
 def test_our_own_segments_do_not_loosen_what_a_role_requires():
@@ -125,7 +125,7 @@ spec: {parallelism"""
 
 
 def test_topology_scheduler_balances_when_nothing_else_is_said():
-    member = membership(pod(annotations={"topology.scheduler/preferred-domain": "leaf-1"}), Groups(LEVELS, {}))
+    member = find_membership(pod(annotations={"topology.scheduler/preferred-domain": "leaf-1"}), Groups(LEVELS, {}))
 
     assert member is not None
     assert member.wish.strategy == Strategy.BALANCED
@@ -146,12 +146,12 @@ def test_a_preferred_domain_is_tried_first_and_left_when_it_is_full():
     notes = {"topology.scheduler/preferred-domain": "c"}
     gang = World([pod(f"p{n}", annotations={**gang_of(3), **notes}) for n in range(3)]).gang()
 
-    first, then = gang.attempts(fleet.tree)
+    first, then = gang.requests_to_try(fleet.tree)
 
     assert fleet.place(first).domain == "c"
     assert then == gang.request
     full = World([pod(f"p{n}", annotations={**gang_of(5), **notes}) for n in range(5)]).gang()
-    answers = [fleet.planner.plan(each) for each in full.attempts(fleet.tree)]
+    answers = [fleet.planner.plan(each) for each in full.requests_to_try(fleet.tree)]
     assert [isinstance(each, GangPlan) for each in answers] == [False, True]
 
 
@@ -159,7 +159,7 @@ def test_a_domain_that_does_not_exist_is_not_tried():
     fleet = racks({"s1": {"a": [8]}})
     gang = World([pod(annotations={"topology.scheduler/preferred-domain": "leaf-99"})]).gang()
 
-    assert list(gang.attempts(fleet.tree)) == [gang.request]
+    assert list(gang.requests_to_try(fleet.tree)) == [gang.request]
 
 
 # --- levels ---------------------------------------------------------------------------------------------
@@ -180,13 +180,13 @@ def test_a_domain_that_does_not_exist_is_not_tried():
     ],
 )
 def test_a_label_names_the_level_it_is_read_for_or_the_one_of_that_name(key: str, level: str) -> None:
-    assert Levels(TOPOGRAPH).of(key, "x") == level
+    assert Levels(TOPOGRAPH).find_level(key, "x") == level
 
 
 def test_the_levels_are_those_of_the_clusters_own_labels():
-    assert Levels(GKE).of("cloud.google.com/gce-topology-block", "x") == "block"
+    assert Levels(GKE).find_level("cloud.google.com/gce-topology-block", "x") == "block"
     with pytest.raises(errors.Permanent, match="no level of this cluster"):
-        LEVELS.of("topology.kubernetes.io/zone", "x")
+        LEVELS.find_level("topology.kubernetes.io/zone", "x")
 
 
 def test_a_gang_says_whether_its_nodes_are_alike():

@@ -42,7 +42,9 @@ def test_the_same_job_is_the_same_request_and_gets_the_same_plan(text: str, want
     assert list(gang.order) == sorted(world.pods, key=lambda pod: pod.metadata.name)
     plan = fleet.place(gang.request)
     assert [seat.node for seat in plan.seats] == [seat.node for seat in placed(fleet.planner, wanted).seats]
-    assert [(pod, seat.rank) for pod, seat in gang.seated(plan)] == [(pod, rank) for rank, pod in enumerate(gang.order)]
+    assert [(pod, seat.rank) for pod, seat in gang.assign_pods(plan)] == [
+        (pod, rank) for rank, pod in enumerate(gang.order)
+    ]
 
 
 def test_every_scenario_is_told_in_at_least_five_dialects():

@@ -7,7 +7,7 @@ import pytest
 
 from kgwe.kube.api.core import Node
 from kgwe.kube.api.kgwe.gpunode import GPUNode
-from kgwe.kube.translate.node_health import Fault, fault, sick_cards
+from kgwe.kube.translate.node_health import NodeFault, find_fault, sick_cards
 
 
 def node(ready=None, *taints, unschedulable=False):
@@ -19,19 +19,19 @@ def node(ready=None, *taints, unschedulable=False):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (None, Fault.LOST),
-        (node("Unknown"), Fault.LOST),
-        (node("True", "node.kubernetes.io/unreachable"), Fault.LOST),
-        (node("True", "node.kubernetes.io/out-of-service"), Fault.LOST),
-        (node("False"), Fault.NOT_READY),
-        (node(), Fault.NOT_READY),
+        (None, NodeFault.LOST),
+        (node("Unknown"), NodeFault.LOST),
+        (node("True", "node.kubernetes.io/unreachable"), NodeFault.LOST),
+        (node("True", "node.kubernetes.io/out-of-service"), NodeFault.LOST),
+        (node("False"), NodeFault.NOT_READY),
+        (node(), NodeFault.NOT_READY),
         (node("True"), None),
         (node("True", "somebody.example/taint"), None),
         (node("True", unschedulable=True), None),
     ],
 )
 def test_faults(given, expected):
-    assert fault(given) is expected
+    assert find_fault(given) is expected
 
 
 def test_only_cards_known_to_be_unhealthy_are_sick():

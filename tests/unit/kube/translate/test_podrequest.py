@@ -25,7 +25,7 @@ def shared(said="", count=1):
 
 
 def gpus(made, **more):
-    return podrequest.read(made, **more).request.gpus
+    return podrequest.read_request(made, **more).request.gpus
 
 
 def test_a_pod_says_how_large_a_share_it_means():
@@ -65,13 +65,13 @@ def test_whether_it_asks_for_the_same_everywhere():
 def test_a_share_of_a_slice_is_nothing_that_is_placed_here():
     made = pod({"nvidia.com/mig-1g.10gb.shared": "1"})
     assert gpus(made) == Gpus()
-    assert not podrequest.asks_for_gpus(podrequest.read(made).amounts)
+    assert not podrequest.asks_for_gpus(podrequest.read_request(made).amounts)
 
 
 def spot(**notes):
     made = pod({amounts.GPU: "1"})
     made = msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, annotations=notes))
-    return podrequest.read(made).request.spot
+    return podrequest.read_request(made).request.spot
 
 
 class TestSpot:

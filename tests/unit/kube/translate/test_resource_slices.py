@@ -10,7 +10,7 @@ import pytest
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpunode import HealthState
 from kgwe.kube.translate.nodes import CLAIMS_LABEL, FleetReader
-from kgwe.kube.translate.resource_slices import DeviceSlices, describe
+from kgwe.kube.translate.resource_slices import DeviceSlices, describe_node
 from kgwe.local.fleet import gpunodes, models, resource_slices
 from kgwe.model.simfleet import inventory
 from kgwe.model.units import amounts
@@ -51,21 +51,21 @@ def mig_pool() -> tuple[str, str]:
 @pytest.mark.parametrize("model", ["dgx-h100", "l40s", "gb200-nvl72", "v100-cube"])
 def test_cards_are_told_with_uuid_number_model_memory_and_family(model):
     truth = built(model)
-    told = describe("n", slice_of(truth).spec.devices)
+    told = describe_node("n", slice_of(truth).spec.devices)
     for mine, theirs in zip(told.status.gpus, truth.status.gpus, strict=True):
         same = ("uuid", "index", "model", "memoryMiB", "architecture", "computeCapability")
         assert {name: getattr(mine, name) for name in same} == {name: getattr(theirs, name) for name in same}
 
 
 def test_what_no_attribute_tells_stays_unknown():
-    (card, *_) = describe("n", slice_of(built()).spec.devices).status.gpus
+    (card, *_) = describe_node("n", slice_of(built()).spec.devices).status.gpus
     assert (card.nvlink, card.pcie, card.numaNode) == (None, None, None)
     assert card.health.state == HealthState.UNKNOWN
 
 
 def test_slices_of_a_cut_card_are_told_with_their_places():
     truth = built(*mig_pool())
-    told = describe("n", slice_of(truth).spec.devices)
+    told = describe_node("n", slice_of(truth).spec.devices)
     for mine, theirs in zip(told.status.gpus, truth.status.gpus, strict=True):
         assert mine.uuid == theirs.uuid
         assert mine.mig.enabled == theirs.mig.enabled
@@ -78,7 +78,7 @@ def test_slices_of_a_cut_card_are_told_with_their_places():
 def test_a_tainted_device_is_out_of_service():
     body = resource_slices.manifest(built())
     body["spec"]["devices"][3]["taints"] = [{"key": "gpu.nvidia.com/unhealthy", "effect": "NoSchedule"}]
-    told = describe("n", msgspec.convert(body, resources.RESOURCE_SLICE.type).spec.devices)
+    told = describe_node("n", msgspec.convert(body, resources.RESOURCE_SLICE.type).spec.devices)
     assert [card.index for card in told.status.gpus if card.health.state == HealthState.UNHEALTHY] == [3]
 
 
@@ -86,31 +86,31 @@ def test_slices_of_an_older_generation_count_no_longer():
     gpu_node = built()
     known = DeviceSlices()
     old = slice_of(gpu_node)
-    known.set("a", old)
+    known.set_slice("a", old)
     newer = slice_of(gpu_node, 2, devices=resource_slices.manifest(gpu_node)["spec"]["devices"][:3])
-    assert known.set("b", newer) == {gpu_node.metadata.name}
-    found = known.of(gpu_node.metadata.name)
+    assert known.set_slice("b", newer) == {gpu_node.metadata.name}
+    found = known.devices_on(gpu_node.metadata.name)
     assert found is not None
     assert len(found.uuids) == 3
     assert gpu_node.status.gpus[5].uuid not in found.uuids
-    known.set("b", None)
-    known.set("a", None)
-    assert known.of(gpu_node.metadata.name) is None
+    known.set_slice("b", None)
+    known.set_slice("a", None)
+    assert known.devices_on(gpu_node.metadata.name) is None
 
 
 def test_a_device_that_is_no_longer_offered_keeps_its_name_for_those_who_have_it():
     gpu_node = built()
     known = DeviceSlices()
-    known.set("a", slice_of(gpu_node))
-    known.set("a", slice_of(built(faults=(XID_79,)), 2))
-    assert known.find(gpu_node.metadata.name, "gpu-2") == (gpu_node.metadata.name, gpu_node.status.gpus[2].uuid)
-    known.set("a", None)
-    assert known.find(gpu_node.metadata.name, "gpu-5") == (gpu_node.metadata.name, gpu_node.status.gpus[5].uuid)
+    known.set_slice("a", slice_of(gpu_node))
+    known.set_slice("a", slice_of(built(faults=(XID_79,)), 2))
+    assert known.find_device(gpu_node.metadata.name, "gpu-2") == (gpu_node.metadata.name, gpu_node.status.gpus[2].uuid)
+    known.set_slice("a", None)
+    assert known.find_device(gpu_node.metadata.name, "gpu-5") == (gpu_node.metadata.name, gpu_node.status.gpus[5].uuid)
 
 
 def test_slices_of_other_drivers_are_nothing_to_us():
     known = DeviceSlices()
-    assert known.set("a", slice_of(built(), driver="cpu.example.com")) == frozenset()
+    assert known.set_slice("a", slice_of(built(), driver="cpu.example.com")) == frozenset()
 
 
 # --- beside Node and GPUNode ----------------------------------------------------------------------------

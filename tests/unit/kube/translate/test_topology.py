@@ -20,19 +20,19 @@ from kgwe.model.simfleet import inventory
 @pytest.mark.parametrize("name", ["dgx-h100", "hgx-a100", "l40s", "gb200-nvl72", "v100-cube", "mixed"])
 def test_a_gpunode_tells_the_whole_wiring_of_its_machine(name):
     for node in inventory.expand(models.load(name), 6):
-        assert topology.wiring(gpunodes.gpu_node(node, "uid")) == node.machine.wiring
+        assert topology.read_topology(gpunodes.gpu_node(node, "uid")) == node.machine.wiring
 
 
 def test_links_that_are_down_slow_the_card_they_belong_to():
     node = inventory.expand(models.load("dgx-h100"), 1)[0]
-    broken = topology.wiring(gpunodes.gpu_node(node, "uid", [gpunodes.LinkDown(gpu=3, links=6)]))
+    broken = topology.read_topology(gpunodes.gpu_node(node, "uid", [gpunodes.LinkDown(gpu=3, links=6)]))
     assert bandwidth.pair_gb_per_s(broken, 0, 3) == 600
     assert bandwidth.pair_gb_per_s(broken, 0, 1) == 900
 
 
 def test_a_direct_link_that_is_down_leaves_the_host_path():
     node = inventory.expand(models.load("v100-cube"), 1)[0]
-    broken = topology.wiring(gpunodes.gpu_node(node, "uid", [gpunodes.LinkDown(gpu=0, links=2, peer=3)]))
+    broken = topology.read_topology(gpunodes.gpu_node(node, "uid", [gpunodes.LinkDown(gpu=0, links=2, peer=3)]))
     assert broken.nvlinks(0, 3) == 0
     assert broken.relation(0, 3) is Relation.NODE
 
@@ -48,16 +48,16 @@ def gpu_node(*devices: gpunode.GPUDevice, **more: object) -> gpunode.GPUNode:
 
 
 def test_a_card_that_is_gone_keeps_its_number_free():
-    wiring = topology.wiring(gpu_node(device(0, numaNode=0), device(2, numaNode=0)))
+    wiring = topology.read_topology(gpu_node(device(0, numaNode=0), device(2, numaNode=0)))
     assert [slot.numa for slot in wiring.slots] == [0, None, 0]
 
 
 def test_a_node_without_cards_has_none():
-    assert topology.wiring(gpu_node()).slots == ()
+    assert topology.read_topology(gpu_node()).slots == ()
 
 
 def test_nothing_known_is_nothing_good():
-    wiring = topology.wiring(gpu_node(device(0), device(1)))
+    wiring = topology.read_topology(gpu_node(device(0), device(1)))
     assert wiring.relation(0, 1) is Relation.UNKNOWN
 
 
@@ -65,7 +65,7 @@ def test_host_bridges_without_a_name_are_not_all_the_same_one():
     def at(switch: str) -> gpunode.PCIeLocation:
         return gpunode.PCIeLocation(switches=(switch,))
 
-    wiring = topology.wiring(
+    wiring = topology.read_topology(
         gpu_node(*[device(i, numaNode=0, pcie=at(switch)) for i, switch in enumerate(("a", "a", "b"))])
     )
     assert wiring.matrix()[0] == ["X", "PIX", "NODE"]
@@ -76,7 +76,7 @@ def test_an_unusual_link_speed_is_kept():
         peers = (gpunode.NVLinkPeer(peer, 4, 4),)
         return gpunode.NVLinkState(version=3, links=4, maxLinks=4, bandwidthGBps=56.25, peers=peers)
 
-    wiring = topology.wiring(gpu_node(device(0, nvlink=link(1)), device(1, nvlink=link(0))))
+    wiring = topology.read_topology(gpu_node(device(0, nvlink=link(1)), device(1, nvlink=link(0))))
     assert bandwidth.pair_gb_per_s(wiring, 0, 1) == 112.5
 
 
@@ -87,7 +87,7 @@ def test_simulated_nodes_hang_where_their_fleet_put_them():
     nodes = inventory.expand(models.load("gb200-nvl72"), 40)
     infos = [topology.node_info(n.name, inventory.labels(n), gpunodes.gpu_node(n, "uid")) for n in nodes]
     for preset in ("topograph", "topographLegacy"):
-        tree, problems = topology.tree(infos, domain_labels.preset(preset))
+        tree, problems = topology.build_tree(infos, domain_labels.preset(preset))
         assert problems == ()
         position = tree.position
         for node in nodes:
@@ -98,15 +98,15 @@ def test_simulated_nodes_hang_where_their_fleet_put_them():
 
 
 def test_settings_choose_the_labels():
-    assert topology.labels(TopologyLabels()) == domain_labels.TOPOGRAPH
-    assert topology.labels(TopologyLabels(preset="cloud")) == domain_labels.CLOUD
-    own = topology.labels(TopologyLabels(levels=(TopologyLevel(name="rack", labels=("example.com/rack",)),)))
+    assert topology.read_label_keys(TopologyLabels()) == domain_labels.TOPOGRAPH
+    assert topology.read_label_keys(TopologyLabels(preset="cloud")) == domain_labels.CLOUD
+    own = topology.read_label_keys(TopologyLabels(levels=(TopologyLevel(name="rack", labels=("example.com/rack",)),)))
     assert own.place("n", {"example.com/rack": "r1", "nvidia.com/gpu.clique": "c"}) == domains.Place("n", ("r1",), "c")
 
 
 @pytest.mark.parametrize("preset", domain_labels.PRESETS)
 def test_every_preset_can_be_set(preset):
-    assert topology.labels(TopologyLabels(preset=preset)) == domain_labels.PRESETS[preset]
+    assert topology.read_label_keys(TopologyLabels(preset=preset)) == domain_labels.PRESETS[preset]
     spec = schema.structural(SchedulerConfig)["properties"]["spec"]
     assert preset in spec["properties"]["topology"]["properties"]["preset"]["enum"]
 
@@ -128,7 +128,7 @@ def test_objects_name_the_members_the_parents_and_the_speeds():
         domain("nvl", "NVLink", nodes=("a", "c")),
     ]
     nodes = [info("a"), info("b"), info("c", rack="2"), info("d"), info("x", rack="3")]
-    tree, problems = topology.tree(nodes, domain_labels.TOPOGRAPH, objects)
+    tree, problems = topology.build_tree(nodes, domain_labels.TOPOGRAPH, objects)
     at = tree.position
     assert problems == ()
     assert tree.hops(at["a"], at["b"]) == 1
@@ -143,7 +143,7 @@ def test_objects_name_the_members_the_parents_and_the_speeds():
 
 def test_an_nvlink_domain_tells_where_it_lies():
     objects = [domain("nvl", "NVLink", parent="l1", nodes=("a",)), domain("l1", "Leaf", nodes=("b",))]
-    tree, _ = topology.tree([info("a"), info("b")], domain_labels.TOPOGRAPH, objects)
+    tree, _ = topology.build_tree([info("a"), info("b")], domain_labels.TOPOGRAPH, objects)
     assert tree.hops(0, 1) == 1
 
 
@@ -151,7 +151,7 @@ def test_labels_fill_the_levels_no_object_speaks_of():
     objects = [domain("l1", "Leaf", nodes=("a",)), domain("l2", "Leaf", nodes=("b",))]
     keys = {"cloud.google.com/gce-topology-block": "blk"}
     nodes = [topology.NodeInfo("a", keys), topology.NodeInfo("b", keys)]
-    tree, _ = topology.tree(nodes, domain_labels.GKE, objects)
+    tree, _ = topology.build_tree(nodes, domain_labels.GKE, objects)
     assert tree.hops(0, 1) == 3
 
 
@@ -161,7 +161,7 @@ def test_contradictions_lose_nothing_and_are_told():
         domain("l2", "Leaf", parent="l1", nodes=("b",)),
         domain("s", "Spine", parent="s"),
     ]
-    tree, problems = topology.tree([info("a"), info("b")], domain_labels.TOPOGRAPH, objects)
+    tree, problems = topology.build_tree([info("a"), info("b")], domain_labels.TOPOGRAPH, objects)
     assert tree.hops(0, 1) == 1
     assert sorted(problems) == [
         "l1: there is no domain 'gone' to be its parent",

@@ -122,7 +122,7 @@ class MigReconfigurer:
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
         """The spec of this machine's GPUNode."""
-        self.set_layouts(mig_layouts.layouts(change.new))
+        self.set_layouts(mig_layouts.read_layouts(change.new))
 
     def set_layouts(self, layouts: Mapping[str, MIGLayout]) -> None:
         """These cards are to be cut so; others are left as they are. What a call asked of a card since stands."""

@@ -24,7 +24,7 @@ from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.eviction import evict_pod, remove_tracking_finalizer
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
-from kgwe.kube.translate.node_health import Fault
+from kgwe.kube.translate.node_health import NodeFault
 
 if TYPE_CHECKING:
     from kgwe.apps.scheduler.deps import Deps
@@ -114,11 +114,11 @@ class Evictor:
 
     def _must_force(self, pod: core.Pod) -> bool:
         """Whether nobody is there who could end it, or who should have by now."""
-        found = self._state.reader.fault(pod.spec.nodeName) if pod.spec.nodeName else Fault.LOST
-        if found is Fault.NOT_READY and (end := pod.metadata.deletionTimestamp):
+        found = self._state.reader.find_fault(pod.spec.nodeName) if pod.spec.nodeName else NodeFault.LOST
+        if found is NodeFault.NOT_READY and (end := pod.metadata.deletionTimestamp):
             late_s = (dt.datetime.now(dt.UTC) - timestamp.parse(end)).total_seconds()
             return late_s > _OVERDUE_S
-        return found is Fault.LOST
+        return found is NodeFault.LOST
 
     async def _force(self, pod: core.Pod, why: str, *, counted: bool) -> None:
         meta = pod.metadata

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kgwe.kube.translate.node_health import Fault
+from kgwe.kube.translate.node_health import NodeFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Patience:
 
 @dataclass(slots=True)
 class _Seen:
-    fault: Fault
+    fault: NodeFault
     since: float
     believed: bool = False
 
@@ -47,7 +47,7 @@ class FailureDetector:
         self._hold_s = patience.hold_s
         self._counted = 0  # nodes that were down when the hold began
 
-    def observe_node(self, name: str, fault: Fault | None, now: float) -> None:
+    def observe_node(self, name: str, fault: NodeFault | None, now: float) -> None:
         """What is wrong with the node now; None: nothing."""
         seen = self._nodes.get(name)
         if fault is None:
@@ -106,7 +106,7 @@ class FailureDetector:
         return self._hold_until
 
     def _due(self, seen: _Seen) -> float:
-        wait_s = self.patience.gather_s if seen.fault is Fault.LOST else self.patience.not_ready_s
+        wait_s = self.patience.gather_s if seen.fault is NodeFault.LOST else self.patience.not_ready_s
         return seen.since + wait_s
 
     def _storm(self, now: float, nodes: int) -> float:

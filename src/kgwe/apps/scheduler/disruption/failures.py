@@ -10,7 +10,7 @@ from kgwe.placement.fleet.snapshot import bits
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kgwe.kube.translate.node_health import Fault
+    from kgwe.kube.translate.node_health import NodeFault
     from kgwe.placement.disruption.recovery import Repaired
     from kgwe.placement.live.fleet import Holding
 
@@ -30,7 +30,7 @@ class Failures:
         """Whether a pod cannot stay there. Cards count where they are known, not where they are guessed."""
         return place.node in self.nodes or bool(place.cards & self.cards.get(place.node, 0))
 
-    def describe(self, places: Iterable[Holding], fault: Callable[[str], Fault | None]) -> str:
+    def describe(self, places: Iterable[Holding], fault: Callable[[str], NodeFault | None]) -> str:
         """What of it hit these places, for people."""
         parts = []
         for node, cards in sorted(self._hit(places).items()):

@@ -213,8 +213,8 @@ class RecoveryExecutor:
         """What of the run's hardware has failed."""
         nodes, reader = {seat.node for seat in run.seats}, self._state.reader
         return Failures(
-            frozenset(node for node in nodes if reader.fault(node) is not None),
-            {node: reader.sick(node) for node in nodes},
+            frozenset(node for node in nodes if reader.find_fault(node) is not None),
+            {node: reader.unhealthy_gpus(node) for node in nodes},
         )
 
     # --- a gang of ours ---------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class RecoveryExecutor:
     def _strays(self, run: Run) -> list[str]:
         pods = self._state.pods_of(run).values()
         cards = functools.partial(effective_seats.cards, self._state)
-        return [pod.metadata.uid for pod in relocation.of(run, pods, self._state.reader.sick, cards)]
+        return [pod.metadata.uid for pod in relocation.of(run, pods, self._state.reader.unhealthy_gpus, cards)]
 
     def _is_whole(self, owner: str, repairing: RecoveryInProgress) -> bool:
         run = self._state.runs.get(owner)

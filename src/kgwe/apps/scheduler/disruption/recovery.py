@@ -166,8 +166,8 @@ class RecoveryController:
     def handle_node_health(self, node: str) -> None:
         """Something about the node, or its cards, may have changed."""
         now = self._clock()
-        self._detector.observe_node(node, self._state.reader.fault(node), now)
-        self._detector.observe_gpus(node, self._state.reader.sick(node), now)
+        self._detector.observe_node(node, self._state.reader.find_fault(node), now)
+        self._detector.observe_gpus(node, self._state.reader.unhealthy_gpus(node), now)
         if not self._detector.is_calm or self._lacking:
             self._look_at(now)
 

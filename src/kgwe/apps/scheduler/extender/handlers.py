@@ -86,37 +86,41 @@ class ExtenderHandlers:
         if pod is None or self._state.is_early(pod):
             # kube-scheduler tries an error again soon; a refusal stands until the workload is placed elsewhere.
             what = "what made " if pod is not None else ""
-            return extender_wire.error(f"kgwe: the API server has not shown {what}pod {args.pod_name} yet"), "unknown"
+            return extender_wire.reply_with_error(
+                f"kgwe: the API server has not shown {what}pod {args.pod_name} yet"
+            ), "unknown"
         if pod.spec.nodeName:
             # It holds its place already. To assume it again would drop that place when the assumption expires.
-            return extender_wire.error(f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"), "bound"
+            return extender_wire.reply_with_error(
+                f"kgwe: pod {args.pod_name} is bound to {pod.spec.nodeName} already"
+            ), "bound"
         seat = self._seat(pod)
         if seat is not None:
             if args.has(seat):
-                return extender_wire.one(seat), "planned"
-            return args.nobody(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
+                return extender_wire.reply_with_node(seat), "planned"
+            return args.refuse_all(f"planned on {seat}, which does not take it now"), "planned_elsewhere"
         self._gangs.note_filter_call(pod)
         if (waits := self._gangs.why_waiting(pod)) is not None:
-            return args.nobody(waits), "gang_waits"
+            return args.refuse_all(waits), "gang_waits"
         if not podrequest.says_its_share(pod):
             return self._place_share(args, pod)
         ask = self._ask(pod)
         if isinstance(ask, str):
-            return args.nobody(ask), "invalid"
+            return args.refuse_all(ask), "invalid"
         return self._place(args, pod, (ask,))
 
     def _place_share(self, args: Args, pod: core.Pod) -> tuple[bytes, str]:
         """A share of any size: as most nodes offer it, else as others do."""
         divisions = self._state.fleet.fitter.divisions
-        if not divisions or podspec.requested(pod.spec)[amounts.SHARED] > 1:
+        if not divisions or podspec.sum_requests(pod.spec)[amounts.SHARED] > 1:
             # How its nodes divide their cards, or what several pieces are worth, nobody here can tell: kube-scheduler
             # counts them alone.
-            return extender_wire.some(args.names()), "not_ours"
+            return extender_wire.reply_with_nodes(args.names()), "not_ours"
         asks = []
         for pieces in divisions:
             ask = self._read(pod, pieces)
             if isinstance(ask, str):
-                return args.nobody(ask), "invalid"
+                return args.refuse_all(ask), "invalid"
             asks.append(ask)
         return self._place(args, pod, asks)
 
@@ -128,7 +132,7 @@ class ExtenderHandlers:
         holding = self._state.ledger.reserved_seat(*seat)
         return holding.node if holding else None
 
-    def _ask(self, pod: core.Pod) -> PodAsk | str:
+    def _ask(self, pod: core.Pod) -> PodRequest | str:
         """What it wants, or what is wrong with how it says so."""
         uid, annotations = pod.metadata.uid, pod.metadata.annotations
         known = self._asks.get(uid)
@@ -143,9 +147,9 @@ class ExtenderHandlers:
         return ask
 
     @staticmethod
-    def _read(pod: core.Pod, pieces: int) -> PodAsk | str:
+    def _read(pod: core.Pod, pieces: int) -> PodRequest | str:
         try:
-            return podrequest.read(pod, pieces=pieces)
+            return podrequest.read_request(pod, pieces=pieces)
         except errors.Permanent as exc:
             return f"kgwe: {exc}"
 
@@ -170,9 +174,9 @@ class ExtenderHandlers:
         self._on_decision(strategy, found is not None, self._clock() - now)
         if found is None:
             return self._refuse(args, asks), "no_room"
-        return extender_wire.one(found.name), "placed"
+        return extender_wire.reply_with_node(found.name), "placed"
 
-    def _decide(self, args: Args, pod: core.Pod, ask: PodAsk) -> Decision | Refusal:
+    def _decide(self, args: Args, pod: core.Pod, ask: PodRequest) -> Decision | Refusal:
         engine, blocked = self._state.fleet.engine, self._blocked(pod.spec.priority)
         strategy = ask.strategy or engine.strategy
         draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
@@ -214,7 +218,7 @@ class ExtenderHandlers:
         offered = np.array(sorted([index[name] for name in args.names() if name in index]), np.intp)
         return offered if blocked is None else offered[~blocked[offered]]
 
-    def _refuse(self, args: Args, asks: Sequence[PodAsk]) -> bytes:
+    def _refuse(self, args: Args, asks: Sequence[PodRequest]) -> bytes:
         """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
         fleet = self._state.fleet
         index = fleet.snapshot.index
@@ -236,7 +240,7 @@ class ExtenderHandlers:
                 unresolvable[name] = _WORDS[never[number]]
             else:
                 failed[name] = _WORDS[codes[number] or Verdict.CARDS_TAKEN]
-        return extender_wire.none(failed, unresolvable)
+        return extender_wire.reply_without_nodes(failed, unresolvable)
 
     # --- prioritize -------------------------------------------------------------------------------------
 
@@ -244,20 +248,20 @@ class ExtenderHandlers:
         pod = self.pod(args)
         names = args.names()
         if pod is None:
-            return args.scores([0] * len(names))
+            return args.reply_with_scores([0] * len(names))
         seat = self._seat(pod)
         if seat is not None:
-            return args.scores([extender_wire.HIGHEST if name == seat else 0 for name in names])
+            return args.reply_with_scores([extender_wire.HIGHEST if name == seat else 0 for name in names])
         ask = self._ask(pod)
         if isinstance(ask, str):
-            return args.scores([0] * len(names))
+            return args.reply_with_scores([0] * len(names))
         fleet = self._state.fleet
         index = fleet.snapshot.index
         points = np.rint(fleet.engine.scores(ask.request) / _POINTS_PER_SCORE).astype(np.intp)
         try:
-            return args.scores(points[list(map(index.__getitem__, names))].tolist())
+            return args.reply_with_scores(points[list(map(index.__getitem__, names))].tolist())
         except KeyError:  # not all are known
-            return args.scores([int(points[index[name]]) if name in index else 0 for name in names])
+            return args.reply_with_scores([int(points[index[name]]) if name in index else 0 for name in names])
 
     # --- preempt ----------------------------------------------------------------------------------------
 
@@ -270,18 +274,18 @@ class ExtenderHandlers:
         """
         pod = self.pod(args)
         if pod is None or pod.spec.nodeName or self._seat(pod) is not None or self._gangs.why_waiting(pod) is not None:
-            return extender_wire.victims({})
+            return extender_wire.reply_with_victims({})
         ask = self._ask(pod)
         if isinstance(ask, str):
-            return extender_wire.victims({})
+            return extender_wire.reply_with_victims({})
         kept = {
             node: victims
             for node, victims in args.victims().items()
             if self._helps(ask, pod.spec.priority, node, victims)
         }
-        return extender_wire.victims(kept)
+        return extender_wire.reply_with_victims(kept)
 
-    def _helps(self, ask: PodAsk, priority: int, node: str, victims: MetaVictims) -> bool:
+    def _helps(self, ask: PodRequest, priority: int, node: str, victims: MetaVictims) -> bool:
         fleet = self._state.fleet
         number = fleet.snapshot.index.get(node)
         uids = dict.fromkeys(victim.UID for victim in victims.Pods or ())  # each gives its place once
@@ -359,6 +363,6 @@ _WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdi
 
 def is_gpu_pod(pod: core.Pod) -> bool:
     try:
-        return podrequest.asks_for_gpus(podspec.requested(pod.spec))
+        return podrequest.asks_for_gpus(podspec.sum_requests(pod.spec))
     except errors.Permanent:
         return False

@@ -81,7 +81,7 @@ class ExtenderApp:
         started = time.perf_counter()
         if request.too_large:
             self._count(path, "too_large", started)
-            return Reply(413, extender_wire.error(f"larger than {extender_wire.LARGEST} bytes"), JSON)
+            return Reply(413, extender_wire.reply_with_error(f"larger than {extender_wire.LARGEST} bytes"), JSON)
         read, decide = verb
         if len(request.body) > _READ_IN_THREAD:
             return self._in_thread(path, request.body, started)
@@ -144,7 +144,7 @@ class ExtenderApp:
                 problem = await self._bind(args)
         except errors.KgweError as exc:
             problem = str(exc)
-        return extender_wire.bound(problem), "error" if problem else "bound"
+        return extender_wire.reply_to_bind(problem), "error" if problem else "bound"
 
     def _count(self, path: str, outcome: str, started: float) -> None:
         known = self._counted.get((path, outcome))
@@ -164,4 +164,4 @@ def _failed(path: str, exc: Exception) -> Answered:
 
 def _failure(path: str, message: str) -> bytes:
     """As each verb's caller can read it: a list has no place for an error, so prioritize says nothing."""
-    return b"[]" if path == "/prioritize" else extender_wire.error(message)
+    return b"[]" if path == "/prioritize" else extender_wire.reply_with_error(message)

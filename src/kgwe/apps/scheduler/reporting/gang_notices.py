@@ -81,7 +81,7 @@ def words(group: Group) -> str:
     members = list(group.members.values())
     if any(member.problem is not None or member.size is None for _, member in members):
         return f"gang {group.key.title} waits: {group.problem}"
-    missing, there = dialects.missing(members), dialects.look(members).all.total()
+    missing, there = dialects.count_missing(members), dialects.count_members(members).all.total()
     if not missing:
         return f"gang {group.key.title} waits: {group.problem}"
     return f"gang {group.key.title} waits: {there} of {there + missing} pods exist; it holds no GPUs until all do"

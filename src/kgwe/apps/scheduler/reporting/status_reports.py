@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kgwe.apps.scheduler.reporting.outcome_history import OutcomeHistory
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api.kgwe.topologydomain import TopologyDomain
-    from kgwe.kube.translate.label_check import Verdict
+    from kgwe.kube.translate.label_check import LabelCheck
     from kgwe.model.network.outcomes import Outcomes
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ _DIGITS: Final = 2
 _GONE: Final = (errors.NotFound, errors.Conflict)
 
 
-def _condition(stored: Sequence[Condition], verdict: Verdict, generation: int) -> Condition:
+def _condition(stored: Sequence[Condition], verdict: LabelCheck, generation: int) -> Condition:
     """The condition Ready; its time moves only when its status does."""
     status = "True" if verdict.ready else "False"
     old = next((each for each in stored if each.type == READY), None)
@@ -53,7 +53,7 @@ class ConfigReport:
         self._state = deps.state
         self._client = deps.client
         self._events = deps.events
-        self._judged: tuple[tuple[str, int, int], Verdict] | None = None
+        self._judged: tuple[tuple[str, int, int], LabelCheck] | None = None
 
     async def look(self) -> None:
         config = self._state.config
@@ -77,7 +77,7 @@ class ConfigReport:
             self._events.record(event)
             log.warning("scheduler_config_not_ready", reason=verdict.reason, message=verdict.message)
 
-    def _verdict(self, uid: str, generation: int) -> Verdict:
+    def _verdict(self, uid: str, generation: int) -> LabelCheck:
         """Judged once for every state of the object and of the nodes."""
         key = uid, generation, self._state.fleet.generation
         if self._judged is None or self._judged[0] != key:

@@ -124,7 +124,7 @@ class RejectedPods:
         """Move the seat of a drained pod of a gang that runs, if there is room elsewhere; otherwise it is kept."""
         workload, name, number = self._state.workload(owner), pod.spec.nodeName, run.seat_of(pod)
         node = self._state.fleet.node(name)
-        is_cordoned = node is not None and not node.ready and self._state.reader.fault(name) is None
+        is_cordoned = node is not None and not node.ready and self._state.reader.find_fault(name) is None
         if workload is None or not is_cordoned or not 0 <= number < len(run.seats):
             return
         if len(run.seats) > 1 and run.seats[number].node == name and run_state.has_started(workload, run):

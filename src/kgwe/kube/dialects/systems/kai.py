@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.dialects import kinds, values
 from kgwe.kube.dialects.dialect import Dialect
-from kgwe.kube.dialects.membership import ALL, Key, Membership, Size, Unreadable, Wish
+from kgwe.kube.dialects.membership import ALL, Key, Membership, Size, TopologyRequest, Unreadable
 from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _SUBGROUP: Final = "kai.scheduler/subgroup-name"
 
 
 def _key(pod: core.Pod, _: Groups) -> Key | None:
-    name = values.said(pod, _NAME)
+    name = values.read_key(pod, _NAME)
     return Key(pod.metadata.namespace, "PodGroup.scheduling.run.ai", name) if name else None
 
 
@@ -34,9 +34,9 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     wish = _wish(found.spec.topologyConstraint, groups.levels, source)
     if not found.spec.subGroups:
         least = 1 if found.spec.minMember is None else found.spec.minMember
-        return Membership(key, KAI.name, Size(max(least, 1)), index=values.index(pod), wish=wish)
+        return Membership(key, KAI.name, Size(max(least, 1)), index=values.read_index(pod), wish=wish)
     tree = _Tree(found.spec, source)
-    role = values.said(pod, _SUBGROUP)
+    role = values.read_key(pod, _SUBGROUP)
     if role not in tree.leaves:
         raise Unreadable(
             f"pod {pod.metadata.name} is of subgroup {role!r} ({_SUBGROUP}), and {source} has only "
@@ -50,16 +50,18 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         Size(least),
         roles=roles,
         role=role,
-        index=values.index(pod),
+        index=values.read_index(pod),
         wish=tree.wish(role, wish, groups.levels),
     )
 
 
-def _wish(constraint: gangs.TopologyConstraint | None, levels: Levels, source: str) -> Wish:
+def _wish(constraint: gangs.TopologyConstraint | None, levels: Levels, source: str) -> TopologyRequest:
     if constraint is None:
-        return Wish()
+        return TopologyRequest()
     required, preferred = constraint.requiredTopologyLevel, constraint.preferredTopologyLevel
-    return Wish(required and levels.of(required, source), preferred and levels.of(preferred, source))
+    return TopologyRequest(
+        required and levels.find_level(required, source), preferred and levels.find_level(preferred, source)
+    )
 
 
 class _Tree:
@@ -91,7 +93,7 @@ class _Tree:
             branch.append(self._all[parent])
         return branch
 
-    def wish(self, role: str, whole: Wish, levels: Levels) -> Wish:
+    def wish(self, role: str, whole: TopologyRequest, levels: Levels) -> TopologyRequest:
         """What the PodGroup and the branch of one leaf want, in the order of the levels."""
         required, preferred, segments = whole.required, whole.preferred, []
         for group in self._branch(role):
@@ -109,7 +111,7 @@ class _Tree:
                     f"{self._source}: subgroup {group.name} wants its {covered} subgroups in one {own.required}, which "
                     "KGWE can promise for one subgroup or for all: move the constraint"
                 )
-        return Wish(required, preferred, tuple(segments))
+        return TopologyRequest(required, preferred, tuple(segments))
 
 
 KAI: Final = Dialect("kai", frozenset({_NAME}), _key, _member)

@@ -27,7 +27,7 @@ _OF_OWNER: Final = "true"
 
 
 def _key(pod: core.Pod, groups: Groups) -> Key | None:
-    name = requests.inherited(pod, groups)(_GANG)
+    name = requests.read_annotations(pod, groups)(_GANG)
     return Key(pod.metadata.namespace, "kgwe.nvidia.io", name) if name not in ("", "false", _OF_OWNER) else None
 
 
@@ -35,19 +35,19 @@ def make_dialect(by_owner: Sequence[Dialect]) -> Dialect:
     """Our own dialect. The size of a gang that does not declare one is read from its pods' owner, by `by_owner`."""
 
     def member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
-        text = requests.inherited(pod, groups)
+        text = requests.read_annotations(pod, groups)
         size = _size(text)
         made = _made(pod, groups, by_owner) if size is None else None
         if size is None and (made is None or made.size is None):
             raise Unreadable(f"gang {key.title} does not say how many pods it has: add {_SIZE}")
         rank = text(_RANK)
-        own = made or Membership(key, _NAME, size, index=values.index(pod))
+        own = made or Membership(key, _NAME, size, index=values.read_index(pod))
         return dataclasses.replace(
             own,
             key=key,
             dialect=_NAME,
             role=text(_ROLE) or own.role,
-            index=values.number(rank, _RANK, least=0) if rank else own.index,
+            index=values.read_number(rank, _RANK, least=0) if rank else own.index,
         )
 
     return Dialect(_NAME, frozenset({_GANG}), _key, member)
@@ -58,9 +58,9 @@ def _size(text: Said) -> Size | None:
     if not (most or least):
         return None
     if not most:
-        return Size(values.number(least, _LEAST))
-    pods = values.number(most, _SIZE)
-    needed = values.number(least, _LEAST) if least else pods
+        return Size(values.read_number(least, _LEAST))
+    pods = values.read_number(most, _SIZE)
+    needed = values.read_number(least, _LEAST) if least else pods
     if needed > pods:
         raise Unreadable(f"{_LEAST} is {needed} and {_SIZE} only {pods}: swap them")
     return Size(needed, pods)
@@ -80,7 +80,7 @@ def _made(pod: core.Pod, groups: Groups, by_owner: Sequence[Dialect]) -> Members
 
 def _nameless_key(pod: core.Pod, groups: Groups) -> Key | None:
     """A pod that asks for a gang of its owner's pods, where no dialect knows the owner."""
-    if requests.inherited(pod, groups)(_GANG) != _OF_OWNER:
+    if requests.read_annotations(pod, groups)(_GANG) != _OF_OWNER:
         return None
     return Key(pod.metadata.namespace, "Pod", pod.metadata.name)
 
@@ -97,7 +97,7 @@ NAMELESS: Final = Dialect(_NAME, frozenset({_GANG}), _nameless_key, _nameless)
 
 def _single_key(pod: core.Pod, groups: Groups) -> Key | None:
     """A pod of no gang with topology requests of its own."""
-    return Key(pod.metadata.namespace, "Pod", pod.metadata.name) if requests.present(pod, groups) else None
+    return Key(pod.metadata.namespace, "Pod", pod.metadata.name) if requests.has_requests(pod, groups) else None
 
 
 def _single(_: core.Pod, key: Key, __: Groups) -> Membership:

@@ -8,7 +8,7 @@ from kgwe.kube.api import core
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.kube.dialects import kinds, values
 from kgwe.kube.dialects.dialect import Dialect
-from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, Unreadable, Wish
+from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, TopologyRequest, Unreadable
 from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def _key(pod: core.Pod, _: Groups) -> Key | None:
 
 
 def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
-    size = values.number(values.said(pod, _LWS + "size"), _LWS + "size")
-    index = values.number(pod.metadata.labels.get(_LWS + "worker-index", ""), _LWS + "worker-index", least=0)
+    size = values.read_number(values.read_key(pod, _LWS + "size"), _LWS + "size")
+    index = values.read_number(pod.metadata.labels.get(_LWS + "worker-index", ""), _LWS + "worker-index", least=0)
     topology = pod.metadata.annotations.get(_LWS + "exclusive-topology", "")
-    level = groups.levels.of(topology, _LWS + "exclusive-topology") if topology else ""
+    level = groups.levels.find_level(topology, _LWS + "exclusive-topology") if topology else ""
     segments, alike = _subgroups(pod, groups, size, leads=index == 0)
     worker = "" if alike else _WORKER
     template = _worker_later(pod, groups, waits=bool(topology)) if index == 0 and size > 1 else None
@@ -43,7 +43,7 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         roles=() if alike or size == 1 else ((_LEADER, 1), (_WORKER, size - 1)),
         role=worker if alike or index else _LEADER,
         index=index,
-        wish=Wish(level, segments=segments if alike or index else (), exclusive=level),
+        wish=TopologyRequest(level, segments=segments if alike or index else (), exclusive=level),
         followers=Followers(size - 1, template, worker, segments) if template else None,
     )
 
@@ -54,8 +54,8 @@ def _subgroups(pod: core.Pod, groups: Groups, size: int, *, leads: bool) -> tupl
     if not topology:
         return (), False
     key = _LWS + "subgroup-size"
-    count = values.number(values.said(pod, key), key)
-    segments = (Segment(count, groups.levels.of(topology, _LWS + "subgroup-exclusive-topology")),)
+    count = values.read_number(values.read_key(pod, key), key)
+    segments = (Segment(count, groups.levels.find_level(topology, _LWS + "subgroup-exclusive-topology")),)
     if size % count == 0:
         return segments, True
     if not leads:
@@ -79,4 +79,4 @@ def _worker_later(pod: core.Pod, groups: Groups, *, waits: bool) -> core.Pod | N
     return core.Pod(ObjectMeta(name=f"{pod.metadata.name}-1", namespace=pod.metadata.namespace), template)
 
 
-LEADER_WORKER_SET: Final = Dialect("leaderworkerset", frozenset({values.domain(_LWS)}), _key, _member)
+LEADER_WORKER_SET: Final = Dialect("leaderworkerset", frozenset({values.domain_of(_LWS)}), _key, _member)

@@ -13,7 +13,7 @@ from kgwe.kube.api.resources import JOB as JOB_KIND
 from kgwe.kube.api.resources import Resource
 from kgwe.kube.dialects import kinds, requests, values
 from kgwe.kube.dialects.dialect import Dialect
-from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, Unreadable, Wish
+from kgwe.kube.dialects.membership import Followers, Key, Membership, Size, TopologyRequest, Unreadable
 from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def _job_key(pod: core.Pod, groups: Groups) -> Key | None:
     owner = pod.metadata.controller
     if owner is None or owner.kind != "Job" or not owner.apiVersion.startswith("batch/"):
         return None
-    named = requests.inherited(pod, groups)(requests.GANG) not in ("", "false")
-    asked = named or requests.present(pod, groups)
+    named = requests.read_annotations(pod, groups)(requests.GANG) not in ("", "false")
+    asked = named or requests.has_requests(pod, groups)
     return Key(pod.metadata.namespace, "Job.batch", owner.name) if asked else None
 
 
@@ -39,7 +39,7 @@ def _job(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     owner = pod.metadata.controller
     job: core.Job = groups.get(key.namespace, owner.name if owner else key.name, JOB_KIND)
     count = max(_at_once(job.spec.parallelism, job.spec.completions, job.status.succeeded), 1)
-    return Membership(key, JOB.name, Size(count, count), index=values.index(pod), done=0)
+    return Membership(key, JOB.name, Size(count, count), index=values.read_index(pod), done=0)
 
 
 def _at_once(parallelism: int, completions: int | None, succeeded: int = 0) -> int:
@@ -47,7 +47,7 @@ def _at_once(parallelism: int, completions: int | None, succeeded: int = 0) -> i
     return parallelism if completions is None else min(parallelism, max(completions - succeeded, 0))
 
 
-def done(pod: core.Pod, groups: Groups) -> int | None:
+def count_succeeded(pod: core.Pod, groups: Groups) -> int | None:
     """How many pods of the pod's Job have succeeded; None when there is no Job that could tell."""
     jobs: list[core.Job] = [owner for kind, owner in groups.owners(pod) if kind == JOB_KIND]
     return jobs[0].status.succeeded if jobs else None
@@ -64,11 +64,11 @@ _BY_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"
 
 
 def _job_set_key(pod: core.Pod, groups: Groups) -> Key | None:
-    name = values.said(pod, _JOB_SET + "jobset-name")
+    name = values.read_key(pod, _JOB_SET + "jobset-name")
     if not name:
         return None
     found: gangs.JobSet | None = groups.find(pod.metadata.namespace, name, kinds.JOB_SET)
-    own = values.said(pod, _JOB_SET + "replicatedjob-name")
+    own = values.read_key(pod, _JOB_SET + "replicatedjob-name")
     later = found is not None and own not in [each.name for each in _first(found)]
     return Key(pod.metadata.namespace, "JobSet.jobset.x-k8s.io", f"{name}/{own}" if later else name)
 
@@ -83,7 +83,7 @@ def _first(job_set: gangs.JobSet) -> list[gangs.ReplicatedJob]:
 
 
 def _job_set(pod: core.Pod, key: Key, groups: Groups) -> Membership:
-    name, own = (values.said(pod, _JOB_SET + word) for word in ("jobset-name", "replicatedjob-name"))
+    name, own = (values.read_key(pod, _JOB_SET + word) for word in ("jobset-name", "replicatedjob-name"))
     found: gangs.JobSet = groups.get(key.namespace, name, kinds.JOB_SET)
     part = next((each for each in found.spec.replicatedJobs if each.name == own), None)
     if part is None:
@@ -93,7 +93,7 @@ def _job_set(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     together = _first(found) if key.name == name else [part]
     left = {each.name: _left(key.namespace, name, each, groups) for each in together}
     total = max(sum(left.values()), 1)
-    child, inside = values.index(pod, (_JOB_SET + "job-index",)), values.index(pod, _COMPLETION_INDEX)
+    child, inside = values.read_index(pod, (_JOB_SET + "job-index",)), values.read_index(pod, _COMPLETION_INDEX)
     wish, followers = _exclusive(pod, groups, _child_pods(part), inside)
     return Membership(
         key,
@@ -121,20 +121,22 @@ def _left(namespace: str, job_set: str, part: gangs.ReplicatedJob, groups: Group
     return left
 
 
-def _exclusive(pod: core.Pod, groups: Groups, size: int, index: int | None) -> tuple[Wish, Followers | None]:
+def _exclusive(pod: core.Pod, groups: Groups, size: int, index: int | None) -> tuple[TopologyRequest, Followers | None]:
     """Each child Job inside one domain; its other pods are admitted only once the first has a node."""
     topology = pod.metadata.annotations.get(_EXCLUSIVE, "")
     if not topology:
-        return Wish(), None
-    level = groups.levels.of(topology, _EXCLUSIVE)
+        return TopologyRequest(), None
+    level = groups.levels.find_level(topology, _EXCLUSIVE)
     if topology in pod.spec.nodeSelector:
         # It follows a pod that is there; the selector holds it.
-        return Wish(exclusive=level), None
+        return TopologyRequest(exclusive=level), None
     leads = index == 0 and size > 1 and _BY_SELECTOR not in pod.metadata.annotations
-    return Wish(segments=(Segment(size, level),), exclusive=level), Followers(size - 1, pod) if leads else None
+    return TopologyRequest(segments=(Segment(size, level),), exclusive=level), Followers(
+        size - 1, pod
+    ) if leads else None
 
 
-JOB_SET: Final = Dialect("jobset", frozenset({values.domain(_JOB_SET)}), _job_set_key, _job_set)
+JOB_SET: Final = Dialect("jobset", frozenset({values.domain_of(_JOB_SET)}), _job_set_key, _job_set)
 
 
 # --- Kubeflow -------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ _LAUNCHER: Final = "launcher"
 
 
 def _training_key(pod: core.Pod, groups: Groups) -> Key | None:
-    name = values.said(pod, _TRAINING + "job-name")
+    name = values.read_key(pod, _TRAINING + "job-name")
     if not name:
         return None
     found = groups.find(pod.metadata.namespace, name, *_training_kinds(pod))
@@ -154,7 +156,7 @@ def _training_key(pod: core.Pod, groups: Groups) -> Key | None:
 
 
 def _role(pod: core.Pod) -> str:
-    return (values.said(pod, _TRAINING + "replica-type") or values.said(pod, _TRAINING + "job-role")).lower()
+    return (values.read_key(pod, _TRAINING + "replica-type") or values.read_key(pod, _TRAINING + "job-role")).lower()
 
 
 def _training_kinds(pod: core.Pod) -> list[Resource[Any]]:
@@ -168,9 +170,9 @@ def _launches_later(job: gangs.TrainingJob) -> bool:
 
 
 def _training(pod: core.Pod, key: Key, groups: Groups) -> Membership:
-    name = values.said(pod, _TRAINING + "job-name")
+    name = values.read_key(pod, _TRAINING + "job-name")
     found: gangs.TrainingJob = groups.get(key.namespace, name, *_training_kinds(pod))
-    index = values.index(pod, (_TRAINING + "replica-index",))
+    index = values.read_index(pod, (_TRAINING + "replica-index",))
     if key.name != name:
         return Membership(key, TRAINING.name, Size(1, 1), role=_LAUNCHER, index=index)
     left = {role: count - found.status.succeeded(role) for role, count in found.spec.replicas.items()}
@@ -207,4 +209,4 @@ def _with_slack(counts: dict[str, int], slack: int) -> tuple[tuple[str, int], ..
     return tuple((role, max(count - slack, 1) if role == largest else count) for role, count in counts.items())
 
 
-TRAINING: Final = Dialect("kubeflow", frozenset({values.domain(_TRAINING)}), _training_key, _training)
+TRAINING: Final = Dialect("kubeflow", frozenset({values.domain_of(_TRAINING)}), _training_key, _training)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.dialects import kinds, values
 from kgwe.kube.dialects.dialect import Dialect
-from kgwe.kube.dialects.membership import Key, Membership, Size, Unreadable, Wish
+from kgwe.kube.dialects.membership import Key, Membership, Size, TopologyRequest, Unreadable
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core, gangs
@@ -29,18 +29,18 @@ def _coscheduling_key(pod: core.Pod, _: Groups) -> Key | None:
 
 def _coscheduling(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     if pod.metadata.labels.get(_OLDEST_NAME) == key.name:
-        least, timeout_s = values.number(pod.metadata.labels.get(_OLDEST_SIZE, ""), _OLDEST_SIZE), None
+        least, timeout_s = values.read_number(pod.metadata.labels.get(_OLDEST_SIZE, ""), _OLDEST_SIZE), None
     else:
         found: gangs.CoschedulingPodGroup = groups.get(
             key.namespace, key.name, kinds.COSCHEDULING, kinds.COSCHEDULING_OLD
         )
         least, timeout_s = found.spec.minMember, found.spec.scheduleTimeoutSeconds
-    return Membership(key, COSCHEDULING.name, Size(max(least, 1)), index=values.index(pod), timeout_s=timeout_s)
+    return Membership(key, COSCHEDULING.name, Size(max(least, 1)), index=values.read_index(pod), timeout_s=timeout_s)
 
 
 COSCHEDULING: Final = Dialect(
     "coscheduling",
-    frozenset(map(values.domain, (_LABEL, _OLD_LABEL, _OLDEST_NAME))),
+    frozenset(map(values.domain_of, (_LABEL, _OLD_LABEL, _OLDEST_NAME))),
     _coscheduling_key,
     _coscheduling,
 )
@@ -79,13 +79,13 @@ def _kubernetes(pod: core.Pod, key: Key, groups: Groups) -> Membership | None:
     if spec.schedulingPolicy.gang is None and not keys:
         return None
     least = spec.schedulingPolicy.gang.minCount if spec.schedulingPolicy.gang else 1
-    required = groups.levels.of(keys[0].key, f"PodGroup {key.title}") if keys else ""
+    required = groups.levels.find_level(keys[0].key, f"PodGroup {key.title}") if keys else ""
     return Membership(
         key,
         KUBERNETES.name,
         Size(max(least, 1)),
-        index=values.index(pod),
-        wish=Wish(required),
+        index=values.read_index(pod),
+        wish=TopologyRequest(required),
         priority=spec.priority,
     )
 
@@ -97,7 +97,7 @@ def _workload(pod: core.Pod, key: Key, groups: Groups, reference: core.WorkloadR
         raise Unreadable(f"Workload {key.namespace}/{reference.name} has no pod group {reference.podGroup!r}")
     if group.policy.gang is None:
         return None
-    return Membership(key, KUBERNETES.name, Size(max(group.policy.gang.minCount, 1)), index=values.index(pod))
+    return Membership(key, KUBERNETES.name, Size(max(group.policy.gang.minCount, 1)), index=values.read_index(pod))
 
 
 KUBERNETES: Final = Dialect("kubernetes", frozenset(), _kubernetes_key, _kubernetes, _is_grouped)
@@ -109,15 +109,15 @@ _KUEUE: Final = "kueue.x-k8s.io/pod-group-"
 
 
 def _kueue_key(pod: core.Pod, _: Groups) -> Key | None:
-    name = values.said(pod, _KUEUE + "name")
+    name = values.read_key(pod, _KUEUE + "name")
     return Key(pod.metadata.namespace, "Workload.kueue.x-k8s.io", name) if name else None
 
 
 def _kueue(pod: core.Pod, key: Key, _: Groups) -> Membership:
-    total = values.number(pod.metadata.annotations.get(_KUEUE + "total-count", ""), _KUEUE + "total-count")
+    total = values.read_number(pod.metadata.annotations.get(_KUEUE + "total-count", ""), _KUEUE + "total-count")
     named = pod.metadata.annotations.get(_KUEUE + "pod-index-label", "")
     index_keys = (_KUEUE + "pod-index", *([named] if named else []), *values.INDEX_KEYS)
-    return Membership(key, KUEUE.name, Size(total, total), index=values.index(pod, index_keys))
+    return Membership(key, KUEUE.name, Size(total, total), index=values.read_index(pod, index_keys))
 
 
-KUEUE: Final = Dialect("kueue", frozenset({values.domain(_KUEUE)}), _kueue_key, _kueue)
+KUEUE: Final = Dialect("kueue", frozenset({values.domain_of(_KUEUE)}), _kueue_key, _kueue)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.kube.dialects import kinds, values
 from kgwe.kube.dialects.dialect import Dialect
-from kgwe.kube.dialects.membership import ALL, Key, Membership, Size, Unreadable, Wish
+from kgwe.kube.dialects.membership import ALL, Key, Membership, Size, TopologyRequest, Unreadable
 from kgwe.placement.gang.request import Segment
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
     spec, source = found.spec, f"PodGroup {key.title}"
     required, preferred = _levels(spec.networkTopology, groups, source)
     roles = {task: least for task, least in sorted(spec.minTaskMember.items()) if least > 0}
-    role, block = values.said(pod, _TASK), ""
+    role, block = values.read_key(pod, _TASK), ""
     segments: tuple[Segment, ...] = ()
     policy = next((each for each in spec.subGroupPolicy if _selects(each, pod)), None)
     if policy is not None:
@@ -41,9 +41,9 @@ def _member(pod: core.Pod, key: Key, groups: Groups) -> Membership:
         Size(max(spec.minMember, sum(roles.values()), 1)),
         roles=tuple(roles.items()),
         role=role,
-        index=values.index(pod),
+        index=values.read_index(pod),
         block=block,
-        wish=Wish(required, preferred, segments),
+        wish=TopologyRequest(required, preferred, segments),
     )
 
 
@@ -59,14 +59,14 @@ def _levels(topology: gangs.NetworkTopology | None, groups: Groups, source: str)
         return _tier_named(topology.highestTierName, groups, source), ""
     if topology.highestTierAllowed is None:
         raise Unreadable(f"{source}: networkTopology is hard and names no tier: set highestTierAllowed")
-    return groups.levels.tier(topology.highestTierAllowed, source), ""
+    return groups.levels.find_tier(topology.highestTierAllowed, source), ""
 
 
 def _tier_named(name: str, groups: Groups, source: str) -> str:
     tiers = {node.spec.tier for node in groups.all(kinds.HYPER_NODE) if node.spec.tierName == name}
     if len(tiers) > 1:
         raise Unreadable(f"{source}: HyperNodes of tiers {sorted(tiers)} share the tierName {name!r}: rename one tier")
-    return groups.levels.tier(tiers.pop(), source) if tiers else groups.levels.of(name, source)
+    return groups.levels.find_tier(tiers.pop(), source) if tiers else groups.levels.find_level(name, source)
 
 
 # --- subgroups ------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def _subgroup(
     policy: gangs.SubGroupPolicy, pod: core.Pod, groups: Groups, source: str
 ) -> tuple[tuple[Segment, ...], str, int]:
     """(segments, name of the pod's own subgroup, fewest pods of all of them)."""
-    size = values.checked(policy.subGroupSize or 1, f"{source}: subGroupSize")
+    size = values.check_number(policy.subGroupSize or 1, f"{source}: subGroupSize")
     least = size * max(policy.minSubGroups or 0, 0)
     required, _ = _levels(policy.networkTopology, groups, source)
     if not required:
@@ -111,4 +111,4 @@ def _subgroup(
     return (Segment(size, required),), block, least
 
 
-VOLCANO: Final = Dialect("volcano", frozenset(map(values.domain, _NAMES)), _key, _member)
+VOLCANO: Final = Dialect("volcano", frozenset(map(values.domain_of, _NAMES)), _key, _member)
