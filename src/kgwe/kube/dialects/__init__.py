@@ -1,16 +1,15 @@
-"""Gangs of other systems: pods that others made, in the words others use, as one request for the gang planner.
+"""Externally created gangs: pods of other controllers, in the dialects of other systems, as one gang request.
 
     groups = Groups(Levels(labels, tree_levels), {kind: informer.store for kind, informer in watched.items()})
-    member = membership(pod, groups)                    # None: the pod belongs to no gang
+    member = find_membership(pod, groups)               # None: the pod belongs to no gang
     ...
-    if not missing(members):                            # all pods of one key, with their memberships
-        gang = gang_request(members, request_of)        # Gang, or a Problem in words
+    if not count_missing(members):                      # all pods of one key, with their memberships
+        gang = gang_request(members, request_of)        # Gang, or a Problem with its message
         plan = planner.plan(gang.request)
-        for pod, seat in gang.seated(plan): ...
+        for pod, seat in gang.assign_pods(plan): ...
 
-Translation is pure: nothing here waits, asks the API server or reads a clock, but for `served`, which finds out what to
-watch. Values that cannot be followed never crash and never loosen anything: they become a `Problem`, and the gang
-waits.
+Translation is pure, except for `find_served`, which asks the API server which kinds to watch. Invalid values never raise
+and never loosen a constraint: they become a `Problem`, and the gang waits. `cluster` and the apps import this package.
 """
 
 from __future__ import annotations

@@ -402,6 +402,6 @@ def test_who_has_a_share_is_known_where_shares_are_offered_as_such(reader):
     name = told.metadata.name
     held = (HeldDevices("ns/p", "uid", "4", replicas=1),)
     reader.set_gpu_node(name, msgspec.structs.replace(told, status=msgspec.structs.replace(told.status, held=held)))
-    assert reader.holders(name) == {}
+    assert reader.reported_holders(name) == {}
     reader.set_node(name, shared(name))
-    assert reader.holders(name) == {"uid": Places(0b100)}
+    assert reader.reported_holders(name) == {"uid": Places(0b100)}
