@@ -153,7 +153,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
         if grant is None or not grant.card_mask or view.now_s - started_s < terms.min_run_s:
             continue
         try:
-            request = podrequest.read(pod, pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
+            request = podrequest.read_request(pod, pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
         except errors.Permanent:
             continue
         budget = budgets.of_all([pod])

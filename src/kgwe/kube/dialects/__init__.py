@@ -8,8 +8,8 @@
         plan = planner.plan(gang.request)
         for pod, seat in gang.assign_pods(plan): ...
 
-Translation is pure, except for `find_served`, which asks the API server which kinds to watch. Invalid values never raise
-and never loosen a constraint: they become a `Problem`, and the gang waits. `cluster` and the apps import this package.
+Translation is pure, except for `find_served`, which asks the API server which kinds to watch. Invalid values never
+raise and never loosen a constraint: they become a `Problem`, and the gang waits. `cluster` and the apps import it.
 """
 
 from __future__ import annotations
