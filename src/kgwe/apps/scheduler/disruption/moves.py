@@ -200,7 +200,7 @@ class RecoveryExecutor:
         if known is not None and known.replaced == run.meta.uid:
             return
         failures, places = self._failures_of(run), _places_of(run)
-        words = f"{failures.describe(places, self._state.reader.fault)}, and it failed there; it starts again elsewhere"
+        words = f"{failures.describe(places, self._state.reader.find_fault)}, and it failed there; it starts again elsewhere"
         since = self._clock() if known is None else known.since
         self._planner.interruptions.record(owner, Reason.RECOVERING, words)
         self._track(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))

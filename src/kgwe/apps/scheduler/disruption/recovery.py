@@ -295,7 +295,7 @@ class RecoveryController:
         if owner not in self._counted:
             self._counted.add(owner)
             self._on_lost({place.node for place in self._places(owner) if failures.affects(place)})
-        cause = failures.describe(self._places(owner), self._state.reader.fault)
+        cause = failures.describe(self._places(owner), self._state.reader.find_fault)
         if repaired.outcome is Outcome.LEFT_ALONE:
             self._left_alone.add(owner)
             words = f"{cause}; its recovery policy is to do nothing"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.kube.api import core
     from kgwe.kube.translate.extender_wire import Args, BindArgs, MetaVictims, PreemptArgs
-    from kgwe.kube.translate.podrequest import PodAsk
+    from kgwe.kube.translate.podrequest import PodRequest
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.fleet.snapshot import Grant
 
@@ -69,7 +69,7 @@ class ExtenderHandlers:
         self._blocked = blocked
         self._clock = clock
         # uid -> (the annotations it was read with, the wish)
-        self._asks: dict[str, tuple[Mapping[str, str], PodAsk | str]] = {}
+        self._asks: dict[str, tuple[Mapping[str, str], PodRequest | str]] = {}
         self._on_decision = on_decision
         self._recorder = recorder
 
@@ -153,7 +153,7 @@ class ExtenderHandlers:
         except errors.Permanent as exc:
             return f"kgwe: {exc}"
 
-    def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodAsk]) -> tuple[bytes, str]:
+    def _place(self, args: Args, pod: core.Pod, asks: Sequence[PodRequest]) -> tuple[bytes, str]:
         """Of several asks that will do, the first that finds a place."""
         now = self._clock()
         self._state.expire(now)
@@ -349,7 +349,7 @@ class ExtenderHandlers:
         }
 
 
-def _whole(pod: core.Pod, ask: PodAsk) -> Ask:
+def _whole(pod: core.Pod, ask: PodRequest) -> Ask:
     """The pod as an owner that asks for itself alone."""
     meta = pod.metadata
     return Ask(
