@@ -200,7 +200,8 @@ class RecoveryExecutor:
         if known is not None and known.replaced == run.meta.uid:
             return
         failures, places = self._failures_of(run), _places_of(run)
-        words = f"{failures.describe(places, self._state.reader.find_fault)}, and it failed there; it starts again elsewhere"
+        cause = failures.describe(places, self._state.reader.find_fault)
+        words = f"{cause}, and it failed there; it starts again elsewhere"
         since = self._clock() if known is None else known.since
         self._planner.interruptions.record(owner, Reason.RECOVERING, words)
         self._track(owner, RecoveryInProgress(since, words, replaced=run.meta.uid))
