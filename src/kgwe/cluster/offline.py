@@ -196,29 +196,10 @@ class View:
         if not policy.spec_of(self.state.config).enablePreemption:
             return
         for each in self.census.preemptible():
-            pods = self.pods_of(each.name)
+            pods = self.state.owners.pods(each.name)
             budget = budgets.of_all(pods)
             if budget is not None and not any(pod.metadata.deletionTimestamp for pod in pods):
-                yield replace(each, name=self.name_of(each.name), budget=budget)
-
-    def pods_of(self, owner: str) -> list[core.Pod]:
-        run = self.state.runs.get(owner)
-        if run is not None:
-            return list(self.state.pods_of(run).values())
-        group = self.gangs.group(owner)
-        if group is not None:
-            return [pod for pod, _ in group.members.values()]
-        pod = self.state.pods.get(owner)
-        return [pod] if pod is not None else []
-
-    def name_of(self, owner: str) -> str:
-        """An owner for people."""
-        if (workload := self.state.workload(owner)) is not None:
-            return f"workload {workload.meta.key}"
-        if (group := self.gangs.group(owner)) is not None:
-            return f"gang {group.key.title}"
-        pod = self.state.pods.get(owner)
-        return f"pod {pod.metadata.key}" if pod is not None else owner
+                yield replace(each, name=self.state.owners.title(each.name), budget=budget)
 
 
 def is_gpu_pod(pod: core.Pod) -> bool:

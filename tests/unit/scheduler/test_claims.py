@@ -9,11 +9,11 @@ import pytest
 from tests.support.builders.objects import TWO, UID, added, changed, free, job, node, pod, removed, workload
 
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.plan_ledger import reservation_key
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
+from kgwe.cluster.workload.owner import Reservation
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
 from kgwe.placement.live.fleet import Holding
@@ -67,7 +67,7 @@ async def test_claimed_room_goes_to_whom_it_is_kept_for_however_long_others_have
     assert planner.refusal_of("other")
     planner.request_place(ask("mine", since="2026-01-01T00:00:00Z"))
     assert decisions["mine"].nodes == ("n1",), "at once, without waiting for a pass"
-    assert not state.ledger.has_seats(reservation_key("mine"))
+    assert not state.ledger.has_seats(Reservation("mine").text)
 
 
 async def test_a_claim_that_is_not_ready_waits_to_be_served(state, planner, decisions):

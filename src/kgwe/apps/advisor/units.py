@@ -131,7 +131,7 @@ def _name(view: View, key: str, pod: core.Pod) -> str:
     controller = pod.metadata.controller
     if key.startswith(_JOB_PREFIX) and controller is not None:
         return f"job {pod.metadata.namespace}/{controller.name}"
-    return view.name_of(key)
+    return view.state.owners.title(key)
 
 
 def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:

@@ -107,7 +107,7 @@ def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
     """The moves for the named work, or for the first in the queue that moves can help."""
     owners = [owner for owner in view.order() if not name or _is_named(view, owner, name)]
     if not owners:
-        waits = ", ".join(view.name_of(owner) for owner in view.asks) or "nothing"
+        waits = ", ".join(view.state.owners.title(owner) for owner in view.asks) or "nothing"
         raise errors.NotFound(f"{name} does not wait for GPUs; waiting: {waits}" if name else "nothing waits for GPUs")
     budgets = Budgets(view.state.budgets)
     running = list(_movable(view, budgets, terms))
@@ -123,7 +123,7 @@ def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
 
 def _is_named(view: View, owner: str, name: str) -> bool:
     ask = view.asks[owner]
-    title = view.name_of(owner).partition(" ")[2]
+    title = view.state.owners.title(owner).partition(" ")[2]
     return name in {ask.name, f"{ask.namespace}/{ask.name}", title, title.rpartition("/")[2]}
 
 
@@ -170,7 +170,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
 def _propose_one(
     view: View, owner: str, running: Iterable[Running], budgets: Budgets, terms: Terms
 ) -> Proposal | NoMoves:
-    title = view.name_of(owner)
+    title = view.state.owners.title(owner)
     try:
         ask = planner.divide_ask(view.fleet.fitter, view.asks[owner])
         is_gang = ask.gang is not None or ask.pods > 1
@@ -224,7 +224,7 @@ def _describe(view: View, owner: str, found: DefragPlan, terms: Terms) -> Propos
         restart_gpu_hours=_rounded(found.cost.restart / MILLI_S_PER_GPU_HOUR),
         gain_gpu_hours=_rounded(found.benefit_micro / _PER_GPU_HOUR),
         proven=found.proven,
-        waiting_pods=tuple(pod.metadata.key for pod in view.pods_of(owner)),
+        waiting_pods=tuple(pod.metadata.key for pod in view.state.owners.pods(owner)),
         workload="" if workload is None else f"{workload.kind.resource.group}/{workload.meta.key}",
     )
 

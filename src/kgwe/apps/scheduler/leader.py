@@ -21,9 +21,9 @@ from kgwe.apps.scheduler.reporting.periodic import PeriodicTasks
 from kgwe.apps.scheduler.workloads.reconciler import Reconciler
 from kgwe.apps.scheduler.workloads.rejected_pods import RejectedPods
 from kgwe.cluster.gangs import plain_pods
-from kgwe.cluster.gangs.gang_group import LOST_PREFIX, OWNER_PREFIX, Group
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.registry.announcer import ClusterListener, ignore
+from kgwe.cluster.workload.owner import parse_gang, parse_replacement
 from kgwe.kube.api import resources
 from kgwe.kube.client.events import Event
 from kgwe.kube.client.worker_pool import WorkerPool
@@ -116,10 +116,10 @@ class Leader:
     def _handle_decision(self, owner: str, decision: Plan | Refusal) -> None:
         """Deliver a decision of the planner to the controller of its owner."""
         self._trace(owner, decision)
-        if owner.startswith(LOST_PREFIX):
+        if parse_replacement(owner) is not None:
             if isinstance(decision, Plan):
                 self._recovery.handle_found_place(owner)
-        elif owner.startswith(OWNER_PREFIX):
+        elif parse_gang(owner) is not None:
             self._decide_gang(owner, decision)
         else:
             if isinstance(decision, Plan):
@@ -216,10 +216,9 @@ class Leader:
         """Work that was placed before this term counts against its namespace too."""
         ledger = self._state.ledger
         for owner in list(ledger.owners()):
-            found = self._gangs.group(owner) or self._state.workload(owner)
-            if found is None:
+            namespace = self._state.owners.namespace(owner)
+            if not namespace:
                 continue
-            namespace = found.key.namespace if isinstance(found, Group) else found.meta.namespace
             milli = sum(plain_pods.milli_of(each.amounts) for each in ledger.reserved_seats(owner).values())
             self._planner.count_running(owner, namespace, max(milli, 1), 0.0)
 

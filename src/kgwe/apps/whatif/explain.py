@@ -427,7 +427,9 @@ def turn(view: View, owner: str) -> Turn | None:
     if owner not in order:
         return None
     place = order.index(owner)
-    return Turn(place + 1, len(order), tuple(view.name_of(each) for each in order[max(place - _AHEAD, 0) : place]))
+    return Turn(
+        place + 1, len(order), tuple(view.state.owners.title(each) for each in order[max(place - _AHEAD, 0) : place])
+    )
 
 
 def words_of(conditions: Iterable[Condition]) -> Iterator[Word]:

@@ -10,6 +10,7 @@ import msgspec
 from kgwe import errors
 from kgwe.apps.whatif import explain, manifests
 from kgwe.apps.whatif.explanation import Explanation
+from kgwe.cluster.workload.owner import owner_of_holder
 from kgwe.kube.api import timestamp
 from kgwe.kube.client.informer import Change
 from kgwe.model.units import amounts
@@ -86,7 +87,9 @@ class Scenario:
             names = ", ".join(sorted(self.view.fleet.snapshot.index)[:5])
             raise errors.NotFound(f"no GPU node {name!r}; there are {names} …" if names else f"no GPU node {name!r}")
         holders = self.view.fleet.holders(name)
-        self.displaced += sorted({self.view.name_of(self._owner(key)) for key in holders} - set(self.displaced))
+        self.displaced += sorted(
+            {self.view.state.owners.title(self._owner(key)) for key in holders} - set(self.displaced)
+        )
         self.view.state.on_node(Change(name, None, None))
         self.changes.append(f"removed node {name}")
 
@@ -95,8 +98,7 @@ class Scenario:
         pod = self.view.state.pods.get(key)
         if pod is not None:
             return explain.owner_of(self.view, pod)
-        owner, slash, number = key.rpartition("/")
-        return owner if slash and number.isdigit() else key
+        return owner_of_holder(key)
 
     # --- work -------------------------------------------------------------------------------------------
 
@@ -120,13 +122,13 @@ class Scenario:
             raise errors.Permanent("nothing in it asks for GPUs; give GPUWorkloads, pods, Jobs or Deployments")
 
     def _is_mine(self, owner: str, uids: set[str]) -> bool:
-        return owner in uids or any(pod.metadata.uid in uids for pod in self.view.pods_of(owner))
+        return owner in uids or any(pod.metadata.uid in uids for pod in self.view.state.owners.pods(owner))
 
     def again(self, owner: str) -> None:
         """Work that is there already, placed anew as if it held nothing."""
         view = self.view
         workload = view.state.workload(owner)
-        for pod in view.pods_of(owner):
+        for pod in view.state.owners.pods(owner):
             view.state.ledger.remove_pod(pod.metadata.uid)
         view.state.ledger.release_seats(owner)
         if workload is not None and owner not in view.asks:
@@ -150,7 +152,7 @@ class Scenario:
 
     def _plan(self, owner: str) -> Explanation:
         view = self.view
-        base = Explanation(kind="", namespace="", name=view.name_of(owner), state="Waiting", summary="")
+        base = Explanation(kind="", namespace="", name=view.state.owners.title(owner), state="Waiting", summary="")
         if owner in view.problems:
             return msgspec.structs.replace(base, summary=f"would wait: {view.problems[owner]}")
         ask = self._changed(view.asks[owner])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kgwe import errors
 from kgwe.cluster.gangs import plain_pods
 from kgwe.cluster.gangs.drained_seats import DrainedSeats
-from kgwe.cluster.gangs.gang_group import Group, owner_of
+from kgwe.cluster.gangs.gang_group import Group
 from kgwe.cluster.gangs.gang_lifecycle import GangEvent, GangPhase
 from kgwe.cluster.gangs.gang_planning import GangPlanning
 from kgwe.cluster.gangs.gang_seating import GangSeating
@@ -20,6 +20,7 @@ from kgwe.cluster.gangs.leader_actions import STANDBY, Leadership
 from kgwe.cluster.gangs.pod_requests import PodRequests
 from kgwe.cluster.gangs.restored_seats import SeatRestorer
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
+from kgwe.cluster.workload.owner import ExternalGangOwner
 from kgwe.kube import dialects
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class ExternalGangs:
         if member is None:
             self._set_plain(uid, pod)
             return
-        owner = owner_of(member.key)
+        owner = ExternalGangOwner(member.key).text
         if self._table.owners.get(uid, owner) != owner:
             self._remove_pod(uid)
         self._table.owners[uid] = owner

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kgwe.cluster.gangs.gang_lifecycle import GangPhase, next_phase
+from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.unpinned import as_made
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
     from kgwe.placement.disruption.running import Running
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.live.fleet import LiveFleet
-
-#: owners of this kind are gangs, not workloads
-OWNER_PREFIX: Final = "gang:"
-
-
-def owner_of(key: Key) -> str:
-    return f"{OWNER_PREFIX}{key.namespace}/{key.kind}/{key.name}"
 
 
 @dataclass
@@ -179,15 +173,6 @@ def ask_beside(owner: str, fleet: LiveFleet, partial: PartialGang, *, since: str
     )
 
 
-#: owners of this kind are what others have lost
-LOST_PREFIX: Final = "lost:"
-
-
-def lost_key(owner: str) -> str:
-    """Who asks for what the owner has lost."""
-    return f"{LOST_PREFIX}{owner}"
-
-
 def ask_for_lost(running: Running, fleet: LiveFleet, namespace: str, name: str) -> Ask | None:
     """A request for new places for the failed members, before others of their priority; None: none failed."""
     nodes = fleet.snapshot.nodes
@@ -203,5 +188,5 @@ def ask_for_lost(running: Running, fleet: LiveFleet, namespace: str, name: str) 
     partial = PartialGang(members, gang, running.min_members)
     if not partial.missing:
         return None
-    found = ask_beside(lost_key(running.name), fleet, partial, since="", namespace=namespace, name=name)
+    found = ask_beside(Replacement(running.name).text, fleet, partial, since="", namespace=namespace, name=name)
     return replace(found, first_claim=True, priority=running.priority)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.cluster.gangs.gang_group import owner_of
 from kgwe.cluster.workload import placement_annotations
+from kgwe.cluster.workload.owner import ExternalGangOwner
 from kgwe.kube.dialects import Key, Membership, Size
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.model.units import amounts as resources
@@ -37,7 +37,7 @@ def membership(pod: core.Pod) -> Membership | None:
     key = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
     if not placement_annotations.is_gated(pod):
         said = placement_annotations.seat_of(pod.metadata.annotations)
-        if said is None or said[0] != owner_of(key):
+        if said is None or said[0] != ExternalGangOwner(key).text:
             return None
     return Membership(key, QUEUED, Size(1, 1)) if _asks_for_gpus(pod) else None
 

@@ -8,8 +8,9 @@ for the same GPUs already: then the claim only says which ones the pod has.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kgwe.cluster.workload.owner import device_claim_text
 from kgwe.kube.translate import podspec
 from kgwe.model.devices.assignment import NOWHERE, Places
 from kgwe.model.gpu import mig
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resource import ResourceClaim, ResourceSlice
     from kgwe.kube.client.informer import Change
     from kgwe.model.units.amounts import Amounts
-
-_PREFIX: Final = "claim/"
 
 _Owner = tuple[str, str]
 """(namespace, uid) of a pod."""
@@ -112,7 +111,7 @@ class DraAllocations:
             return
         ((node, mine),) = places.items()
         holding = Holding(node, self._amounts(node, mine), mine.cards, mine.slices, observed=True)
-        self._ledger.hold_devices(f"{_PREFIX}{claim.metadata.uid}", holding)
+        self._ledger.hold_devices(device_claim_text(claim.metadata.uid), holding)
 
     def _forget(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
@@ -127,7 +126,7 @@ class DraAllocations:
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
-        self._ledger.drop_devices(f"{_PREFIX}{uid}")
+        self._ledger.drop_devices(device_claim_text(uid))
 
     def _places(self, claim: ResourceClaim) -> dict[str, Places]:
         """Node -> the cards and slices that the claim was given there."""

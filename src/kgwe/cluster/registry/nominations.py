@@ -9,17 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kgwe import errors
+from kgwe.cluster.workload.owner import Nomination
 from kgwe.kube.translate import podrequest, podspec
 from kgwe.placement.live.fleet import Holding
 
 if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.placement.live.ledger import Ledger
-
-
-def nominated_key(uid: str) -> str:
-    """Owner of the reservation in the ledger."""
-    return f"nominated:{uid}"
 
 
 class Nominations:
@@ -30,7 +26,7 @@ class Nominations:
 
     def on_pod(self, uid: str, pod: core.Pod | None) -> None:
         """A pod that no workload owns was added, changed or (None) removed."""
-        key, ledger = nominated_key(uid), self._ledger
+        key, ledger = Nomination(uid).text, self._ledger
         node = _nominated(pod)
         if node and pod is not None:
             if (wanted := _wanted(pod)) and uid not in ledger.assumed:

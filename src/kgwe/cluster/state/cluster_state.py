@@ -23,6 +23,7 @@ from kgwe.cluster.registry.pod_registry import PodRegistry
 from kgwe.cluster.registry.run_registry import RunRegistry
 from kgwe.cluster.registry.run_table import RunTable
 from kgwe.cluster.registry.workload_registry import WorkloadRegistry
+from kgwe.cluster.state.owner_directory import OwnerDirectory
 from kgwe.cluster.workload import manifests, runs, scheduler_policy
 from kgwe.cluster.workload.workload import Workload, from_kgwe, from_warp
 from kgwe.kube.api import resources
@@ -129,6 +130,7 @@ class ClusterState:
             booking=self.booking,
             report_error=report_error,
         )
+        self.owners = OwnerDirectory(self.workload_registry, self.run_table, self.pod_index, gang_table)
         self._nominations = Nominations(self.ledger)
         self.plain_pods = PlainPods()
         self.announcer.subscribe(

@@ -13,12 +13,12 @@ from tests.support.builders.objects import ONE, UID, added, free, job, node, pod
 
 from kgwe.apps.scheduler.disruption.preemption import PreemptionController
 from kgwe.apps.scheduler.metrics import Metrics
-from kgwe.apps.scheduler.planning.plan_ledger import reservation_key
 from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.workload.owner import Reservation
 from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
 from kgwe.kube.api.policy import PodDisruptionBudget
 from kgwe.kube.client.client import DisruptionBudgetRefused
@@ -150,7 +150,7 @@ async def test_if_the_work_goes_away_meanwhile_its_room_is_given_back(bed, victi
     bed.planner.forget("high")
     bed.preemption.handle_freed_capacity()
     assert bed.preemption.under_way == {}
-    assert not victim.ledger.has_seats(reservation_key("high"))
+    assert not victim.ledger.has_seats(Reservation("high").text)
 
 
 async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod(bed, state):
@@ -172,7 +172,7 @@ async def test_a_budget_that_says_no_after_all_stops_everything_at_the_first_pod
     assert bed.client.refused == 1
     assert bed.client.calls == []
     assert bed.preemption.under_way == {}
-    assert not state.ledger.has_seats(reservation_key("high"))
+    assert not state.ledger.has_seats(Reservation("high").text)
 
 
 async def test_plain_pods_that_say_so_make_way_and_others_do_not(bed, state):

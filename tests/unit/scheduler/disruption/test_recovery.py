@@ -32,10 +32,10 @@ from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.apps.scheduler.workloads import workload_status as phases
-from kgwe.cluster.gangs import gang_group
 from kgwe.cluster.registry.announcer import ClusterListener
 from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.cluster.workload import manifests, placement_annotations, relocation
+from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.workload import Details
 from kgwe.kube.api import resources
 from kgwe.kube.api.core import Condition
@@ -238,7 +238,7 @@ async def test_without_room_nothing_moves_and_what_was_lost_is_asked_for_before_
     for each in full:
         bed.state.on_pod(added(each))
     lose(bed.state, "n2")
-    lost = gang_group.lost_key(UID)
+    lost = Replacement(UID).text
     await until(lambda: bed.planner.waiting_ask(lost))
     asked = bed.planner.waiting_ask(lost)
     assert (asked.first_claim, asked.pods) == (True, 1)
@@ -256,9 +256,9 @@ async def test_a_node_that_comes_back_ends_the_waiting(bed):
     for name, gpus in (("n1", 4), ("n3", 8)):
         bed.state.on_pod(added(pod(f"full{name}", "", at=name, gpus=gpus)))
     lose(bed.state, "n2")
-    await until(lambda: bed.planner.waiting_ask(gang_group.lost_key(UID)))
+    await until(lambda: bed.planner.waiting_ask(Replacement(UID).text))
     bed.state.on_node(changed(down("n2"), node("n2")))
-    await until(lambda: bed.planner.waiting_ask(gang_group.lost_key(UID)) is None)
+    await until(lambda: bed.planner.waiting_ask(Replacement(UID).text) is None)
     assert bed.client.patches == []
     assert free(bed.state) == {"n1": 0, "n2": 4, "n3": 0}
 

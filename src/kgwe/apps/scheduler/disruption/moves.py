@@ -19,11 +19,10 @@ import structlog
 from kgwe import errors
 from kgwe.apps.background import TaskSet
 from kgwe.apps.scheduler.disruption.failures import Failures
-from kgwe.cluster.gangs.gang_group import OWNER_PREFIX
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.workload import manifests, placement_annotations, relocation
+from kgwe.cluster.workload.owner import parse_gang
 from kgwe.cluster.workload.plan_text import PlanTooLarge
-from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import Phase, RecoveryPolicy
 from kgwe.kube.client.events import Event
 from kgwe.placement.live.fleet import Holding
@@ -127,7 +126,7 @@ class RecoveryExecutor:
         self._track(owner, RecoveryInProgress(since, words, len(repaired.moves)))
         self.record_event(owner, "Warning", Reason.RECOVERING, words)
         log.info("recovering", owner=owner, outcome=str(repaired.outcome), plan=words)
-        if owner.startswith(OWNER_PREFIX):
+        if parse_gang(owner) is not None:
             self._move_gang(owner, repaired)
         elif len(self._state.runs[owner].seats) == 1:
             self._renew(owner, repaired)
@@ -338,7 +337,7 @@ class RecoveryExecutor:
     def _is_over(self, owner: str, repairing: RecoveryInProgress) -> bool:
         """Whether it will not come true any more: its run has ended or is gone, or nobody comes."""
         late_s = self._clock() - repairing.since
-        if owner.startswith(OWNER_PREFIX):
+        if parse_gang(owner) is not None:
             if late_s > _PATIENCE_S:
                 self._gangs.give_up_seats(owner)
             return late_s > _PATIENCE_S or self._gangs.group(owner) is None
@@ -364,14 +363,10 @@ class RecoveryExecutor:
         return all(pod is not None and pod.status.phase == "Running" for pod in pods)
 
     def record_event(self, owner: str, type_: Literal["Normal", "Warning"], reason: str, words: str) -> None:
-        workload = self._state.workload(owner)
-        if workload is not None:
-            event = Event(workload.kind.resource, workload.meta, type_, reason, words, "Recovery")
-            self._events.record(event)
-            return
-        group = self._gangs.group(owner)
-        for pod, _ in list(group.members.values())[:1] if group is not None else ():
-            self._events.record(Event(resources.POD, pod.metadata, type_, reason, words, "Recovery"))
+        """Record an Event on the workload, or on a pod of the gang."""
+        target = self._state.owners.event_target(owner)
+        if target is not None:
+            self._events.record(Event(target.resource, target.meta, type_, reason, words, "Recovery"))
 
 
 def _cards_of(seat: Seat) -> tuple[str, int]:

@@ -24,10 +24,9 @@ import structlog
 
 from kgwe import errors
 from kgwe.apps.background import TaskSet
-from kgwe.cluster.gangs.gang_group import LOST_PREFIX
 from kgwe.cluster.workload import scheduler_policy
+from kgwe.cluster.workload.owner import ExternalGangOwner
 from kgwe.cluster.workload.pdb import Budgets
-from kgwe.kube.api import resources
 from kgwe.kube.client import eviction
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.events import Event
@@ -230,28 +229,19 @@ class PreemptionController:
         whole = ask.partial
         if whole is not None and whole.missing > 1 and any(role.segments for role in whole.gang.roles):
             return False
-        group = self._gangs.group(ask.owner.removeprefix(LOST_PREFIX))
-        pods = [pod for pod, _ in group.members.values()] if group is not None else []
+        owners = self._state.owners
+        pods = owners.pods(ask.owner) if isinstance(owners.resolve(ask.owner), ExternalGangOwner) else []
         return all(pod.spec.preemptionPolicy != "Never" for pod in pods)
 
     def _victims(self, budgets: Budgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
         for running in self._census.preemptible(self._faults.record):
-            pods = self._pods(running.name)
+            pods = self._state.owners.pods(running.name)
             budget = budgets.of_all(pods)
             dying = any(pod.metadata.deletionTimestamp or pod.metadata.uid in busy for pod in pods)
             if budget is not None and not dying:
                 yield replace(running, budget=budget)
-
-    def _pods(self, owner: str) -> list[core.Pod]:
-        run = self._state.runs.get(owner)
-        if run is not None:
-            return list(self._state.pods_of(run).values())
-        group = self._gangs.group(owner)
-        if group is not None:
-            return [pod for pod, _ in group.members.values()]
-        return [pod] if (pod := self._state.pods.get(owner)) is not None else []
 
     async def _plan(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> PreemptionPlan | None:
         """In a thread, on a copy; what has changed on its nodes meanwhile makes it void."""
@@ -295,7 +285,7 @@ class PreemptionController:
         if not plan.victims:
             self._planner.plan_soon()  # it starts without stopping anything
             return
-        pods = [pod for victim in plan.victims for pod in self._pods(victim.workload)]
+        pods = [pod for victim in plan.victims for pod in self._state.owners.pods(victim.workload)]
         runs = {
             victim.workload: run.meta.uid
             for victim in plan.victims
@@ -303,7 +293,7 @@ class PreemptionController:
         }
         for victim in plan.victims:
             self._gangs.make_way(victim.workload)
-        names = [self._name(victim.workload) for victim in plan.victims]
+        names = [self._state.owners.key(victim.workload) for victim in plan.victims]
         listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
         preempting = PreemptionInProgress(
             self._clock(), f"stops {listed}", frozenset(pod.metadata.uid for pod in pods if pod.spec.nodeName), runs
@@ -376,18 +366,8 @@ class PreemptionController:
 
     # --- words ------------------------------------------------------------------------------------------
 
-    def _name(self, owner: str) -> str:
-        workload = self._state.workload(owner)
-        if workload is not None:
-            return workload.meta.key
-        pod = self._state.pods.get(owner)
-        return pod.metadata.key if pod is not None else owner
-
     def _say(self, owner: str, reason: str, words: str) -> None:
-        owner = owner.removeprefix(LOST_PREFIX)
-        workload = self._state.workload(owner)
-        if workload is not None:
-            self._events.record(Event(workload.kind.resource, workload.meta, "Warning", reason, words, "Preemption"))
-            return
-        for pod in self._pods(owner)[:1]:
-            self._events.record(Event(resources.POD, pod.metadata, "Warning", reason, words, "Preemption"))
+        """Record an Event on the workload, or on a pod of the gang."""
+        target = self._state.owners.event_target(owner)
+        if target is not None:
+            self._events.record(Event(target.resource, target.meta, "Warning", reason, words, "Preemption"))

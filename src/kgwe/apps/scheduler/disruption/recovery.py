@@ -26,6 +26,7 @@ from kgwe.cluster.gangs import gang_group
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.state.running_view import Census
 from kgwe.cluster.workload import conditions
+from kgwe.cluster.workload.owner import ExternalGangOwner, Replacement
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
 from kgwe.placement.refusal import Reason
 
@@ -239,7 +240,7 @@ class RecoveryController:
         asked = {running.name: running for running in known if running is not None}
         for owner in asked:
             # What was found for it since is what it gets now, or better.
-            self._state.ledger.withdraw_seats(gang_group.lost_key(owner))
+            self._state.ledger.withdraw_seats(Replacement(owner).text)
         for repaired in self._repairs(list(asked.values()), failures):
             if repaired.moves and self._executor.moving >= self._most:
                 self._again()
@@ -349,15 +350,15 @@ class RecoveryController:
             self._planner.request_place(ask)
 
     def _named(self, owner: str) -> tuple[str, str]:
-        workload, group = self._state.workload(owner), self._gangs.group(owner)
-        if workload is not None:
-            return workload.meta.namespace, workload.meta.name
-        return (group.key.namespace, group.key.title) if group is not None else ("", owner)
+        """(namespace, name) of the owner in its requests: a workload's own name, a gang's with its namespace."""
+        owners = self._state.owners
+        is_gang = isinstance(owners.resolve(owner), ExternalGangOwner)
+        return owners.namespace(owner), owners.key(owner) if is_gang else owners.key(owner).rpartition("/")[2]
 
     def _suffices(self, owner: str) -> None:
         """It waits no longer, or no longer in vain."""
         if self._lacking.pop(owner, None) is not None:
-            lost = gang_group.lost_key(owner)
+            lost = Replacement(owner).text
             self._planner.forget(lost)
             self._state.ledger.release_seats(lost)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgwe import errors
-from kgwe.cluster.registry.nominations import nominated_key
+from kgwe.cluster.workload.owner import Nomination
 from kgwe.kube.translate import extender_wire, podrequest, podspec
 from kgwe.model.units import amounts
 from kgwe.placement.planning.ask import Ask
@@ -169,7 +169,7 @@ class ExtenderHandlers:
                     return ask.amounts, answer.grant
             return None
 
-        self._state.ledger.try_assume_pod(args.uid, nominated_key(args.uid), decide, now + self._assume_s)
+        self._state.ledger.try_assume_pod(args.uid, Nomination(args.uid).text, decide, now + self._assume_s)
         strategy = ask.strategy or self._state.fleet.engine.strategy
         self._on_decision(strategy, found is not None, self._clock() - now)
         if found is None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.workload.owner import Reservation
+from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.placement.live.fleet import Holding
     from kgwe.placement.planning.plan import Plan
 
@@ -57,17 +58,17 @@ class PlanLedger:
 
     def reserve(self, owner: str, seats: Mapping[int, Holding], *, ready: bool) -> None:
         self._ready[owner] = ready
-        self._state.ledger.reserve_seats(reservation_key(owner), seats)
+        self._state.ledger.reserve_seats(Reservation(owner).text, seats)
 
     def release(self, owner: str) -> None:
         """The owner no longer needs what is reserved for it."""
         if self._ready.pop(owner, None) is not None:
-            self._state.ledger.release_seats(reservation_key(owner))
+            self._state.ledger.release_seats(Reservation(owner).text)
 
     def withdraw(self, owner: str) -> None:
         """The owner is placed now, in what is reserved for it."""
         self._ready.pop(owner, None)
-        self._state.ledger.withdraw_seats(reservation_key(owner))
+        self._state.ledger.withdraw_seats(Reservation(owner).text)
 
     def set_ready(self, owner: str) -> None:
         """What is reserved for the owner is free."""
@@ -79,8 +80,3 @@ class PlanLedger:
     def owners(self) -> set[str]:
         """Owners with a plan that is assumed, or with a reservation."""
         return self._assumed | self._ready.keys()
-
-
-def reservation_key(owner: str) -> str:
-    """The ledger's owner of the capacity that is reserved for an owner."""
-    return f"claim:{owner}"
