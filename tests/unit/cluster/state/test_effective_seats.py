@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 from tests.support.builders.held_devices import cards_of, gpu_node
-from tests.support.builders.objects import UID, added, changed, free, job, pod, workload
+from tests.support.builders.objects import UID, added, changed, free, job, node, pod, workload
 
 from kgwe.cluster.registry.announcer import ClusterListener
+from kgwe.cluster.state.cluster_state import ClusterState
 from kgwe.placement.planning.plan import Seat
 
-if TYPE_CHECKING:
-    from kgwe.cluster.state.cluster_state import ClusterState
+
+@pytest.fixture
+def state() -> ClusterState:
+    made = ClusterState()
+    made.on_node(added(node("n1")))
+    made.on_gpunode(added(gpu_node()))
+    return made
 
 
 def start(state: ClusterState) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kgwe.cluster.workload.owner import Reservation
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kgwe.cluster.workload.owner import Reservation
-from kgwe.cluster.state.cluster_state import ClusterState
+    from kgwe.cluster.state.cluster_state import ClusterState
     from kgwe.placement.live.fleet import Holding
     from kgwe.placement.planning.plan import Plan
 
