@@ -21,7 +21,7 @@ def beds(draw: st.DrawFn) -> tuple[GangPlanner, GangPlanner, Snapshot]:
     free = st.lists(st.sampled_from((0, 4, 8, 8)), min_size=1, max_size=4)
     drawn = {spine: {f"{spine}{leaf}": draw(free) for leaf in "ab"} for spine in "st"}
     bed = racks(drawn)
-    snapshot = Snapshot.of([replace(node, reliability=draw(SCORES)) for node in bed.snapshot.nodes])
+    snapshot = Snapshot.from_nodes([replace(node, reliability=draw(SCORES)) for node in bed.snapshot.nodes])
     snapshot.commit_all(list(bed.held.values()))
     return bed.planner, GangPlanner(Fitter(snapshot), bed.tree), snapshot
 

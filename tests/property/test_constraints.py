@@ -81,6 +81,6 @@ def test_equals_the_plain_reading_node_by_node(fleet, selector, affinity, tolera
     constraints = Constraints(tuple(sorted(selector.items())), affinity, tolerates, avoid)
     index = LabelIndex(names, [has for has, _ in fleet], [tainted for _, tainted in fleet])
 
-    found = index.allowed(constraints).tolist()
+    found = index.find_allowed(constraints).tolist()
 
     assert found == [plainly_allowed(constraints, n, has, t) for n, (has, t) in zip(names, fleet, strict=True)]

@@ -15,12 +15,12 @@ from kgwe.model.gpu.mig import parse_placement
 from kgwe.model.gpu.topology import Relation, Slot, Wiring
 from kgwe.placement.fleet.constraints import Constraints
 from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Preference, Request, Shape
-from kgwe.placement.fleet.snapshot import Snapshot, bits
+from kgwe.placement.fleet.snapshot import Snapshot, list_cards
 from kgwe.placement.fleet.taints import Taint, Toleration
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.pod.ranking import Strategy
-from kgwe.placement.pod.score import to_extender
+from kgwe.placement.pod.score import to_extender_score
 from kgwe.placement.refusal import Refusal
 
 A100 = catalog.find("A100-SXM4-80GB")
@@ -47,7 +47,7 @@ nodes = st.lists(
             memory << 30,
             pods,
             healthy,
-            dict.fromkeys(bits(cut & shape.all_cards), CUT) if shape.geometry else {},
+            dict.fromkeys(list_cards(cut & shape.all_cards), CUT) if shape.geometry else {},
             {"zone": zone},
             (Taint("gpu", "", "NoSchedule"),) if taint else (),
             ready,
@@ -94,7 +94,7 @@ requests = st.builds(
 
 
 def snapshot_of(listed):
-    return Snapshot.of(
+    return Snapshot.from_nodes(
         Node(f"n{i}", shape, cpu, memory, pods, labels, taints, ready, healthy, cut)
         for i, (shape, cpu, memory, pods, healthy, cut, labels, taints, ready) in enumerate(listed)
     )
@@ -104,7 +104,7 @@ def churn(snapshot, steps):
     """Book or take back, as the numbers say; every grant the fitter makes must be booked without complaint."""
     fitter, held = Fitter(snapshot), []
     for request, where in steps:
-        grant = fitter.grant(request, where % len(snapshot))
+        grant = fitter.find_grant(request, where % len(snapshot))
         if grant is not None:
             held.append(snapshot.commit(grant))
         elif held:
@@ -135,7 +135,7 @@ def could_give(snapshot, node, request):
     """Whether any grant at all would do, by trying them."""
     wanted, shape = request.gpus, snapshot.nodes[node].shape
     if wanted.count:
-        free = bits(int(snapshot.free[node]))
+        free = list_cards(int(snapshot.free[node]))
         return any(meets(shape, cards, request) for cards in itertools.combinations(free, wanted.count))
     if wanted.milli:
         cards = zip(snapshot.milli[node].tolist(), snapshot.share_mib[node].tolist(), strict=True)
@@ -151,15 +151,15 @@ def test_fits_means_granted_and_granted_means_it_can_be_booked(listed, history, 
     snapshot = snapshot_of(listed)
     churn(snapshot, history)
     fitter = Fitter(snapshot)
-    for node, code in enumerate(fitter.verdicts(request).tolist()):
-        grant = fitter.grant(request, node)
-        assert (grant is not None) == (code == Verdict.FITS)
-        assert fitter.verdicts(request, np.array([node])).tolist() == [code]
+    for node, code in enumerate(fitter.check_nodes(request).tolist()):
+        grant = fitter.find_grant(request, node)
+        assert (grant is not None) == (code == FitStatus.FITS)
+        assert fitter.check_nodes(request, np.array([node])).tolist() == [code]
         if grant is None:
             continue
         assert could_give(snapshot, node, request)
         if request.gpus.count:
-            cards = bits(grant.cards)
+            cards = list_cards(grant.cards)
             assert len(cards) == request.gpus.count
             assert meets(snapshot.nodes[node].shape, cards, request), "required is never relaxed"
         snapshot.commit(grant)()
@@ -174,12 +174,12 @@ def test_the_best_of_those_offered_is_found_without_their_list(listed, history, 
     offered, barred = (np.array(data.draw(draws), np.bool_) for _ in range(2))
     for mask in (None, barred):
         found = engine.decide_offered(
-            request, lambda name: bool(offered[snapshot.index[name]]), strategy=strategy, barred=mask
+            request, lambda name: bool(offered[snapshot.index[name]]), strategy=strategy, excluded=mask
         )
         among = np.flatnonzero(offered if mask is None else offered & ~mask)
-        assert found is None or found == engine.decide(request, strategy=strategy, among=among)
+        assert found is None or found == engine.decide(request, strategy=strategy, candidates=among)
         if found is None:
-            assert len(engine.shortlist(request, 9, strategy=strategy)) > 8, "the best eight were not offered"
+            assert len(engine.list_best_nodes(request, 9, strategy=strategy)) > 8, "the best eight were not offered"
     assert engine.decide(request, strategy=strategy) == Engine(snapshot).decide(request, strategy=strategy)
 
 
@@ -188,16 +188,16 @@ def holds(verdict, snapshot, number, request):
     node, wanted = snapshot.nodes[number], request.gpus
     shape, limits = node.shape, request.constraints
     claims = {
-        Verdict.FITS: True,
-        Verdict.NOT_READY: not node.ready,
-        Verdict.NOT_ALLOWED: bool(limits.avoid or limits.selector or node.taints),
-        Verdict.WRONG_MODEL: request.model[-4:].upper() not in shape.model,
-        Verdict.WRONG_ARCHITECTURE: shape.architecture != "Ampere",
-        Verdict.GPU_MEMORY: (shape.memory_mib or 0) < max(wanted.share_mib, request.min_memory_gb * 954),
-        Verdict.TOO_FEW_CARDS: node.usable.bit_count() < max(wanted.count, 1) or wanted.slices > 0,
-        Verdict.CPU: snapshot.cpu_milli[number] < request.cpu_milli,
-        Verdict.MEMORY: snapshot.memory_bytes[number] < request.memory_bytes,
-        Verdict.PODS: snapshot.pods[number] < 1,
+        FitStatus.FITS: True,
+        FitStatus.NOT_READY: not node.ready,
+        FitStatus.NOT_ALLOWED: bool(limits.avoid or limits.selector or node.taints),
+        FitStatus.WRONG_MODEL: request.model[-4:].upper() not in shape.model,
+        FitStatus.WRONG_ARCHITECTURE: shape.architecture != "Ampere",
+        FitStatus.GPU_MEMORY: (shape.memory_mib or 0) < max(wanted.share_mib, request.min_memory_gb * 954),
+        FitStatus.TOO_FEW_CARDS: node.usable.bit_count() < max(wanted.count, 1) or wanted.slices > 0,
+        FitStatus.CPU: snapshot.cpu_milli[number] < request.cpu_milli,
+        FitStatus.MEMORY: snapshot.memory_bytes[number] < request.memory_bytes,
+        FitStatus.PODS: snapshot.pods[number] < 1,
     }
     return claims[verdict] if verdict in claims else not could_give(snapshot, number, request)
 
@@ -206,22 +206,22 @@ def holds(verdict, snapshot, number, request):
 def test_a_node_says_no_for_the_reason_it_gives(listed, history, request):
     snapshot = snapshot_of(listed)
     churn(snapshot, history)
-    for number, code in enumerate(Fitter(snapshot).verdicts(request).tolist()):
-        assert holds(Verdict(code), snapshot, number, request)
+    for number, code in enumerate(Fitter(snapshot).check_nodes(request).tolist()):
+        assert holds(FitStatus(code), snapshot, number, request)
 
 
 @given(nodes, steps, requests)
 def test_what_an_empty_node_refuses_no_departure_helps(listed, history, request):
     snapshot = snapshot_of(listed)
-    never = Fitter(snapshot).verdicts(request)
+    never = Fitter(snapshot).check_nodes(request)
     held = churn(snapshot, history)
     fitter = Fitter(snapshot)
-    assert fitter.when_empty(request).tolist() == never.tolist()
-    now = fitter.verdicts(request)
-    assert now[never != Verdict.FITS].tolist() == never[never != Verdict.FITS].tolist()
+    assert fitter.check_empty_nodes(request).tolist() == never.tolist()
+    now = fitter.check_nodes(request)
+    assert now[never != FitStatus.FITS].tolist() == never[never != FitStatus.FITS].tolist()
     for undo in reversed(held):
         undo()
-    assert fitter.verdicts(request).tolist() == never.tolist()
+    assert fitter.check_nodes(request).tolist() == never.tolist()
 
 
 @given(nodes, steps, requests)
@@ -229,10 +229,10 @@ def test_room_is_how_many_really_go_in(listed, history, request):
     snapshot = snapshot_of(listed)
     churn(snapshot, history)
     fitter = Fitter(snapshot)
-    room = fitter.room(request)
+    room = fitter.count_pods(request)
     for node in range(len(snapshot)):
         placed = 0
-        while (grant := fitter.grant(request, node)) is not None:
+        while (grant := fitter.find_grant(request, node)) is not None:
             snapshot.commit(grant)
             placed += 1
         assert placed == room[node]
@@ -246,11 +246,11 @@ def test_decisions_oversubscribe_nothing_and_a_refusal_means_nobody_fits(listed,
     for request in wanted:
         answer = engine.decide(request)
         if isinstance(answer, Refusal):
-            assert not (Fitter(snapshot).verdicts(request) == Verdict.FITS).any()
+            assert not (Fitter(snapshot).check_nodes(request) == FitStatus.FITS).any()
             assert sum(answer.counts.values()) == len(snapshot)
             continue
         assert 0 <= answer.score.total <= 100
-        assert 0 <= to_extender(answer.score.total) <= 10
+        assert 0 <= to_extender_score(answer.score.total) <= 10
         assert all(0 <= part <= 100 for part in (answer.score.topology, answer.score.resource, answer.score.balance))
         snapshot.commit(answer.grant)
     assert (snapshot.cpu_milli >= 0).all()
@@ -289,8 +289,8 @@ def test_a_single_card_breaks_an_island_only_when_every_choice_does(listed, hist
     engine = Engine(snapshot)
     answer = engine.decide(request)
     if isinstance(answer, Decision):
-        fitting = np.flatnonzero(engine.verdicts(request) == Verdict.FITS)
-        broken = engine.scorer.parts(request, fitting).broken
+        fitting = np.flatnonzero(engine.check_nodes(request) == FitStatus.FITS)
+        broken = engine.scorer.score_parts(request, fitting).broken
         assert (broken[fitting == answer.node][0] == 0) == bool((broken == 0).any())
 
 
@@ -299,7 +299,7 @@ def test_a_hint_moves_no_score_by_more_than_ten_points(listed, history, request,
     snapshot = snapshot_of(listed)
     churn(snapshot, history)
     engine, hint = Engine(snapshot), np.array(hints[: len(listed)])
-    plain, hinted = engine.scores(request), engine.scores(request, hint=hint)
+    plain, hinted = engine.score_nodes(request), engine.score_nodes(request, hint=hint)
     assert (np.abs(hinted - plain) <= 10 + 1e-9).all()
     assert ((hinted >= 0) & (hinted <= 100)).all()
     answer = engine.decide(request, hint=hint)

@@ -66,7 +66,7 @@ def worlds(draw: st.DrawFn, most: int = 7) -> World:
         taken = draw(st.integers(0, (1 << CARDS) - 1))
         if taken:
             held.append(Grant(number, cards=taken))
-    snapshot = Snapshot.of(nodes)
+    snapshot = Snapshot.from_nodes(nodes)
     held = [grant for grant in held if snapshot.pods[grant.node]]
     snapshot.commit_all(held)
     oversubscribed = {"leaf": Speed(oversubscription=draw(st.sampled_from((1.0, 2.0))))}
@@ -138,7 +138,7 @@ def feasible(world: World, gang: GangRequest, count: int, level: str) -> bool:
     """Whether any numbers of pods per node will do, with all pods in one domain of the level."""
     role = gang.roles[0]
     names = [node.name for node in world.snapshot.nodes]
-    room = world.fitter.room(role.request).tolist()
+    room = world.fitter.count_pods(role.request).tolist()
     if gang.max_pods_per_node:
         room = [min(each, gang.max_pods_per_node) for each in room]
     for loads in itertools.product(*(range(each + 1) for each in room)):
@@ -283,7 +283,7 @@ def largest_first(room: dict[Any, int], pods: int) -> dict[Any, int]:
 def best_fit_leaves(world: World, gang: GangRequest, pods: int) -> int:
     """Leaves of the gang where Kueue's best-fit rule puts it."""
     names = [node.name for node in world.snapshot.nodes]
-    room = dict(zip(names, world.fitter.room(gang.roles[0].request).tolist(), strict=True))
+    room = dict(zip(names, world.fitter.count_pods(gang.roles[0].request).tolist(), strict=True))
 
     def sums(level: str, nodes: list[str]) -> dict[Any, int]:
         found: Counter[object] = Counter()
@@ -321,7 +321,7 @@ def wide_worlds(draw: st.DrawFn) -> World:
                 held.append(Grant(len(nodes), cards=taken))
             nodes.append(Node(name, SHAPE, 8_000, 2**33))
             places.append(Place(name, (f"{spine}{leaf}", spine), gb_per_s=draw(st.sampled_from((25.0, 50.0)))))
-    snapshot = Snapshot.of(nodes)
+    snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(held)
     tree = domains.build(places, LEVELS)
     fitter = Fitter(snapshot)

@@ -14,7 +14,7 @@ from kgwe.model.devices.assignment import Places
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
-from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.fleet.snapshot import list_cards
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.live.scratch import ScratchFleet
@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {key for name in ("n0", "n1", "n2") for key in fleet.holders(name)} == holders.keys()
         for number, node in enumerate(fleet.snapshot.nodes):
             keys = fleet.holders(node.name)
-            cards = [card for key in keys for grant in fleet.grants(key) for card in bits(grant.cards)]
+            cards = [card for key in keys for grant in fleet.grants(key) for card in list_cards(grant.cards)]
             assert len(cards) == len(set(cards)), "two holders of one card"
             wanted = sum(count for name, count in holders.values() if name == node.name)
             assert len(cards) == min(wanted, self.model.nodes[node.name]), "a card is free that somebody holds"

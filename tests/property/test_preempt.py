@@ -165,16 +165,16 @@ def test_what_a_curve_stops_makes_the_room_it_promises(fleet, cards, cpu, data):
     """With CPU taken on some nodes, by work that holds no card."""
     for node in data.draw(st.lists(st.sampled_from("abcd"), max_size=4)):
         request = Request(Gpus(), cpu_milli=data.draw(st.sampled_from([10_000, 30_000])))
-        if fleet.fitter.grant(request, fleet.names.index(node)) is not None:
+        if fleet.fitter.find_grant(request, fleet.names.index(node)) is not None:
             fleet.run(f"cpu-{len(fleet.running)}", node, request=request)
     pool = VictimPool(fleet.snapshot, fleet.running, NOW, BUDGETS)
     request = whole(cards, cpu=cpu)
-    curves, now = RoomCurves(fleet.fitter, pool, request), fleet.fitter.room(request)
+    curves, now = RoomCurves(fleet.fitter, pool, request), fleet.fitter.count_pods(request)
     for node in range(len(fleet.nodes)):
         for curve in curves.get_curves([node], frozenset(), frozenset()):
             for more, (_, stopped) in enumerate(curve, 1):
                 with pool.without_items(stopped, node):
-                    assert fleet.fitter.room(request)[node] >= now[node] + more
+                    assert fleet.fitter.count_pods(request)[node] >= now[node] + more
 
 
 @given(fleets(), st.integers(1, 4), st.integers(1, 3), st.sampled_from([0, 8_000]), st.sampled_from("abcd"))

@@ -111,7 +111,7 @@ class Run:
         index = self.fleet.snapshot.index
         offered = None if among is None else [name for name in among if name in index]
         numbers = None if offered is None else np.array([index[each] for each in offered], np.intp)
-        found = self.fleet.engine.decide(ask.request, strategy=strategy, among=numbers)
+        found = self.fleet.engine.decide(ask.request, strategy=strategy, candidates=numbers)
         asked = Ask(uid, ask.request, ask.amounts, strategy=strategy)
         self.recorder.pod(self.fleet, asked, found, among=offered)
         if isinstance(found, Decision):
@@ -195,7 +195,7 @@ def test_what_is_free_is_put_back_bit_for_bit(taken: list[tuple[int, Gpus]], giv
     fleet.set_nodes(NODES, tree(NODES))
     undos = []
     for number, gpus in taken:
-        grant = fleet.fitter.grant(Request(gpus, cpu_milli=100), number)
+        grant = fleet.fitter.find_grant(Request(gpus, cpu_milli=100), number)
         if grant is not None:
             undos.append(fleet.snapshot.commit(grant))
     for which in given_back:

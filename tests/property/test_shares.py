@@ -14,8 +14,8 @@ from tests.support.examples import examples
 from kgwe.model.devices.assignment import Places
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
-from kgwe.placement.fleet.node import Gpus, Request, piece_milli
-from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.fleet.node import Gpus, Request, share_milli
+from kgwe.placement.fleet.snapshot import list_cards
 from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.live.ledger import Ledger, seat_key
 from kgwe.placement.pod.engine import Decision
@@ -83,7 +83,7 @@ class ShareMachine(RuleBasedStateMachine):
         fleet = self.ledger.fleet
         if uid in fleet or not len(fleet.snapshot):
             return
-        found = fleet.engine.decide(Request(Gpus(milli=piece_milli(pieces)), cpu_milli=100))
+        found = fleet.engine.decide(Request(Gpus(milli=share_milli(pieces)), cpu_milli=100))
         if isinstance(found, Decision):
             assert fleet.snapshot.nodes[found.node].pieces == pieces
             self.now += 1
@@ -91,7 +91,7 @@ class ShareMachine(RuleBasedStateMachine):
         else:
             for number, node in enumerate(fleet.snapshot.nodes):
                 left = fleet.snapshot.milli[number]
-                assert node.pieces != pieces or (left < piece_milli(pieces)).all()
+                assert node.pieces != pieces or (left < share_milli(pieces)).all()
 
     @rule()
     def time_passes(self) -> None:
@@ -126,7 +126,7 @@ class ShareMachine(RuleBasedStateMachine):
         return mask
 
     def on_cards(self, node: str) -> Counter[int]:
-        return Counter(card for key in self.ledger.fleet.holders(node) for card in bits(self.cards(key)))
+        return Counter(card for key in self.ledger.fleet.holders(node) for card in list_cards(self.cards(key)))
 
     @invariant()
     def the_books_are_what_booking_afresh_gives(self) -> None:

@@ -13,8 +13,8 @@ from kgwe.model.gpu import catalog
 from kgwe.model.gpu.mig import parse_placement
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Node, Request, Shape
-from kgwe.placement.fleet.snapshot import Grant, Snapshot, bits
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_cards
+from kgwe.placement.pod.fit import FitStatus, Fitter
 
 A100 = catalog.find("A100-SXM4-80GB")
 WIRING = Wiring(slots=tuple(Slot(f"00000000:{i:02X}:00.0") for i in range(8)))
@@ -25,7 +25,7 @@ CUT = tuple(parse_placement(A100.geometry, text) for text in ("3g.40gb@0", "2g.2
 
 def fleet(count=3):
     nodes = [Node(f"n{i}", SHAPE, 64_000, 2**38, 10, cut={7: CUT} if i == 0 else {}) for i in range(count)]
-    return Snapshot.of(nodes)
+    return Snapshot.from_nodes(nodes)
 
 
 def state(snapshot):
@@ -85,7 +85,7 @@ def test_nothing_is_ever_given_twice(wanted):
         mine = [grant for grant in booked if grant.node == node]
         held = np.zeros(8, dtype=int)
         for grant in mine:
-            for card in bits(grant.cards):
+            for card in list_cards(grant.cards):
                 held[card] += CARD_MILLI
             if grant.share:
                 held[grant.share[0]] += grant.share[1]
@@ -114,8 +114,8 @@ def test_changed_nodes_are_known():
     snapshot = fleet()
     seen = snapshot.version
     snapshot.commit(Grant(1, cards=1))
-    assert snapshot.newer_than(seen).tolist() == [1]
-    assert snapshot.newer_than(snapshot.version).tolist() == []
+    assert snapshot.changed_since(seen).tolist() == [1]
+    assert snapshot.changed_since(snapshot.version).tolist() == []
 
 
 @pytest.mark.parametrize("bad", [{"count": 1, "milli": 5}, {"milli": 1000}, {"profile": "1g.10gb"}, {"count": -1}])
@@ -150,10 +150,10 @@ def test_an_overbooked_node_keeps_away_only_who_asks_for_what_is_gone(held, cpu,
                 dataclasses.replace(grant, cpu_milli=4 * grant.cpu_milli, memory_bytes=8 * grant.memory_bytes)
             )
     fitter, request = Fitter(snapshot), Request(Gpus(count=1), cpu, memory)
-    verdicts, room = fitter.verdicts(request), fitter.room(request)
+    verdicts, room = fitter.check_nodes(request), fitter.count_pods(request)
     for node in range(len(snapshot)):
         enough = (not cpu or snapshot.cpu_milli[node] >= cpu) and (not memory or snapshot.memory_bytes[node] >= memory)
         fits = bool(snapshot.free[node]) and snapshot.pods[node] > 0 and enough
-        assert (verdicts[node] == Verdict.FITS) == fits == bool(room[node])
+        assert (verdicts[node] == FitStatus.FITS) == fits == bool(room[node])
         if fits:
-            snapshot.commit(fitter.allot(request, node))()
+            snapshot.commit(fitter.build_grant(request, node))()

@@ -21,7 +21,7 @@ from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.planning.gang_planner import GangPlan, GangPlanner, GangRequest, Hardware, Role, Segment, Strategy
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.pod.ranking import Strategy as OneStrategy
 
 LEVELS = ("leaf", "spine")
@@ -42,7 +42,7 @@ class World:
     def without(self, gone: set[str]) -> World:
         """The same fleet without these nodes."""
         kept = [node for node in self.snapshot.nodes if node.name not in gone]
-        snapshot = Snapshot.of(kept)
+        snapshot = Snapshot.from_nodes(kept)
         for number, node in enumerate(kept):
             taken = node.usable & ~int(self.snapshot.free[self.snapshot.index[node.name]])
             if taken:
@@ -64,7 +64,7 @@ def worlds(draw: st.DrawFn) -> World:
         places.append(Place(f"n{number}", (leaf, "t" if leaf == "c" else "s"), gb_per_s=50.0))
         if taken := draw(st.integers(0, (1 << CARDS) - 1)):
             held.append(Grant(number, cards=taken, pods=0))
-    snapshot = Snapshot.of(nodes)
+    snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(held)
     return World(snapshot, domains.build(places, LEVELS), Fitter(snapshot))
 
@@ -101,7 +101,7 @@ class TestOnePod:
     @given(worlds(), st.integers(1, 3), policies, st.sampled_from(OneStrategy))
     def test_a_policy_holds_under_every_strategy(self, world, count, policy, strategy):
         request = Request(Gpus(count=count), spot=policy)
-        fits = world.fitter.verdicts(dataclasses.replace(request, spot=SpotPolicy.ALLOW)) == Verdict.FITS
+        fits = world.fitter.check_nodes(dataclasses.replace(request, spot=SpotPolicy.ALLOW)) == FitStatus.FITS
         spot = world.snapshot.spot
         may = fits & spot if policy is SpotPolicy.REQUIRE else fits
         if policy is SpotPolicy.AVOID and (fits & ~spot).any():
@@ -199,6 +199,6 @@ class TestGangs:
     def test_a_role_that_names_its_architecture_decides_for_itself(self, world, hardware):
         leader = Request(Gpus(count=1), model="H100", constraints=Constraints(((ARCH_LABEL, "arm64"),)))
         worker = Request(Gpus(count=1), model="GB200", constraints=Constraints(((ARCH_LABEL, "amd64"),)))
-        fits = [(world.fitter.verdicts(each) == Verdict.FITS).any() for each in (leader, worker)]
+        fits = [(world.fitter.check_nodes(each) == FitStatus.FITS).any() for each in (leader, worker)]
         gang = GangRequest((Role("leader", leader, 1), Role("worker", worker, 1)), hardware=hardware)
         assert isinstance(world.planner.try_plan(gang), GangPlan) == all(fits)

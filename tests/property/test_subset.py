@@ -102,7 +102,7 @@ class Brute:
 
 def compare(wiring: Wiring, preference: Preference, *, required: bool) -> None:
     brute = Brute(wiring)
-    table = gpu_tables.table(wiring, preference, required=required)
+    table = gpu_tables.build_table(wiring, preference, required=required)
     for mask in range(1 << brute.n):
         free = tuple(card for card in range(brute.n) if mask >> card & 1)
         for count in range(1, brute.n + 1):
@@ -156,7 +156,7 @@ def test_the_table_of_any_machine_is_optimal(wiring, preference, required):
 def test_single_cards_never_break_an_intact_island_when_there_is_another_choice(wiring, free):
     brute = Brute(wiring)
     free &= (1 << brute.n) - 1
-    choice = gpu_tables.table(wiring).choose(free, 1)
+    choice = gpu_tables.build_table(wiring).choose(free, 1)
     if choice is None:
         assert not free
         return

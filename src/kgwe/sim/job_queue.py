@@ -118,7 +118,7 @@ class JobQueue:
         """Start the jobs that can start now."""
         self._now_s, self._start = now_s, start
         snapshot = self._world.snapshot
-        for node in snapshot.newer_than(self._seen).tolist():
+        for node in snapshot.changed_since(self._seen).tolist():
             self.queue.handle_event(RoomFreed(snapshot.nodes[node].name))
         for outcome in run_cycle(self.queue, self._planner, now_s, self.roster, self.holds):
             if isinstance(outcome, Failed):
@@ -188,4 +188,4 @@ class PolicyPlanner:
         """Whether there is room for so many pods at all: this costs a tenth of a policy's refusal."""
         if job.milli > self._world.idle:
             return False
-        return job.pods == 1 or int(self._world.fitter.room(job.request).sum()) >= job.pods
+        return job.pods == 1 or int(self._world.fitter.count_pods(job.request).sum()) >= job.pods

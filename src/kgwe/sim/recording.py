@@ -209,7 +209,7 @@ def fragmented_milli(world: World, mix: list[tuple[Request, int]]) -> float:
         return 0.0
     lost = 0.0
     for request, count in mix:
-        fits = np.flatnonzero(world.fitter.verdicts(request) == 0)
+        fits = np.flatnonzero(world.fitter.check_nodes(request) == 0)
         least = 1000 if request.gpus.count else request.gpus.milli
         here = free[fits]
         lost += count * (idle - int(here[here >= least].sum()))

@@ -47,7 +47,7 @@ class Scene:
     """The fleet as the lines so far tell; can be planned on."""
 
     def __init__(self, nodes: Sequence[Node], tree: Tree, weights: tuple[Weights, DomainWeights]) -> None:
-        self.snapshot = Snapshot.of(nodes)
+        self.snapshot = Snapshot.from_nodes(nodes)
         self.tree = tree
         self.weights = weights
         self.fitter = Fitter(self.snapshot)
@@ -190,7 +190,7 @@ def _on_recorded_node(scene: Scene, ask: Ask, line: Decision) -> Answer:
     """
     index, (seat,) = scene.snapshot.index, line.seats
     among = np.array([index[seat.node]] if seat.node in index else [], np.intp)
-    found = decisions.answer_of(scene.engine.decide(ask.request, strategy=Strategy.MIXFIT, among=among))
+    found = decisions.answer_of(scene.engine.decide(ask.request, strategy=Strategy.MIXFIT, candidates=among))
     return line.answer if found.refused is None else found
 
 
@@ -203,7 +203,7 @@ def _pod(scene: Scene, ask: Ask, line: Decision) -> Answer:
     rng = np.random.default_rng(line.draws[0]) if line.draws else None
     index = scene.snapshot.index
     among = None if line.among is None else np.array([index[name] for name in line.among if name in index], np.intp)
-    return decisions.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, among=among))
+    return decisions.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, candidates=among))
 
 
 def under(ask: Ask, policy: str) -> Ask:

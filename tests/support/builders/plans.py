@@ -16,7 +16,7 @@ from tests.support.machines.reference import nvswitch
 from kgwe.model.network import domains
 from kgwe.placement.disruption.running import Member, Running
 from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
-from kgwe.placement.fleet.snapshot import Grant, Snapshot, bits
+from kgwe.placement.fleet.snapshot import Grant, Snapshot, list_cards
 from kgwe.placement.pod.fit import Fitter
 
 NOW = 10_000.0
@@ -33,7 +33,7 @@ class Fleet:
         self.names = "".join(leaves)
         shape = Shape(nvswitch(cards), "H100-SXM5-80GB", 81_920, "hopper")
         self.nodes = [Node(name, shape, cpu, 2**40, 110) for name in self.names]
-        self.snapshot = Snapshot.of(self.nodes)
+        self.snapshot = Snapshot.from_nodes(self.nodes)
         self.fitter = Fitter(self.snapshot)
         self.leaf = {name: number for number, leaf in enumerate(leaves) for name in leaf}
         per_spine = -(-len(leaves) // spines)
@@ -50,7 +50,7 @@ class Fleet:
         members = []
         for number, node in enumerate(at):
             asked = request or whole(cards)
-            grant = self.fitter.grant(asked, self.names.index(node))
+            grant = self.fitter.find_grant(asked, self.names.index(node))
             assert grant is not None, f"{name} does not fit on {node}"
             if book:
                 self.snapshot.commit(grant)
@@ -76,7 +76,7 @@ def check_books(nodes, grants):
     """Nothing is given twice: counted by hand, without the snapshot."""
     for number, node in enumerate(nodes):
         mine = [grant for grant in grants if grant.node == number]
-        held = [card for grant in mine for card in bits(grant.cards)]
+        held = [card for grant in mine for card in list_cards(grant.cards)]
         assert len(held) == len(set(held)), f"a card of {node.name} is given twice"
         assert all(node.usable >> card & 1 for card in held)
         assert sum(grant.cpu_milli for grant in mine) <= node.cpu_milli

@@ -73,7 +73,7 @@ def racks(
                 taken = shape.cards - cards_free
                 if taken:
                     held[name] = Grant(len(nodes) - 1, cards=((1 << taken) - 1) << cards_free)
-    snapshot = Snapshot.of(nodes)
+    snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(list(held.values()))
     tree = domains.build(places, LEVELS, speeds=speeds)
     return Racks(snapshot, tree, GangPlanner(Fitter(snapshot), tree), held)

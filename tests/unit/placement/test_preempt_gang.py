@@ -192,7 +192,7 @@ def test_victims_for_cards_of_one_model_are_on_one_model():
     """a is an H100 node, b and c are A100 nodes; the two cheapest are on a and b, and no use together."""
     shapes = [Shape(nvswitch(4), model, 81_920) for model in ("H100", "A100", "A100")]
     nodes = [Node(name, shape, 64_000, 2**40) for name, shape in zip("abc", shapes, strict=True)]
-    fitter = Fitter(Snapshot.of(nodes))
+    fitter = Fitter(Snapshot.from_nodes(nodes))
     running = []
     for number, (name, age_s) in enumerate((("on-a", 1), ("on-b", 2), ("on-c", 3600))):
         held = grant(number, 0b1111)

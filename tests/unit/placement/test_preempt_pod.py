@@ -194,11 +194,11 @@ def test_a_slice_is_freed_by_whoever_holds_one_of_its_profile():
     assert a100.geometry is not None
     cut = tuple(parse_placement(a100.geometry, text) for text in ("3g.40gb@0", "2g.20gb@4"))
     shape = Shape(nvswitch(1), a100.name, a100.memory_mib, str(a100.architecture), a100.geometry)
-    fitter = Fitter(Snapshot.of([Node("a", shape, 64_000, 2**38, cut={0: cut})]))
+    fitter = Fitter(Snapshot.from_nodes([Node("a", shape, 64_000, 2**38, cut={0: cut})]))
     running = []
     for number, profile in enumerate(("3g.40gb", "2g.20gb")):
         request = Request(Gpus(profile=profile, slices=1))
-        grant = fitter.grant(request, 0)
+        grant = fitter.find_grant(request, 0)
         assert grant is not None
         fitter.snapshot.commit(grant)
         running.append(Running(f"w{number}", (Member(f"w{number}", request, grant),), started_at_s=NOW - 10))

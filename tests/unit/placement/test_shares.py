@@ -17,7 +17,7 @@ from kgwe.placement.live.fleet import Holding, LiveFleet
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.refusal import Refusal
 
 HALF = Request(Gpus(milli=500))
@@ -48,23 +48,23 @@ def check(made):
 
 class TestFit:
     def test_a_share_goes_only_where_cards_are_divided_like_that(self):
-        verdicts = fleet(0, 2, 4).fitter.verdicts
-        assert verdicts(HALF).tolist() == [Verdict.TOO_FEW_CARDS, Verdict.FITS, Verdict.TOO_FEW_CARDS]
-        assert verdicts(QUARTER).tolist() == [Verdict.TOO_FEW_CARDS, Verdict.TOO_FEW_CARDS, Verdict.FITS]
+        verdicts = fleet(0, 2, 4).fitter.check_nodes
+        assert verdicts(HALF).tolist() == [FitStatus.TOO_FEW_CARDS, FitStatus.FITS, FitStatus.TOO_FEW_CARDS]
+        assert verdicts(QUARTER).tolist() == [FitStatus.TOO_FEW_CARDS, FitStatus.TOO_FEW_CARDS, FitStatus.FITS]
 
     def test_a_whole_card_is_never_one_that_is_divided(self):
         made = fleet(0, 2)
-        assert made.fitter.verdicts(WHOLE).tolist() == [Verdict.FITS, Verdict.TOO_FEW_CARDS]
-        assert made.fitter.room(WHOLE).tolist() == [4, 0]
+        assert made.fitter.check_nodes(WHOLE).tolist() == [FitStatus.FITS, FitStatus.TOO_FEW_CARDS]
+        assert made.fitter.count_pods(WHOLE).tolist() == [4, 0]
 
     def test_where_nothing_is_said_any_share_can_be_cut_off(self):
-        assert fleet(None).fitter.verdicts(HALF).tolist() == [Verdict.FITS]
+        assert fleet(None).fitter.check_nodes(HALF).tolist() == [FitStatus.FITS]
 
     def test_what_most_nodes_do_is_what_is_usual(self):
-        assert fleet(0, 0, 0).fitter.usual_pieces == 0
-        assert fleet(0, 4, 4, 2).fitter.usual_pieces == 4
-        assert fleet(4, 2).fitter.usual_pieces == 2, "of equally many the larger share"
-        assert fleet(0, 4, 2, 4).fitter.divisions == (4, 2)
+        assert fleet(0, 0, 0).fitter.usual_shares == 0
+        assert fleet(0, 4, 4, 2).fitter.usual_shares == 4
+        assert fleet(4, 2).fitter.usual_shares == 2, "of equally many the larger share"
+        assert fleet(0, 4, 2, 4).fitter.share_counts == (4, 2)
 
     def test_a_node_tells_its_own_and_no_node_what_is_usual(self):
         made = fleet(4, 2, 2)

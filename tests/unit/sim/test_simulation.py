@@ -180,7 +180,7 @@ class TestFaults:
     def test_a_card_takes_only_its_own_work_with_it(self):
         jobs = [job("a", 0, 100, gpus=1), job("b", 0, 100, gpus=1)]
         run = prepared(small_fleet.nodes(1), jobs)
-        grant = run.world.fitter.grant(jobs[0].request, 0)
+        grant = run.world.fitter.find_grant(jobs[0].request, 0)
         assert grant is not None
         first = grant.cards.bit_length() - 1
 

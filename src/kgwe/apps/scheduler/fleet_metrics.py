@@ -71,7 +71,7 @@ class FleetGauges:
             self._nearness, self._of = {}, fleet.generation
         for node, shape, free in zip(snapshot.nodes, snapshot.shape.tolist(), snapshot.free.tolist(), strict=True):
             if (shape, free) not in self._nearness:
-                self._nearness[shape, free] = topology_score.nearness(node.shape.wiring, free)
+                self._nearness[shape, free] = topology_score.score_nearness(node.shape.wiring, free)
             yield (node.name,), self._nearness[shape, free]
 
     def _counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

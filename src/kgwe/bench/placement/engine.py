@@ -75,7 +75,7 @@ def snapshot_of(fleet: str, nodes: int) -> Snapshot:
     pools = tuple(pool for pool in model.pools if len(pool.machine.wiring.slots) == CARDS)
     if not pools:
         raise errors.Permanent(f"fleet {fleet!r} has no machine with {CARDS} GPUs: name another, such as mixed")
-    return Snapshot.of(fleets.nodes(inventory.expand(dataclasses.replace(model, pools=pools), nodes)))
+    return Snapshot.from_nodes(fleets.nodes(inventory.expand(dataclasses.replace(model, pools=pools), nodes)))
 
 
 def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _against_loop(
             undo()
         else:
             agreed += node is None
-        for changed in engine.snapshot.newer_than(version).tolist():
+        for changed in engine.snapshot.changed_since(version).tolist():
             loop.refresh(changed)
     return {
         "naive_decisions_per_s": round(count * 1e9 / max(spent, 1), 1),

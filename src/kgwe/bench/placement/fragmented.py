@@ -208,7 +208,7 @@ class Site:
             self.free[standing.node] -= standing.gpus
         self._per_leaf = size.leaf
         self.tree = _tree(tuple(self.names), size.leaf)
-        self.snapshot = Snapshot.of(Node(name, _shape(), 224_000, 2 * 2**40) for name in self.names)
+        self.snapshot = Snapshot.from_nodes(Node(name, _shape(), 224_000, 2 * 2**40) for name in self.names)
         for number, name in enumerate(self.names):
             if held := _CARDS - self.free[name]:
                 self.snapshot.commit(Grant(number, cards=(1 << held) - 1))

@@ -75,7 +75,7 @@ def site(shape: Shape, levels: Sequence[tuple[str, int]], nodes: int) -> Site:
     speed = bandwidth.network_gb_per_s(shape.wiring, range(shape.cards))
     places = [domains.Place(f"node-{i}", path, gb_per_s=speed) for i, path in enumerate(paths)]
     tree = domains.build(places, names, speeds={names[0]: domains.Speed(oversubscription=2.0)})
-    snapshot = Snapshot.of(Node(place.node, shape, 224_000, 2 * 2**40) for place in places)
+    snapshot = Snapshot.from_nodes(Node(place.node, shape, 224_000, 2 * 2**40) for place in places)
     return Site(snapshot, tree, names, paths)
 
 
@@ -227,7 +227,7 @@ def naive_plan(where: Site, request: Request, pods: int) -> list[int] | None:
     """Node of each pod: domain after domain from the lowest level, pod after pod, the tightest node it fits."""
     snapshot = where.snapshot
     best = [
-        gpu_tables.table(shape.wiring, request.preference).best(request.gpus.count).tolist()
+        gpu_tables.build_table(shape.wiring, request.preference).best_sets(request.gpus.count).tolist()
         for shape in snapshot.shapes
     ]
     for level in (*range(len(where.levels)), None):

@@ -132,7 +132,7 @@ def _pod_by_nodes(options: Options, nodes: int) -> dict[str, float]:
 def _pod_by_gpus(options: Options, cards: int) -> dict[str, float]:
     asked = (Request(Gpus(count=1)), Request(Gpus(count=max(1, cards // 2)), preference=Preference.NVLINK_OPTIMAL))
     shape = _shape(cards)
-    snapshot = Snapshot.of(Node(f"node-{i}", shape, 10**6, 2**42) for i in range(options.gpus_nodes))
+    snapshot = Snapshot.from_nodes(Node(f"node-{i}", shape, 10**6, 2**42) for i in range(options.gpus_nodes))
     new_machine = _cpu_s(lambda: _decide_all(Engine(snapshot), asked))
     rng = np.random.default_rng(options.seed)
     running = _half_full(snapshot, asked, rng)
@@ -180,7 +180,7 @@ def _half_full(snapshot: Snapshot, asked: Sequence[Request], rng: np.random.Gene
         left = int(rng.integers(snapshot.nodes[node].shape.cards + 1))
         while left:
             request = max((each for each in asked if each.gpus.count <= left), key=lambda each: each.gpus.count)
-            grant = fitter.grant(request, node)
+            grant = fitter.find_grant(request, node)
             if grant is None:
                 break
             undos.append(snapshot.commit(grant))

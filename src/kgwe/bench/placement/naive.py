@@ -33,7 +33,9 @@ class Loop:
         self._milli: list[list[int]] = snapshot.milli.tolist()
         self._mib: list[list[int]] = snapshot.share_mib.tolist()
         self._limits: dict[tuple[int, Preference], tuple[int, float]] = {}
-        self._islands = {id(shape): gpu_tables.islands(gpu_tables.links(shape.wiring)) for shape in snapshot.shapes}
+        self._islands = {
+            id(shape): gpu_tables.find_islands(gpu_tables.read_links(shape.wiring)) for shape in snapshot.shapes
+        }
 
     def refresh(self, node: int) -> None:
         """Take over what was booked on a node."""
@@ -52,8 +54,8 @@ class Loop:
         if (gpus.count or gpus.milli) and key not in self._limits:
             most, fastest = 1, 1.0
             for shape in self._snapshot.shapes:
-                table = gpu_tables.table(shape.wiring, request.preference)
-                sets, rates = table.best(key[0]).tolist(), table.gb_per_s(key[0]).tolist()
+                table = gpu_tables.build_table(shape.wiring, request.preference)
+                sets, rates = table.best_sets(key[0]).tolist(), table.gb_per_s(key[0]).tolist()
                 most = max(most, *(self._broken(shape, mask, taken) for mask, taken in enumerate(sets)))
                 fastest = max(fastest, *rates)
             self._limits[key] = (most, fastest)
@@ -87,7 +89,7 @@ class Loop:
         if gpus.count:
             if self._free[number].bit_count() < gpus.count:
                 return False
-            table = gpu_tables.table(node.shape.wiring, request.preference)
+            table = gpu_tables.build_table(node.shape.wiring, request.preference)
             return table.choose(self._free[number], gpus.count, request.min_bandwidth_gbps) is not None
         if gpus.milli:
             pairs = zip(self._milli[number], self._mib[number], strict=True)
@@ -139,7 +141,7 @@ class Loop:
         ):
             return 100.0, 0
         count = gpus.count or 1
-        choice = gpu_tables.table(shape.wiring, request.preference).choose(self._free[number], count)
+        choice = gpu_tables.build_table(shape.wiring, request.preference).choose(self._free[number], count)
         if choice is None:
             return 0.0, 0
         most, fastest = self._limits[count, request.preference]

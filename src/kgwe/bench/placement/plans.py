@@ -70,7 +70,7 @@ class Fleet:
 
     def __init__(self, nodes: Sequence[Node], tree: Tree, used: float, seed: int) -> None:
         self.tree = tree
-        self.snapshot = Snapshot.of(nodes)
+        self.snapshot = Snapshot.from_nodes(nodes)
         self.fitter = Fitter(self.snapshot)
         chance = random.Random(seed)  # noqa: S311 - the same fleet for the same seed
         pods = []
@@ -203,13 +203,13 @@ def _proposals(shape: Shape, options: Options, metrics: dict[str, Any]) -> None:
 def _small_fleet(shape: Shape, chance: random.Random) -> tuple[GangSearch, list[Running]]:
     nodes = [Node(f"node-{i}", shape, 64_000, 2**40) for i in range(6)]
     tree = domains.build([domains.Place(node.name, (f"leaf-{i // 3}",)) for i, node in enumerate(nodes)], ("leaf",))
-    fitter = Fitter(Snapshot.of(nodes))
+    fitter = Fitter(Snapshot.from_nodes(nodes))
     running = []
     for number in range(10):
         request = Request(Gpus(count=chance.choice((1, 2, 4, 8))))
         members = []
         for node in chance.sample(range(6), chance.choice((1, 1, 1, 2, 3))):
-            grant = fitter.grant(request, node)
+            grant = fitter.find_grant(request, node)
             if grant is not None:
                 fitter.snapshot.commit(grant)
                 members.append(Member(f"pod-{number}-{node}", request, grant))

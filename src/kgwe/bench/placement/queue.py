@@ -100,7 +100,7 @@ class _Full:
         for node in range(last):
             for card in range(8):
                 age_s = chance.random() * 7200.0
-                self._occupy(f"pod-{node}-{card}", self.world.fitter.allot(_ONE, node), -age_s)
+                self._occupy(f"pod-{node}-{card}", self.world.fitter.build_grant(_ONE, node), -age_s)
 
     def _occupy(self, key: str, grant: Grant, started_s: float) -> None:
         self.snapshot.commit(grant)

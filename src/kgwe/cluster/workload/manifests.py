@@ -25,7 +25,7 @@ from kgwe.kube.transport import nesting
 from kgwe.model.devices import shares
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.constraints import Constraints
-from kgwe.placement.fleet.node import Gpus, Request, piece_milli
+from kgwe.placement.fleet.node import Gpus, Request, share_milli
 from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.planning.ask import Ask
 
@@ -141,7 +141,7 @@ def _gpus(workload: Workload) -> Gpus:
         return Gpus(count=workload.per_pod)
     if workload.resource == amounts.SHARED:
         try:
-            return Gpus(milli=piece_milli(shares.of_share(workload.share)))
+            return Gpus(milli=share_milli(shares.of_share(workload.share)))
         except ValueError as exc:
             raise errors.Permanent(f"gpuRequirements.share: {exc}") from exc
     return Gpus(profile=workload.resource.removeprefix(amounts.MIG_PREFIX), slices=workload.per_pod)

@@ -30,7 +30,7 @@ from kgwe.kube.translate import podspec
 from kgwe.model.devices import shares
 from kgwe.model.units import amounts as resources
 from kgwe.placement.fleet.constraints import Constraints
-from kgwe.placement.fleet.node import Gpus, Preference, Request, SpotPolicy, piece_milli
+from kgwe.placement.fleet.node import Gpus, Preference, Request, SpotPolicy, share_milli
 from kgwe.placement.pod.ranking import Strategy, parse_strategy
 
 if TYPE_CHECKING:
@@ -130,14 +130,14 @@ def _share(count: int, said: str, pieces: int) -> int:
         )
     if said:
         try:
-            return piece_milli(shares.of_share(float(said)))
+            return share_milli(shares.of_share(float(said)))
         except ValueError:
             raise errors.Permanent(f"annotation {SHARE}: {said!r} is not {shares.MEANING}") from None
     if not pieces:
         raise errors.Permanent(
             f"asks for {resources.SHARED}, which no node offers; or say how large: annotation {SHARE}"
         )
-    return piece_milli(pieces)
+    return share_milli(pieces)
 
 
 def spot_policy(

@@ -26,7 +26,7 @@ from kgwe.placement.gpuset import gpu_tables
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.explain import NO_CHANCE
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -170,7 +170,7 @@ def islands_broken(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
 def _broken(wiring: Wiring, free: int, taken: int) -> int:
     if gpu_tables.is_wide(wiring):
         return 0
-    whole = (island for island in gpu_tables.islands(gpu_tables.links(wiring)) if free & island == island)
+    whole = (island for island in gpu_tables.find_islands(gpu_tables.read_links(wiring)) if free & island == island)
     return sum(taken & island not in (0, island) for island in whole)
 
 
@@ -189,7 +189,7 @@ def fragmented(fitter: Fitter, nodes: NDArray[np.intp], mix: Mix) -> float:
         return 0.0
     lost = 0.0
     for request, count in mix.items():
-        fits = fitter.verdicts(request, nodes) == Verdict.FITS
+        fits = fitter.check_nodes(request, nodes) == FitStatus.FITS
         least = CARD_MILLI if request.gpus.count else max(request.gpus.milli, 1)
         here = free[fits]
         lost += count * (idle - int(here[here >= least].sum()))

@@ -135,9 +135,9 @@ def _cards(wiring: Wiring, pool: Sequence[int], given: frozenset[str], stock: St
     if gpu_tables.is_wide(wiring) or max(pool) >= len(wiring.slots):
         return tuple(pool[:count])
     if not given:
-        choice = gpu_tables.table(wiring).choose(bitmask.mask_of(pool), count)
+        choice = gpu_tables.build_table(wiring).choose(bitmask.make_mask(pool), count)
         return choice.cards if choice is not None else tuple(pool[:count])
-    rings = gpu_tables.rings(wiring)
-    fixed = bitmask.mask_of([stock.cards[each] for each in given])
+    rings = gpu_tables.build_sets(wiring)
+    fixed = bitmask.make_mask([stock.cards[each] for each in given])
     ways = itertools.islice(itertools.combinations(pool, count), _MOST_WAYS)
-    return max(ways, key=lambda way: (int(rings.mb_per_s[fixed | bitmask.mask_of(way)]), [-card for card in way]))
+    return max(ways, key=lambda way: (int(rings.mb_per_s[fixed | bitmask.make_mask(way)]), [-card for card in way]))

@@ -35,7 +35,7 @@ from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.gang.search import GangSearch
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class _Defrag:
         wanted = self._waiting.wanted
         if isinstance(wanted, GangRequest):
             return isinstance(self._search.find(wanted), GangPlan)
-        return bool((self._fitter.verdicts(wanted) == Verdict.FITS).any())
+        return bool((self._fitter.check_nodes(wanted) == FitStatus.FITS).any())
 
     # --- which set --------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class _Defrag:
             return GangVictims(
                 self._search, self._pool, wanted, lambda picked: also(picked) is not None
             ).find_lightest(), None
-        possible = self._fitter.when_empty(wanted) == Verdict.FITS
+        possible = self._fitter.check_empty_nodes(wanted) == FitStatus.FITS
         nodes = [node for node in sorted(self._pool.items_on) if possible[node]]
         return node_victims.find_best_node(
             self._pool, (NodeVictims(self._fitter, self._pool, wanted, node, self._has_seats) for node in nodes)

@@ -24,7 +24,7 @@ from kgwe.placement.disruption import room_curves, victims
 from kgwe.placement.disruption.room_curves import RoomCurves
 from kgwe.placement.gang.capacity import GangCapacity
 from kgwe.placement.gang.request import CLUSTER
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,9 +68,11 @@ class GangVictims:
             role.name: RoomCurves(self._fitter, pool, role.request, most_per_node=per_node) for role in gang.roles
         }
         self._room = {
-            role.name: np.minimum(self._fitter.room(role.request), per_node or math.inf) for role in gang.roles
+            role.name: np.minimum(self._fitter.count_pods(role.request), per_node or math.inf) for role in gang.roles
         }
-        self._possible = {role.name: self._fitter.when_empty(role.request) == Verdict.FITS for role in gang.roles}
+        self._possible = {
+            role.name: self._fitter.check_empty_nodes(role.request) == FitStatus.FITS for role in gang.roles
+        }
 
     def find_lightest(self, exact_items: int = _EXACT_ITEMS) -> Found:
         """A set that lets the gang start, none of it dispensable; None when there is none or none was found.

@@ -17,7 +17,7 @@ import numpy as np
 
 from kgwe.placement.disruption import room_curves, victims
 from kgwe.placement.fleet.node import CARD_MILLI
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -121,7 +121,7 @@ class NodeVictims(victims.Problem):
 
     def fits_now(self, picked: Picked) -> bool:
         """Whether it suffices, the snapshot being without the set already."""
-        fits = bool(self._fitter.verdicts(self._request, np.array([self.node]))[0] == Verdict.FITS)
+        fits = bool(self._fitter.check_nodes(self._request, np.array([self.node]))[0] == FitStatus.FITS)
         return fits and (self._also is None or self._also(self.node, picked))
 
     def lacks(self, picked: Picked, rest: Sequence[int]) -> int | None:

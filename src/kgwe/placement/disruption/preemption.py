@@ -31,7 +31,7 @@ from kgwe.placement.disruption.victims import Found, VictimPool
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.gang.search import GangSearch
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ def plan_preemption(
 
 
 def _plan_for_pod(fitter: Fitter, pool: VictimPool, request: Request) -> PreemptionPlan | Refusal:
-    fits = np.flatnonzero(fitter.verdicts(request) == Verdict.FITS)
+    fits = np.flatnonzero(fitter.check_nodes(request) == FitStatus.FITS)
     if len(fits):
         return plan_without_victims((grant_on_node(fitter, request, int(fits[0])),))
     problems = (NodeVictims(fitter, pool, request, node) for node in _list_hopeful_nodes(fitter, pool, request))
     found, node = node_victims.find_best_node(pool, problems)
     if found.picked is None:
-        return refuse(fitter, pool, lambda: bool((fitter.verdicts(request) == Verdict.FITS).any()))
+        return refuse(fitter, pool, lambda: bool((fitter.check_nodes(request) == FitStatus.FITS).any()))
     with pool.without_items(found.picked):
         grant = grant_on_node(fitter, request, node)
     return build_plan(fitter, pool, found.picked, (grant,), proven=found.proven)
@@ -113,7 +113,7 @@ def _plan_for_pod(fitter: Fitter, pool: VictimPool, request: Request) -> Preempt
 
 def grant_on_node(fitter: Fitter, request: Request, node: int) -> Grant:
     """The grant of the pod on a node where it fits."""
-    grant = fitter.grant(request, node)
+    grant = fitter.find_grant(request, node)
     if grant is None:
         raise errors.InvariantBroken(f"{fitter.snapshot.nodes[node].name} fits a pod and grants it nothing")
     return grant
@@ -125,8 +125,8 @@ def plan_without_victims(placement: tuple[Grant, ...]) -> PreemptionPlan:
 
 def _list_hopeful_nodes(fitter: Fitter, pool: VictimPool, request: Request) -> list[int]:
     """Nodes that fit the pod when empty and where something can be stopped."""
-    possible = fitter.when_empty(request)
-    return [node for node in sorted(pool.items_on) if possible[node] == Verdict.FITS]
+    possible = fitter.check_empty_nodes(request)
+    return [node for node in sorted(pool.items_on) if possible[node] == FitStatus.FITS]
 
 
 def build_plan(

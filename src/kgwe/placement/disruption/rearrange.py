@@ -15,7 +15,7 @@ import numpy as np
 
 from kgwe import errors
 from kgwe.placement.disruption.room_curves import requested_amount
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,7 +111,7 @@ class Rearrangement:
 
     def _seat(self, number: int, member: int, node: int) -> None:
         moving = self._workloads[number]
-        grant = self._fitter.grant(moving.requests[member], node)
+        grant = self._fitter.find_grant(moving.requests[member], node)
         if grant is None:
             raise errors.InvariantBroken(f"node {node} fits a pod and grants it nothing")
         self._trial.commit(grant)
@@ -119,7 +119,7 @@ class Rearrangement:
         self._seats[number, member] = grant
 
     def _list_nodes(self, moving: MovingMembers, member: int) -> list[int]:
-        allowed = self._fitter.verdicts(moving.requests[member]) == Verdict.FITS
+        allowed = self._fitter.check_nodes(moving.requests[member]) == FitStatus.FITS
         if moving.allowed is not None:
             allowed &= moving.allowed
         allowed &= moving.constraints.allowed_nodes(member, moving.placed)
@@ -134,6 +134,6 @@ class Rearrangement:
             else moving.constraints.node_domains.level_distances(home)[found]
         )
         free = np.bitwise_count(self._fitter.snapshot.free[found])
-        spot = self._fitter.avoided(moving.requests[member], found)
+        spot = self._fitter.mask_avoided(moving.requests[member], found)
         ordered: list[int] = found[np.lexsort((found, free, spot, near))].tolist()
         return ordered

@@ -31,7 +31,7 @@ from kgwe.placement.disruption import gang_constraints
 from kgwe.placement.disruption.gang_constraints import GangConstraints
 from kgwe.placement.disruption.relocate import Relocated, Relocation
 from kgwe.placement.disruption.running import Repair
-from kgwe.placement.fleet.snapshot import Grant, bits
+from kgwe.placement.fleet.snapshot import Grant, list_cards
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.search import GangSearch
 
@@ -174,7 +174,7 @@ class _RecoverySearch:
         free = int(self._snapshot.free[node]) & mask
         if free and self._snapshot.pods[node] > 0:
             yield Grant(node, cards=free)
-        for card in bits(mask & ~free):
+        for card in list_cards(mask & ~free):
             # What is left of a card that others share is no better.
             if card < self._snapshot.milli.shape[1] and (left := int(self._snapshot.milli[node, card])):
                 yield Grant(node, share=(card, left, int(self._snapshot.share_mib[node, card])), pods=0)

@@ -18,7 +18,7 @@ import numpy as np
 from kgwe import errors
 from kgwe.placement.disruption.room_curves import requested_amount
 from kgwe.placement.gang import reliability
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ class Relocation:
         return sorted(members, key=lambda member: (-requested_amount(self._requests[member]), member))
 
     def _seat(self, member: int, node: int, placed: dict[int, int]) -> Relocated:
-        grant = self._fitter.grant(self._requests[member], node)
+        grant = self._fitter.find_grant(self._requests[member], node)
         if grant is None:
             raise errors.InvariantBroken(f"node {node} fits member {member} and grants it nothing")
         self._trial.commit(grant)
@@ -121,7 +121,7 @@ class Relocation:
         nodes = self._usable & self._constraints.allowed_nodes(member, placed)
         if steps is not None:
             nodes &= steps <= level
-        nodes &= self._fitter.verdicts(request) == Verdict.FITS
+        nodes &= self._fitter.check_nodes(request) == FitStatus.FITS
         if not nodes.any():
             return []
         alike, room = self._members_like(request, waiting), self._usable_room(request)
@@ -130,7 +130,7 @@ class Relocation:
         free = np.bitwise_count(self._fitter.snapshot.free[found])
         near = np.zeros(len(found), np.int64) if steps is None else steps[found]
         doubt = reliability.count_missed_cutoffs(self._fitter.snapshot, found)
-        spot = self._fitter.avoided(request, found)
+        spot = self._fitter.mask_avoided(request, found)
         leaf = self._constraints.rank_leaves(placed, max(len(alike), 1), room)[found]
         ordered: list[int] = found[np.lexsort((found, free, leaf, doubt, spot, near))].tolist()
         return ordered
@@ -139,7 +139,7 @@ class Relocation:
         return frozenset(member for member in waiting if self._requests[member] == request)
 
     def _usable_room(self, request: Request) -> NDArray[np.int64]:
-        return np.where(self._usable, self._fitter.room(request), 0).astype(np.int64)
+        return np.where(self._usable, self._fitter.count_pods(request), 0).astype(np.int64)
 
     def _search(self, waiting: list[int], placed: dict[int, int], found: dict[int, Relocated]) -> bool:
         if not waiting:

@@ -42,7 +42,7 @@ class RoomCurves:
         self._request = request
         self._most = most_per_node or math.inf
         self._unit = requested_amount(request)
-        self._now = np.minimum(fitter.room(request), self._most).astype(np.int64)
+        self._now = np.minimum(fitter.count_pods(request), self._most).astype(np.int64)
         self._known: dict[int, Curve] = {}
         self._surcharge: Mapping[int, int] = {}
         self._gains: dict[int, list[tuple[int, Amounts]]] = {}

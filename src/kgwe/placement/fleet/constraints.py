@@ -58,11 +58,11 @@ class Requirement:
             case Operator.NOT_IN:
                 return value not in self.values
             case Operator.GT | Operator.LT:
-                return value is not None and self._compares(value)
+                return value is not None and self._compare_number(value)
 
-    def _compares(self, value: str) -> bool:
-        mine = _integer(value)
-        bound = _integer(self.values[0]) if len(self.values) == 1 else None
+    def _compare_number(self, value: str) -> bool:
+        mine = _parse_integer(value)
+        bound = _parse_integer(self.values[0]) if len(self.values) == 1 else None
         if mine is None or bound is None:
             return False
         return mine > bound if self.operator is Operator.GT else mine < bound
@@ -101,29 +101,29 @@ class LabelIndex:
         self._columns: dict[str, tuple[NDArray[np.int32], dict[str, int]]] = {}
         self._allowed: dict[Constraints, NDArray[np.bool_]] = {}
 
-    def allowed(self, constraints: Constraints) -> NDArray[np.bool_]:
+    def find_allowed(self, constraints: Constraints) -> NDArray[np.bool_]:
         """For each node whether the pod may go there; the array is shared: do not write to it."""
         known = self._allowed.get(constraints)
         if known is None:
-            known = self.selected(constraints) & self.tolerated(constraints.tolerations)
+            known = self.match_selectors(constraints) & self.match_taints(constraints.tolerations)
             known.flags.writeable = False
             if len(self._allowed) >= _KEPT:
                 del self._allowed[next(iter(self._allowed))]
             self._allowed[constraints] = known
         return known
 
-    def selected(self, constraints: Constraints) -> NDArray[np.bool_]:
+    def match_selectors(self, constraints: Constraints) -> NDArray[np.bool_]:
         result = np.ones(len(self._names), dtype=np.bool_)
         for key, value in constraints.selector:
-            result &= self._matches(Requirement(key, Operator.IN, (value,)))
+            result &= self._match_requirement(Requirement(key, Operator.IN, (value,)))
         if constraints.affinity is not None:
             # No term at all matches nothing, and neither does an empty term.
-            result &= self._any_term(constraints.affinity)
+            result &= self._match_any_term(constraints.affinity)
         if constraints.avoid:
             result &= ~np.isin(np.asarray(self._names), list(constraints.avoid))
         return result
 
-    def tolerated(self, tolerations: tuple[Toleration, ...]) -> NDArray[np.bool_]:
+    def match_taints(self, tolerations: tuple[Toleration, ...]) -> NDArray[np.bool_]:
         """Nodes without a taint that keeps the pod away; PreferNoSchedule keeps nobody away."""
         fine = [
             all(
@@ -134,18 +134,18 @@ class LabelIndex:
         ]
         return np.asarray(fine, dtype=np.bool_)[self._taints] if fine else np.ones(len(self._names), dtype=np.bool_)
 
-    def _any_term(self, terms: tuple[tuple[Requirement, ...], ...]) -> NDArray[np.bool_]:
+    def _match_any_term(self, terms: tuple[tuple[Requirement, ...], ...]) -> NDArray[np.bool_]:
         result = np.zeros(len(self._names), dtype=np.bool_)
         for term in terms:
             if term:
                 matched = np.ones(len(self._names), dtype=np.bool_)
                 for requirement in term:
-                    matched &= self._matches(requirement)
+                    matched &= self._match_requirement(requirement)
                 result |= matched
         return result
 
-    def _matches(self, requirement: Requirement) -> NDArray[np.bool_]:
-        codes, values = self._column(requirement.key)
+    def _match_requirement(self, requirement: Requirement) -> NDArray[np.bool_]:
+        codes, values = self._encode_label(requirement.key)
         present: NDArray[np.bool_] = codes != _ABSENT
         match requirement.operator:
             case Operator.EXISTS:
@@ -161,7 +161,7 @@ class LabelIndex:
                 meets = [code for value, code in values.items() if requirement.matches(value, {requirement.key: value})]
                 return np.isin(codes, meets)
 
-    def _column(self, key: str) -> tuple[NDArray[np.int32], dict[str, int]]:
+    def _encode_label(self, key: str) -> tuple[NDArray[np.int32], dict[str, int]]:
         known = self._columns.get(key)
         if known is None:
             values: dict[str, int] = {}
@@ -174,7 +174,7 @@ class LabelIndex:
         return known
 
 
-def _integer(text: str) -> int | None:
+def _parse_integer(text: str) -> int | None:
     """Kubernetes reads both sides as base 10 integers; what is not one matches nothing."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     return int(text) if digits.isascii() and digits.isdigit() else None

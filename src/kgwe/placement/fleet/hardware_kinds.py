@@ -39,7 +39,7 @@ _NO_GPUS: Final = Gpus()
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
+class HardwareKind:
     """What the nodes of a gang have in common."""
 
     arch: str
@@ -61,11 +61,11 @@ def names_model(request: Request) -> bool:
     return bool(request.model) or request.gpus == _NO_GPUS
 
 
-class Kinds:
+class HardwareKinds:
     """The kinds of a list of nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        found = [Kind(node.labels.get(ARCH_LABEL, ""), node.shape.model) for node in nodes]
+        found = [HardwareKind(node.labels.get(ARCH_LABEL, ""), node.shape.model) for node in nodes]
         self.all = tuple(sorted(set(found)))
         codes = {kind: code for code, kind in enumerate(self.all)}
         #: node -> number of its kind
@@ -75,13 +75,13 @@ class Kinds:
         #: node -> number of its CPU architecture
         self.arch_of_node: NDArray[np.int64] = archs[self.of_node]
 
-    def mask(self, kind: Kind) -> Mask:
+    def mask_nodes(self, kind: HardwareKind) -> Mask:
         """Nodes of the kind."""
         wanted = [each.arch == kind.arch and kind.model in ("", each.model) for each in self.all]
         found: Mask = np.array(wanted, np.bool_)[self.of_node]
         return found
 
-    def allowed(self, kind: Kind, request: Request) -> Mask | None:
+    def mask_allowed(self, kind: HardwareKind, request: Request) -> Mask | None:
         """Nodes that a role of a gang on this kind may use; None: all."""
         by_model = kind.model if not names_model(request) else ""
         if names_arch(request.constraints):
@@ -89,4 +89,4 @@ class Kinds:
                 return None
             models: Mask = np.array([each.model == by_model for each in self.all], np.bool_)
             return models[self.of_node]
-        return self.mask(Kind(kind.arch, by_model))
+        return self.mask_nodes(HardwareKind(kind.arch, by_model))

@@ -99,7 +99,7 @@ class Node:
         return mask
 
 
-def piece_milli(pieces: int) -> int:
+def share_milli(pieces: int) -> int:
     """One of so many equal shares of a card."""
     return CARD_MILLI // pieces
 

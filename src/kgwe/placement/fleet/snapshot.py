@@ -23,7 +23,7 @@ import numpy as np
 from kgwe import errors
 from kgwe.model.gpu import catalog
 from kgwe.placement.fleet.constraints import LabelIndex
-from kgwe.placement.fleet.hardware_kinds import Kinds
+from kgwe.placement.fleet.hardware_kinds import HardwareKinds
 from kgwe.placement.fleet.node import CARD_MILLI
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Grant:
 
 @dataclass
 class Snapshot:
-    """Build with `Snapshot.of(nodes)`; read the arrays freely, change them only by `commit`."""
+    """Build with `Snapshot.from_nodes(nodes)`; read the arrays freely, change them only by `commit`."""
 
     nodes: tuple[Node, ...]
     shapes: tuple[Shape, ...]
@@ -126,11 +126,11 @@ class Snapshot:
     changed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> Snapshot:
+    def from_nodes(cls, nodes: Iterable[Node]) -> Snapshot:
         listed = tuple(nodes)
         index = {node.name: number for number, node in enumerate(listed)}
         if len(index) != len(listed):
-            raise errors.Permanent("two nodes of one name in a snapshot")
+            raise errors.Permanent("duplicate node name in snapshot")
         shapes = tuple(dict.fromkeys(node.shape for node in listed))
         numbers = {shape: number for number, shape in enumerate(shapes)}
         widest = max((shape.cards for shape in shapes), default=0)
@@ -176,11 +176,11 @@ class Snapshot:
         return len(self.nodes)
 
     @functools.cached_property
-    def kinds(self) -> Kinds:
+    def kinds(self) -> HardwareKinds:
         """Nodes by CPU architecture and GPU model."""
-        return Kinds(self.nodes)
+        return HardwareKinds(self.nodes)
 
-    def newer_than(self, version: int) -> NDArray[np.intp]:
+    def changed_since(self, version: int) -> NDArray[np.intp]:
         """Nodes changed since `version`."""
         return np.flatnonzero(self.changed > version)
 
@@ -217,13 +217,13 @@ class Snapshot:
 
     def release(self, grant: Grant) -> Callable[[], None]:
         """Free what is booked, as an eviction would; returns the function that books it again."""
-        if not self.holds(grant):
+        if not self.is_booked(grant):
             raise errors.InvariantBroken(f"releasing on {self.nodes[grant.node].name}: it is not booked")
         self._book(grant, -1)
         return lambda: self._book(grant, 1)
 
-    def holds(self, grant: Grant) -> bool:
-        """Whether cards, share and slices are taken, by whomever."""
+    def is_booked(self, grant: Grant) -> bool:
+        """Whether the cards, share and slices are taken, by any pod."""
         node, cut = grant.node, self.nodes[grant.node].cut
         # A cut card is neither free nor held: only its slices are.
         if grant.cards & int(self.free[node]) or any(grant.cards >> card & 1 for card in cut):
@@ -237,23 +237,23 @@ class Snapshot:
         self._check_gpus(grant)
         node = grant.node
         if 0 < grant.cpu_milli > self.cpu_milli[node] or 0 < grant.memory_bytes > self.memory_bytes[node]:
-            raise self._broken(node, "too little CPU or memory")
+            raise self._booking_error(node, "too little CPU or memory")
         if self.pods[node] < grant.pods:
-            raise self._broken(node, "no pod slot")
+            raise self._booking_error(node, "no pod slot")
 
     def _check_gpus(self, grant: Grant) -> None:
         node = grant.node
         if grant.cards & ~int(self.free[node]):
-            raise self._broken(node, f"cards {grant.cards & ~int(self.free[node]):#x} are not free")
-        if grant.share is not None and self._share_missing(node, *grant.share):
-            raise self._broken(node, f"card {grant.share[0]} has too little left")
+            raise self._booking_error(node, f"cards {grant.cards & ~int(self.free[node]):#x} are not free")
+        if grant.share is not None and self._lacks_share(node, *grant.share):
+            raise self._booking_error(node, f"card {grant.share[0]} has too little left")
         if any(placed not in self.free_slices.get((node, card), ()) for card, placed in grant.slices):
-            raise self._broken(node, "a slice is not free")
+            raise self._booking_error(node, "a slice is not free")
 
-    def _broken(self, node: int, problem: str) -> errors.InvariantBroken:
+    def _booking_error(self, node: int, problem: str) -> errors.InvariantBroken:
         return errors.InvariantBroken(f"booking on {self.nodes[node].name}: {problem}")
 
-    def _share_missing(self, node: int, card: int, milli: int, mib: int) -> bool:
+    def _lacks_share(self, node: int, card: int, milli: int, mib: int) -> bool:
         return bool(self.milli[node, card] < milli or self.share_mib[node, card] < mib)
 
     def _book(self, grant: Grant, sign: int) -> None:
@@ -292,12 +292,12 @@ class Snapshot:
     def _book_cards(self, node: int, cards: int, sign: int) -> None:
         full = self.nodes[node].shape.memory_mib or 0
         self.free[node] ^= np.int64(cards)
-        for card in bits(cards):
+        for card in list_cards(cards):
             self.milli[node, card] = 0 if sign > 0 else CARD_MILLI
             self.share_mib[node, card] = 0 if sign > 0 else full
 
     def _refresh_card(self, node: int, card: int) -> None:
-        """A card is free as a whole exactly while nobody shares it."""
+        """A card is free as a whole exactly while no share of it is taken."""
         bit = np.int64(1 << card)
         if self.milli[node, card] == CARD_MILLI:
             self.free[node] |= bit
@@ -306,9 +306,9 @@ class Snapshot:
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    def shape_meets(self, request: Request) -> NDArray[np.bool_]:
+    def match_shapes(self, request: Request) -> NDArray[np.bool_]:
         """Per shape whether its cards have the required properties; what is not known is not met."""
-        return np.array([_meets(shape, request) for shape in self.shapes], dtype=np.bool_)
+        return np.array([_shape_matches(shape, request) for shape in self.shapes], dtype=np.bool_)
 
 
 class Trial:
@@ -357,7 +357,7 @@ class Trial:
             undos.pop()()
 
 
-def _meets(shape: Shape, request: Request) -> bool:
+def _shape_matches(shape: Shape, request: Request) -> bool:
     if request.min_memory_gb and (shape.memory_mib or 0) < request.min_memory_gb * _GB_IN_MIB:
         return False
     if request.model and not catalog.name_matches(request.model, shape.model):
@@ -365,6 +365,6 @@ def _meets(shape: Shape, request: Request) -> bool:
     return not request.architecture or request.architecture.lower() == (shape.architecture or "").lower()
 
 
-def bits(mask: int) -> list[int]:
+def list_cards(mask: int) -> list[int]:
     """The cards of a mask, lowest first."""
     return [card for card in range(mask.bit_length()) if mask >> card & 1]

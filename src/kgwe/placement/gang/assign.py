@@ -38,7 +38,7 @@ def assign_gpus(
     for place in np.flatnonzero(loads).tolist():
         node = int(table.node[place])
         for _ in range(int(loads[place])):
-            grant = fitter.grant(request, node)
+            grant = fitter.find_grant(request, node)
             if grant is None:
                 return None
             trial.commit(grant)

@@ -10,14 +10,14 @@ import numpy as np
 from kgwe.placement.fleet.node import CARD_MILLI, SpotPolicy
 from kgwe.placement.gang import split
 from kgwe.placement.gang.request import NONE_FOLLOW
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.fleet.hardware_kinds import Kind
+    from kgwe.placement.fleet.hardware_kinds import HardwareKind
     from kgwe.placement.fleet.node import Request, Shape
     from kgwe.placement.gang.levels import LevelTable
     from kgwe.placement.gang.request import Following, GangRequest
@@ -31,7 +31,7 @@ class Scope:
     """Which nodes a gang may use, beyond what its pods say themselves, and who comes after it."""
 
     #: None: any
-    kind: Kind | None = None
+    kind: HardwareKind | None = None
     excluded: NDArray[np.bool_] | None = None
     #: no spot nodes for roles that avoid them
     excludes_spot: bool = False
@@ -61,7 +61,7 @@ class GangCapacity:
 
     def _kind_mask(self, request: Request) -> NDArray[np.bool_] | None:
         kind = self._scope.kind
-        mask = None if kind is None else self._fitter.snapshot.kinds.allowed(kind, request)
+        mask = None if kind is None else self._fitter.snapshot.kinds.mask_allowed(kind, request)
         return None if mask is None else mask[self._table.node]
 
     def by_level(self, role: int, level: int) -> list[Ints]:
@@ -83,8 +83,8 @@ class GangCapacity:
         """Per place, what the node's cards would hold if nothing ran there; without whole cards, what it holds now."""
         request, nodes = self._gang.roles[role].request, self._table.node
         if not request.gpus.count:
-            return self._fitter.room(request)[nodes].astype(np.int64)
-        fits = self._fitter.when_empty(request)[nodes] == Verdict.FITS
+            return self._fitter.count_pods(request)[nodes].astype(np.int64)
+        fits = self._fitter.check_empty_nodes(request)[nodes] == FitStatus.FITS
         if (mine := self._kind_masks[role]) is not None:
             fits &= mine
         return np.where(fits, self._table.cards // request.gpus.count, 0)
@@ -106,7 +106,7 @@ class GangCapacity:
     def _count_on_nodes(self, role: int, level: int, loads: Ints) -> Ints:
         gang, table = self._gang, self._table
         request = gang.roles[role].request
-        room = self._fitter.room(request)[table.node].astype(np.int64)
+        room = self._fitter.count_pods(request)[table.node].astype(np.int64)
         if (mine := self._kind_masks[role]) is not None:
             room[~mine] = 0
         if self._excluded is not None:

@@ -289,7 +289,7 @@ class DomainSearch:
         if len(self.gang.roles) > 1 or not 0 < cards <= bandwidth.MAX_CARDS:
             return np.zeros(len(domains))
         table = self.fitter.tables.gb_per_s(cards, Preference.NONE)
-        promised: NDArray[np.float64] = table[self.fitter.rows(nodes)].astype(np.float64)
+        promised: NDArray[np.float64] = table[self.fitter.table_rows(nodes)].astype(np.float64)
         return promised
 
     # --- into its nodes ---------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class DomainSearch:
         cards: dict[int, int] = {}
         for load in np.unique(loads[places]).tolist():
             alike = np.flatnonzero(loads == load)
-            masks = self.fitter.masks(load * each, table.node[alike])
+            masks = self.fitter.choose_masks(load * each, table.node[alike])
             cards |= zip(alike.tolist(), masks.tolist(), strict=True)
         return self.context.rings.predict(table, places.tolist(), cards).gb_per_s
 

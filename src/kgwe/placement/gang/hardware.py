@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kgwe.placement.fleet.hardware_kinds import Kind, names_arch, names_model
+from kgwe.placement.fleet.hardware_kinds import HardwareKind, names_arch, names_model
 from kgwe.placement.gang.request import Hardware, Strategy
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kgwe.placement.fleet.hardware_kinds import Kinds
+    from kgwe.placement.fleet.hardware_kinds import HardwareKinds
     from kgwe.placement.fleet.node import Request
     from kgwe.placement.gang.request import GangRequest
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     """Nodes that a pod would fit if nothing ran there."""
 
 
-def hardware_stages(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[list[Kind | None]]:
+def hardware_stages(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[list[HardwareKind | None]]:
     """Kinds to try, those of one stage before those of the next; None: all nodes."""
     if len(kinds.all) <= 1 or gang.hardware is Hardware.ANY:
         return [[None]]
@@ -30,8 +30,8 @@ def hardware_stages(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[list[Ki
     if not archs:
         # No architecture could hold all roles, or there is no place at all: then the refusal speaks of all nodes.
         return [[None]]
-    mixed: list[Kind | None] = [Kind(arch) for arch in archs] if len(kinds.archs) > 1 else [None]
-    same: list[Kind | None] = [kind for kind in _usable_kinds(kinds, gang, fits) if kind.arch in archs]
+    mixed: list[HardwareKind | None] = [HardwareKind(arch) for arch in archs] if len(kinds.archs) > 1 else [None]
+    same: list[HardwareKind | None] = [kind for kind in _usable_kinds(kinds, gang, fits) if kind.arch in archs]
     talks = gang.strategy in (Strategy.CONSOLIDATED, Strategy.BALANCED)
     if not same or (gang.hardware is Hardware.PREFER_SAME and not talks):
         return [mixed]
@@ -40,7 +40,7 @@ def hardware_stages(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[list[Ki
     return [same, mixed]
 
 
-def _usable_kinds(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[Kind]:
+def _usable_kinds(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[HardwareKind]:
     """Kinds of the nodes that a role with GPUs could use; none when every such role names its model."""
     could = [fits(role.request) for role in gang.roles if not names_model(role.request)]
     if not could:
@@ -48,7 +48,7 @@ def _usable_kinds(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[Kind]:
     return [kinds.all[code] for code in np.unique(kinds.of_node[np.logical_or.reduce(could)]).tolist()]
 
 
-def _common_archs(kinds: Kinds, gang: GangRequest, fits: Fits) -> list[str]:
+def _common_archs(kinds: HardwareKinds, gang: GangRequest, fits: Fits) -> list[str]:
     """Architectures that have a node for each role that does not name its own."""
     found = set(kinds.archs)
     for role in gang.roles:

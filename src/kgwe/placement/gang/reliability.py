@@ -94,7 +94,7 @@ def prefer_reliable_node(
         if request.spot is SpotPolicy.AVOID and not snapshot.spot[found.node]:
             reliable &= ~snapshot.spot
         among = np.flatnonzero(reliable)
-        other = engine.decide(request, strategy=strategy, among=among)
+        other = engine.decide(request, strategy=strategy, candidates=among)
         if isinstance(other, Decision) and _is_as_good_node(snapshot, other, found):
             return other, f", kept off {_list_unreliable(snapshot, [found.node], cutoff)}"
     return found, f", {_list_unreliable(snapshot, [found.node], CUTOFFS[0])}: without, no place is as good"

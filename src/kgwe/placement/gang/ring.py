@@ -158,7 +158,7 @@ class RingPredictor:
 def _inside_gb_per_s(wiring: Wiring, mask: int) -> float:
     if gpu_tables.is_wide(wiring):
         return np.inf if mask.bit_count() == 1 else UNKNOWN_GB_PER_S
-    return float(gpu_tables.table(wiring).bus_gb_per_s(mask.bit_count())[mask])
+    return float(gpu_tables.build_table(wiring).bus_gb_per_s(mask.bit_count())[mask])
 
 
 def nvlink_gb_per_s(wiring: Wiring) -> float:

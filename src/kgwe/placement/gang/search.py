@@ -31,7 +31,7 @@ from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.lookahead.follow_up import Ahead
 from kgwe.placement.gang.plan import DomainWeights, GangPlan, Shortfall
 from kgwe.placement.gang.request import NONE_FOLLOW, NVLINK, Strategy
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.model.network.domains import Tree
-    from kgwe.placement.fleet.hardware_kinds import Kind
+    from kgwe.placement.fleet.hardware_kinds import HardwareKind
     from kgwe.placement.gang.request import Following, GangRequest
     from kgwe.placement.pod.fit import Fitter
 
@@ -136,9 +136,11 @@ class GangSearch:
             missing = [each for each in found if isinstance(each, Shortfall)]
         return min(missing, key=lambda miss: miss.needed - miss.room)
 
-    def _hardware_stages(self, gang: GangRequest) -> list[list[Kind | None]]:
+    def _hardware_stages(self, gang: GangRequest) -> list[list[HardwareKind | None]]:
         fitter = self.fitter
-        return hardware_stages(fitter.snapshot.kinds, gang, lambda request: fitter.when_empty(request) == Verdict.FITS)
+        return hardware_stages(
+            fitter.snapshot.kinds, gang, lambda request: fitter.check_empty_nodes(request) == FitStatus.FITS
+        )
 
     def _plan_order(self, gang: GangRequest, plan: GangPlan) -> tuple[float, ...]:
         """Which of the kinds of node: the least is the best."""
@@ -171,7 +173,7 @@ def _list_spot_nodes(nodes: Sequence[str]) -> str:
     return f"spot {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:_NAMED])}{more}"
 
 
-def _note_hardware_choice(plan: GangPlan, stage: Sequence[Kind | None]) -> GangPlan:
+def _note_hardware_choice(plan: GangPlan, stage: Sequence[HardwareKind | None]) -> GangPlan:
     """The plan with why it is on several leaves, where other kinds of node might have held it on one."""
     if len(stage) == 1 or plan.choice_note or plan.leaves == 1:
         return plan

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def members(mask: int) -> tuple[int, ...]:
+def list_cards(mask: int) -> tuple[int, ...]:
     """The cards of a set, ascending."""
     return tuple(card for card in range(mask.bit_length()) if mask >> card & 1)
 
 
-def mask_of(cards: Sequence[int]) -> int:
+def make_mask(cards: Sequence[int]) -> int:
     mask = 0
     for card in cards:
         mask |= 1 << card
     return mask
 
 
-def lowest(mask: int, count: int) -> int:
+def take_lowest(mask: int, count: int) -> int:
     """The `count` cards of a set that have the lowest numbers."""
-    return mask_of(members(mask)[:count])
+    return make_mask(list_cards(mask)[:count])
 
 
-def splits(cards: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def iter_splits(cards: Sequence[int], size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Every set of `size` of the cards, each with all sets of the other cards (none of them included).
 
     The sets of the others grow card by card on the way down, so all of them together cost little more than the
@@ -52,7 +52,7 @@ def _splits(
         yield from _splits(cards, at + 1, size, chosen, np.concatenate((others, others | bit)))
 
 
-def cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
+def find_cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
     """For every set, whether each of its cards is a neighbour of every other; one card alone always is.
 
     `neighbours[i]` is the mask of card i's neighbours.
@@ -65,7 +65,7 @@ def cliques(neighbours: Sequence[int]) -> NDArray[np.bool_]:
     return table
 
 
-def components(neighbours: Sequence[int]) -> list[int]:
+def find_components(neighbours: Sequence[int]) -> list[int]:
     """The connected parts, as masks."""
     left = (1 << len(neighbours)) - 1
     found = []
@@ -74,7 +74,7 @@ def components(neighbours: Sequence[int]) -> list[int]:
         while edge:
             part |= edge
             reached = 0
-            for card in members(edge):
+            for card in list_cards(edge):
                 reached |= neighbours[card]
             edge = reached & ~part
         found.append(part)
@@ -82,7 +82,7 @@ def components(neighbours: Sequence[int]) -> list[int]:
     return found
 
 
-def mirrored(n: int) -> NDArray[np.int64]:
+def mirror_masks(n: int) -> NDArray[np.int64]:
     """Every mask with its bits turned round: of two sets of one size, the larger has the lower first card."""
     masks = np.arange(1 << n, dtype=np.int64)
     out = np.zeros(1 << n, np.int64)

@@ -13,8 +13,8 @@ SameNUMA that all are on one NUMA node that is known. One card alone satisfies e
 
 A table is an array over masks, so one look-up answers for every node of a shape:
 
-    table = subset.table(wiring, Preference.NVLINK_REQUIRED)
-    table.best(4)[free]         # mask of the cards to take; 0: there is no such set
+    table = gpu_tables.build_table(wiring, Preference.NVLINK_REQUIRED)
+    table.best_sets(4)[free]    # mask of the cards to take; 0: there is no such set
     table.gb_per_s(4)[free]     # of that set; NONE_GB_PER_S: there is none, UNKNOWN_GB_PER_S: not known
 
 Tables are built on first use, per count, and kept; nodes whose wiring differs in nothing but bus ids share them.
@@ -71,7 +71,7 @@ class Links:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def links(wiring: Wiring) -> Links:
+def read_links(wiring: Wiring) -> Links:
     """What of the wiring counts here."""
     n = len(wiring.slots)
     if n > bandwidth.MAX_CARDS:
@@ -79,46 +79,46 @@ def links(wiring: Wiring) -> Links:
     cards = range(n)
     numas = [slot.numa for slot in wiring.slots]
     return Links(
-        mb_per_s=_rounded(bandwidth.matrix(wiring)),
-        bus_mb_per_s=_rounded(bandwidth.matrix(wiring, bandwidth.pair_bus_gb_per_s)),
-        nvlink=tuple(bitmask.mask_of([b for b in cards if wiring.nvlinks(a, b)]) for a in cards),
+        mb_per_s=_round_to_mb(bandwidth.matrix(wiring)),
+        bus_mb_per_s=_round_to_mb(bandwidth.matrix(wiring, bandwidth.pair_bus_gb_per_s)),
+        nvlink=tuple(bitmask.make_mask([b for b in cards if wiring.nvlinks(a, b)]) for a in cards),
         numa=tuple(
-            bitmask.mask_of([b for b in cards if b != a and numas[a] is not None and numas[a] == numas[b]])
+            bitmask.make_mask([b for b in cards if b != a and numas[a] is not None and numas[a] == numas[b]])
             for a in cards
         ),
         switch=tuple(
-            bitmask.mask_of([b for b in cards if wiring.pcie_relation(a, b) in _BELOW_ONE_SWITCH]) for a in cards
+            bitmask.make_mask([b for b in cards if wiring.pcie_relation(a, b) in _BELOW_ONE_SWITCH]) for a in cards
         ),
     )
 
 
-def islands(known: Links) -> frozenset[int]:
+def find_islands(known: Links) -> frozenset[int]:
     """Masks of cards that belong together: by links of one class or better, by NUMA node, by PCIe switch."""
     groups = {near | 1 << card for side in (known.numa, known.switch) for card, near in enumerate(side)}
-    return leftover.islands(known.mb_per_s, groups)
+    return leftover.find_islands(known.mb_per_s, groups)
 
 
-def _rounded(matrix: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
+def _round_to_mb(matrix: NDArray[np.float64]) -> tuple[tuple[int, ...], ...]:
     n = len(matrix)
     return tuple(tuple(0 if a == b else round(matrix[a, b] * _MB_PER_GB) for b in range(n)) for a in range(n))
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GpuSetChoice:
     """The cards to take."""
 
     mask: int
     gb_per_s: float
     """Of the ring through them, data-sheet figures; infinite for one card, UNKNOWN_GB_PER_S when not known."""
-    met: bool
+    preference_met: bool
     """Whether the preference holds."""
 
     @property
     def cards(self) -> tuple[int, ...]:
-        return bitmask.members(self.mask)
+        return bitmask.list_cards(self.mask)
 
 
-class Rings:
+class GpuSets:
     """What holds for every set of cards of one kind of node, whatever is asked for."""
 
     def __init__(self, known: Links) -> None:
@@ -132,19 +132,19 @@ class Rings:
         return _ring_mb_per_s(self.links.bus_mb_per_s)
 
     @functools.cached_property
-    def remainder_rank(self) -> NDArray[np.int64]:
+    def leftover_rank(self) -> NDArray[np.int64]:
         """Rank of every set by what it is worth when left free."""
-        return _ranks(leftover.worth(np.where(self.sizes > 1, self.mb_per_s, 0), islands(self.links)))
+        return _rank_values(leftover.value_sets(np.where(self.sizes > 1, self.mb_per_s, 0), find_islands(self.links)))
 
-    def meets(self, preference: Preference) -> NDArray[np.bool_]:
+    def match_preference(self, preference: Preference) -> NDArray[np.bool_]:
         """For every set, whether the preference holds for it."""
         match preference:
             case Preference.NVLINK_REQUIRED:
-                return bitmask.cliques(self.links.nvlink)
+                return bitmask.find_cliques(self.links.nvlink)
             case Preference.SAME_NUMA:
-                return bitmask.cliques(self.links.numa)
+                return bitmask.find_cliques(self.links.numa)
             case Preference.SAME_PCIE_SWITCH:
-                return bitmask.cliques(self.links.switch)
+                return bitmask.find_cliques(self.links.switch)
             case Preference.NONE | Preference.NVLINK_OPTIMAL:
                 return np.ones(1 << self.cards, np.bool_)
 
@@ -161,7 +161,7 @@ def _ring_mb_per_s(pairs: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return out
 
 
-def _ranks(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _rank_values(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -172,49 +172,49 @@ def _gb_per_s(mb_per_s: NDArray[np.int64], sets: NDArray[np.uint16]) -> NDArray[
     return out
 
 
-class Table:
+class BestSetTable:
     """The best sets of one kind of node under one preference; see `table`."""
 
-    def __init__(self, rings: Rings, preference: Preference, *, required: bool) -> None:
+    def __init__(self, rings: GpuSets, preference: Preference, *, required: bool) -> None:
         self.cards = rings.cards
         self._rings = rings
-        self._meets = rings.meets(preference)
+        self._meets = rings.match_preference(preference)
         self._required = required
         self._best: dict[int, NDArray[np.uint16]] = {}
         self._gb_per_s: dict[int, NDArray[np.float32]] = {}
         self._bus_gb_per_s: dict[int, NDArray[np.float32]] = {}
 
-    def best(self, count: int) -> NDArray[np.uint16]:
+    def best_sets(self, count: int) -> NDArray[np.uint16]:
         """Free mask -> the set to take; 0 where there is none."""
         if count not in self._best:
-            self._best[count] = _frozen(self._build(count))
+            self._best[count] = _freeze(self._build(count))
         return self._best[count]
 
     def gb_per_s(self, count: int) -> NDArray[np.float32]:
         """Free mask -> data-sheet GB/s of the set to take; NONE_GB_PER_S where there is none."""
         if count not in self._gb_per_s:
-            self._gb_per_s[count] = _frozen(_gb_per_s(self._rings.mb_per_s, self.best(count)))
+            self._gb_per_s[count] = _freeze(_gb_per_s(self._rings.mb_per_s, self.best_sets(count)))
         return self._gb_per_s[count]
 
     def bus_gb_per_s(self, count: int) -> NDArray[np.float32]:
         """Free mask -> GB/s of the set to take as nccl-tests would measure it, one direction."""
         if count not in self._bus_gb_per_s:
-            self._bus_gb_per_s[count] = _frozen(_gb_per_s(self._rings.bus_mb_per_s, self.best(count)))
+            self._bus_gb_per_s[count] = _freeze(_gb_per_s(self._rings.bus_mb_per_s, self.best_sets(count)))
         return self._bus_gb_per_s[count]
 
-    def met(self, count: int) -> NDArray[np.bool_]:
+    def match_preference(self, count: int) -> NDArray[np.bool_]:
         """Free mask -> whether there is a set and the preference holds for it."""
-        sets = self.best(count)
+        sets = self.best_sets(count)
         holds: NDArray[np.bool_] = self._meets[sets] & (sets != 0)
         return holds
 
-    def choose(self, free: int, count: int, min_gb_per_s: float = 0.0) -> Choice | None:
+    def choose(self, free: int, count: int, min_gb_per_s: float = 0.0) -> GpuSetChoice | None:
         """The cards to take of the free ones; None when no set will do."""
-        mask = int(self.best(count)[free])
+        mask = int(self.best_sets(count)[free])
         rate = float(self.gb_per_s(count)[free])
         if not mask or (min_gb_per_s and rate < min_gb_per_s):
             return None
-        return Choice(mask, rate, bool(self._meets[mask]))
+        return GpuSetChoice(mask, rate, bool(self._meets[mask]))
 
     def _build(self, count: int) -> NDArray[np.uint16]:
         """Meet every set with everything that can be free beside it, and keep for each sum the best set.
@@ -226,12 +226,12 @@ class Table:
             raise errors.InvariantBroken(f"a set of {count} cards was asked for")
         n = self.cards
         rings = self._rings
-        mirrored = bitmask.mirrored(n)
-        ring_rank = _ranks(rings.mb_per_s)
+        mirrored = bitmask.mirror_masks(n)
+        ring_rank = _rank_values(rings.mb_per_s)
         merit = (((self._meets.astype(np.int64) << 16) + ring_rank << 17) << n) + mirrored
-        left_over = rings.remainder_rank << n
+        left_over = rings.leftover_rank << n
         best = np.full(1 << n, -1, np.int64)
-        for chosen, left in bitmask.splits(range(n), count):
+        for chosen, left in bitmask.iter_splits(range(n), count):
             if self._required and not self._meets[chosen]:
                 continue
             free = left | chosen
@@ -245,7 +245,7 @@ class Table:
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+def _freeze(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
     array.flags.writeable = False
     return array
 
@@ -253,7 +253,7 @@ def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
 # --- tables in use --------------------------------------------------------------------------------------
 
 
-def table(wiring: Wiring, preference: Preference = Preference.NONE, *, required: bool = True) -> Table:
+def build_table(wiring: Wiring, preference: Preference = Preference.NONE, *, required: bool = True) -> BestSetTable:
     """The table for nodes wired like this.
 
     `required` says what happens where the preference cannot hold: True, there is no set; False, the best set that
@@ -261,22 +261,22 @@ def table(wiring: Wiring, preference: Preference = Preference.NONE, *, required:
     """
     # Both mean the fastest ring, and neither refuses anything: one table serves both.
     kind = Preference.NONE if preference is Preference.NVLINK_OPTIMAL else preference
-    return _table(links(wiring), kind, required=required)
+    return _cached_table(read_links(wiring), kind, required=required)
 
 
-def rings(wiring: Wiring) -> Rings:
+def build_sets(wiring: Wiring) -> GpuSets:
     """What holds for every set of cards of nodes wired like this."""
-    return _rings(links(wiring))
+    return _cached_sets(read_links(wiring))
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _rings(known: Links) -> Rings:
-    return Rings(known)
+def _cached_sets(known: Links) -> GpuSets:
+    return GpuSets(known)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _table(known: Links, preference: Preference, *, required: bool) -> Table:
-    return Table(_rings(known), preference, required=required)
+def _cached_table(known: Links, preference: Preference, *, required: bool) -> BestSetTable:
+    return BestSetTable(_cached_sets(known), preference, required=required)
 
 
 def is_wide(wiring: Wiring) -> bool:
@@ -289,7 +289,7 @@ class ShapeTables:
 
     tables = ShapeTables([wiring, …])
     row = tables.offset[shape_of_node] + free_mask_of_node    # of a wide shape: + number of free cards
-    tables.best(4, Preference.NONE)[row]
+    tables.best_sets(4, Preference.NONE)[row]
     """
 
     def __init__(self, wirings: Sequence[Wiring]) -> None:
@@ -301,37 +301,41 @@ class ShapeTables:
         self.offset = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))[:-1]
         self._best: dict[tuple[int, Preference, bool], NDArray[np.uint16]] = {}
         self._gb_per_s: dict[tuple[int, Preference, bool], NDArray[np.float32]] = {}
-        self.parts = [slice(start, start + size) for start, size in zip(self.offset.tolist(), sizes, strict=True)]
+        self.rows_of_shape = [
+            slice(start, start + size) for start, size in zip(self.offset.tolist(), sizes, strict=True)
+        ]
         """shape -> its rows."""
 
-    def best(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.uint16]:
+    def best_sets(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.uint16]:
         """Row -> the set to take; 0 where there is none. Of wide shapes, only whether there is one."""
         key = (count, preference, required)
         if key not in self._best:
-            parts = [self._best_of(wiring, count, preference, required=required) for wiring in self._wirings]
-            self._best[key] = _frozen(np.concatenate(parts or [np.zeros(0, np.uint16)]))
+            parts = [self._best_of_shape(wiring, count, preference, required=required) for wiring in self._wirings]
+            self._best[key] = _freeze(np.concatenate(parts or [np.zeros(0, np.uint16)]))
         return self._best[key]
 
     def gb_per_s(self, count: int, preference: Preference, *, required: bool = True) -> NDArray[np.float32]:
         """Row -> data-sheet GB/s of that set; NONE_GB_PER_S where there is none."""
         key = (count, preference, required)
         if key not in self._gb_per_s:
-            parts = [self._gb_per_s_of(wiring, count, preference, required=required) for wiring in self._wirings]
-            self._gb_per_s[key] = _frozen(np.concatenate(parts or [np.zeros(0, np.float32)]))
+            parts = [self._rates_of_shape(wiring, count, preference, required=required) for wiring in self._wirings]
+            self._gb_per_s[key] = _freeze(np.concatenate(parts or [np.zeros(0, np.float32)]))
         return self._gb_per_s[key]
 
     @staticmethod
-    def _best_of(wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.uint16]:
+    def _best_of_shape(wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.uint16]:
         if not is_wide(wiring):
-            return table(wiring, preference, required=required).best(count)
+            return build_table(wiring, preference, required=required).best_sets(count)
         refused = required and count > 1 and preference not in (Preference.NONE, Preference.NVLINK_OPTIMAL)
         free = np.arange(len(wiring.slots) + 1)
         return ((free >= count) & (not refused)).astype(np.uint16)
 
     @classmethod
-    def _gb_per_s_of(cls, wiring: Wiring, count: int, preference: Preference, *, required: bool) -> NDArray[np.float32]:
+    def _rates_of_shape(
+        cls, wiring: Wiring, count: int, preference: Preference, *, required: bool
+    ) -> NDArray[np.float32]:
         if not is_wide(wiring):
-            return table(wiring, preference, required=required).gb_per_s(count)
-        has_set = cls._best_of(wiring, count, preference, required=required) > 0
+            return build_table(wiring, preference, required=required).gb_per_s(count)
+        has_set = cls._best_of_shape(wiring, count, preference, required=required) > 0
         rate = np.inf if count == 1 else bandwidth.UNKNOWN_GB_PER_S
         return np.where(has_set, rate, NONE_GB_PER_S).astype(np.float32)

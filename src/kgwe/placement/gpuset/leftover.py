@@ -31,7 +31,7 @@ JOB_SIZES: Final = (2, 4, 8, 16)
 _ISLAND: Final = 1 << 40
 
 
-def worth(ring: NDArray[np.int64], islands: Iterable[int]) -> NDArray[np.int64]:
+def value_sets(ring: NDArray[np.int64], islands: Iterable[int]) -> NDArray[np.int64]:
     """For every set of cards, what it is worth; only the order matters.
 
     `ring` is the bandwidth of every set in MB/s, `islands` the masks of cards that belong together.
@@ -43,11 +43,11 @@ def worth(ring: NDArray[np.int64], islands: Iterable[int]) -> NDArray[np.int64]:
     cards = len(ring).bit_length() - 1
     for size in JOB_SIZES:
         if size <= cards:
-            total += packing(ring, size)
+            total += value_packings(ring, size)
     return total
 
 
-def packing(ring: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def value_packings(ring: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """For every set, the most that disjoint jobs of `size` cards inside it add up to, each cards times bandwidth.
 
     The lowest card of a set is either left out or in one of the jobs: sets are worked through from the highest
@@ -58,18 +58,18 @@ def packing(ring: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     for low in reversed(range(n)):
         above = np.arange(1 << n - low - 1, dtype=np.int64) << low + 1
         best[above | 1 << low] = best[above]
-        for others, left in bitmask.splits(range(low + 1, n), size - 1):
+        for others, left in bitmask.iter_splits(range(low + 1, n), size - 1):
             job = others | 1 << low
             whole = left | job
             best[whole] = np.maximum(best[whole], size * ring[job] + best[left])
     return best
 
 
-def islands(pairs: Sequence[Sequence[int]], groups: Iterable[int]) -> frozenset[int]:
+def find_islands(pairs: Sequence[Sequence[int]], groups: Iterable[int]) -> frozenset[int]:
     """Cards that belong together: joined by pairs of one bandwidth or better, or in one of the given groups."""
     n = len(pairs)
     found = {group for group in groups if group.bit_count() > 1}
     for least in {pairs[a][b] for a in range(n) for b in range(a)} - {0}:
-        near = [bitmask.mask_of([b for b in range(n) if b != a and pairs[a][b] >= least]) for a in range(n)]
-        found |= {part for part in bitmask.components(near) if part.bit_count() > 1}
+        near = [bitmask.make_mask([b for b in range(n) if b != a and pairs[a][b] >= least]) for a in range(n)]
+        found |= {part for part in bitmask.find_components(near) if part.bit_count() > 1}
     return frozenset(found)

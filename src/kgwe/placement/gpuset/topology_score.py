@@ -65,7 +65,7 @@ _ALL_POINTS: Final = BANDWIDTH_POINTS + max(LATENCY_POINTS.values()) + AFFINITY_
 
 
 @dataclass(frozen=True, slots=True)
-class Merit:
+class TopologyPoints:
     """Tables over the rows of `subset.ShapeTables`; rows where nothing fits mean nothing."""
 
     points: NDArray[np.float64]
@@ -74,26 +74,28 @@ class Merit:
     """Cards in islands that were whole and would be no more."""
 
 
-def merit(tables: subset.ShapeTables, wirings: tuple[Wiring, ...], count: int, preference: Preference) -> Merit:
+def score_sets(
+    tables: subset.ShapeTables, wirings: tuple[Wiring, ...], count: int, preference: Preference
+) -> TopologyPoints:
     """The tables for pods that ask for so many cards of shapes wired like this."""
-    best = tables.best(count, preference)
-    broken = _per_shape(tables, wirings, best, _broken, np.int32)
+    best = tables.best_sets(count, preference)
+    broken = _apply_per_shape(tables, wirings, best, _count_broken, np.int32)
     worst = max(int(broken.max(initial=0)), 1)
     kept = 1 - broken / worst
     if count == 1:
-        return Merit(BASE + (100 - BASE) * kept, broken)
+        return TopologyPoints(BASE + (100 - BASE) * kept, broken)
     rate = tables.gb_per_s(count, preference).astype(np.float64)
     known = rate > UNKNOWN_GB_PER_S
     affinity = np.where(known, AFFINITY_POINTS * kept, 0.0)
     if preference is Preference.NONE:
-        return Merit(BASE + affinity, broken)
+        return TopologyPoints(BASE + affinity, broken)
     fastest = max(float(rate.max(initial=0.0)), 1.0)
     speed = np.where(known, BANDWIDTH_POINTS * rate / fastest, 0.0)
-    latency = np.where(known, _per_shape(tables, wirings, best, _latency, np.float64), 0.0)
-    return Merit(BASE + (TOP[preference] - BASE) * (speed + latency + affinity) / _ALL_POINTS, broken)
+    latency = np.where(known, _apply_per_shape(tables, wirings, best, _score_latency, np.float64), 0.0)
+    return TopologyPoints(BASE + (TOP[preference] - BASE) * (speed + latency + affinity) / _ALL_POINTS, broken)
 
 
-def _per_shape(
+def _apply_per_shape(
     tables: subset.ShapeTables,
     wirings: tuple[Wiring, ...],
     best: NDArray[np.uint16],
@@ -102,35 +104,35 @@ def _per_shape(
 ) -> NDArray[_Number]:
     """A rule over (wiring, set for every free mask), the answers end to end; 0 where no wiring is known."""
     out = np.zeros(len(best), kind)
-    for wiring, mine in zip(wirings, tables.parts, strict=True):
+    for wiring, mine in zip(wirings, tables.rows_of_shape, strict=True):
         if not subset.is_wide(wiring):
             out[mine] = rule(wiring, best[mine].astype(np.int64))
     return out
 
 
-def _broken(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.int32]:
+def _count_broken(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.int32]:
     masks = np.arange(len(chosen), dtype=np.int64)
     whole = np.zeros(len(chosen), np.int32)
-    for island in subset.islands(subset.links(wiring)):
+    for island in subset.find_islands(subset.read_links(wiring)):
         whole[masks & island == island] += island.bit_count()
     # Islands the pod takes as a whole are used, not broken.
     lost: NDArray[np.int32] = whole - whole[masks ^ chosen] - whole[chosen]
     return lost
 
 
-def _latency(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+def _score_latency(wiring: Wiring, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
     cards = range(len(wiring.slots))
     points = np.zeros(len(chosen))
     near: list[int] = [0] * len(wiring.slots)
     # From the best class down: each set gets the points of the first class that covers all its paths.
     for relation, worth in LATENCY_POINTS.items():
         for a in cards:
-            near[a] |= bitmask.mask_of([b for b in cards if b != a and wiring.relation(a, b) is relation])
-        np.maximum(points, np.where(bitmask.cliques(near), worth, 0.0), out=points)
+            near[a] |= bitmask.make_mask([b for b in cards if b != a and wiring.relation(a, b) is relation])
+        np.maximum(points, np.where(bitmask.find_cliques(near), worth, 0.0), out=points)
     return points[chosen]
 
 
-def nearness(wiring: Wiring, cards: int) -> float:
+def score_nearness(wiring: Wiring, cards: int) -> float:
     """How near the cards of a mask are to each other, 50..100: the latency points of their pairs, on average.
 
     100 for one card, which has nothing to be wired to; 0 for none. Cheap, unlike the tables.

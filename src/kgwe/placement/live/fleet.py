@@ -26,8 +26,8 @@ import numpy as np
 from kgwe import errors
 from kgwe.model.network import domains
 from kgwe.model.units import amounts as resources
-from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Request, piece_milli
-from kgwe.placement.fleet.snapshot import Debt, Grant, Snapshot, bits
+from kgwe.placement.fleet.node import CARD_MILLI, Gpus, Request, share_milli
+from kgwe.placement.fleet.snapshot import Debt, Grant, Snapshot, list_cards
 from kgwe.placement.gang.plan import DomainWeights
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
@@ -90,7 +90,7 @@ class LiveFleet:
         self._keys_on: dict[str, dict[str, None]] = {}  # node -> keys of its holders, oldest first
         #: raised whenever the set of nodes or the network changes
         self.generation = 0
-        self.snapshot = Snapshot.of(())
+        self.snapshot = Snapshot.from_nodes(())
         self.set_nodes((), domains.build((), ()))
 
     # --- nodes ------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class LiveFleet:
     def set_nodes(self, nodes: Iterable[Node], tree: Tree) -> None:
         """Replace the nodes and the network; holders on missing nodes wait for their return."""
         before = self.snapshot
-        self.snapshot = Snapshot.of(sorted(nodes, key=lambda node: node.name))
+        self.snapshot = Snapshot.from_nodes(sorted(nodes, key=lambda node: node.name))
         self.tree = tree
         self.fitter = Fitter(self.snapshot)
         self.engine = Engine(self.snapshot, self.weights, self.strategy, fitter=self.fitter, mix=self.mix)
@@ -123,7 +123,7 @@ class LiveFleet:
     def shares_per_gpu(self, name: str) -> int:
         """How many shares the node makes of each GPU; for an unknown node, the usual number."""
         node = self.node(name)
-        return (node.pieces if node is not None else 0) or self.fitter.usual_pieces
+        return (node.pieces if node is not None else 0) or self.fitter.usual_shares
 
     def _running_requests(self) -> list[Request]:
         """What the holders have, as requests; constraints and MIG slices are not part of it."""
@@ -131,7 +131,7 @@ class LiveFleet:
         for holder in list(self._holders.values()):
             wanted, node = holder.holding.amounts, holder.holding.node
             pieces = self.shares_per_gpu(node)
-            milli = piece_milli(pieces) if wanted.get(resources.SHARED) and pieces > 1 else 0
+            milli = share_milli(pieces) if wanted.get(resources.SHARED) and pieces > 1 else 0
             gpus = Gpus(milli=milli) if milli else Gpus(count=max(wanted.get(resources.GPU, 0), 0))
             if gpus.count or gpus.milli:
                 found.append(Request(gpus, cpu_milli=min(wanted.get(resources.CPU, 0), resources.MOST)))
@@ -311,14 +311,14 @@ class LiveFleet:
         free, holding = int(self.snapshot.free[node]), holder.holding
         if free.bit_count() <= count:
             return free
-        mine = bits((holding.cards or holder.last) & free)[:count]
+        mine = list_cards((holding.cards or holder.last) & free)[:count]
         if not mine:
-            return self.fitter.cards(Request(Gpus(count=count)), node) if count else 0
+            return self.fitter.choose_cards(Request(Gpus(count=count)), node) if count else 0
         own = sum(1 << card for card in mine)
         if len(mine) == count:
             return own
         # Other holders may be known to have GPUs that are not booked for them yet.
-        rest = bits(free & ~own & ~self._gpus_of_others(holder))[: count - len(mine)]
+        rest = list_cards(free & ~own & ~self._gpus_of_others(holder))[: count - len(mine)]
         return own | sum(1 << card for card in rest)
 
     def _choose_share(self, holder: _Holder, node: int, mine: Sequence[Grant]) -> Grant | None:
@@ -329,11 +329,11 @@ class LiveFleet:
         per_gpu, holding = self.snapshot.nodes[node].pieces, holder.holding
         left = self.snapshot.milli[node].copy()
         for grant in mine:
-            left[bits(grant.cards)] = 0
+            left[list_cards(grant.cards)] = 0
             if grant.share is not None:
                 left[grant.share[0]] -= grant.share[1]
         known = holding.cards or holder.last
-        milli = piece_milli(per_gpu) if per_gpu else CARD_MILLI
+        milli = share_milli(per_gpu) if per_gpu else CARD_MILLI
         with_room: list[int] = np.flatnonzero(left >= milli).tolist()
         if holding.observed or not per_gpu:
             # On another GPU it would take the room of other holders.
@@ -346,7 +346,7 @@ class LiveFleet:
     def _gpus_with_free_share(self, node: int) -> int:
         """Mask of the GPUs with a free share."""
         per_gpu = self.snapshot.nodes[node].pieces
-        least = piece_milli(per_gpu) if per_gpu else CARD_MILLI
+        least = share_milli(per_gpu) if per_gpu else CARD_MILLI
         return sum(1 << card for card in np.flatnonzero(self.snapshot.milli[node] >= least).tolist())
 
     def _gpus_of_others(self, holder: _Holder) -> int:
@@ -372,7 +372,7 @@ class LiveFleet:
 
     def recount(self) -> Snapshot:
         """A snapshot with every grant booked again; equal to `snapshot` unless the books drifted."""
-        fresh = Snapshot.of(self.snapshot.nodes)
+        fresh = Snapshot.from_nodes(self.snapshot.nodes)
         for holder in self._holders.values():
             for grant in holder.grants:
                 fresh.book(grant)

@@ -16,7 +16,7 @@ from kgwe.placement.gang.search import GangSearch
 from kgwe.placement.live.fleet import copy_rows
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Engine
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 
@@ -66,7 +66,7 @@ class ScratchFleet:
         live = self._live = self._source.snapshot
         #: the tree of the copy: the source may have another by now
         self.tree = self._source.tree
-        self.snapshot = Snapshot.of(live.nodes)
+        self.snapshot = Snapshot.from_nodes(live.nodes)
         self.fitter = Fitter(self.snapshot)
         self.engine = Engine(self.snapshot, self._weights, self._strategy, fitter=self.fitter, mix=self._mix)
         self.gangs = GangPlanner(self.fitter, self.tree, weights=self._domain_weights)
@@ -100,13 +100,13 @@ class ScratchFleet:
         masked_rows = {index[name] for name in self._masked if name in index}
         for grant in grants:
             # A grant that is not booked here was released meanwhile.
-            if grant.node not in masked_rows and self.snapshot.holds(grant):
+            if grant.node not in masked_rows and self.snapshot.is_booked(grant):
                 trial.release(grant)
 
     def fits(self, request: Request | GangRequest) -> bool:
         if isinstance(request, GangRequest):
             return self.search.has_room(request)
-        return bool((self.fitter.verdicts(request) == Verdict.FITS).any())
+        return bool((self.fitter.check_nodes(request) == FitStatus.FITS).any())
 
 
 def fits_on_any(fitter: Fitter, request: Request | GangRequest, nodes: NDArray[np.intp]) -> bool:
@@ -120,4 +120,4 @@ def _pod_fits_on_any(fitter: Fitter, request: Request, nodes: NDArray[np.intp]) 
     wanted = request.gpus.count
     if wanted and int(np.bitwise_count(fitter.snapshot.free[nodes]).max(initial=0)) < wanted:
         return False
-    return bool((fitter.verdicts(request, nodes) == Verdict.FITS).any())
+    return bool((fitter.check_nodes(request, nodes) == FitStatus.FITS).any())

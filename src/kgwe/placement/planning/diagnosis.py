@@ -11,7 +11,7 @@ it leads to. Nothing is guessed, so "no change found" is an answer too.
     Evict             work of lower priority: what `kgwe.placement.disruption.preemption` would stop
 
 The reason names what binds: the first of network, segments, limits, wiring, model, taints and level whose change alone
-starts the gang; otherwise there is too little room, and the verdicts of the nodes say of what.
+starts the gang; otherwise there is too little room, and the statuses of the nodes say of what.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.fleet.taints import Toleration
 from kgwe.placement.gang.plan import GangPlan
 from kgwe.placement.gang.request import CLUSTER, Hardware
-from kgwe.placement.pod.fit import SHORT_OF_GPUS, Verdict
+from kgwe.placement.pod.fit import SHORT_OF_GPUS, FitStatus
 from kgwe.placement.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class Diagnosis:
     room: int
     level: str
     domain: str
-    verdicts: Mapping[Verdict, int]
-    """Verdict -> nodes of the whole fleet that give it to a pod of the role."""
+    statuses: Mapping[FitStatus, int]
+    """Status of a pod of the role -> nodes of the whole fleet with it."""
     level_reports: tuple[LevelReport, ...]
     changes: tuple[Change, ...]
     most_when_empty: int | None
@@ -133,7 +133,7 @@ class Diagnosis:
 
     def summary(self) -> str:
         """The diagnosis in one sentence."""
-        nodes = ", ".join(f"{counted(count, 'node')} {verdict.reason}" for verdict, count in self.verdicts.items())
+        nodes = ", ".join(f"{counted(count, 'node')} {status.reason}" for status, count in self.statuses.items())
         never = "; waiting does not help" if self.is_hopeless else ""
         helps = f"; would start now: {self.changes[0].text}" if self.changes else ""
         where = _name(self.level, self.domain)
@@ -146,7 +146,7 @@ class Diagnosis:
         lines = [
             f"{name}cannot start: {_REASONS[self.reason]}.",
             f"Best is {where}: room for {self.room} of {self.needed} pods ({self.role}), {self.short} short.",
-            f"Nodes: {', '.join(f'{count} {verdict.reason}' for verdict, count in self.verdicts.items())}.",
+            f"Nodes: {', '.join(f'{count} {status.reason}' for status, count in self.statuses.items())}.",
         ]
         lines += [f"Level {report.describe()}." for report in self.level_reports if not report.holding]
         if self.is_hopeless:
@@ -203,7 +203,7 @@ def diagnose(
     """Find out why a gang has no place; tries every change on the snapshot and leaves it as it was."""
     changes = list(_changes(search, gang, shortfall, evictable))
     request = next(role.request for role in gang.roles if role.name == shortfall.role)
-    counts = Counter(search.fitter.verdicts(request).tolist())
+    counts = Counter(search.fitter.check_nodes(request).tolist())
     reason = next((_BINDING[change.kind] for change in changes if change.kind in _BINDING), None)
     if reason is None:
         alone = shortfall.room >= shortfall.needed
@@ -216,7 +216,7 @@ def diagnose(
         room=shortfall.room,
         level=shortfall.level,
         domain=shortfall.domain,
-        verdicts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
+        statuses={status: counts[status] for status in FitStatus if counts[status]},
         level_reports=shortfall.level_reports,
         changes=tuple(changes),
         most_when_empty=shortfall.most_when_empty,
@@ -229,10 +229,10 @@ def refuse_gang(found: Diagnosis) -> Refusal:
     if found.is_hopeless:
         code = Reason.TOO_LARGE
     elif found.reason is GangReason.TOO_LITTLE_ROOM:
-        code = Reason.INSUFFICIENT_GPU if SHORT_OF_GPUS & set(found.verdicts) else Reason.INSUFFICIENT_RESOURCES
+        code = Reason.INSUFFICIENT_GPU if SHORT_OF_GPUS & set(found.statuses) else Reason.INSUFFICIENT_RESOURCES
     else:
         code = Reason.TOPOLOGY_NOT_MET
-    counts = {verdict.reason: count for verdict, count in found.verdicts.items()}
+    counts = {status.reason: count for status, count in found.statuses.items()}
     return Refusal(code, found.summary(), counts, not found.is_hopeless, found)
 
 

@@ -16,7 +16,7 @@ from kgwe import errors
 from kgwe.placement.planning import planner
 from kgwe.placement.planning.diagnosis import Diagnosis
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Refusal
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.plan import FleetView
     from kgwe.placement.pod.fit import Fitter
 
-#: nodes named for each verdict
+#: nodes named for each status
 EXAMPLES: Final = 3
 
 
@@ -39,7 +39,7 @@ EXAMPLES: Final = 3
 class Nodes:
     """Nodes that say the same."""
 
-    verdict: Verdict
+    verdict: FitStatus
     count: int
     examples: tuple[str, ...]
 
@@ -117,12 +117,12 @@ def explain(fleet: FleetView, ask: Ask, *, evictable: Evictable | None = None) -
 
 def saying(fitter: Fitter, request: Request, examples: int = EXAMPLES) -> tuple[Nodes, ...]:
     """What the nodes say to a pod, the most frequent first."""
-    codes = fitter.verdicts(request)
+    codes = fitter.check_nodes(request)
     names = fitter.snapshot.nodes
     found = []
     for code in np.unique(codes).tolist():
         numbers = np.flatnonzero(codes == code).tolist()
-        found.append(Nodes(Verdict(code), len(numbers), tuple(names[n].name for n in numbers[:examples])))
+        found.append(Nodes(FitStatus(code), len(numbers), tuple(names[n].name for n in numbers[:examples])))
     return tuple(sorted(found, key=lambda each: -each.count))
 
 

@@ -29,7 +29,7 @@ from kgwe.placement.planning.custom_strategies import Candidate, Choosers
 from kgwe.placement.planning.plan import Plan, Seat
 from kgwe.placement.planning.reasons import describe_request, refuse_pod, refuse_strategy
 from kgwe.placement.pod.engine import Decision
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.pod.ranking import ALIASES, Strategy
 from kgwe.placement.refusal import Reason, Refusal
 
@@ -82,7 +82,7 @@ def divide_ask(fitter: Fitter, ask: Ask) -> Ask:
         if count % per_pod or not _divides_evenly(ask, pods):
             continue
         request = replace(ask.request, gpus=replace(ask.request.gpus, count=per_pod))
-        if (fitter.when_empty(request) == Verdict.FITS).any():
+        if (fitter.check_empty_nodes(request) == FitStatus.FITS).any():
             if pods == 1:
                 break
             wanted = {**ask.amounts, resources.GPU: per_pod}
@@ -145,8 +145,8 @@ def _plan_with_custom_strategy(
     if not isinstance(everywhere, Decision):
         return refuse_pod(fleet.fitter, ask, everywhere)
     snapshot = fleet.snapshot
-    fitting = np.flatnonzero(fleet.engine.verdicts(ask.request) == Verdict.FITS)
-    avoided = fleet.fitter.avoided(ask.request, fitting)
+    fitting = np.flatnonzero(fleet.engine.check_nodes(ask.request) == FitStatus.FITS)
+    avoided = fleet.fitter.mask_avoided(ask.request, fitting)
     fitting = fitting if avoided.all() else fitting[~avoided]
     candidates = [
         Candidate(node.name, int(snapshot.free[number]).bit_count(), node.shape.cards, node.labels)
@@ -158,7 +158,7 @@ def _plan_with_custom_strategy(
         number = snapshot.index[choice.name]
     except Exception as exc:  # noqa: BLE001 - see above
         return Refusal(Reason.STRATEGY_FAILED, f"strategy {name!r} failed: {exc!r}")
-    found = fleet.engine.decide(ask.request, among=np.array([number], np.intp))
+    found = fleet.engine.decide(ask.request, candidates=np.array([number], np.intp))
     if not isinstance(found, Decision):
         return Refusal(Reason.STRATEGY_FAILED, f"strategy {name!r} chose {choice.name}, where it does not fit")
     return _build_pod_plan(ask, replace(found, counts=everywhere.counts), _note_spot_node(fleet, ask, found))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.fleet.node import CARD_MILLI, piece_milli
-from kgwe.placement.pod.fit import SHORT_OF_GPUS, Verdict
+from kgwe.placement.fleet.node import CARD_MILLI, share_milli
+from kgwe.placement.pod.fit import SHORT_OF_GPUS, FitStatus
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Reason, Refusal
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.pod.fit import Fitter
 
-_SHORT_OF_GPUS: Final = frozenset(verdict.reason for verdict in SHORT_OF_GPUS)
+_SHORT_OF_GPUS: Final = frozenset(status.reason for status in SHORT_OF_GPUS)
 
 
 def refuse_pod(fitter: Fitter, ask: Ask, found: Refusal) -> Refusal:
     """The engine's refusal of a single pod, with the cause as its code and a message for people."""
     if not found.possible:
-        code = Reason.TOO_LARGE if Verdict.TOO_FEW_CARDS.reason in found.counts else Reason.NO_MATCHING_NODE
+        code = Reason.TOO_LARGE if FitStatus.TOO_FEW_CARDS.reason in found.counts else Reason.NO_MATCHING_NODE
     elif _SHORT_OF_GPUS.isdisjoint(found.counts):
         code = Reason.INSUFFICIENT_RESOURCES
     else:
@@ -60,7 +60,7 @@ def describe_gpus(gpus: Gpus) -> str:
     """What one pod asks for."""
     if gpus.milli:
         pieces = CARD_MILLI // gpus.milli
-        is_piece = pieces and piece_milli(pieces) == gpus.milli
+        is_piece = pieces and share_milli(pieces) == gpus.milli
         return f"1/{pieces} of a GPU" if is_piece else f"{gpus.milli} thousandths of a GPU"
     return _count_gpus(gpus, gpus.slices or gpus.count)
 
@@ -72,7 +72,7 @@ def _count_gpus(gpus: Gpus, count: int) -> str:
 
 def _describe_room(fitter: Fitter, request: Request, found: Refusal) -> str:
     listed = ", ".join(f"{count} {reason}" for reason, count in found.counts.items())
-    could = fitter.when_empty(request) == Verdict.FITS
+    could = fitter.check_empty_nodes(request) == FitStatus.FITS
     if not found.possible:
         return (
             f"no node could hold it, even with nothing running{_describe_largest(fitter.snapshot, request)} ({listed})"
@@ -98,9 +98,9 @@ def _describe_nearest(gpus: Gpus, near: Shortage) -> str:
     if lacks:
         has = (gpus.slices or gpus.count) - lacks
         return f"{near.name} comes nearest with {has} free"
-    if near.verdict is Verdict.WIRING:
+    if near.verdict is FitStatus.WIRING:
         return f"{near.name} comes nearest, but its free GPUs are not wired as required"
-    return near.detail
+    return near.describe
 
 
 def _describe_largest(snapshot: Snapshot, request: Request) -> str:

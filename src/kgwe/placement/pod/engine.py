@@ -1,15 +1,15 @@
-"""One pod, one node: the best place now, or why there is none.
+"""The engine for single pods: the best node now, or why there is none.
 
     engine = Engine(snapshot)
     answer = engine.decide(request)
     if isinstance(answer, Decision):
         undo = snapshot.commit(answer.grant)
 
-Pods of one template are equal requests, so the verdict and rank of every node are kept per request and only nodes
-that were booked on or freed since the last look are judged again; then the largest rank is the answer. What comes
-out is exactly what a fresh look at every node would give, ties included: to the first node.
+Pods of one template are equal requests, so the status and rank of every node are cached per request. Only nodes that
+changed since the last decision are checked again; then the largest rank is the answer. The result is exactly what a
+fresh check of every node would give; ties go to the first node.
 
-Nothing here books, waits or draws: bookings are the snapshot's, randomness is passed in.
+The engine does not book anything, and randomness is passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from kgwe import errors
 from kgwe.placement.pod import score as scoring
 from kgwe.placement.pod import shortage
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.pod.mixfit_strategy import ArrivalMix, MixFitStrategy
 from kgwe.placement.pod.ranking import Ranking, Strategy
 from kgwe.placement.refusal import Reason, Refusal
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Requests whose ranks are kept, the oldest forgotten first: 0.5 MB each in a fleet of 10,000 nodes.
 _KEPT: Final = 128
 _NOWHERE: Final = -np.inf
-_VERDICTS: Final = len(Verdict)
+_VERDICTS: Final = len(FitStatus)
 # Of nodes of which every other one is offered, one of the best eight is in 255 of 256 cases.
 _TRIED: Final = 8
 
@@ -60,7 +60,7 @@ class Score:
 class Decision:
     """The node of a pod, and what it gets there."""
 
-    #: per verdict, how many nodes gave it
+    #: per `FitStatus`, the number of nodes
     counts: tuple[int, ...]
     node: int
     name: str
@@ -72,7 +72,7 @@ class Decision:
     @property
     def fitting(self) -> int:
         """Nodes it could have gone to."""
-        return self.counts[Verdict.FITS]
+        return self.counts[FitStatus.FITS]
 
 
 @dataclass(slots=True)
@@ -122,28 +122,28 @@ class Engine:
         strategy: Strategy | None = None,
         hint: Floats | None = None,
         rng: np.random.Generator | None = None,
-        among: NDArray[np.intp] | None = None,
+        candidates: NDArray[np.intp] | None = None,
     ) -> Decision | Refusal:
         """The best node for the pod. `hint`: node -> points of a forecast; `rng` is for the strategy random alone;
-        `among`: the only nodes that may be taken."""
+        `candidates`: the only nodes that may be taken."""
         view = self._view(request, strategy or self.strategy)
         if view.counts[0] == 0:
-            return self._refusal(view)
-        if among is not None:
-            return self._decide_among(view, among)
+            return self._refuse(view)
+        if candidates is not None:
+            return self._decide_among_candidates(view, candidates)
         if view.strategy is Strategy.RANDOM:
-            node = self._draw(view, rng)
+            node = self._draw_node(view, rng)
         elif hint is None:
             node = int(self._ranks(view).argmax())
         else:
-            node = int((self._ranks(view) - view.score + _hinted(view.score, hint)).argmax())
-        return self._decision(view, node, hint)
+            node = int((self._ranks(view) - view.score + _add_hint(view.score, hint)).argmax())
+        return self._decide_node(view, node, hint)
 
-    def _decide_among(self, view: _View, among: NDArray[np.intp]) -> Decision | Refusal:
+    def _decide_among_candidates(self, view: _View, among: NDArray[np.intp]) -> Decision | Refusal:
         ranks = self._ranks(view)[among]
         if not len(ranks) or ranks.max() == _NOWHERE:
-            return self._refusal(view)
-        return self._decision(view, int(among[int(ranks.argmax())]), None)
+            return self._refuse(view)
+        return self._decide_node(view, int(among[int(ranks.argmax())]), None)
 
     def decide_offered(
         self,
@@ -151,50 +151,50 @@ class Engine:
         offered: Callable[[str], bool],
         *,
         strategy: Strategy | None = None,
-        barred: NDArray[np.bool_] | None = None,
+        excluded: NDArray[np.bool_] | None = None,
     ) -> Decision | Refusal | None:
-        """The best node that is `offered` and not `barred`; None: it is not among the best few, ask `decide(among=)`.
+        """The best node that is `offered` and not `excluded`; None: not among the best few, call `decide(candidates=)`.
 
         Where most nodes are offered this is found without looking at the list of them.
         """
         view = self._view(request, strategy or self.strategy)
         if view.counts[0] == 0:
-            return self._refusal(view)
+            return self._refuse(view)
         rank = self._ranks(view)
-        if barred is not None:
-            rank = np.where(barred, _NOWHERE, rank)
+        if excluded is not None:
+            rank = np.where(excluded, _NOWHERE, rank)
         nodes = self.snapshot.nodes
         for tried in range(_TRIED):
             node = int(rank.argmax())
             if rank[node] == _NOWHERE:
-                return self._refusal(view)
+                return self._refuse(view)
             if offered(nodes[node].name):
-                return self._decision(view, node, None)
-            if not tried and barred is None:
+                return self._decide_node(view, node, None)
+            if not tried and excluded is None:
                 rank = rank.copy()
             rank[node] = _NOWHERE
         return None
 
-    def shortlist(self, request: Request, most: int, *, strategy: Strategy | None = None) -> list[int]:
+    def list_best_nodes(self, request: Request, most: int, *, strategy: Strategy | None = None) -> list[int]:
         """The best nodes that fit, the best first; at most so many."""
         rank = self._ranks(self._view(request, strategy or self.strategy))
         fitting = np.flatnonzero(rank > _NOWHERE)
         return [int(node) for node in fitting[np.argsort(-rank[fitting], kind="stable")[:most]]]
 
-    def scores(self, request: Request, *, hint: Floats | None = None) -> Floats:
+    def score_nodes(self, request: Request, *, hint: Floats | None = None) -> Floats:
         """Node -> its score; 0 where the pod does not fit."""
         view = self._view(request, self.strategy)
-        score = np.clip(view.score, 0.0, scoring.HIGHEST) if hint is None else _hinted(view.score, hint)
+        score = np.clip(view.score, 0.0, scoring.HIGHEST) if hint is None else _add_hint(view.score, hint)
         return np.where(view.codes, 0.0, score)
 
-    def verdicts(self, request: Request) -> Codes:
-        """Node -> its verdict; shared, do not write to it."""
+    def check_nodes(self, request: Request) -> Codes:
+        """Node -> its status; shared, do not write to it."""
         return self._view(request, self.strategy).codes
 
     # --- answers ----------------------------------------------------------------------------------------
 
-    def _decision(self, view: _View, node: int, hint: Floats | None) -> Decision:
-        points = 0.0 if hint is None else float(scoring.bounded_hint(hint[node : node + 1])[0])
+    def _decide_node(self, view: _View, node: int, hint: Floats | None) -> Decision:
+        points = 0.0 if hint is None else float(scoring.bound_hint(hint[node : node + 1])[0])
         total = min(max(float(view.score[node]) + points, 0.0), scoring.HIGHEST)
         parts = (float(view.topology[node]), float(view.resource[node]), float(view.balance[node]))
         return Decision(
@@ -203,11 +203,11 @@ class Engine:
             name=self.snapshot.nodes[node].name,
             grant=self._allot(view, node),
             score=Score(total, *parts, points),
-            gb_per_s=self.fitter.gb_per_s(view.request, node),
+            gb_per_s=self.fitter.predict_gb_per_s(view.request, node),
         )
 
     def _allot(self, view: _View, node: int) -> Grant:
-        grant = self.fitter.allot(view.request, node)
+        grant = self.fitter.build_grant(view.request, node)
         if view.strategy is not Strategy.MIXFIT:
             return grant
         if grant.share is not None and self._packer is not None:
@@ -216,21 +216,21 @@ class Engine:
         self.mix.add(view.request)
         return grant
 
-    def _refusal(self, view: _View) -> Refusal:
+    def _refuse(self, view: _View) -> Refusal:
         if view.refusal is None:
             counts = count_reasons(view.counts.tolist())
-            nearest = shortage.nearest(self.fitter, view.request, view.codes)
+            nearest = shortage.find_nearest(self.fitter, view.request, view.codes)
             view.refusal = Refusal(
                 Reason.NO_ROOM,
                 _describe_refusal(len(self.snapshot), counts, nearest),
                 counts,
-                possible=bool((self.fitter.when_empty(view.request) == Verdict.FITS).any()),
+                possible=bool((self.fitter.check_empty_nodes(view.request) == FitStatus.FITS).any()),
                 detail=nearest,
             )
         return view.refusal
 
     @staticmethod
-    def _draw(view: _View, rng: np.random.Generator | None) -> int:
+    def _draw_node(view: _View, rng: np.random.Generator | None) -> int:
         if rng is None:
             raise errors.InvariantBroken("the strategy random was asked for without a source of randomness")
         fitting = np.flatnonzero(view.rank == view.rank.max())
@@ -244,7 +244,7 @@ class Engine:
             return view.rank
         if self._packer is None:
             self._packer = MixFitStrategy(self.fitter, self.mix)
-        nodes = np.flatnonzero(view.codes == Verdict.FITS)
+        nodes = np.flatnonzero(view.codes == FitStatus.FITS)
         ranks = np.full(len(view.rank), _NOWHERE)
         ranks[nodes] = self._ranking.defer_spot(view.request, nodes, self._packer.rank(view.request, nodes))
         return ranks
@@ -259,21 +259,21 @@ class Engine:
                 del self._views[next(iter(self._views))]
             view = self._views[key] = self._new_view(request, strategy)
         elif view.seen != self.snapshot.version:
-            self._judge(view, self.snapshot.newer_than(view.seen))
+            self._update_view(view, self.snapshot.changed_since(view.seen))
         return view
 
     def _new_view(self, request: Request, strategy: Strategy) -> _View:
         size = len(self.snapshot)
         topology, resource, balance, score, rank = np.zeros((5, size))
         view = _View(request, strategy, np.zeros(size, np.uint8), topology, resource, balance, score, rank)
-        view.counts[Verdict.FITS] = size
-        self._judge(view, np.arange(size))
+        view.counts[FitStatus.FITS] = size
+        self._update_view(view, np.arange(size))
         return view
 
-    def _judge(self, view: _View, nodes: NDArray[np.intp]) -> None:
+    def _update_view(self, view: _View, nodes: NDArray[np.intp]) -> None:
         request = view.request
-        codes = self.fitter.verdicts(request, nodes)
-        parts = self.scorer.parts(request, nodes)
+        codes = self.fitter.check_nodes(request, nodes)
+        parts = self.scorer.score_parts(request, nodes)
         score = self.scorer.score(parts)
         rank = self._ranking.rank(view.strategy, request, nodes, parts, score)
         before = view.codes[nodes]
@@ -288,17 +288,17 @@ class Engine:
 
 
 def count_reasons(counts: Sequence[int]) -> dict[str, int]:
-    """Reason -> nodes that do not take the pod for it, the most frequent first; `counts` are by verdict."""
-    found = {Verdict(code).reason: count for code, count in enumerate(counts) if code and count}
+    """Reason -> nodes that do not take the pod for it, the most frequent first; `counts` are by status."""
+    found = {FitStatus(code).reason: count for code, count in enumerate(counts) if code and count}
     return dict(sorted(found.items(), key=lambda each: -each[1]))
 
 
 def _describe_refusal(nodes: int, counts: Mapping[str, int], nearest: shortage.Shortage | None) -> str:
     """`0/3 nodes fit: 2 GPUsTaken, 1 NodeNotReady; n1 comes nearest, 2 GPUs short: GPUsTaken`."""
     listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-    near = f"; {nearest.detail}" if nearest else ""
+    near = f"; {nearest.describe}" if nearest else ""
     return f"0/{nodes} nodes fit" + (f": {listed}" if listed else "") + near
 
 
-def _hinted(score: Floats, hint: Floats) -> Floats:
-    return np.clip(score + scoring.bounded_hint(hint), 0.0, scoring.HIGHEST)
+def _add_hint(score: Floats, hint: Floats) -> Floats:
+    return np.clip(score + scoring.bound_hint(hint), 0.0, scoring.HIGHEST)

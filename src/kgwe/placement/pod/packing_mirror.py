@@ -8,7 +8,7 @@ import numpy as np
 
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.packing.fleet import Demand, Fleet, NodeSpec
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class PackingMirror:
         snapshot = self._snapshot
         if self._seen == snapshot.version:
             return np.zeros(0, np.intp)
-        changed = snapshot.newer_than(self._seen)
+        changed = snapshot.changed_since(self._seen)
         self._copy(changed)
         self._seen = snapshot.version
         return changed
@@ -54,7 +54,7 @@ class PackingMirror:
             if len(self._demands) >= _KEPT:
                 del self._demands[next(iter(self._demands))]
             gpus = request.gpus
-            able = np.flatnonzero(self._fitter.when_empty(request) == Verdict.FITS)
+            able = np.flatnonzero(self._fitter.check_empty_nodes(request) == FitStatus.FITS)
             classes = {self._classes[node] for node in able.tolist()}
             spec = "" if classes >= set(self.fleet.models) else "|".join(sorted(classes))
             count = gpus.count or (1 if gpus.milli else 0)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.node import Node, Request
-    from kgwe.placement.pod.score import Floats, Parts, Scorer
+    from kgwe.placement.pod.score import Floats, ScoreParts, Scorer
 
 # One step of a strategy's own measure outweighs every score (0..100).
 _STEP: Final = 1000.0
@@ -74,15 +74,15 @@ class Ranking:
 
     def __init__(self, nodes: Sequence[Node], scorer: Scorer) -> None:
         self._scorer = scorer
-        self._cheapness = _cheapness(nodes)
+        self._cheapness = _rank_prices(nodes)
         self._spot = np.array([node.spot for node in nodes], np.bool_)
         self._has_spot = bool(self._spot.any())
 
     def rank(
-        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
+        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: ScoreParts, score: Floats
     ) -> Floats:
         """For each of these nodes, assuming that the pod fits there."""
-        return self.defer_spot(request, nodes, self._plain(strategy, request, nodes, parts, score))
+        return self.defer_spot(request, nodes, self._rank_by_strategy(strategy, request, nodes, parts, score))
 
     def defer_spot(self, request: Request, nodes: NDArray[np.intp], rank: Floats) -> Floats:
         """The ranks of these nodes, spot nodes after all others where the request avoids them."""
@@ -90,8 +90,8 @@ class Ranking:
             return rank - np.where(self._spot[nodes], _BEHIND, 0.0)
         return rank
 
-    def _plain(
-        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: Parts, score: Floats
+    def _rank_by_strategy(
+        self, strategy: Strategy, request: Request, nodes: NDArray[np.intp], parts: ScoreParts, score: Floats
     ) -> Floats:
         """By the strategy alone."""
         match strategy:
@@ -105,14 +105,14 @@ class Ranking:
             case Strategy.SPREAD:
                 return score - np.rint(parts.resource * _SHARE_STEPS) * _STEP
             case Strategy.LEAST_LOADED:
-                return np.rint(self._scorer.gpu_left()[nodes]) * _STEP + score
+                return np.rint(self._scorer.free_gpu_milli()[nodes]) * _STEP + score
             case Strategy.COST_OPTIMIZED:
                 return self._cheapness[nodes] * _STEP + score
             case Strategy.RANDOM:
                 return np.zeros(len(nodes))
 
 
-def _cheapness(nodes: Sequence[Node]) -> Floats:
+def _rank_prices(nodes: Sequence[Node]) -> Floats:
     """Higher is cheaper, equal where the price per card is; not known is dearer than anything known."""
     prices = np.array(
         [

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kgwe.placement.fleet.node import Gpus, Preference, Request
-    from kgwe.placement.gpuset.topology_score import Merit
+    from kgwe.placement.gpuset.topology_score import TopologyPoints
     from kgwe.placement.pod.fit import Fitter
 
     Floats = NDArray[np.float64]
@@ -64,7 +64,7 @@ class Weights:
 _ROUNDING: Final = 1e-6
 
 
-class Parts(NamedTuple):
+class ScoreParts(NamedTuple):
     """Per node, the three parts; where the pod does not fit they mean nothing."""
 
     topology: Floats
@@ -74,12 +74,12 @@ class Parts(NamedTuple):
     broken: NDArray[np.int32]
 
 
-def to_extender(score: float) -> int:
+def to_extender_score(score: float) -> int:
     """As kube-scheduler wants it: a whole number 0..10; half points go up."""
     return min(max(int(score * EXTENDER_HIGHEST / HIGHEST + 0.5), 0), EXTENDER_HIGHEST)
 
 
-def bounded_hint(hint: Floats) -> Floats:
+def bound_hint(hint: Floats) -> Floats:
     """A forecast's points, held within the limits; not a number is no opinion."""
     return np.clip(np.nan_to_num(hint, nan=0.0), -HINT_LIMIT, HINT_LIMIT)
 
@@ -104,19 +104,19 @@ class Scorer:
         self._left: Floats = np.zeros(len(nodes))
         self._seen = -1
         self._slice_milli: dict[str, Floats] = {}
-        self._merits: dict[tuple[int, Preference], Merit] = {}
+        self._merits: dict[tuple[int, Preference], TopologyPoints] = {}
 
-    def score(self, parts: Parts) -> Floats:
+    def score(self, parts: ScoreParts) -> Floats:
         """The weighted sum; 0..100 where the pod fits, but for a rounding."""
         topology, resource, balance = self._shares
         return topology * parts.topology + resource * parts.resource + balance * parts.balance
 
-    def parts(self, request: Request, nodes: NDArray[np.intp]) -> Parts:
+    def score_parts(self, request: Request, nodes: NDArray[np.intp]) -> ScoreParts:
         """The parts for these nodes, as if the pod came there now."""
         snapshot, gpus = self._snapshot, request.gpus
         cpu = (snapshot.cpu_milli[nodes] - request.cpu_milli) / self._cpu[nodes]
         memory = (snapshot.memory_bytes[nodes] - request.memory_bytes) / self._memory[nodes]
-        gpu = (self.gpu_left()[nodes] - self._wanted_milli(gpus, nodes)) / self._gpu[nodes]
+        gpu = (self.free_gpu_milli()[nodes] - self._wanted_milli(gpus, nodes)) / self._gpu[nodes]
         if not self._all_have_gpu:
             # Without cards there is nothing to strand.
             gpu = np.where(self._has_gpu[nodes], gpu, 0.0)
@@ -126,13 +126,13 @@ class Scorer:
             resource = HIGHEST * (1 - (cpu + memory) / 2)
         stranded = np.maximum(gpu - np.minimum(cpu, memory), 0.0)
         topology, broken = self._topology(request, nodes)
-        return Parts(topology, resource, HIGHEST * (1 - stranded), broken)
+        return ScoreParts(topology, resource, HIGHEST * (1 - stranded), broken)
 
-    def gpu_left(self) -> Floats:
+    def free_gpu_milli(self) -> Floats:
         """Node -> milli-cards nobody uses, slices counted by their part of a card; shared, do not write to it."""
         snapshot = self._snapshot
         if self._seen != snapshot.version:
-            changed = snapshot.newer_than(self._seen)
+            changed = snapshot.changed_since(self._seen)
             self._left[changed] = snapshot.milli[changed].sum(axis=1)
             for node in changed[self._is_cut[changed]].tolist():
                 self._left[node] += sum(
@@ -164,7 +164,7 @@ class Scorer:
         if not gpus.count and not gpus.milli:
             return np.full(len(nodes), topology_score.BASE), np.zeros(len(nodes), np.int32)
         tables = self._merit(gpus.count or 1, request.preference)
-        at = self._fitter.rows(nodes)
+        at = self._fitter.table_rows(nodes)
         points, broken = tables.points[at], tables.broken[at]
         if gpus.milli:
             # A card that others share already is in no whole island.
@@ -174,8 +174,8 @@ class Scorer:
             points, broken = np.where(opened, HIGHEST, points), np.where(opened, 0, broken)
         return points, broken
 
-    def _merit(self, count: int, preference: Preference) -> Merit:
+    def _merit(self, count: int, preference: Preference) -> TopologyPoints:
         key = (count, preference)
         if key not in self._merits:
-            self._merits[key] = topology_score.merit(self._fitter.tables, self._wirings, count, preference)
+            self._merits[key] = topology_score.score_sets(self._fitter.tables, self._wirings, count, preference)
         return self._merits[key]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Shortage:
 
     node: int
     name: str
-    verdict: Verdict
+    verdict: FitStatus
     cards: int = 0
     milli: int = 0
     share_mib: int = 0
@@ -38,7 +38,7 @@ class Shortage:
     pods: int = 0
 
     @property
-    def detail(self) -> str:
+    def describe(self) -> str:
         """For people: `h100-0003 is 2 GPUs and 4000m CPU short`."""
         lacks = [f"{getattr(self, name)}{unit}" for name, unit in _UNITS.items() if getattr(self, name)]
         if not lacks:
@@ -58,24 +58,24 @@ _UNITS: Final = {
 }
 
 
-def nearest(fitter: Fitter, request: Request, codes: Codes) -> Shortage | None:
+def find_nearest(fitter: Fitter, request: Request, codes: Codes) -> Shortage | None:
     """The node that comes nearest; None when there are no nodes."""
     snapshot = fitter.snapshot
     if not len(snapshot):
         return None
-    empty = fitter.when_empty(request)
-    passed = np.where(empty == Verdict.FITS, len(Verdict), empty)
-    lacks = _lacks(snapshot, request)
+    empty = fitter.check_empty_nodes(request)
+    passed = np.where(empty == FitStatus.FITS, len(FitStatus), empty)
+    lacks = _count_missing(snapshot, request)
     gap = np.zeros(len(snapshot))
     for name, missing in lacks.items():
-        gap += missing / max(_wanted(request, name), 1)
+        gap += missing / max(_requested_amount(request, name), 1)
     gap[passed < passed.max()] = np.inf
     node = int(gap.argmin())
     counts = {name: int(missing[node]) for name, missing in lacks.items()}
-    return Shortage(node, snapshot.nodes[node].name, Verdict(int(codes[node])), **counts)
+    return Shortage(node, snapshot.nodes[node].name, FitStatus(int(codes[node])), **counts)
 
 
-def _lacks(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np.int64]]:
+def _count_missing(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np.int64]]:
     gpus = request.gpus
     free: dict[str, NDArray[np.integer]] = {
         "cpu_milli": snapshot.cpu_milli,
@@ -89,7 +89,7 @@ def _lacks(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np.int64]]
         free["share_mib"] = snapshot.share_mib.max(axis=1, initial=0)
     elif gpus.slices:
         free["slices"] = snapshot.slices.get(gpus.profile, np.zeros(len(snapshot), np.int32))
-    wanted = {name: _wanted(request, name) for name in free}
+    wanted = {name: _requested_amount(request, name) for name in free}
     # Of what is not asked for nothing is lacking, though it be overbooked.
     return {
         name: np.clip(wanted[name] - left.astype(np.int64), 0, None if wanted[name] else 0)
@@ -97,7 +97,7 @@ def _lacks(snapshot: Snapshot, request: Request) -> dict[str, NDArray[np.int64]]
     }
 
 
-def _wanted(request: Request, name: str) -> int:
+def _requested_amount(request: Request, name: str) -> int:
     gpus = request.gpus
     return {
         "cards": gpus.count,

@@ -20,7 +20,7 @@ from kgwe.placement.gang.plan import GangPlan, Shortfall
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.live.scratch import NO_NODES, ScratchFleet
 from kgwe.placement.pod import shortage
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.queue.workloads import requested_milli
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class StartForecast:
     def _usable_gpus(self, request: Request | GangRequest) -> NDArray[np.int64]:
         """GPUs of each node that would take a pod of the work if nothing ran."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
-        takes = np.any([self._shadow.fitter.when_empty(pod) == Verdict.FITS for pod in pods], axis=0)
+        takes = np.any([self._shadow.fitter.check_empty_nodes(pod) == FitStatus.FITS for pod in pods], axis=0)
         cards = np.array([node.shape.cards for node in self._shadow.snapshot.nodes], np.int64)
         return np.where(takes, cards, 0)
 
@@ -202,12 +202,12 @@ def _find_place(
 
 
 def _find_node(scratch: ScratchFleet, request: Request, start_s: float | None) -> EarliestStart | None:
-    codes = scratch.fitter.verdicts(request)
+    codes = scratch.fitter.check_nodes(request)
     if start_s is not None:
-        name = scratch.snapshot.nodes[int(np.argmax(codes == Verdict.FITS))].name
+        name = scratch.snapshot.nodes[int(np.argmax(codes == FitStatus.FITS))].name
     else:
-        nearest = shortage.nearest(scratch.fitter, request, codes)
-        if nearest is None or scratch.fitter.when_empty(request)[nearest.node] != Verdict.FITS:
+        nearest = shortage.find_nearest(scratch.fitter, request, codes)
+        if nearest is None or scratch.fitter.check_empty_nodes(request)[nearest.node] != FitStatus.FITS:
             return None
         name = nearest.name
     return EarliestStart(frozenset((name,)), start_s, "node", name)
@@ -224,9 +224,9 @@ def _find_emptiest_domain(
     places = rung.place_range(rung.names.index(missing.domain))
     nodes, cards = ladder.node[places], ladder.cards[places]
     role = next(role for role in gang.roles if role.name == missing.role)
-    room = scratch.fitter.room(role.request)[nodes]
+    room = scratch.fitter.count_pods(role.request)[nodes]
     each = cards // max(role.request.gpus.count, 1)
-    each[scratch.fitter.when_empty(role.request)[nodes] != Verdict.FITS] = 0
+    each[scratch.fitter.check_empty_nodes(role.request)[nodes] != FitStatus.FITS] = 0
     chosen: list[str] = []
     needed, idle = missing.needed, 0
     free = np.bitwise_count(scratch.snapshot.free[nodes])

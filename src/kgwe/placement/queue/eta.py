@@ -27,7 +27,7 @@ import numpy as np
 from kgwe.placement.fleet.node import CARD_MILLI
 from kgwe.placement.gang.levels import LevelTables
 from kgwe.placement.gang.request import CLUSTER, NODE, NVLINK, GangRequest
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.queue.playout import (
     FIRST_S,
     NOT_KNOWN,
@@ -151,7 +151,7 @@ class Estimator:
         gpus = pod.gpus
         if not gpus.count and not gpus.milli:
             return None
-        able = self._fitter.when_empty(pod) == Verdict.FITS
+        able = self._fitter.check_empty_nodes(pod) == FitStatus.FITS
         cards = gpus.count or 1
         if gpus.milli:
             pods = math.ceil(pods / (CARD_MILLI // gpus.milli))

@@ -64,7 +64,7 @@ class World:
     @classmethod
     def of(cls, nodes: Iterable[Node], oversubscription: Sequence[float] = ()) -> World:
         """`oversubscription`: of the levels of the network, the nearest first; 1 for those not given."""
-        snapshot = Snapshot.of(nodes)
+        snapshot = Snapshot.from_nodes(nodes)
         slice_milli = {}
         for number, node in enumerate(snapshot.nodes):
             for card in node.cut:
@@ -119,7 +119,7 @@ class World:
         with self.snapshot.trial() as trial:
             for node, count in counts:
                 for _ in range(count):
-                    grant = self.fitter.grant(request, node)
+                    grant = self.fitter.find_grant(request, node)
                     if grant is None:
                         return None
                     found.append(grant)

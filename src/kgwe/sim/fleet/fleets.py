@@ -119,7 +119,7 @@ def fill(snapshot: Snapshot, share: float, rng: np.random.Generator) -> list[Cal
         if left <= until:
             break
         (request,) = requests(1, rng)
-        grant = fitter.grant(request, int(rng.integers(len(snapshot))))
+        grant = fitter.find_grant(request, int(rng.integers(len(snapshot))))
         if grant is not None:
             undos.append(snapshot.commit(grant))
             left -= request.gpus.count * CARD_MILLI + request.gpus.milli

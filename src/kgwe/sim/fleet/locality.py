@@ -53,7 +53,7 @@ def _contention(world: World, nodes: Iterable[int]) -> float:
 
 def fewest(world: World, job: Job) -> Spread:
     """The least spread of the job; to be asked while the fleet is empty."""
-    room = world.fitter.room(job.request).astype(np.int64)
+    room = world.fitter.count_pods(job.request).astype(np.int64)
     leaves = _fewest(_sums(room, world.leaf - NO_LEAF)[1:], job.pods)
     boxes = _fewest(_sums(room, world.box), job.pods)
     return Spread(_fewest(room, job.pods), boxes, leaves, _least_contention(world, room, job.pods))

@@ -19,7 +19,7 @@ from kgwe.placement.packing.fleet import Demand
 from kgwe.placement.packing.policy import Mix
 from kgwe.placement.planning.gang_planner import GangPlanner
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.pod.packing_mirror import PackingMirror
 from kgwe.placement.pod.ranking import Strategy
 
@@ -95,15 +95,15 @@ class PodByPod:
 
     def _place_pod(self, request: Request) -> Grant | None:
         fitter = self._world.fitter
-        nodes = np.flatnonzero(fitter.verdicts(request) == Verdict.FITS)
+        nodes = np.flatnonzero(fitter.check_nodes(request) == FitStatus.FITS)
         if not len(nodes):
             return None
         if request.gpus.slices:
-            return fitter.grant(request, int(nodes[0]))  # the packing policies know no slices
+            return fitter.find_grant(request, int(nodes[0]))  # the packing policies know no slices
         policy, demand = self._caught_up(), self._mirror.demand_of(request)
         node = int(nodes[np.argmax(policy.scores(demand, nodes))])
         if not request.gpus.milli:
-            return fitter.grant(request, node)
+            return fitter.find_grant(request, node)
         (card,) = policy.choose_cards(demand, node)
         gpus = request.gpus
         return Grant(node, request.cpu_milli, request.memory_bytes, share=(card, gpus.milli, gpus.share_mib))

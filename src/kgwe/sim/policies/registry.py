@@ -54,7 +54,7 @@ class _Ordered(abc.ABC):
         self._rng = rng
 
     def place(self, job: Job) -> Grants | None:
-        room = self._world.fitter.room(job.request)
+        room = self._world.fitter.count_pods(job.request)
         nodes = np.flatnonzero(room)
         if int(room[nodes].sum()) < job.pods:
             return None

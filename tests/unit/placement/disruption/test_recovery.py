@@ -301,7 +301,7 @@ def test_cards_of_one_model_stay_of_one_model():
     shape = Shape(nvswitch(4), "H100", 81_920)
     other = Shape(nvswitch(4), "A100", 81_920)
     nodes = [Node(name, other if name == "c" else shape, 64_000, 2**40) for name in "abcd"]
-    fitter = Fitter(Snapshot.of(nodes))
+    fitter = Fitter(Snapshot.from_nodes(nodes))
     places = [Grant(node, cards=0b1111) for node in (0, 1, 3)]
     fitter.snapshot.commit_all(places)
     gang = GangRequest.uniform(whole(4), 2, hardware=Hardware.SAME)

@@ -24,7 +24,7 @@ DAY_S = 86_400.0
 def flaky(bed: Racks, **scores: float) -> GangPlanner:
     """The same racks with these reliabilities."""
     nodes = [replace(node, reliability=scores.get(node.name, 1.0)) for node in bed.snapshot.nodes]
-    snapshot = Snapshot.of(nodes)
+    snapshot = Snapshot.from_nodes(nodes)
     snapshot.commit_all(list(bed.held.values()))
     return GangPlanner(Fitter(snapshot), bed.tree)
 

@@ -22,7 +22,7 @@ ALL = 0b1111_1111
 def take(
     wiring: Wiring, free: int, count: int, preference: Preference = Preference.NONE, **more: bool
 ) -> tuple[int, ...]:
-    choice = subset.table(wiring, preference, **more).choose(free, count)
+    choice = subset.build_table(wiring, preference, **more).choose(free, count)
     return choice.cards if choice else ()
 
 
@@ -31,16 +31,16 @@ def cube() -> Wiring:
 
 
 def test_tables_are_arrays_over_all_masks():
-    table = subset.table(reference.nvswitch())
-    assert table.best(4).shape == table.gb_per_s(4).shape == (256,)
-    assert table.best(4).dtype == np.uint16
+    table = subset.build_table(reference.nvswitch())
+    assert table.best_sets(4).shape == table.gb_per_s(4).shape == (256,)
+    assert table.best_sets(4).dtype == np.uint16
     assert table.gb_per_s(4).dtype == np.float32
-    assert table.met(4).dtype == np.bool_
+    assert table.match_preference(4).dtype == np.bool_
 
 
 def test_a_table_cannot_be_changed_by_its_readers():
     with pytest.raises(ValueError, match="read-only"):
-        subset.table(reference.nvswitch()).best(1)[3] = 0
+        subset.build_table(reference.nvswitch()).best_sets(1)[3] = 0
 
 
 def test_one_look_up_answers_for_a_whole_cluster_of_mixed_nodes():
@@ -51,16 +51,16 @@ def test_one_look_up_answers_for_a_whole_cluster_of_mixed_nodes():
     free = rng.integers(0, np.array([256, 16, 256])[shape_of_node])
     at = tables.offset[shape_of_node] + free
     for count in (1, 2, 3, 5):
-        chosen = tables.best(count, Preference.NONE)[at]
+        chosen = tables.best_sets(count, Preference.NONE)[at]
         rates = tables.gb_per_s(count, Preference.NONE)[at]
         for node in range(500):
-            choice = subset.table(wirings[shape_of_node[node]]).choose(int(free[node]), count)
+            choice = subset.build_table(wirings[shape_of_node[node]]).choose(int(free[node]), count)
             expected = (choice.mask, choice.gb_per_s) if choice else (0, subset.NONE_GB_PER_S)
             assert (chosen[node], rates[node]) == expected
 
 
 def test_too_few_free_cards_are_no_set():
-    table = subset.table(reference.nvswitch())
+    table = subset.build_table(reference.nvswitch())
     assert table.choose(0b111, 4) is None
     assert table.gb_per_s(4)[0b111] == subset.NONE_GB_PER_S < bandwidth.UNKNOWN_GB_PER_S
     assert table.choose(ALL, 9) is None
@@ -69,13 +69,13 @@ def test_too_few_free_cards_are_no_set():
 
 def test_no_cards_at_all_is_not_a_question():
     with pytest.raises(errors.InvariantBroken):
-        subset.table(reference.nvswitch()).best(0)
+        subset.build_table(reference.nvswitch()).best_sets(0)
 
 
 def test_the_fastest_ring_wins():
     assert take(reference.pcie_pairs(), 0b1111_1110, 2) == (2, 3)
     assert take(cube(), ALL, 2) in {(0, 3), (2, 3), (4, 7), (6, 7), (1, 2), (5, 6), (0, 4), (1, 5)}
-    assert subset.table(cube()).gb_per_s(2)[ALL] == 100
+    assert subset.build_table(cube()).gb_per_s(2)[ALL] == 100
 
 
 def test_four_cards_of_the_cube_leave_the_other_socket_whole():
@@ -100,22 +100,22 @@ def test_behind_a_switch_the_sockets_are_kept_whole():
 
 
 def test_one_card_has_no_link_and_every_limit():
-    choice = subset.table(reference.pcie_pairs()).choose(ALL, 1, 900)
+    choice = subset.build_table(reference.pcie_pairs()).choose(ALL, 1, 900)
     assert choice
     assert choice.gb_per_s == math.inf
 
 
 def test_a_bandwidth_limit_is_kept_in_data_sheet_figures():
-    table = subset.table(reference.nvswitch())
+    table = subset.build_table(reference.nvswitch())
     assert table.choose(ALL, 8, 900)
     assert table.choose(ALL, 8, 900.5) is None
-    assert subset.table(reference.pcie_pairs()).choose(ALL, 4, 100) is None
-    assert subset.table(cube()).choose(ALL, 2, 100)
-    assert subset.table(cube()).choose(ALL, 3, 100) is None
+    assert subset.build_table(reference.pcie_pairs()).choose(ALL, 4, 100) is None
+    assert subset.build_table(cube()).choose(ALL, 2, 100)
+    assert subset.build_table(cube()).choose(ALL, 3, 100) is None
 
 
 def test_both_conventions_are_at_hand():
-    table = subset.table(reference.nvswitch())
+    table = subset.build_table(reference.nvswitch())
     assert table.gb_per_s(8)[ALL] == 900
     assert table.bus_gb_per_s(8)[ALL] == pytest.approx(370.8)
     assert table.bus_gb_per_s(8)[1] == subset.NONE_GB_PER_S
@@ -153,27 +153,27 @@ def test_same_pcie_switch_never_passes_a_host_bridge():
 
 
 def test_a_preference_that_is_not_required_gives_way_and_says_so():
-    table = subset.table(reference.nvswitch(), Preference.SAME_NUMA, required=False)
-    assert table.choose(0b1111_0111, 4) == subset.Choice(0b1111_0000, 900, met=True)
+    table = subset.build_table(reference.nvswitch(), Preference.SAME_NUMA, required=False)
+    assert table.choose(0b1111_0111, 4) == subset.GpuSetChoice(0b1111_0000, 900, preference_met=True)
     choice = table.choose(ALL, 5)
     assert choice
-    assert not choice.met
-    assert table.met(4)[ALL]
-    assert not table.met(5)[ALL]
+    assert not choice.preference_met
+    assert table.match_preference(4)[ALL]
+    assert not table.match_preference(5)[ALL]
 
 
 def test_none_and_nvlink_optimal_are_one_table():
-    assert subset.table(cube()) is subset.table(cube(), Preference.NVLINK_OPTIMAL)
+    assert subset.build_table(cube()) is subset.build_table(cube(), Preference.NVLINK_OPTIMAL)
 
 
 @pytest.mark.parametrize("preference", Preference)
 def test_every_preference_has_a_table(preference):
-    assert subset.table(reference.nvswitch(), preference).best(1)[ALL]
+    assert subset.build_table(reference.nvswitch(), preference).best_sets(1)[ALL]
 
 
 def test_bus_ids_make_no_difference():
     other = Wiring(tuple(Slot("other", slot.numa, "0-9", slot.pcie) for slot in cube().slots), 2, 0, cube().mesh)
-    assert subset.table(other) is subset.table(cube())
+    assert subset.build_table(other) is subset.build_table(cube())
 
 
 def test_unknown_never_beats_known():
@@ -181,10 +181,10 @@ def test_unknown_never_beats_known():
     seen = ((Relation.SELF, unknown, unknown), (unknown, Relation.SELF, sys), (unknown, sys, Relation.SELF))
     wiring = Wiring((Slot("a"), Slot("b"), Slot("c")), seen=seen)
     assert take(wiring, 0b111, 2) == (1, 2)
-    table = subset.table(wiring)
+    table = subset.build_table(wiring)
     assert table.gb_per_s(2)[0b011] == bandwidth.UNKNOWN_GB_PER_S
     assert table.choose(0b011, 2, 0.1) is None
-    assert table.choose(0b011, 2) == subset.Choice(0b011, bandwidth.UNKNOWN_GB_PER_S, met=True)
+    assert table.choose(0b011, 2) == subset.GpuSetChoice(0b011, bandwidth.UNKNOWN_GB_PER_S, preference_met=True)
 
 
 def test_a_slow_card_is_left_to_those_who_need_only_one():
@@ -195,24 +195,24 @@ def test_a_slow_card_is_left_to_those_who_need_only_one():
 
 def test_sixteen_cards_are_tabled():
     wiring = reference.pcie_pairs(16)
-    table = subset.table(wiring)
+    table = subset.build_table(wiring)
     full = (1 << 16) - 1
     assert take(wiring, full, 8) == tuple(range(8))
     assert take(wiring, full & ~0b10, 1) == (0,)
     assert table.gb_per_s(2)[full] == 24
-    assert table.best(16)[full] == full
+    assert table.best_sets(16)[full] == full
 
 
 def test_more_cards_than_a_table_holds_are_refused():
     with pytest.raises(errors.Permanent, match="at most 16"):
-        subset.table(reference.pcie_pairs(17))
+        subset.build_table(reference.pcie_pairs(17))
 
 
 def test_a_node_without_cards_has_an_empty_table():
-    assert subset.table(Wiring(())).choose(0, 1) is None
+    assert subset.build_table(Wiring(())).choose(0, 1) is None
 
 
 def test_splits_pair_every_set_with_every_set_of_the_others():
-    pairs = [(chosen, int(left)) for chosen, rest in bitmask.splits(range(5), 2) for left in rest]
+    pairs = [(chosen, int(left)) for chosen, rest in bitmask.iter_splits(range(5), 2) for left in rest]
     assert len(pairs) == len(set(pairs)) == math.comb(5, 2) * 8
     assert all(chosen & left == 0 and chosen.bit_count() == 2 for chosen, left in pairs)

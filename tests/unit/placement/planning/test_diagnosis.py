@@ -26,7 +26,7 @@ from kgwe.placement.planning.gang_planner import (
     Segment,
     plan_gang,
 )
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.refusal import Refusal
 
 A100 = Shape(reference.nvswitch(8, 12, 3), "A100-SXM4-80GB", 81_920, "Ampere")
@@ -71,7 +71,7 @@ def test_the_words_tell_the_whole_of_it():
 def test_too_little_room_everywhere_counts_the_verdicts_of_nodes():
     refusal = racks(DRAWN).refuse(GangRequest.uniform(cards(8), 6))
     assert refusal.reason is GangReason.TOO_LITTLE_ROOM
-    assert refusal.verdicts == {Verdict.FITS: 5, Verdict.CARDS_TAKEN: 3}
+    assert refusal.statuses == {FitStatus.FITS: 5, FitStatus.CARDS_TAKEN: 3}
     assert not refusal.is_hopeless
     assert refusal.proven
 
@@ -80,7 +80,7 @@ def mixed(**spot):
     """Two H100, two A100, two A100 that `spot` says more of; one leaf."""
     nodes = [Node(f"n{i}", H100 if i < 2 else A100, 64_000, 2**40, **(spot if i > 3 else {})) for i in range(6)]
     tree = domains.build([Place(node.name, ("a",), gb_per_s=50.0) for node in nodes], ("leaf",))
-    return GangPlanner(Fitter(Snapshot.of(nodes)), tree)
+    return GangPlanner(Fitter(Snapshot.from_nodes(nodes)), tree)
 
 
 def refused(planner, gang):
@@ -93,7 +93,7 @@ def refused(planner, gang):
 def test_another_gpu_model_is_named():
     refusal = refused(mixed(), GangRequest.uniform(cards(8, model="H100-SXM5-80GB"), 3))
     assert refusal.reason is GangReason.WRONG_GPU_MODEL
-    assert refusal.verdicts[Verdict.WRONG_MODEL] == 4
+    assert refusal.statuses[FitStatus.WRONG_MODEL] == 4
     assert texts(refusal)[ChangeKind.OTHER_MODEL] == "accept A100-SXM4-80GB"
 
 
@@ -123,7 +123,7 @@ def test_wiring_that_is_not_there_can_be_let_go():
     cluster = racks({"s": {"a": [8, 8]}}, shape=shape)
     refusal = cluster.refuse(GangRequest.uniform(cards(4, preference=Preference.NVLINK_REQUIRED), 2))
     assert refusal.reason is GangReason.WIRING_NOT_MET
-    assert refusal.verdicts == {Verdict.WIRING: 2}
+    assert refusal.statuses == {FitStatus.WIRING: 2}
 
 
 def test_fewer_replicas_come_in_whole_segments_and_of_the_role_that_is_short():

@@ -11,7 +11,7 @@ from kgwe.placement.gang.request import GangRequest, Role
 from kgwe.placement.planning.ask import Ask, TopologyRequest
 from kgwe.placement.planning.explain import Why, explain
 from kgwe.placement.planning.plan import Plan
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.records import rows
 
 
@@ -47,7 +47,7 @@ def test_a_pod_without_room_is_told_the_nearest_node_and_the_most_it_could_have(
     assert found.best is not None
     assert (found.best.level, found.best.domain, found.best.room, found.best.short) == ("node", "b", 2, 2)
     assert [(each.verdict, each.count, each.examples) for each in found.nodes[""]] == [
-        (Verdict.CARDS_TAKEN, 3, ("a", "b", "c"))
+        (FitStatus.CARDS_TAKEN, 3, ("a", "b", "c"))
     ]
     assert kinds(found) == ["FewerGPUs"]
     assert found.changes[0].text == "ask for 2 of the 4 GPUs (b has them)"

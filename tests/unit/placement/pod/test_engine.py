@@ -13,9 +13,9 @@ from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.placement.fleet.node import Gpus, Node, Preference, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.pod.engine import Decision, Engine
-from kgwe.placement.pod.fit import Fitter, Verdict
+from kgwe.placement.pod.fit import FitStatus, Fitter
 from kgwe.placement.pod.ranking import ALIASES, Strategy, parse_strategy
-from kgwe.placement.pod.score import Weights, to_extender
+from kgwe.placement.pod.score import Weights, to_extender_score
 from kgwe.placement.pod.shortage import Shortage
 from kgwe.placement.refusal import Reason, Refusal
 
@@ -31,7 +31,7 @@ def node(name, shape=H100, **more):
 
 
 def fleet(*listed):
-    return Snapshot.of(listed)
+    return Snapshot.from_nodes(listed)
 
 
 def decide(engine, request, **more) -> Decision:
@@ -95,7 +95,7 @@ def test_cpu_left_behind_lowers_the_balance_and_spare_cpu_does_not():
     snapshot.commit(Grant(1, cards=0b1))
     engine = Engine(snapshot)
     request = Request(Gpus(count=1), cpu_milli=1_000)
-    parts = engine.scorer.parts(request, np.arange(2))
+    parts = engine.scorer.score_parts(request, np.arange(2))
     # 6 of 8 cards are left, and 7 of 96 cores.
     assert parts.balance.tolist() == pytest.approx([100 * (1 - (6 / 8 - 7 / 96)), 100.0])
     assert decide(engine, request).name == "rich"
@@ -125,7 +125,7 @@ def test_weights_shift_the_choice():
     ("score", "expected"), [(0, 0), (4.9, 0), (5, 1), (54.9, 5), (95, 10), (100, 10), (130, 10), (-3, 0)]
 )
 def test_scores_for_kube_scheduler_are_whole_numbers_to_ten(score, expected):
-    assert to_extender(score) == expected
+    assert to_extender_score(score) == expected
 
 
 def test_a_hint_decides_between_equals_and_is_bounded():
@@ -166,7 +166,7 @@ def test_each_strategy_has_its_own_favourite(strategy, expected):
 def test_without_a_price_spot_comes_first_but_after_any_known_price():
     snapshot = mixed()
     engine = Engine(snapshot, strategy=Strategy.COST_OPTIMIZED)
-    order = engine.shortlist(Request(Gpus(count=1)), 10)
+    order = engine.list_best_nodes(Request(Gpus(count=1)), 10)
     assert [snapshot.nodes[each].name for each in order] == ["used", "h100", "spot", "small"]
 
 
@@ -189,7 +189,7 @@ def test_strategies_are_found_by_name_and_alias():
 def test_equal_nodes_are_taken_in_their_order():
     engine = Engine(fleet(*(node(f"n{i}") for i in range(5))))
     assert decide(engine, Request(Gpus(count=8))).node == 0
-    assert engine.shortlist(Request(Gpus(count=8)), 3) == [0, 1, 2]
+    assert engine.list_best_nodes(Request(Gpus(count=8)), 3) == [0, 1, 2]
 
 
 # --- islands and shares ---------------------------------------------------------------------------------
@@ -264,11 +264,11 @@ def test_a_refusal_is_taken_back_when_room_appears():
 
 def test_no_nodes_is_a_refusal_too():
     assert refuse(Engine(fleet()), Request(Gpus(count=1))).message == "0/0 nodes fit"
-    assert Fitter(fleet()).room(Request(Gpus(count=1))).tolist() == []
+    assert Fitter(fleet()).count_pods(Request(Gpus(count=1))).tolist() == []
 
 
 def test_reasons_are_told_apart():
-    assert len({verdict.reason for verdict in Verdict}) == len(Verdict)
+    assert len({verdict.reason for verdict in FitStatus}) == len(FitStatus)
 
 
 def test_a_decision_knows_its_bandwidth():

@@ -28,7 +28,7 @@ def node(name, cpu_milli=64_000, **more):
 
 
 def engine_of(*nodes):
-    return Engine(Snapshot.of(nodes), strategy=Strategy.MIXFIT)
+    return Engine(Snapshot.from_nodes(nodes), strategy=Strategy.MIXFIT)
 
 
 def place(engine, request) -> Decision:
@@ -90,7 +90,7 @@ def test_spot_nodes_come_last_for_a_pod_that_avoids_them():
 
 def test_only_offered_and_unbarred_nodes_are_chosen():
     engine = engine_of(node("a"), node("b"), node("c"))
-    found = engine.decide_offered(share(500), {"b", "c"}.__contains__, barred=np.array([False, True, False]))
+    found = engine.decide_offered(share(500), {"b", "c"}.__contains__, excluded=np.array([False, True, False]))
     assert isinstance(found, Decision)
     assert found.name == "c"
 
@@ -137,7 +137,7 @@ def test_old_arrivals_fade():
         mix.add(share(500))
     for _ in range(11_000):
         mix.add(share(250))
-    engine = Engine(Snapshot.of([node("a")]), strategy=Strategy.MIXFIT, mix=mix)
+    engine = Engine(Snapshot.from_nodes([node("a")]), strategy=Strategy.MIXFIT, mix=mix)
     assert isinstance(engine.decide(share(250)), Decision)
 
 
@@ -187,7 +187,7 @@ def test_the_mix_remembers_so_many_kinds_and_no_memory():
     for cpu in range(2000):
         mix.add(Request(Gpus(count=1), cpu, GIB * cpu))
         mix.add(Request(Gpus(count=1), 7, GIB * cpu))
-    found = Engine(Snapshot.of([node("a")]), strategy=Strategy.MIXFIT, mix=mix).decide(share(500))
+    found = Engine(Snapshot.from_nodes([node("a")]), strategy=Strategy.MIXFIT, mix=mix).decide(share(500))
     assert isinstance(found, Decision)
     assert len(mix._counts) <= 512
     assert max(mix._counts.values()) > 1900

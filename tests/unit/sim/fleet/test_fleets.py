@@ -41,11 +41,11 @@ def test_the_network_holds_every_node_once():
 
 
 def test_half_full_is_half_full_and_taken_back_is_empty():
-    snapshot = Snapshot.of(fleets.nodes(LISTED))
+    snapshot = Snapshot.from_nodes(fleets.nodes(LISTED))
     whole = int(snapshot.milli.sum())
     undos = fleets.half_full(snapshot, seed=3)
     assert 0.49 * whole - 8 * CARD_MILLI <= int(snapshot.milli.sum()) <= 0.5 * whole
-    again = Snapshot.of(fleets.nodes(LISTED))
+    again = Snapshot.from_nodes(fleets.nodes(LISTED))
     fleets.half_full(again, seed=3)
     assert np.array_equal(snapshot.milli, again.milli)
     for undo in reversed(undos):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kgwe.placement.fleet.snapshot import bits
+from kgwe.placement.fleet.snapshot import list_cards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +39,7 @@ class Failures:
                 parts.append(f"node {node} is {found.value if found else 'lost'}")
             else:
                 many = "s" * (cards.bit_count() > 1)
-                parts.append(f"GPU{many} {', '.join(map(str, bits(cards)))} of node {node} failed")
+                parts.append(f"GPU{many} {', '.join(map(str, list_cards(cards)))} of node {node} failed")
         more = [f"{len(parts) - _MOST_NAMED} more failed"] if len(parts) > _MOST_NAMED else []
         return " and ".join(parts[:_MOST_NAMED] + more)
 

@@ -22,7 +22,7 @@ from kgwe.kube.translate import extender_wire, podrequest, podspec
 from kgwe.model.units import amounts
 from kgwe.placement.planning.ask import Ask
 from kgwe.placement.pod.engine import Decision
-from kgwe.placement.pod.fit import Verdict
+from kgwe.placement.pod.fit import FitStatus
 from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.refusal import Refusal
 
@@ -111,7 +111,7 @@ class ExtenderHandlers:
 
     def _place_share(self, args: Args, pod: core.Pod) -> tuple[bytes, str]:
         """A share of any size: as most nodes offer it, else as others do."""
-        divisions = self._state.fleet.fitter.divisions
+        divisions = self._state.fleet.fitter.share_counts
         if not divisions or podspec.sum_requests(pod.spec)[amounts.SHARED] > 1:
             # How its nodes divide their cards, or what several pieces are worth, nobody here can tell: kube-scheduler
             # counts them alone.
@@ -182,14 +182,14 @@ class ExtenderHandlers:
         draws = (len(self._asks),) if strategy is Strategy.RANDOM else ()
         found = None
         if not draws:
-            found = engine.decide_offered(ask.request, args.has, strategy=strategy, barred=blocked)
+            found = engine.decide_offered(ask.request, args.has, strategy=strategy, excluded=blocked)
         elif blocked is None:
             drawn = engine.decide(ask.request, strategy=strategy, rng=np.random.default_rng(draws[0]))
             found = drawn if isinstance(drawn, Refusal) or args.has(drawn.name) else None
         if found is None:
             # kube-scheduler offers few nodes, or those drawn or ranked first are not among them.
             draws = ()
-            found = engine.decide(ask.request, strategy=strategy, among=self._offered(args, blocked))
+            found = engine.decide(ask.request, strategy=strategy, candidates=self._offered(args, blocked))
         if self._recorder is not None:
             asked = _whole(pod, replace(ask, strategy=strategy))
             among = None if draws else self._restriction(args, ask.request, strategy, found, blocked)
@@ -206,7 +206,7 @@ class ExtenderHandlers:
     ) -> list[str] | None:
         """The nodes that the pod was offered; None: the decision would be the same with all nodes."""
         engine = self._state.fleet.engine
-        best = engine.shortlist(request, 1, strategy=strategy)
+        best = engine.list_best_nodes(request, 1, strategy=strategy)
         if blocked is None and best == ([found.node] if isinstance(found, Decision) else []):
             return None
         nodes = engine.snapshot.nodes
@@ -222,12 +222,12 @@ class ExtenderHandlers:
         """Per node why not; where only running pods are in the way, kube-scheduler may look for victims."""
         fleet = self._state.fleet
         index = fleet.snapshot.index
-        codes, never = fleet.engine.verdicts(asks[0].request), fleet.fitter.when_empty(asks[0].request)
+        codes, never = fleet.engine.check_nodes(asks[0].request), fleet.fitter.check_empty_nodes(asks[0].request)
         for ask in asks[1:]:
             # Shares of another size are what other nodes offer.
-            other = fleet.fitter.when_empty(ask.request)
-            here = other != Verdict.TOO_FEW_CARDS
-            codes = np.where(here, fleet.engine.verdicts(ask.request), codes)
+            other = fleet.fitter.check_empty_nodes(ask.request)
+            here = other != FitStatus.TOO_FEW_CARDS
+            codes = np.where(here, fleet.engine.check_nodes(ask.request), codes)
             never = np.where(here, other, never)
         codes, never = codes.tolist(), never.tolist()
         failed: dict[str, str] = {}
@@ -239,7 +239,7 @@ class ExtenderHandlers:
             elif never[number]:
                 unresolvable[name] = _WORDS[never[number]]
             else:
-                failed[name] = _WORDS[codes[number] or Verdict.CARDS_TAKEN]
+                failed[name] = _WORDS[codes[number] or FitStatus.CARDS_TAKEN]
         return extender_wire.reply_without_nodes(failed, unresolvable)
 
     # --- prioritize -------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class ExtenderHandlers:
             return args.reply_with_scores([0] * len(names))
         fleet = self._state.fleet
         index = fleet.snapshot.index
-        points = np.rint(fleet.engine.scores(ask.request) / _POINTS_PER_SCORE).astype(np.intp)
+        points = np.rint(fleet.engine.score_nodes(ask.request) / _POINTS_PER_SCORE).astype(np.intp)
         try:
             return args.reply_with_scores(points[list(map(index.__getitem__, names))].tolist())
         except KeyError:  # not all are known
@@ -293,7 +293,7 @@ class ExtenderHandlers:
             return False
         with fleet.snapshot.trial() as trial:
             trial.release_all(grant for uid in uids for grant in fleet.grants(uid))
-            return fleet.fitter.grant(ask.request, number) is not None
+            return fleet.fitter.find_grant(ask.request, number) is not None
 
     def _may_go(self, uid: str, node: str, priority: int) -> bool:
         pod = self._state.pods.get(uid)
@@ -358,7 +358,7 @@ def _whole(pod: core.Pod, ask: PodRequest) -> Ask:
     )  # fmt: skip
 
 
-_WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdict in Verdict}
+_WORDS: Final[Mapping[int, str]] = {verdict: f"kgwe: {verdict.reason}" for verdict in FitStatus}
 
 
 def is_gpu_pod(pod: core.Pod) -> bool:

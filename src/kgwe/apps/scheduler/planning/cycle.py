@@ -172,7 +172,7 @@ class PlanningCycle:
             for ask in [ask for ask in self._asks.values() if ask.divisible]:
                 self.queue.put(self._work(ask))
         else:
-            for number in fleet.snapshot.newer_than(self._seen).tolist():
+            for number in fleet.snapshot.changed_since(self._seen).tolist():
                 self.queue.handle_event(RoomFreed(fleet.snapshot.nodes[number].name))
         self._seen = fleet.snapshot.version
         for key in [key for key in self.roster if not ledger.has_seats(key)]:

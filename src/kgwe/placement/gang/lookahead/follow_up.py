@@ -67,7 +67,7 @@ class Ahead:
         requests, wants, waiting = self._wants(table, asked.request, following)
         if not wants:
             return None
-        rooms = [own, *(self._fitter.room(each)[table.node].astype(np.int64) for each in requests[1:])]
+        rooms = [own, *(self._fitter.count_pods(each)[table.node].astype(np.int64) for each in requests[1:])]
         cards = tuple(each.gpus.count for each in requests)
         free = np.bitwise_count(self._fitter.snapshot.free[table.node]).astype(np.int64)
         leaves = table.levels[table.leaf_level]
