@@ -49,7 +49,7 @@ def advised(cluster_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 async def _prepare(cluster: LocalCluster) -> None:
     async with KubeClient.connect(cluster.kubeconfig) as client:
         await apply.apply_fleet(client, models.load("dgx-h100"), 8)
-        await manifests.apply(client, manifests.load(RIGHTS))
+        await manifests.apply_manifest(client, manifests.load_manifests(RIGHTS))
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class Life(World):
         """Agents that are told by their kubelets, some of them a round late with the report."""
         taken = {uuid for _, uuid in self.has.values()} | set(held)
         for name, obj in list(self.gpu_nodes.items()):
-            status = asyncio.run(cutting.cut(obj, frozenset(taken)))
+            status = asyncio.run(cutting.apply_layout(obj, frozenset(taken)))
             where = {
                 each.uuid: f"{device.index}@{each.start}" for device in status.gpus for each in device.mig.instances
             }

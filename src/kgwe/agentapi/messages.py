@@ -21,24 +21,26 @@ SERVICE: Final = "kgwe.agent.v1.Agent"
 # --- topology -------------------------------------------------------------------------------------------
 
 
-def topology(node: str, status: gpunode.GPUNodeStatus, *, age_s: float, matrix: Iterable[Iterable[str]]) -> pb.Topology:
+def encode_topology(
+    node: str, status: gpunode.GPUNodeStatus, *, age_s: float, matrix: Iterable[Iterable[str]]
+) -> pb.Topology:
     return pb.Topology(
         node=node,
         age_s=age_s,
         driver_version=status.driverVersion,
         cuda_version=status.cudaVersion,
-        gpus=[_gpu(each) for each in status.gpus],
-        nics=[_nic(each) for each in status.nics],
-        fabric=_fabric(status.fabric),
+        gpus=[_encode_gpu(each) for each in status.gpus],
+        nics=[_encode_nic(each) for each in status.nics],
+        fabric=_encode_fabric(status.fabric),
         matrix=[pb.Row(cells=list(row)) for row in matrix],
     )
 
 
-def _fabric(fabric: gpunode.Fabric | None) -> pb.Fabric | None:
+def _encode_fabric(fabric: gpunode.Fabric | None) -> pb.Fabric | None:
     return None if fabric is None else pb.Fabric(cluster_uuid=fabric.clusterUUID, clique_id=fabric.cliqueID)
 
 
-def _gpu(card: gpunode.GPUDevice) -> pb.Gpu:
+def _encode_gpu(card: gpunode.GPUDevice) -> pb.Gpu:
     return pb.Gpu(
         uuid=card.uuid,
         index=card.index,
@@ -48,8 +50,8 @@ def _gpu(card: gpunode.GPUDevice) -> pb.Gpu:
         compute_capability=card.computeCapability,
         numa_node=card.numaNode,
         cpu_affinity=card.cpuAffinity,
-        pcie=_pcie(card.pcie),
-        nvlink=_nvlink(card.nvlink),
+        pcie=_encode_pcie(card.pcie),
+        nvlink=_encode_nvlink(card.nvlink),
         mig=pb.Mig(
             capable=card.mig.capable,
             enabled=card.mig.enabled,
@@ -68,13 +70,13 @@ def _gpu(card: gpunode.GPUDevice) -> pb.Gpu:
     )
 
 
-def _pcie(location: gpunode.PCIeLocation | None) -> pb.Pcie | None:
+def _encode_pcie(location: gpunode.PCIeLocation | None) -> pb.Pcie | None:
     if location is None:
         return None
     return pb.Pcie(bus_id=location.busID, root_complex=location.rootComplex, switches=location.switches)
 
 
-def _nvlink(state: gpunode.NVLinkState | None) -> pb.Nvlink | None:
+def _encode_nvlink(state: gpunode.NVLinkState | None) -> pb.Nvlink | None:
     if state is None:
         return None
     return pb.Nvlink(
@@ -87,16 +89,16 @@ def _nvlink(state: gpunode.NVLinkState | None) -> pb.Nvlink | None:
     )
 
 
-def _nic(nic: gpunode.NetworkInterface) -> pb.Nic:
+def _encode_nic(nic: gpunode.NetworkInterface) -> pb.Nic:
     return pb.Nic(
-        name=nic.name, gbit_per_s=nic.gbitPerSecond, numa_node=nic.numaNode, pcie=_pcie(nic.pcie), rail=nic.rail
+        name=nic.name, gbit_per_s=nic.gbitPerSecond, numa_node=nic.numaNode, pcie=_encode_pcie(nic.pcie), rail=nic.rail
     )
 
 
 # --- health ---------------------------------------------------------------------------------------------
 
 
-def health(node: str, status: gpunode.GPUNodeStatus) -> pb.Health:
+def encode_health(node: str, status: gpunode.GPUNodeStatus) -> pb.Health:
     return pb.Health(
         node=node,
         gpus=[
@@ -117,22 +119,22 @@ def health(node: str, status: gpunode.GPUNodeStatus) -> pb.Health:
 # --- telemetry ------------------------------------------------------------------------------------------
 
 
-def telemetry(node: str, sample: NodeReadings, missed: int, wanted: frozenset[str]) -> pb.Telemetry:
+def encode_telemetry(node: str, sample: NodeReadings, missed: int, wanted: frozenset[str]) -> pb.Telemetry:
     """Of these devices; of all when none is named."""
     return pb.Telemetry(
         node=node,
         unix_ms=sample.unix_ms,
         missed=missed,
-        readings=[_reading(each) for each in sample.readings if not wanted or each.uuid in wanted],
+        readings=[_encode_reading(each) for each in sample.readings if not wanted or each.uuid in wanted],
         aggregates=[
-            _aggregate(series, each)
+            _encode_aggregate(series, each)
             for series, each in sample.aggregates.items()
             if not wanted or series.uuid in wanted
         ],
     )
 
 
-def _aggregate(series: Series, told: Aggregate) -> pb.Aggregate:
+def _encode_aggregate(series: Series, told: Aggregate) -> pb.Aggregate:
     return pb.Aggregate(
         uuid=series.uuid,
         name=series.name,
@@ -146,7 +148,7 @@ def _aggregate(series: Series, told: Aggregate) -> pb.Aggregate:
     )
 
 
-def _reading(reading: Reading) -> pb.Reading:
+def _encode_reading(reading: Reading) -> pb.Reading:
     return pb.Reading(
         uuid=reading.uuid,
         util=reading.util,
@@ -182,7 +184,7 @@ def _sum(per_link: tuple[tuple[int, int], ...]) -> int | None:
     return sum(count for _, count in per_link) if per_link else None
 
 
-def instances(cut: Iterable[Instance]) -> list[pb.MigInstance]:
+def encode_instances(cut: Iterable[Instance]) -> list[pb.MigInstance]:
     return [
         pb.MigInstance(
             uuid=each.uuid,
@@ -199,11 +201,11 @@ def instances(cut: Iterable[Instance]) -> list[pb.MigInstance]:
 # --- and back -------------------------------------------------------------------------------------------
 
 
-def status(told: pb.Topology, how: pb.Health | None = None) -> gpunode.GPUNodeStatus:
+def decode_status(told: pb.Topology, how: pb.Health | None = None) -> gpunode.GPUNodeStatus:
     """The status a GPUNode would have; health is unknown unless it was asked for."""
-    states = {each.uuid: _health(each) for each in how.gpus} if how else {}
+    states = {each.uuid: _decode_health(each) for each in how.gpus} if how else {}
     unknown = gpunode.GPUHealth(state=gpunode.HealthState.UNKNOWN)
-    gpus = tuple(_device(each, states.get(each.uuid, unknown)) for each in told.gpus)
+    gpus = tuple(_decode_device(each, states.get(each.uuid, unknown)) for each in told.gpus)
     return gpunode.GPUNodeStatus(
         gpus=gpus,
         gpuCount=len(gpus),
@@ -216,7 +218,7 @@ def status(told: pb.Topology, how: pb.Health | None = None) -> gpunode.GPUNodeSt
                 each.name,
                 each.gbit_per_s,
                 each.numa_node if each.HasField("numa_node") else None,
-                _location(each.pcie) if each.HasField("pcie") else None,
+                _decode_location(each.pcie) if each.HasField("pcie") else None,
                 each.rail if each.HasField("rail") else None,
             )
             for each in told.nics
@@ -225,7 +227,7 @@ def status(told: pb.Topology, how: pb.Health | None = None) -> gpunode.GPUNodeSt
     )
 
 
-def _health(told: pb.GpuHealth) -> gpunode.GPUHealth:
+def _decode_health(told: pb.GpuHealth) -> gpunode.GPUHealth:
     return gpunode.GPUHealth(
         state=told.state,
         reason=told.reason,
@@ -235,7 +237,7 @@ def _health(told: pb.GpuHealth) -> gpunode.GPUHealth:
     )
 
 
-def _device(told: pb.Gpu, how: gpunode.GPUHealth) -> gpunode.GPUDevice:
+def _decode_device(told: pb.Gpu, how: gpunode.GPUHealth) -> gpunode.GPUDevice:
     return gpunode.GPUDevice(
         uuid=told.uuid,
         index=told.index,
@@ -246,8 +248,8 @@ def _device(told: pb.Gpu, how: gpunode.GPUHealth) -> gpunode.GPUDevice:
         computeCapability=told.compute_capability,
         numaNode=told.numa_node if told.HasField("numa_node") else None,
         cpuAffinity=told.cpu_affinity,
-        pcie=_location(told.pcie) if told.HasField("pcie") else None,
-        nvlink=_links(told.nvlink) if told.HasField("nvlink") else None,
+        pcie=_decode_location(told.pcie) if told.HasField("pcie") else None,
+        nvlink=_decode_links(told.nvlink) if told.HasField("nvlink") else None,
         mig=gpunode.MIGState(
             capable=told.mig.capable,
             enabled=told.mig.enabled,
@@ -259,11 +261,11 @@ def _device(told: pb.Gpu, how: gpunode.GPUHealth) -> gpunode.GPUDevice:
     )
 
 
-def _location(told: pb.Pcie) -> gpunode.PCIeLocation:
+def _decode_location(told: pb.Pcie) -> gpunode.PCIeLocation:
     return gpunode.PCIeLocation(told.bus_id, told.root_complex, tuple(told.switches))
 
 
-def _links(told: pb.Nvlink) -> gpunode.NVLinkState:
+def _decode_links(told: pb.Nvlink) -> gpunode.NVLinkState:
     return gpunode.NVLinkState(
         version=told.version,
         links=told.links,

@@ -57,7 +57,7 @@ class Files:
         return certificate, key, authority
 
 
-def files(certificate: str, key: str, authority: str) -> Files | None:
+def parse_files(certificate: str, key: str, authority: str) -> Files | None:
     """None where none are named."""
     return Files(Path(certificate), Path(key), Path(authority)) if certificate and key and authority else None
 
@@ -105,7 +105,7 @@ def is_loopback(host: str) -> bool:
     return host.startswith(_LOOPBACK)
 
 
-def names(auth: Mapping[str, object]) -> frozenset[str]:
+def read_names(auth: Mapping[str, object]) -> frozenset[str]:
     """Who a caller is, from gRPC's auth context: common name and alternative names of its certificate."""
     found: set[str] = set()
     for key in ("x509_common_name", "x509_subject_alternative_name"):

@@ -101,7 +101,7 @@ class _Demo:
                 view.on_phase = lambda seen: _line(seen, self._started)
             await demo.submit_samples(client)
             if self._once:
-                await demo.until_expected(view)
+                await demo.wait_expected(view)
                 for task in tasks:
                     task.cancel()
         if self._once:

@@ -299,7 +299,7 @@ async def _print_metrics(client: KubeClient, node: str | None) -> None:
     simulator = Simulator(client)
     async with simulator.watching():
         names = simulator.node_names() if node is None else [node]
-        sys.stdout.buffer.write(dcgm.render(simulator.rows(names)))
+        sys.stdout.buffer.write(dcgm.render_metrics(simulator.rows(names)))
         sys.stdout.flush()
 
 

@@ -237,7 +237,7 @@ def kubectl(
         Everything that kubectl should see.
     """
     cluster = LocalCluster.attach(name)
-    found = binaries.find().found.get("kubectl") or build.ensure(progress.for_stream()).found["kubectl"]
+    found = binaries.find().found.get("kubectl") or build.ensure_binaries(progress.for_stream()).found["kubectl"]
     os.execve(  # noqa: S606 -- replaces this process by kubectl on purpose, without a shell
         found.path, ["kubectl", *arguments], {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     )

@@ -133,7 +133,7 @@ def client(
         yaml or json.
     """
     control.check_unit(directory, uuid)
-    pipe = str(control.Places(directory, uuid).pipe)
+    pipe = str(control.MpsDirectories(directory, uuid).pipe)
     environment = client_environment(uuid, pipe, Client("", threads, memory))
     part = {
         "spec": {

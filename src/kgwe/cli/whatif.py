@@ -84,7 +84,7 @@ def whatif(
     logs.configure(level="error")
     if not submit and not workload:
         raise errors.Permanent("what should be planned? Give --submit FILE or --workload NAME")
-    documents = [document for path in submit or () for document in manifests.load(path)]
+    documents = [document for path in submit or () for document in manifests.load_manifests(path)]
 
     async def ask() -> WhatIf:
         async with KubeClient.connect(kubeconfig, field_manager="kgwe-simulate") as client:

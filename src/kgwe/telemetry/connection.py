@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable
 
-    from kgwe.telemetry.crowd import Crowd
+    from kgwe.telemetry.crowd import ConnectionLimiter
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
     connection is closed.
     """
 
-    def __init__(self, crowd: Crowd, peer: str = "") -> None:
+    def __init__(self, crowd: ConnectionLimiter, peer: str = "") -> None:
         self._crowd = crowd
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment] # a Transport, though uvloop's TLS does not inherit from it
         if self._handshake is not None:
-            self._recognise(transport)
+            self._check_client(transport)
             return
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else ""
@@ -95,10 +95,10 @@ class Connection(asyncio.Protocol):
 
     def secure(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         """Begin the handshake with a client that was accepted; `connection_made` is called when it is over."""
-        self._handshake = self._loop.create_task(self._shake_hands(sock, context))
+        self._handshake = self._loop.create_task(self._start_handshake(sock, context))
         self._crowd.run(self._handshake)
 
-    async def _shake_hands(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    async def _start_handshake(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 lambda: self, sock, ssl=context, ssl_handshake_timeout=_HEAD_S, ssl_shutdown_timeout=_LINGER_S
@@ -108,17 +108,17 @@ class Connection(asyncio.Protocol):
                 sock.close()
                 self.connection_lost(None)
 
-    def _recognise(self, transport: asyncio.BaseTransport) -> None:
+    def _check_client(self, transport: asyncio.BaseTransport) -> None:
         """Who the client is, now that the handshake is over."""
         tls, certificate = self._crowd.tls, transport.get_extra_info("peercert")
         if tls is None or tls.files.authority is None:
             return
-        if tls.lets_in(certificate):
+        if tls.admits(certificate):
             self.is_proven = True
             self._set_due(_IDLE_S)
         else:
             self._stranger = True
-            self._crowd.tell_stranger(names_of(certificate), self.peer)
+            self._crowd.log_refused_client(names_of(certificate), self.peer)
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
@@ -133,17 +133,17 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(HTTPStatus.BAD_REQUEST)
         if self.is_open:
-            self._weigh()
+            self._check_size()
 
-    def _weigh(self) -> None:
+    def _check_size(self) -> None:
         """A request that is not complete may be larger, or take longer, than is worth waiting for."""
-        self._hurry(self.active_at + (_REQUEST_S if self._complete_head else _HEAD_S))
+        self._shorten_deadline(self.active_at + (_REQUEST_S if self._complete_head else _HEAD_S))
         largest = self._crowd.limits.body
         if not self._complete_head:
             if self._heard > _LARGEST_HEAD:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         elif self._size > largest or self._heard > largest + _LARGEST_HEAD:
-            self._ask(keep=False, too_large=True)
+            self._queue_request(keep=False, too_large=True)
 
     def eof_received(self) -> bool:
         """A client that sends no more may still read what it asked for."""
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._full = True
-        self._hurry(self._loop.time() + _REQUEST_S)
+        self._shorten_deadline(self._loop.time() + _REQUEST_S)
 
     def resume_writing(self) -> None:
         self._full = False
@@ -168,13 +168,13 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self.is_open = False
         self._release()
-        self._crowd.leave(self)
+        self._crowd.remove(self)
         self.closed.set_result(None)
 
     def _set_due(self, in_s: float) -> None:
         self._due = self._loop.time() + in_s
 
-    def _hurry(self, due: float) -> None:
+    def _shorten_deadline(self, due: float) -> None:
         """It is due then, which may be before the timer rings."""
         self._due = due
         if due < self._timer.when() and self._transport is not None:
@@ -241,16 +241,16 @@ class Connection(asyncio.Protocol):
                 self._body = bytearray(self._body)
             self._body += body
         self._held += len(body)
-        self._crowd.hold(len(body))
+        self._crowd.reserve_body(len(body))
 
     def on_message_complete(self) -> None:
         if self._parser is not None and self.is_open:
             keep = self._parser.should_keep_alive() and not self._parser.should_upgrade()
-            self._ask(keep=keep, too_large=self._size > self._crowd.limits.body)
+            self._queue_request(keep=keep, too_large=self._size > self._crowd.limits.body)
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _ask(self, *, keep: bool, too_large: bool) -> None:
+    def _queue_request(self, *, keep: bool, too_large: bool) -> None:
         """The request is complete, or as complete as it may become."""
         path = messages.path_of(self._url)
         if path is None or self._parser is None:
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
     def _release(self) -> None:
         """The bytes of its bodies are no longer held."""
         if self._held:
-            self._crowd.hold(-self._held)
+            self._crowd.reserve_body(-self._held)
             self._held = 0
 
     def refuse_body(self) -> None:

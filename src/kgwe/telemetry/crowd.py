@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kgwe.telemetry.connection import Connection
     from kgwe.telemetry.messages import App
-    from kgwe.telemetry.tls import Renewing
+    from kgwe.telemetry.tls import ReloadingContext
 
 log = structlog.get_logger(__name__)
 
@@ -43,10 +43,10 @@ class Limits:
     per_peer: int = 128
 
 
-class Crowd:
+class ConnectionLimiter:
     """All connections of one server."""
 
-    def __init__(self, app: App, limits: Limits, tls: Renewing | None) -> None:
+    def __init__(self, app: App, limits: Limits, tls: ReloadingContext | None) -> None:
         self.app = app
         self.limits = limits
         self.tls = tls
@@ -70,7 +70,7 @@ class Crowd:
         self._peers[peer] += 1
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         if connection not in self.connections:
             return
         self.connections.remove(connection)
@@ -94,13 +94,13 @@ class Crowd:
             return False
         # uvloop tells the time in milliseconds: of those idle for equally long, the first to arrive is closed.
         least = min(idle, key=lambda each: (each.is_proven, each.active_at, each.arrival))
-        self.leave(least)
+        self.remove(least)
         least.abort()
         return True
 
     # --- bodies -----------------------------------------------------------------------------------------
 
-    def hold(self, size: int) -> None:
+    def reserve_body(self, size: int) -> None:
         """So many bytes more of bodies are in memory (or, negative, fewer)."""
         self._held += size
         if self._held > self.limits.bodies:
@@ -110,7 +110,7 @@ class Crowd:
 
     # --- clients ----------------------------------------------------------------------------------------
 
-    def tell_stranger(self, names: frozenset[str], peer: str) -> None:
+    def log_refused_client(self, names: frozenset[str], peer: str) -> None:
         """A client with a good certificate of another name: say so once, it may be a configuration mistake."""
         if names not in self._strangers and len(self._strangers) < 100:  # noqa: PLR2004 - a bound for the set
             self._strangers.add(names)

@@ -21,16 +21,28 @@ import structlog
 
 from kgwe import errors
 from kgwe.telemetry.connection import Connection
-from kgwe.telemetry.crowd import Crowd, Limits
+from kgwe.telemetry.crowd import ConnectionLimiter, Limits
 from kgwe.telemetry.messages import JSON, TEXT, Reply, Request
-from kgwe.telemetry.tls import Files, Renewing
+from kgwe.telemetry.tls import Files, ReloadingContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from kgwe.telemetry.messages import App
 
-__all__ = ["JSON", "TEXT", "Address", "Files", "Limits", "PortTaken", "Renewing", "Reply", "Request", "bind", "serving"]
+__all__ = [
+    "JSON",
+    "TEXT",
+    "Address",
+    "Files",
+    "Limits",
+    "PortTaken",
+    "ReloadingContext",
+    "Reply",
+    "Request",
+    "bind",
+    "serving",
+]
 
 
 log = structlog.get_logger(__name__)
@@ -89,14 +101,14 @@ async def serving(
     app: App,
     address: Address,
     *,
-    tls: Renewing | None = None,
+    tls: ReloadingContext | None = None,
     limits: Limits | None = None,
     sock: socket.socket | None = None,
 ) -> AsyncIterator[int]:
     """Serve `app` while the context is open, over TLS with certificates; yields the port (useful when 0 was asked
     for). `sock`: the address as `bind` gave it; it is closed at the end."""
     with sock or bind(address) as listening:
-        crowd = Crowd(app, limits or Limits(), tls)
+        crowd = ConnectionLimiter(app, limits or Limits(), tls)
         try:
             stop = await (_listen_securely(listening, crowd, tls) if tls else _listen(listening, crowd))
         except OSError as exc:
@@ -108,13 +120,13 @@ async def serving(
             await crowd.finish()
 
 
-async def _listen(sock: socket.socket, crowd: Crowd) -> Callable[[], None]:
+async def _listen(sock: socket.socket, crowd: ConnectionLimiter) -> Callable[[], None]:
     """Accept connections; returns what ends that."""
     server = await asyncio.get_running_loop().create_server(lambda: Connection(crowd), sock=sock)
     return server.close
 
 
-async def _listen_securely(sock: socket.socket, crowd: Crowd, tls: Renewing) -> Callable[[], None]:
+async def _listen_securely(sock: socket.socket, crowd: ConnectionLimiter, tls: ReloadingContext) -> Callable[[], None]:
     """The same over TLS. Connections are counted when they are accepted, not when their handshake is over, and each
     gets the newest certificates: the event loop's own server offers neither."""
     loop = asyncio.get_running_loop()

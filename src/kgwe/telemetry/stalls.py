@@ -30,7 +30,7 @@ def _say(took_s: float, where: str) -> None:
 
 
 @contextlib.contextmanager
-def watched(limit_s: float, report: Callable[[float, str], None] = _say) -> Iterator[None]:
+def watch_stalls(limit_s: float, report: Callable[[float, str], None] = _say) -> Iterator[None]:
     """Report whatever holds the running loop up for longer than `limit_s`, while the context is open; 0: nothing."""
     if not limit_s:
         yield

@@ -61,7 +61,7 @@ class Files:
         return context
 
 
-class Renewing:
+class ReloadingContext:
     """The newest certificates that can be used."""
 
     def __init__(self, files: Files, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,7 +88,7 @@ class Renewing:
                 log.info("certificates_renewed", file=str(self.files.certificate))
         return self._context
 
-    def lets_in(self, certificate: Mapping[str, object] | None) -> bool:
+    def admits(self, certificate: Mapping[str, object] | None) -> bool:
         """Whether a client with that certificate (as `ssl` reports it) may ask."""
         return not self.files.names or bool(self.files.names & names_of(certificate))
 

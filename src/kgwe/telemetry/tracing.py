@@ -69,5 +69,5 @@ class OtlpTracer:
         self._provider.shutdown()
 
 
-def tracer(endpoint: str, share: float, *, service: str, instance: str) -> Tracer:
+def make_tracer(endpoint: str, share: float, *, service: str, instance: str) -> Tracer:
     return OtlpTracer(endpoint, share, service=service, instance=instance) if endpoint else NoTracer()

@@ -178,7 +178,7 @@ async def test_an_agent_is_killed_and_its_gpunode_deleted_and_nothing_is_lost(be
 
 async def test_an_agent_may_only_write_of_its_own_node(bed: AgentBed, tmp_path: Path):
     token = await _token_of_a_pod(bed, "h100-0000")
-    limited = kubeconfig.write(
+    limited = kubeconfig.write_kubeconfig(
         tmp_path / "agent.kubeconfig",
         context="agent",
         server=bed.cluster.api_url,
@@ -222,7 +222,7 @@ async def _token_of_a_pod(bed: AgentBed, node: str) -> str:
 
 
 async def test_the_whole_manifest_is_accepted(bed: AgentBed):
-    documents = manifests.load(assets.path("deploy/agent.yaml"))
+    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
     daemons = next(each for each in documents if each["kind"] == "DaemonSet")
     resource = await manifests.find_resource(bed.client, "apps/v1", "DaemonSet")
     path = resource.path(namespace="kgwe-system", name="kgwe-agent")

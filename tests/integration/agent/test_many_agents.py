@@ -113,7 +113,7 @@ async def test_three_hundred_agents_publish_answer_and_are_quiet(many_cluster: L
             assert after["gpunodes"] - before.get("gpunodes", 0) == NODES
             assert NODES <= after["gpunodes/status"] - before["gpunodes/status"] <= NODES * 1.2
 
-            expected = {node.name: gpunode_status.status(memory.machine(node)) for node in nodes}
+            expected = {node.name: gpunode_status.build_status(memory.machine(node)) for node in nodes}
             for each in seen:
                 gpus = named_alike(msgspec.structs.replace(each.node.status, nics=())).gpus
                 told = [(card.uuid, card.pcie, card.nvlink, card.mig) for card in gpus]

@@ -155,8 +155,8 @@ async def test_manifests_are_applied_in_order_and_twice_is_the_same_as_once(clie
         )
     )
 
-    first = await manifests.apply(client, manifests.load(path), namespace=namespace)
-    again = await manifests.apply(client, manifests.load(path), namespace=namespace)
+    first = await manifests.apply_manifest(client, manifests.load_manifests(path), namespace=namespace)
+    again = await manifests.apply_manifest(client, manifests.load_manifests(path), namespace=namespace)
 
     assert [document["kind"] for document in first] == ["ServiceAccount", "Role"]
     versions = [[document["metadata"]["resourceVersion"] for document in each] for each in (first, again)]
@@ -166,7 +166,7 @@ async def test_manifests_are_applied_in_order_and_twice_is_the_same_as_once(clie
 @pytest.mark.parametrize(("version", "kind"), [("nowhere.example/v1", "Thing"), ("v1", "Thing"), ("apps/v9", "Job")])
 async def test_a_kind_nobody_serves_is_named(client, version, kind):
     with pytest.raises(errors.NotFound, match=f"does not serve {kind} of {version}"):
-        await manifests.apply(client, [{"apiVersion": version, "kind": kind, "metadata": {"name": "a"}}])
+        await manifests.apply_manifest(client, [{"apiVersion": version, "kind": kind, "metadata": {"name": "a"}}])
 
 
 async def test_json_patches_are_carried_out_in_full_or_not_at_all(client, namespace):

@@ -17,7 +17,7 @@ from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
 from kgwe.kube.client.informer import Informer
-from kgwe.kube.transport.http1 import Lines
+from kgwe.kube.transport.http1 import LineSplitter
 from kgwe.local.cluster import certificates, components
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def watch_from(client: KubeClient, namespace: str, version: str) -> dict[s
     """The first thing that a watch from this version says."""
     params = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "5"}
     async with client.stream(CONFIG_MAP.path(namespace=namespace), params=params, read_timeout_s=10) as response:
-        lines = Lines()
+        lines = LineSplitter()
         async for chunk in response.aiter_bytes():
             for line in lines.feed(chunk):
                 event: dict[str, Any] = msgspec.json.decode(line)

@@ -14,7 +14,7 @@ from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import resources
 from kgwe.kube.api.resources import Resource
 from kgwe.kube.client.informer import Informer
-from kgwe.kube.client.replace import Rewriter
+from kgwe.kube.client.replace import ProtobufReplacer
 from kgwe.kube.transport import protobuf_patch
 from kgwe.placement.live.fleet import Holding
 
@@ -70,7 +70,7 @@ async def test_nothing_but_its_place_changes_in_a_pod(client, namespace, watchin
     before = await client.get(WHOLE, ours, namespace)
     informer = await known(client, namespace, watching)
     one, other = (informer.store[f"{namespace}/{name}"] for name in (ours, theirs))
-    pods = Rewriter(client, resources.POD, informer.bytes_of)
+    pods = ProtobufReplacer(client, resources.POD, informer.bytes_of)
 
     await pods.merge(one, seat(one))
     await client.patch(resources.POD, theirs, seat(other), namespace)
@@ -89,7 +89,7 @@ async def test_what_somebody_wrote_meanwhile_is_kept(client, namespace, watching
     (pod,) = informer.store.values()
     name = pod.metadata.name
     await client.patch(resources.POD, name, {"metadata": {"labels": {"new": "yes"}}}, namespace)
-    pods = Rewriter(client, resources.POD, informer.bytes_of)
+    pods = ProtobufReplacer(client, resources.POD, informer.bytes_of)
 
     await pods.merge(pod, seat(pod))
 
@@ -107,11 +107,11 @@ async def test_a_namesake_is_not_given_the_place_of_another(client, namespace, w
     name = pod.metadata.name
     await client.delete(resources.POD, name, namespace, grace_s=0)
     await client.create(resources.POD, GATED[0], namespace)
-    whole = protobuf_patch.merged(resources.POD, informer.bytes_of(pod), seat(pod))
+    whole = protobuf_patch.merge_patch(resources.POD, informer.bytes_of(pod), seat(pod))
 
     with pytest.raises(errors.Conflict):
         await client.replace_message(resources.POD, name, whole, namespace)
     with pytest.raises(errors.KgweError):
-        await Rewriter(client, resources.POD, informer.bytes_of).merge(pod, seat(pod))
+        await ProtobufReplacer(client, resources.POD, informer.bytes_of).merge(pod, seat(pod))
 
     assert placement_annotations.is_gated(await client.get(resources.POD, name, namespace))

@@ -199,7 +199,7 @@ async def test_cards_that_others_claim_are_not_planned(bed: Bed, claims: Claims)
 async def test_a_node_with_slices_and_nothing_else_runs_what_claims_and_nothing_else(bed: Bed, claims: Claims):
     await apply.apply_fleet(bed.client, models.load("dgx-h100"), 0)
     await bed.node("bare", gpus=0)
-    await resource_slices.bring_classes(bed.client)
+    await resource_slices.apply_device_classes(bed.client)
     described = [
         {
             "name": f"gpu-{number}",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 async def test_the_small_kinds_example_runs_to_the_end(bed: Bed):
     await bed.node("n1")
     await bed.controller()
-    (manifest,) = manifests.load(ROOT / "examples" / "warp-inference.yaml")
+    (manifest,) = manifests.load_manifests(ROOT / "examples" / "warp-inference.yaml")
 
     workload = await bed.submit(manifest)
     done = await bed.until_phase(workload, "Succeeded")

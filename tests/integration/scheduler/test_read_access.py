@@ -54,7 +54,7 @@ async def team(bed: Bed) -> AsyncIterator[Bed]:
     names = (*ROLES, "kgwe-cluster-viewer")
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}}
     users = [*(account(name) for name in names), *(binding(role) for role in ROLES), cluster_binding()]
-    await manifests.apply(bed.client, [namespace, *users])
+    await manifests.apply_manifest(bed.client, [namespace, *users])
     async with asyncio.timeout(60):
         # Aggregated by a controller, a moment after the roles were stored.
         while not await may(bed, "admin", "create", resources.GPU_WORKLOAD):  # noqa: ASYNC110 - nobody announces it
@@ -148,7 +148,7 @@ async def test_explain_works_for_a_user_who_may_read_one_namespace(team: Bed, tm
     text = await explained(team, tmp_path, "view", "pod/trainer-0")
     assert "2 pods there, 0 with a seat, 6 still to come" in text
     assert "pair (" in await explained(team, tmp_path, "view", "pod/pair-1")
-    await manifests.apply(team.client, least_rights())
+    await manifests.apply_manifest(team.client, least_rights())
     text = await explained(team, tmp_path, "least", "waits")
     assert "Scheduled=False InsufficientGPU" in text
     assert "events could not be read" in text

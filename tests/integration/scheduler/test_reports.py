@@ -128,7 +128,7 @@ async def test_work_whose_attempts_are_used_up_waits_for_a_change(bed: Bed, sett
         "spec": {"hard": {"count/jobs.batch": "0"}},
     }
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict"}}
-    await manifests.apply(bed.client, [namespace, quota])
+    await manifests.apply_manifest(bed.client, [namespace, quota])
 
     async def enforced() -> bool:
         answer = await bed.client.request("GET", "/api/v1/namespaces/strict/resourcequotas/no-jobs")

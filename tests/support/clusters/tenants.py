@@ -40,7 +40,7 @@ async def acting(bed: Bed, directory: Path) -> AsyncIterator[KubeClient]:
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
         "subjects": [{"kind": "ServiceAccount", "name": NAMESPACE, "namespace": NAMESPACE}],
     }
-    await manifests.apply(bed.client, [account, binding])
+    await manifests.apply_manifest(bed.client, [account, binding])
     path = service_account_kubeconfig(bed.cluster, NAMESPACE, NAMESPACE, directory / "tenant.kubeconfig")
     async with KubeClient.connect(path) as client:
         yield client

@@ -196,7 +196,7 @@ class World:
     def agents(self, *held: str) -> None:
         """Every agent does what it can; `held` are UUIDs that pods have."""
         for obj in list(self.gpu_nodes.values()):
-            status = asyncio.run(mig_layout.cut(obj, frozenset(held)))
+            status = asyncio.run(mig_layout.apply_layout(obj, frozenset(held)))
             self._put(msgspec.structs.replace(obj, status=status))
 
     def round(self) -> list[str]:

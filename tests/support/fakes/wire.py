@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kgwe.kube.transport.pool import Pool, Server
+from kgwe.kube.transport.pool import ConnectionPool, Server
 from kgwe.kube.transport.transport import Timeouts
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ async def serving(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Be
 @contextlib.asynccontextmanager
 async def pooled(
     script: Callable[[Peer], Awaitable[None]], *, size: int = 8, timeouts: Timeouts = PATIENT
-) -> AsyncIterator[tuple[Pool, Bed]]:
+) -> AsyncIterator[tuple[ConnectionPool, Bed]]:
     """A pool of connections to such a server."""
     async with serving(script) as bed:
-        pool = Pool(Server("127.0.0.1", bed.port), size=size, timeouts=timeouts)
+        pool = ConnectionPool(Server("127.0.0.1", bed.port), size=size, timeouts=timeouts)
         try:
             yield pool, bed
         finally:

@@ -21,6 +21,6 @@ async def test_a_machine_is_reported_as_its_model(node, tmp_path):
     finally:
         await driver.close()
         hardware.close()
-    status = gpunode_status.status(machine)
+    status = gpunode_status.build_status(machine)
     assert named_alike(status) == named_alike(gpunodes.status(node))
-    assert gpunode_status.wiring(machine, status).matrix() == node.machine.wiring.matrix()
+    assert gpunode_status.build_wiring(machine, status).matrix() == node.machine.wiring.matrix()

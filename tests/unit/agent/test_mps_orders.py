@@ -16,7 +16,7 @@ from kgwe.apps.agent.mps.orders import MpsOrders
 from kgwe.hardware.linux import marked_processes
 from kgwe.hardware.mps import control
 from kgwe.hardware.mps.daemons import MpsDaemons
-from kgwe.hardware.mps.desired import Wish
+from kgwe.hardware.mps.desired import DesiredDaemon
 from kgwe.local.fleet import mps_control as fake
 from kgwe.proto import agent_pb2 as pb
 
@@ -38,7 +38,7 @@ async def daemons(tmp_path_factory) -> AsyncIterator[MpsDaemons]:
     yield made
     await made.apply([])
     await made.close()
-    assert marked_processes.find(control.MARK, control.mark_of(folder / "mps")) == []
+    assert marked_processes.find_processes(control.MARK, control.mark_of(folder / "mps")) == []
 
 
 def handler(daemons: MpsDaemons, *, is_exclusive: bool = False) -> MpsOrders:
@@ -50,7 +50,7 @@ async def test_a_card_is_shared_with_the_defaults_and_no_longer(daemons):
     reply = await orders.apply_mps(pb.MpsRequest(gpu_uuid="GPU-0", enabled=True))
     assert (reply.running, reply.clients) == (True, 0)
     assert reply.pipe_directory.endswith("GPU-0/pipe")
-    assert daemons.wanted == (Wish("GPU-0", 25, A100.memory_mib // 8, 8, is_exclusive=True),)
+    assert daemons.wanted == (DesiredDaemon("GPU-0", 25, A100.memory_mib // 8, 8, is_exclusive=True),)
     assert not (await orders.apply_mps(pb.MpsRequest(gpu_uuid="GPU-0"))).running
     assert daemons.wanted == ()
 
@@ -60,7 +60,7 @@ async def test_an_instance_is_shared_with_limits_of_its_own(daemons):
     request.active_thread_percentage, request.max_clients, request.pinned_memory_limit_mib = 50, 2, 4096
     reply = await handler(daemons, is_exclusive=True).apply_mps(request)
     assert reply.running
-    assert daemons.wanted == (Wish("MIG-1-0", 50, 4096, 2),)
+    assert daemons.wanted == (DesiredDaemon("MIG-1-0", 50, 4096, 2),)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def test_the_agent_does_without_what_is_large():
     code = f"""
 import sys
 from kgwe.apps.agent import __main__ as process
-process.leave_out()
+process.exclude_unused_modules()
 import {modules}, kgwe.kube.client.client, kgwe.hardware.nvml.driver, kgwe.telemetry.logs
 names = {{"numpy", "prometheus_client", "cyclopts", "pygments", "lightkube.models.core_v1"}}
 large = names & set(sys.modules)
@@ -39,7 +39,7 @@ users: [{name: u, user: {token: t}}]
     code = f"""
 import asyncio
 from kgwe.apps.agent import __main__ as process
-process.leave_out()
+process.exclude_unused_modules()
 from kgwe import errors
 from kgwe.kube.client.client import KubeClient
 async def connect(path):

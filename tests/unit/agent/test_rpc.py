@@ -325,7 +325,7 @@ def _with_files(files: Files, **more: Any) -> Settings:
 
 
 def _deployed_environment() -> list[dict[str, Any]]:
-    documents = manifests.load(assets.path("deploy/agent.yaml"))
+    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
     daemons = next(each for each in documents if each["kind"] == "DaemonSet")
     env: list[dict[str, Any]] = daemons["spec"]["template"]["spec"]["containers"][0]["env"]
     return env
@@ -414,7 +414,7 @@ async def test_a_driver_that_goes_leaves_what_was_known():
         async with asyncio.timeout(10):
             while agent.reporter.status.healthyGPUs != 8:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        assert agent.reporter.status == gpunode_status.status(memory.now)
+        assert agent.reporter.status == gpunode_status.build_status(memory.now)
 
 
 async def test_a_part_that_breaks_on_what_it_hears_disturbs_nobody():

@@ -91,7 +91,7 @@ async def test_a_busy_instance_is_its_pods_and_what_nobody_measures_is_not_idle(
     machine, readings = await driver.machine(), await driver.readings()
     await driver.close()
     labels = f'{{gpu="0",UUID="{uuid}",GPU_I_PROFILE="3g.40gb",GPU_I_ID="{first.instance_id}"}}'
-    activities = scrape.Reader().read(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{labels} 0.5\n")
+    activities = scrape.MetricsReader().read(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{labels} 0.5\n")
     around = replace(NodeContext(tmp_path).take_surroundings(readings), activities=activities)
     out = Exporter("node-1", clock=lambda: 0.0)
     out.set_machine(machine)

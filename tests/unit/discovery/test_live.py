@@ -78,7 +78,7 @@ async def fleet() -> AsyncIterator[Served]:
 async def test_every_agent_answers_for_its_node(fleet):
     async with LiveFleet() as live:
         answers = await live.ask(fleet.addresses)
-        expected = gpunode_status.status(memory_driver.machine(memory_driver.node()))
+        expected = gpunode_status.build_status(memory_driver.machine(memory_driver.node()))
         assert list(answers) == list(fleet.addresses)
         assert all(answer.status == expected for answer in answers.values())
 

@@ -360,7 +360,7 @@ async def test_opening_again_and_again_costs_no_memory(machine: Hardware) -> Non
     for _ in range(3):
         driver = gpus.driver(machine)
         await driver.machine()
-        seen.add(id(driver._opened()._library.nvml))
+        seen.add(id(driver._open_session()._library.nvml))
         await driver.close()
     assert len(seen) == 1, "one copy of pynvml for all"
 

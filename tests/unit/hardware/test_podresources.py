@@ -53,7 +53,7 @@ async def test_one_pod(kubelet, client):
 
 async def test_what_there_is(kubelet, client):
     kubelet.devices[GPU] = {"GPU-0": "Healthy", "GPU-1": "Unhealthy", "GPU-2": "Healthy"}
-    assert await client.allocatable() == {GPU: ("GPU-0", "GPU-2")}
+    assert await client.list_allocatable() == {GPU: ("GPU-0", "GPU-2")}
 
 
 async def test_a_kubelet_that_restarts_is_found_again_at_once(kubelet, client):
@@ -95,7 +95,7 @@ def test_claims_of_a_container():
     claim = container.dynamic_resources.add(claim_name="gpus", claim_namespace="team")
     device = claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="n1", device_name="gpu-3")
     device.cdi_devices.add(name="k8s.gpu.nvidia.com/claim=abc-gpu-3")
-    (read,) = podresources._pod(message).containers
+    (read,) = podresources._decode_pod(message).containers
     cdi = ("k8s.gpu.nvidia.com/claim=abc-gpu-3",)
     assert read.claims == (ClaimDevice("team/gpus", "gpu.nvidia.com", "n1", "gpu-3", cdi),)
 
@@ -104,4 +104,4 @@ def test_the_wire_is_the_kubelets():
     """Bytes as a kubelet of 1.36 sends them: field numbers are the protocol, names are not."""
     sent = b"\n'\n\x01a\x12\x04team\x1a\x1c\n\x01c\x12\x17\n\x0envidia.com/gpu\x12\x05GPU-0"
     (only,) = pb.ListPodResourcesResponse.FromString(sent).pod_resources
-    assert podresources._pod(only) == PodDevices("team", "a", (ContainerDevices("c", ((GPU, ("GPU-0",)),)),))
+    assert podresources._decode_pod(only) == PodDevices("team", "a", (ContainerDevices("c", ((GPU, ("GPU-0",)),)),))

@@ -41,7 +41,7 @@ async def test_the_certificates_of_the_recipe_let_kube_scheduler_in_and_no_one_e
     context.load_cert_chain(made / "client.crt", made / "client.key")
     stranger = ssl.create_default_context(cafile=made / "ca.crt")
     address = http.Address("127.0.0.1", 0)
-    async with http.serving(lambda _: Reply(200, b"yes"), address, tls=http.Renewing(files)) as port:
+    async with http.serving(lambda _: Reply(200, b"yes"), address, tls=http.ReloadingContext(files)) as port:
         url = f"https://127.0.0.1:{port}/filter"
         async with httpx2.AsyncClient(verify=context, timeout=20) as client:
             assert (await client.post(url)).text == "yes"

@@ -16,7 +16,7 @@ def dawdle() -> None:
 
 async def test_who_keeps_the_loop_from_its_work_is_named():
     told: list[tuple[float, str]] = []
-    with stalls.watched(0.05, lambda took_s, where: told.append((took_s, where))):
+    with stalls.watch_stalls(0.05, lambda took_s, where: told.append((took_s, where))):
         await asyncio.sleep(0.1)
         dawdle()
         async with asyncio.timeout(10):
@@ -27,7 +27,7 @@ async def test_who_keeps_the_loop_from_its_work_is_named():
 
 async def test_without_a_limit_nothing_is_watched():
     told: list[tuple[float, str]] = []
-    with stalls.watched(0.0, lambda took_s, where: told.append((took_s, where))):
+    with stalls.watch_stalls(0.0, lambda took_s, where: told.append((took_s, where))):
         dawdle()
         await asyncio.sleep(0)
     assert not told

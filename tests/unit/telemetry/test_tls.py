@@ -68,7 +68,7 @@ async def client(port: int, context: ssl.SSLContext) -> AsyncIterator[httpx2.Asy
 async def test_the_named_client_is_answered_over_one_connection(made: Certificates):
     limits = http.Limits(body=100_000)
     async with (
-        http.serving(app, ADDRESS, tls=http.Renewing(files(made)), limits=limits) as port,
+        http.serving(app, ADDRESS, tls=http.ReloadingContext(files(made)), limits=limits) as port,
         client(port, client_context(made, made)) as named,
     ):
         assert (await named.post("/filter", content=b"abc")).text == "POST abc"
@@ -79,7 +79,7 @@ async def test_the_named_client_is_answered_over_one_connection(made: Certificat
 async def test_a_client_without_a_certificate_or_with_one_of_another_authority_is_not_answered(
     made: Certificates, others: Certificates
 ):
-    async with http.serving(app, ADDRESS, tls=http.Renewing(files(made))) as port:
+    async with http.serving(app, ADDRESS, tls=http.ReloadingContext(files(made))) as port:
         for context in (client_context(made, None), client_context(made, others)):
             with pytest.raises(httpx2.TransportError):
                 async with client(port, context) as stranger:
@@ -105,7 +105,7 @@ async def test_the_hello_may_be_there_before_the_connection_is_accepted(made: Ce
             secure.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
             return secure.recv(12)
 
-    async with http.serving(app, ADDRESS, tls=http.Renewing(files(made))) as port:
+    async with http.serving(app, ADDRESS, tls=http.ReloadingContext(files(made))) as port:
         asked = [loop.run_in_executor(None, ask, port) for _ in range(3)]
         time.sleep(0.2)  # noqa: ASYNC251 - the loop is busy
         assert await asyncio.gather(*asked) == [b"HTTP/1.1 200"] * 3
@@ -113,7 +113,7 @@ async def test_the_hello_may_be_there_before_the_connection_is_accepted(made: Ce
 
 async def test_a_client_of_another_name_is_forbidden(made: Certificates):
     async with (
-        http.serving(app, ADDRESS, tls=http.Renewing(files(made))) as port,
+        http.serving(app, ADDRESS, tls=http.ReloadingContext(files(made))) as port,
         client(port, client_context(made, made, certificates.CONTROLLER_MANAGER)) as stranger,
     ):
         assert (await stranger.post("/filter", content=b"abc")).status_code == 403
@@ -124,7 +124,7 @@ async def test_handshakes_that_do_not_come_to_an_end_lock_nobody_out(
     made: Certificates, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(connection, "_HEAD_S", 2.0)
-    async with http.serving(app, ADDRESS, tls=http.Renewing(files(made))) as port:
+    async with http.serving(app, ADDRESS, tls=http.ReloadingContext(files(made))) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
         for _, writer in held[::2]:
             writer.write(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a hello
@@ -138,7 +138,7 @@ async def test_handshakes_that_do_not_come_to_an_end_lock_nobody_out(
 
 
 async def test_an_unfinished_handshake_does_not_keep_the_server_from_ending(made: Certificates):
-    async with http.serving(app, ADDRESS, tls=http.Renewing(files(made))) as port:
+    async with http.serving(app, ADDRESS, tls=http.ReloadingContext(files(made))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(0.05)
     with contextlib.suppress(ConnectionError):
@@ -169,7 +169,7 @@ def clock() -> Callable[[], float]:
 async def test_new_files_count_for_the_next_connection(
     made: Certificates, others: Certificates, tmp_path: Path, clock: Callable[[], float]
 ):
-    renewing = tls.Renewing(replaced(made, tmp_path), clock)
+    renewing = tls.ReloadingContext(replaced(made, tmp_path), clock)
     async with http.serving(app, ADDRESS, tls=renewing) as port:
         async with client(port, client_context(made, made)) as old:
             assert (await old.get("/")).status_code == 200
@@ -186,7 +186,7 @@ async def test_files_that_do_not_belong_together_yet_leave_the_last_good_ones_in
     made: Certificates, others: Certificates, tmp_path: Path, clock: Callable[[], float]
 ):
     found = replaced(made, tmp_path)
-    async with http.serving(app, ADDRESS, tls=tls.Renewing(found, clock)) as port:
+    async with http.serving(app, ADDRESS, tls=tls.ReloadingContext(found, clock)) as port:
         shutil.copy(files(others).key, found.key)
         async with client(port, client_context(made, made)) as named:
             assert (await named.get("/")).status_code == 200
@@ -197,7 +197,7 @@ async def test_files_that_do_not_belong_together_yet_leave_the_last_good_ones_in
 
 def test_files_that_cannot_be_used_are_said_at_once(tmp_path: Path):
     with pytest.raises(errors.Permanent, match=r"cannot use certificate .*tls\.crt"):
-        tls.Renewing(tls.Files(tmp_path / "tls.crt", tmp_path / "tls.key"))
+        tls.ReloadingContext(tls.Files(tmp_path / "tls.crt", tmp_path / "tls.key"))
 
 
 # --- names ----------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def collector() -> Iterator[Collector]:
 
 
 def test_a_decision_becomes_a_span_with_its_time_and_words(collector: Collector):
-    tracer = tracing.tracer(collector.url, 1.0, service="kgwe-scheduler", instance="a")
+    tracer = tracing.make_tracer(collector.url, 1.0, service="kgwe-scheduler", instance="a")
     tracer.record("plan", 0.25, {"owner": "w1", "pods": 8, "placed": True})
     tracer.close()
 
@@ -78,11 +78,11 @@ def test_only_the_share_that_was_asked_for_is_sent(collector: Collector):
 
 
 def test_without_an_endpoint_nothing_is_sent_and_nothing_breaks():
-    tracer = tracing.tracer("", 1.0, service="s", instance="a")
+    tracer = tracing.make_tracer("", 1.0, service="s", instance="a")
     tracer.record("plan", 0.1, {})
     tracer.close()
 
 
 def test_a_share_beyond_all_is_refused():
     with pytest.raises(errors.Permanent, match="0 to 1"):
-        tracing.tracer("http://127.0.0.1:1", 1.5, service="s", instance="a")
+        tracing.make_tracer("http://127.0.0.1:1", 1.5, service="s", instance="a")

@@ -21,7 +21,7 @@ CONFIG_ENV = "KGWE_AGENT_CONFIG"
 _M_ARENA_MAX = -8
 
 
-def leave_out() -> None:
+def exclude_unused_modules() -> None:
     """Keep out of the process what comes along unused: a fifth of it."""
     # structlog takes rich and its lexers along, for colours on a terminal.
     sys.modules["rich"] = None  # type: ignore[assignment] # "cannot be imported", as the import system spells it
@@ -44,7 +44,7 @@ def leave_out() -> None:
 def run() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_ARENA_MAX, 1)
-    leave_out()
+    exclude_unused_modules()
     from kgwe import errors  # noqa: PLC0415 - after the large is out of the way
     from kgwe.apps.agent import main, settings  # noqa: PLC0415
     from kgwe.telemetry import logs  # noqa: PLC0415

@@ -128,11 +128,11 @@ class _Features:
         from kgwe.hardware.nvml.driver import SMI_VARIABLE  # noqa: PLC0415
 
         # Also where it is not asked for now: another setting may have been in force before.
-        exclusive = compute_mode.through(os.environ.get(SMI_VARIABLE) or "nvidia-smi")
+        exclusive = compute_mode.compute_mode_setter(os.environ.get(SMI_VARIABLE) or "nvidia-smi")
         daemons = MpsDaemons(Path(settings.mps_directory), set_exclusive=exclusive)
         handler = orders.MpsOrders(daemons, services.reporter, is_exclusive=settings.mps_exclusive)
         services.hooks.mps = handler
-        services.hooks.mps_servers = daemons.servers
+        services.hooks.mps_servers = daemons.map_servers
         services.hooks.renderers.append(lambda: handler.render(services.node))
         services.tasks.add("mps", lambda: _tend(daemons))
 
@@ -153,7 +153,7 @@ async def _tend(daemons: MpsDaemons) -> None:
     await daemons.open()
     try:
         while True:
-            await daemons.tend()
+            await daemons.check_daemons()
             await asyncio.sleep(_TEND_S)
     finally:
         await daemons.close()

@@ -82,7 +82,7 @@ class NodeReporter:
                     raise
         if self.machine is None:
             raise errors.Transient(f"nothing is known of the GPUs yet: {self.driver.message}")
-        matrix = gpunode_status.wiring(self.machine, self.status).matrix()
+        matrix = gpunode_status.build_wiring(self.machine, self.status).matrix()
         return self.status, time.monotonic() - self._read_at, matrix
 
     async def discover(self, oldest: float | None = None) -> None:
@@ -128,7 +128,7 @@ class NodeReporter:
     def _known_status(self) -> gpunode.GPUNodeStatus:
         """Return the machine's status; before it was read, the one an agent before us published."""
         if self.machine is not None:
-            status = gpunode_status.status(self.machine, self._hooks.health_of)
+            status = gpunode_status.build_status(self.machine, self._hooks.health_of)
             return gpunode_status.with_known_links(status, self._published_before())
         if self._publisher is not None and self._publisher.stored is not None:
             return self._publisher.stored.status

@@ -101,12 +101,12 @@ class AgentService:
 
     async def GetTopology(self, request: pb.TopologyRequest, context: Any) -> pb.Topology:  # noqa: N802
         status, age_s, matrix = await _answered(context, self._known.topology(fresh=request.fresh))
-        return messages.topology(self._known.node, status, age_s=age_s, matrix=matrix)
+        return messages.encode_topology(self._known.node, status, age_s=age_s, matrix=matrix)
 
     async def GetHealth(self, request: pb.HealthRequest, context: Any) -> pb.Health:  # noqa: N802
         del request
         status, _, _ = await _answered(context, self._known.topology(fresh=False))
-        return messages.health(self._known.node, status)
+        return messages.encode_health(self._known.node, status)
 
     async def WatchTelemetry(self, request: pb.TelemetryRequest, context: Any) -> AsyncIterator[pb.Telemetry]:  # noqa: N802
         await _refuse_malformed(request, context)
@@ -118,7 +118,7 @@ class AgentService:
             with self._known.hub.watching(request.interval_s, aggregates=request.aggregates) as watcher:
                 while True:
                     sample, missed = await watcher.next()
-                    yield messages.telemetry(self._known.node, sample, missed, wanted)
+                    yield messages.encode_telemetry(self._known.node, sample, missed, wanted)
         except telemetry_hub.TooManyWatchers as exc:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(exc))
 
@@ -129,7 +129,7 @@ class AgentService:
             context, handler.apply_layout(request.gpu_uuid, enabled=request.enabled, layout=list(request.layout))
         )
         log.info("cut_by_call", uuid=request.gpu_uuid, layout=list(request.layout), caller=_caller(context))
-        return pb.MigReply(instances=messages.instances(cut))
+        return pb.MigReply(instances=messages.encode_instances(cut))
 
     async def ApplyMPS(self, request: pb.MpsRequest, context: Any) -> pb.MpsReply:  # noqa: N802
         await self._check_order(context)
@@ -145,7 +145,7 @@ class AgentService:
 
 
 def _caller(context: Any) -> frozenset[str]:
-    return tls.names(context.auth_context())
+    return tls.read_names(context.auth_context())
 
 
 async def _present(context: Any, handler: T | None, otherwise: str) -> T:
@@ -257,7 +257,7 @@ async def serving(known: AgentInfo, settings: Settings) -> AsyncIterator[int]:
 
 def _listen(server: grpc.aio.Server, settings: Settings) -> int:
     host, _, port = settings.grpc_bind_address.rpartition(":")
-    source = tls.files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    source = tls.parse_files(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     if source is None and not settings.grpc_insecure:
         if host and not tls.is_loopback(host):
             raise errors.Permanent(

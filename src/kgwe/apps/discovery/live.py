@@ -93,7 +93,7 @@ class LiveFleet:
                 topology, health = await asyncio.gather(client.topology(fresh=fresh), client.health())
                 if topology.node != node:
                     raise errors.Permanent(f"agent {address} speaks for {topology.node}, not for {node}")
-                answer = Answer(self._clock(), messages.status(topology, health))
+                answer = Answer(self._clock(), messages.decode_status(topology, health))
             except errors.KgweError as exc:
                 answer = Answer(self._clock(), None, str(exc))
         self._answers[node] = answer

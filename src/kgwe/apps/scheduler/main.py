@@ -41,7 +41,7 @@ from kgwe.kube.client.events import EventRecorder
 from kgwe.kube.client.informer import Change, Informer
 from kgwe.kube.translate import extender_wire
 from kgwe.telemetry import http, logs, probes, stalls, tracing
-from kgwe.telemetry.tls import Renewing
+from kgwe.telemetry.tls import ReloadingContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -85,7 +85,7 @@ class Scheduler:
         self.state = ClusterState(self.signer, self.faults.record)
         self.gangs = self.state.gangs
         FleetGauges(self.state).register(self.metrics)
-        self.tracer = tracing.tracer(
+        self.tracer = tracing.make_tracer(
             settings.otlp_endpoint,
             settings.trace_share,
             service=manifests.CONTROLLER_NAME,
@@ -102,7 +102,7 @@ class Scheduler:
         self._acting_client = client.guarded(self.leading.check_leading)
         self.rng = random.Random(settings.random_seed)  # noqa: S311 - spreads load, guards nothing
         self.port = ExtenderPort(settings, client, self.identity) if settings.extender_bind_address else None
-        self.tls = Renewing(settings.extender_tls) if self.port and settings.extender_tls else None
+        self.tls = ReloadingContext(settings.extender_tls) if self.port and settings.extender_tls else None
         self.events = EventRecorder(self._acting_client, controller=manifests.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
         live = selector_of(resources.POD).field
@@ -177,7 +177,7 @@ class Scheduler:
             await self.kinds.add_served()
             await self._watch_devices()
             log.info("scheduler_started", id=self.identity, port=port, strategies=sorted(self.choosers))
-            with stalls.watched(self.settings.log_stalls_ms / 1e3):
+            with stalls.watch_stalls(self.settings.log_stalls_ms / 1e3):
                 await self._lead(stop)
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)

@@ -71,7 +71,7 @@ def run(options: Options, progress: Progress) -> report.Report:
         local = _write_kubeconfig(directory, stack.enter_context(_loopback()))
         target, kubernetes = local, None
         if not options.loopback:
-            found = build.ensure(progress)
+            found = build.ensure_binaries(progress)
             kubernetes = clusters.version(found)
             cluster = stack.enter_context(clusters.private(clusters.name_of("client"), found, progress))
             target = cluster.kubeconfig

@@ -18,7 +18,7 @@ from kgwe.bench.loop import loop_factory
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import MERGE_PATCH
 from kgwe.kube.transport import kubeconfig
-from kgwe.kube.transport.http1 import Lines
+from kgwe.kube.transport.http1 import LineSplitter
 
 if TYPE_CHECKING:
     from kgwe.kube.transport.transport import Transport
@@ -96,7 +96,7 @@ async def _send(transport: Transport, worker: int, count: int) -> list[float]:
 
 async def _measure_watch(transport: Transport, count: int) -> Result:
     """Read events that arrive one by one, and split them into lines."""
-    lines, seen = Lines(), 0
+    lines, seen = LineSplitter(), 0
     began = began_cpu = 0.0
     async with transport.stream(resources.POD.path(), params={"watch": "true"}, silence_s=_SILENCE_S) as stream:
         async for piece in stream.aiter_bytes():

@@ -90,7 +90,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     """Measure every phase `repeat` times."""
     options.check()
     clusters.sweep()
-    found = build.ensure(progress)
+    found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     began = time.monotonic()
     rounds = []

@@ -76,7 +76,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     """Both ways, each on a cluster of its own."""
     options.check()
     clusters.sweep()
-    found = build.ensure(progress)
+    found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     metrics: dict[str, Any] = {}
     for phase in _PHASES:

@@ -39,7 +39,7 @@ def configuration(cluster: str, port: int) -> str:
 async def install(client: KubeClient) -> None:
     """The kinds and the rights."""
     await definitions.install(client)
-    await manifests.apply(client, manifests.load(assets.path("deploy/rbac.yaml")))
+    await manifests.apply_manifest(client, manifests.load_manifests(assets.path("deploy/rbac.yaml")))
 
 
 def start(

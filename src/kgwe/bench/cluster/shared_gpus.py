@@ -259,7 +259,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     """Pack the same pods by each strategy on one private cluster."""
     options.check()
     clusters.sweep()
-    found = build.ensure(progress)
+    found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     name = clusters.name_of("shares")
     port = scheduler.free_port(name)

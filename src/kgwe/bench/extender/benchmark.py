@@ -98,7 +98,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     """Capture, then measure."""
     options.check()
     clusters.sweep()
-    found = build.ensure(progress)
+    found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     name = clusters.name_of("extender")
     port = scheduler.free_port(name)
@@ -144,7 +144,7 @@ async def _capture(ground: Bed, port: int, options: Options) -> list[Payload]:
     """Let kube-scheduler ask about pods of every size."""
     recorder, count = capture.Recorder(), options.pods
     files = extender.server_files(ground.cluster.layout.certificates)
-    tls = http.Renewing(files) if options.tls else None
+    tls = http.ReloadingContext(files) if options.tls else None
     found: list[Payload] = []
 
     async def enough() -> bool:

@@ -48,7 +48,7 @@ async def serve(port: int, certificates: Path | None = None) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     app = build_app()
-    tls = http.Renewing(local_extender.server_files(Certificates(certificates))) if certificates else None
+    tls = http.ReloadingContext(local_extender.server_files(Certificates(certificates))) if certificates else None
     async with http.serving(app, http.Address(LOOPBACK, port), tls=tls, limits=http.Limits(body=extender_wire.LARGEST)):
         await stop.wait()
 

@@ -67,7 +67,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     if options.standalone:
         machine = report.examine_machine()
         return _report(options, _measure_all(options, None, progress), machine)
-    found = build.ensure(progress)
+    found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     with clusters.private(clusters.name_of("agent"), found, progress) as cluster:
         with progress.step("Bringing up nodes"):

@@ -54,7 +54,7 @@ class Options:
 def run(options: Options, progress: Progress) -> report.Report:
     """Create the pods, list them in each way, and compare."""
     options.check()
-    found = build.ensure(progress)
+    found = build.ensure_binaries(progress)
     machine = report.examine_machine(kubernetes=clusters.version(found))
     with clusters.private(clusters.name_of("informer"), found, progress) as cluster:
         with progress.step(f"Creating {options.pods} pods") as step:

@@ -144,7 +144,7 @@ def discover(
     machine = file.complete(_run(read()))
     if file.problem:
         raise errors.Permanent(file.problem)
-    status = gpunode_status.status(machine)
+    status = gpunode_status.build_status(machine)
     if json or output == "json":
         _say(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
     elif output == "yaml":

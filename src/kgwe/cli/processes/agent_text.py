@@ -32,7 +32,7 @@ def machine(found: Machine, status: GPUNodeStatus) -> str:
     parts = [f"{len(status.gpus)} GPUs, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
     cards = [("GPU", "MODEL", "MEMORY", "BUS", "NUMA", "NVLINK", "MIG", "UUID"), *(_card(each) for each in status.gpus)]
     parts.append(columns(cards))
-    matrix = gpunode_status.wiring(found, status).matrix()
+    matrix = gpunode_status.build_wiring(found, status).matrix()
     names = [f"GPU{card.index}" for card in found.devices]
     parts.append(columns([("", *names), *((name, *row) for name, row in zip(names, matrix, strict=True))]))
     if status.nics:

@@ -184,7 +184,7 @@ class Reading:
     has_nvlink: bool
 
 
-def card_values(card: Reading, use: Use) -> Values:
+def read_gpu_values(card: Reading, use: Use) -> Values:
     """The row of a whole card."""
     total, reserved = card.model.memory_mib, card.model.reserved_mib
     used = round((total - reserved) * use.memory)
@@ -203,7 +203,7 @@ def card_values(card: Reading, use: Use) -> Values:
     )
 
 
-def instance_values(card: Reading, use: Use, memory_mib: int) -> Values:
+def read_instance_values(card: Reading, use: Use, memory_mib: int) -> Values:
     """The row of a MIG instance with its own use and memory on `card`."""
     used = round(memory_mib * use.memory)
     return (
@@ -251,7 +251,7 @@ def _activity_part(card: Reading, use: Use) -> Values:
     )
 
 
-def render(rows: Sequence[Row]) -> bytes:
+def render_metrics(rows: Sequence[Row]) -> bytes:
     """The exposition of all rows, grouped by metric as the format demands."""
     out: list[str] = []
     columns = zip(*(values for _, values in rows), strict=True)

@@ -39,7 +39,7 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 _MAX_REMEMBERED: Final = 4096
 
 
-class Reader:
+class MetricsReader:
     """Reads one exporter's text again and again."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ def _share(text: str) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-class Scraper:
+class DcgmScraper:
     """dcgm-exporter at one address. Idempotent; every call ends within the deadline."""
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, max_bytes: int = MAX_BYTES) -> None:
@@ -97,7 +97,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=False, follow_redirects=False)
-        self._reader = Reader()
+        self._reader = MetricsReader()
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,7 +110,7 @@ class Scraper:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def activities(self) -> dict[Unit, Activity]:
+    async def read_activities(self) -> dict[Unit, Activity]:
         """Activity of every unit the exporter tells of; `Transient` where it does not answer."""
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -43,7 +43,7 @@ _CODES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class AdvertisedDevice:
     """A device as the kubelet is told of it."""
 
     id: str
@@ -52,7 +52,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class AllocationResponse:
     """What a container needs in order to use its devices."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Allocator(Protocol):
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]: ...
 
-    async def allocate(self, resource: str, ids: Sequence[str]) -> Granted:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> AllocationResponse:
         """Conflict, NotFound or Permanent when the devices must not be given: the pod is then refused."""
         ...
 
@@ -81,7 +81,7 @@ class DevicePlugin:
         self._folder = folder
         self._endpoint = endpoint
         self._allocator = allocator
-        self._devices: tuple[Offered, ...] = ()
+        self._devices: tuple[AdvertisedDevice, ...] = ()
         self._version = 0
         self._news = asyncio.Condition()
         self._telling: set[asyncio.Task[None]] = set()
@@ -93,17 +93,17 @@ class DevicePlugin:
 
     # --- what is offered --------------------------------------------------------------------------------
 
-    def offer(self, devices: Sequence[Offered]) -> None:
+    def advertise(self, devices: Sequence[AdvertisedDevice]) -> None:
         """These are the devices from now on; whoever reads the list hears it at once."""
         if tuple(devices) == self._devices:
             return
         self._devices = tuple(devices)
         self._version += 1
-        task = asyncio.get_running_loop().create_task(self._tell())
+        task = asyncio.get_running_loop().create_task(self._notify_streams())
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _tell(self) -> None:
+    async def _notify_streams(self) -> None:
         async with self._news:
             self._news.notify_all()
 
@@ -116,15 +116,15 @@ class DevicePlugin:
         return (
             self._server is not None
             and self._socket is not None
-            and sockets.identity(path) == self._socket
+            and sockets.read_identity(path) == self._socket
             and self._registered_at is not None
-            and sockets.identity(kubelet) == self._registered_at
+            and sockets.read_identity(kubelet) == self._registered_at
         )
 
     async def start(self) -> None:
         """Serve anew and register; Transient when there is no kubelet, or it does not want us just now."""
         kubelet = self._folder / KUBELET_SOCKET
-        there = sockets.identity(kubelet)
+        there = sockets.read_identity(kubelet)
         if there is None:
             raise errors.Transient(f"{kubelet} is not there: the kubelet does not run, or its folder is another")
         await self.stop()
@@ -139,14 +139,14 @@ class DevicePlugin:
         server = grpc.aio.server(options=sockets.OPTIONS)
         server.add_generic_rpc_handlers((_handlers(self),))
         try:
-            server.add_insecure_port(sockets.target(path))
+            server.add_insecure_port(sockets.socket_target(path))
             await server.start()
         except RuntimeError as exc:
             raise errors.Transient(f"cannot listen on {path}: {exc}") from exc
-        self._server, self._socket = server, sockets.identity(path)
+        self._server, self._socket = server, sockets.read_identity(path)
 
     async def _register(self, kubelet: Path) -> None:
-        channel = sockets.channel(kubelet)
+        channel = sockets.open_channel(kubelet)
         request = pb.RegisterRequest(
             version=_VERSION, endpoint=self._endpoint, resource_name=self.resource, options=_OPTIONS
         )
@@ -161,7 +161,7 @@ class DevicePlugin:
         if server is not None:
             await server.stop(_GRACE_S)
             path = self._folder / self._endpoint
-            if mine is not None and sockets.identity(path) == mine:
+            if mine is not None and sockets.read_identity(path) == mine:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -182,7 +182,9 @@ class DevicePlugin:
         finally:
             self.readers -= 1
 
-    async def preferred(self, request: pb.PreferredAllocationRequest, context: Any) -> pb.PreferredAllocationResponse:
+    async def get_preferred_allocation(
+        self, request: pb.PreferredAllocationRequest, context: Any
+    ) -> pb.PreferredAllocationResponse:
         reply = pb.PreferredAllocationResponse()
         for each in request.container_requests:
             ids = await self._asked(
@@ -213,12 +215,12 @@ class DevicePlugin:
             await context.abort(code, str(exc))
 
 
-def _device(device: Offered) -> pb.Device:
+def _device(device: AdvertisedDevice) -> pb.Device:
     near = pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)]) if device.numa is not None else None
     return pb.Device(ID=device.id, health=_HEALTH[device.is_healthy], topology=near)
 
 
-def _granted(granted: Granted) -> pb.ContainerAllocateResponse:
+def _granted(granted: AllocationResponse) -> pb.ContainerAllocateResponse:
     return pb.ContainerAllocateResponse(
         envs=dict(granted.envs),
         cdi_devices=[pb.CDIDevice(name=name) for name in granted.cdi],
@@ -237,7 +239,7 @@ def _handlers(plugin: DevicePlugin) -> grpc.GenericRpcHandler:
         {
             "GetDevicePluginOptions": one(plugin.options, pb.Empty, pb.DevicePluginOptions),
             "GetPreferredAllocation": one(
-                plugin.preferred, pb.PreferredAllocationRequest, pb.PreferredAllocationResponse
+                plugin.get_preferred_allocation, pb.PreferredAllocationRequest, pb.PreferredAllocationResponse
             ),
             "Allocate": one(plugin.allocate, pb.AllocateRequest, pb.AllocateResponse),
             "PreStartContainer": one(plugin.pre_start, pb.PreStartContainerRequest, pb.PreStartContainerResponse),

@@ -45,7 +45,7 @@ class PodResources:
             pb.ListPodResourcesResponse,
             deadline_s=deadline_s or self._deadline_s,
         )
-        return tuple(_pod(each) for each in reply.pod_resources)
+        return tuple(_decode_pod(each) for each in reply.pod_resources)
 
     async def get(self, namespace: str, name: str) -> PodDevices:
         """One pod; Permanent where the kubelet does not offer that (before 1.34), Transient also for a pod it does not
@@ -58,9 +58,9 @@ class PodResources:
             pb.GetPodResourcesResponse,
             deadline_s=self._deadline_s,
         )
-        return _pod(reply.pod_resources)
+        return _decode_pod(reply.pod_resources)
 
-    async def allocatable(self) -> dict[str, tuple[str, ...]]:
+    async def list_allocatable(self) -> dict[str, tuple[str, ...]]:
         """Resource -> ids of all healthy devices, used or not."""
         channel = await self._connected()
         reply: pb.AllocatableResourcesResponse = await sockets.call(
@@ -70,7 +70,7 @@ class PodResources:
             pb.AllocatableResourcesResponse,
             deadline_s=self._deadline_s,
         )
-        return dict(_merged(reply.devices))
+        return dict(_merge_containers(reply.devices))
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -79,21 +79,21 @@ class PodResources:
 
     async def _connected(self) -> grpc.aio.Channel:
         """A new channel for a new socket: one to a socket that is gone would wait before it tries again."""
-        now = sockets.identity(self._socket)
+        now = sockets.read_identity(self._socket)
         if now is None:
             raise errors.Transient(f"{self._socket} is not there: no kubelet runs, or its folder is another")
         if self._channel is not None and now != self._identity:
             await self.close()
         if self._channel is None:
-            self._channel, self._identity = sockets.channel(self._socket), now
+            self._channel, self._identity = sockets.open_channel(self._socket), now
         return self._channel
 
 
-def _pod(pod: pb.PodResources) -> PodDevices:
-    return PodDevices(pod.namespace, pod.name, tuple(_container(each) for each in pod.containers))
+def _decode_pod(pod: pb.PodResources) -> PodDevices:
+    return PodDevices(pod.namespace, pod.name, tuple(_decode_container(each) for each in pod.containers))
 
 
-def _container(container: pb.ContainerResources) -> ContainerDevices:
+def _decode_container(container: pb.ContainerResources) -> ContainerDevices:
     claims = tuple(
         ClaimDevice(
             f"{claim.claim_namespace}/{claim.claim_name}",
@@ -105,10 +105,10 @@ def _container(container: pb.ContainerResources) -> ContainerDevices:
         for claim in container.dynamic_resources
         for each in claim.claim_resources
     )
-    return ContainerDevices(container.name, _merged(container.devices), claims)
+    return ContainerDevices(container.name, _merge_containers(container.devices), claims)
 
 
-def _merged(devices: Iterable[pb.ContainerDevices]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _merge_containers(devices: Iterable[pb.ContainerDevices]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The kubelet lists a resource once per NUMA node, and a device that is near several of them several times."""
     found: dict[str, dict[str, None]] = {}
     for each in devices:

@@ -47,15 +47,15 @@ _NOT_NOW: Final = frozenset(
 )
 
 
-def target(socket: Path) -> str:
+def socket_target(socket: Path) -> str:
     return f"unix:{socket}"
 
 
-def channel(socket: Path) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(target(socket), options=OPTIONS)
+def open_channel(socket: Path) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(socket_target(socket), options=OPTIONS)
 
 
-def identity(socket: Path) -> tuple[int, int, int] | None:
+def read_identity(socket: Path) -> tuple[int, int, int] | None:
     """What changes when the socket is made anew; None when it is not there."""
     try:
         found = socket.stat()

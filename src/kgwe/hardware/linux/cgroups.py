@@ -37,7 +37,7 @@ _MAX_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodCgroup:
     """Where a process runs."""
 
     pod_uid: str
@@ -46,14 +46,14 @@ class Place:
     """Empty: the pod's own cgroup, or a runtime that names its containers otherwise."""
 
 
-def parse(text: str) -> Place | None:
+def parse_cgroup(text: str) -> PodCgroup | None:
     """What a process's cgroup file says; None: no pod."""
     for line in text.splitlines():
         # hierarchy:controllers:path; the path may itself have colons.
         path = line.split(":", 2)[-1]
         if match := _last(_POD, path):
             container = _CONTAINER.search(path, match.end())
-            return Place(_uid(match[1]), container[1] if container else "")
+            return PodCgroup(_uid(match[1]), container[1] if container else "")
     return None
 
 
@@ -66,16 +66,16 @@ def _uid(spelled: str) -> str:
     return spelled.replace("_", "-")
 
 
-def place_of(pid: int, proc: Path = PROC) -> Place | None:
+def read_cgroup(pid: int, proc: Path = PROC) -> PodCgroup | None:
     """Where a process runs; None: it is gone, or in no pod."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
-            return parse(file.read(_MAX_BYTES).decode(errors="replace"))
+            return parse_cgroup(file.read(_MAX_BYTES).decode(errors="replace"))
     except OSError:
         return None
 
 
-def pods_of(pids: Iterable[int], proc: Path = PROC) -> dict[int, str]:
+def map_pods(pids: Iterable[int], proc: Path = PROC) -> dict[int, str]:
     """pid -> uid of its pod, without those that have none."""
-    places = {pid: place_of(pid, proc) for pid in set(pids)}
+    places = {pid: read_cgroup(pid, proc) for pid in set(pids)}
     return {pid: place.pod_uid for pid, place in places.items() if place is not None}

@@ -19,7 +19,7 @@ _EXCLUSIVE: Final = "EXCLUSIVE_PROCESS"
 _SHARED: Final = "DEFAULT"
 
 
-def through(smi: str = "nvidia-smi", *, deadline_s: float = 10.0) -> Callable[[str, bool], Awaitable[None]]:
+def compute_mode_setter(smi: str = "nvidia-smi", *, deadline_s: float = 10.0) -> Callable[[str, bool], Awaitable[None]]:
     """`set_exclusive(uuid, on)`; Transient when nvidia-smi cannot be run, refuses, or does not end. Idempotent."""
 
     async def set_exclusive(uuid: str, on: bool) -> None:  # noqa: FBT001 - reads as it is called

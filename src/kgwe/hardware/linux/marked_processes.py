@@ -26,7 +26,7 @@ _STARTED: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkedProcess:
     pid: int
     parent: int
     started: int
@@ -34,28 +34,30 @@ class Marked:
     mark: str
 
 
-def find(name: str, prefix: str) -> list[Marked]:
+def find_processes(name: str, prefix: str) -> list[MarkedProcess]:
     """Every running process whose environment has `name` with a value that begins with the prefix."""
-    return [found for pid in _pids() if (found := read(pid, name)) is not None and found.mark.startswith(prefix)]
+    return [
+        found for pid in _pids() if (found := read_process(pid, name)) is not None and found.mark.startswith(prefix)
+    ]
 
 
-def read(pid: int, name: str) -> Marked | None:
+def read_process(pid: int, name: str) -> MarkedProcess | None:
     """A process if it runs and carries a mark."""
     fields = _stat(pid)
     mark = _environment(pid, name)
     # A zombie has ended; it only waits for its parent to look.
     if fields is None or mark is None or fields[0] in {"Z", "X"}:
         return None
-    return Marked(pid, int(fields[_PARENT]), int(fields[_STARTED]), mark)
+    return MarkedProcess(pid, int(fields[_PARENT]), int(fields[_STARTED]), mark)
 
 
-def is_alive(process: Marked, name: str) -> bool:
+def is_alive(process: MarkedProcess, name: str) -> bool:
     """Whether this very process runs; an orphan is given another parent, and is still the same process."""
-    now = read(process.pid, name)
+    now = read_process(process.pid, name)
     return now is not None and (now.started, now.mark) == (process.started, process.mark)
 
 
-def end(processes: Sequence[Marked], name: str, *, grace_s: float) -> None:
+def terminate(processes: Sequence[MarkedProcess], name: str, *, grace_s: float) -> None:
     """SIGTERM, and SIGKILL for those still there after the grace. Blocks until they are gone, or twice the grace."""
     with _opened(processes, name) as descriptors:
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -67,7 +69,7 @@ def end(processes: Sequence[Marked], name: str, *, grace_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _opened(processes: Sequence[Marked], name: str) -> Iterator[list[int]]:
+def _opened(processes: Sequence[MarkedProcess], name: str) -> Iterator[list[int]]:
     descriptors: list[int] = []
     try:
         for process in processes:

@@ -27,22 +27,22 @@ _HOST: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _RATE: Final = re.compile(r"(\d+)")
 
 
-def path_of(sysfs: Path, bus: str) -> PciePath:
+def device_path(sysfs: Path, bus: str) -> PciePath:
     """The place of a device in the PCIe tree; `bus` in NVML's spelling or in that of sysfs."""
     return _path(sysfs / "bus/pci/devices" / _address(bus))
 
 
-def numa_of(sysfs: Path, bus: str) -> int | None:
+def read_numa_node(sysfs: Path, bus: str) -> int | None:
     """The NUMA node a device is on."""
     return _numa(sysfs / "bus/pci/devices" / _address(bus))
 
 
-def cpus_of(sysfs: Path, bus: str) -> str:
+def read_cpus(sysfs: Path, bus: str) -> str:
     """The CPUs near a device, `0-55,112-167`."""
     return _read(sysfs / "bus/pci/devices" / _address(bus) / "local_cpulist")
 
 
-def class_of(sysfs: Path, bus: str) -> int | None:
+def read_class(sysfs: Path, bus: str) -> int | None:
     """Class and subclass of a device, 0x0302 for a 3D controller."""
     try:
         return int(_read(sysfs / "bus/pci/devices" / _address(bus) / "class"), 16) >> 8
@@ -50,7 +50,7 @@ def class_of(sysfs: Path, bus: str) -> int | None:
         return None
 
 
-def nics(sysfs: Path) -> tuple[Nic, ...]:
+def list_nics(sysfs: Path) -> tuple[Nic, ...]:
     """The network cards that speak RDMA, in the order of their names; virtual ones are left out."""
     try:
         found = sorted((sysfs / "class/infiniband").iterdir(), key=lambda entry: _natural(entry.name))

@@ -23,7 +23,7 @@ from kgwe.hardware.linux import marked_processes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kgwe.hardware.linux.marked_processes import Marked
+    from kgwe.hardware.linux.marked_processes import MarkedProcess
 
 BINARY: Final = "nvidia-cuda-mps-control"
 #: In the environment of every daemon of ours and of its servers: which unit it serves, under which root.
@@ -40,7 +40,7 @@ _UNIT: Final = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]+(?:/\d+/\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MpsDirectories:
     """Where a unit's daemon lives."""
 
     root: Path
@@ -81,22 +81,22 @@ def check_unit(root: Path, uuid: str) -> None:
     """Permanent unless a daemon for it can live under the root."""
     if not _UNIT.fullmatch(uuid):
         raise errors.Permanent(f"{uuid[:80]!r} is not the uuid of a GPU or a MIG instance")
-    longest = Places(root, uuid).pipe / _LONGEST_SOCKET
+    longest = MpsDirectories(root, uuid).pipe / _LONGEST_SOCKET
     if len(os.fsencode(longest)) > _MAX_SOCKET_PATH:
         raise errors.Permanent(f"{longest} is too long for a socket: choose a shorter directory for MPS")
 
 
-class Control:
+class MpsControl:
     """The daemon of one unit. Every call ends within the deadline."""
 
-    def __init__(self, places: Places, binary: str = BINARY, *, deadline_s: float = 10.0) -> None:
+    def __init__(self, places: MpsDirectories, binary: str = BINARY, *, deadline_s: float = 10.0) -> None:
         self.places = places
         self._binary = binary
         self._deadline_s = deadline_s
 
     # --- life -------------------------------------------------------------------------------------------
 
-    async def start(self) -> Marked:
+    async def start(self) -> MarkedProcess:
         """Start a daemon on a clean directory; Transient with the end of its log when it does not come up.
 
         Nothing of ours may run there. A daemon that comes up only after the deadline is ended.
@@ -110,21 +110,21 @@ class Control:
                     code = await process.wait()
                     daemon = await self._await_daemon() if code == 0 else None
             except TimeoutError as exc:
-                await self.end()
+                await self.kill()
                 raise errors.Transient(f"the MPS daemon did not start in {self._deadline_s:g} s") from exc
             finally:
                 if process.returncode is None:
                     await _reap(process)
         if daemon is None:
-            raise errors.Transient(f"the MPS daemon did not start (exit code {code}): {self._last_words()}")
+            raise errors.Transient(f"the MPS daemon did not start (exit code {code}): {self._read_log_tail()}")
         return daemon
 
-    async def _await_daemon(self) -> Marked:
-        while (found := self.daemon()) is None or not await self.answers():  # noqa: ASYNC110 - nobody tells us
+    async def _await_daemon(self) -> MarkedProcess:
+        while (found := self.daemon()) is None or not await self.is_responding():  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(_POLL_S)
         return found
 
-    async def adopt(self) -> Marked | None:
+    async def adopt(self) -> MarkedProcess | None:
         """The daemon that runs already, once it answers; None: there is none, or it does not in time."""
         if not self.processes():
             return None
@@ -133,35 +133,37 @@ class Control:
                 return await self._await_daemon()
         return None
 
-    def daemon(self) -> Marked | None:
+    def daemon(self) -> MarkedProcess | None:
         """The daemon by its pid file, if that pid is really ours."""
         try:
             pid = int((self.places.pipe / _PID_FILE).read_text().strip())
         except (OSError, ValueError):
             return None
-        found = marked_processes.read(pid, MARK)
+        found = marked_processes.read_process(pid, MARK)
         return found if found is not None and found.mark == self.places.mark else None
 
-    def processes(self) -> list[Marked]:
+    def processes(self) -> list[MarkedProcess]:
         """Everything of ours that runs for this unit: daemon, servers, one that is just starting."""
-        return [each for each in marked_processes.find(MARK, self.places.mark) if each.mark == self.places.mark]
+        return [
+            each for each in marked_processes.find_processes(MARK, self.places.mark) if each.mark == self.places.mark
+        ]
 
     async def quit(self) -> bool:
         """Ask the daemon to end; True once nothing of the unit runs any more."""
         known = self.processes()
         with contextlib.suppress(errors.Transient):
-            await self.ask("quit")
+            await self.send_command("quit")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._deadline_s):
                 while any(marked_processes.is_alive(each, MARK) for each in known):  # noqa: ASYNC110 - nobody tells us
                     await asyncio.sleep(_POLL_S)
         return not self.processes()
 
-    async def end(self) -> None:
+    async def kill(self) -> None:
         """End everything of the unit, whether it answers or not."""
-        await asyncio.to_thread(marked_processes.end, self.processes(), MARK, grace_s=self._deadline_s / 2)
+        await asyncio.to_thread(marked_processes.terminate, self.processes(), MARK, grace_s=self._deadline_s / 2)
 
-    def remove(self) -> None:
+    def remove_files(self) -> None:
         """Forget the unit's directory."""
         shutil.rmtree(self.places.directory, ignore_errors=True)
 
@@ -171,7 +173,7 @@ class Control:
         for directory in (self.places.pipe, self.places.log):
             directory.mkdir(parents=True, exist_ok=True, mode=0o755)
 
-    def _last_words(self) -> str:
+    def _read_log_tail(self) -> str:
         """The end of what the daemon said."""
         for name in ("start.log", "control.log"):
             with contextlib.suppress(OSError):
@@ -182,7 +184,7 @@ class Control:
 
     # --- questions --------------------------------------------------------------------------------------
 
-    async def answers(self) -> bool:
+    async def is_responding(self) -> bool:
         try:
             await self.thread_percentage()
         except errors.Transient:
@@ -191,7 +193,7 @@ class Control:
 
     async def thread_percentage(self) -> float:
         """The default of the next server."""
-        return _percentage(await self.ask("get_default_active_thread_percentage"))
+        return _percentage(await self.send_command("get_default_active_thread_percentage"))
 
     async def set_limits(self, thread_percentage: int, memory_mib: int | None) -> None:
         """Limits of the next server. Device 0 is the one the daemon sees."""
@@ -199,16 +201,16 @@ class Control:
         if memory_mib is not None:
             commands.append(f"set_default_device_pinned_mem_limit 0 {memory_mib}M")
         # One process for all of them; the last line of the answer is that to the last question.
-        told = (await self.ask(*commands, "get_default_active_thread_percentage")).split()
+        told = (await self.send_command(*commands, "get_default_active_thread_percentage")).split()
         if not told or _percentage(told[-1]) != thread_percentage:
             raise errors.Transient("the MPS daemon did not take the thread percentage")
 
-    async def clients(self) -> dict[int, tuple[int, ...]]:
+    async def list_clients(self) -> dict[int, tuple[int, ...]]:
         """pid of a server -> pids of its clients, in the pid namespace of the daemon."""
-        servers = _numbers(await self.ask("get_server_list"))
-        return {server: _numbers(await self.ask(f"get_client_list {server}")) for server in servers}
+        servers = _numbers(await self.send_command("get_server_list"))
+        return {server: _numbers(await self.send_command(f"get_client_list {server}")) for server in servers}
 
-    async def ask(self, *commands: str) -> str:
+    async def send_command(self, *commands: str) -> str:
         """What the daemon answers; Transient when there is none or it does not answer."""
         command = "\n".join(commands)
         process = await self._spawn(

@@ -29,15 +29,15 @@ import structlog
 from kgwe import errors
 from kgwe.hardware.linux import marked_processes
 from kgwe.hardware.mps import control as mps_control
-from kgwe.hardware.mps.control import MARK, Control, Places
-from kgwe.hardware.mps.desired import Wish, Wishes
+from kgwe.hardware.mps.control import MARK, MpsControl, MpsDirectories
+from kgwe.hardware.mps.desired import DesiredDaemon, DesiredFile
 from kgwe.model.units import backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
-    from kgwe.hardware.linux.marked_processes import Marked
+    from kgwe.hardware.linux.marked_processes import MarkedProcess
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +75,8 @@ class Status:
 
 @dataclass(slots=True)
 class _Unit:
-    control: Control
-    daemon: Marked | None = None
+    control: MpsControl
+    daemon: MarkedProcess | None = None
     since_s: float = 0.0
     failures: int = 0
     restarts: int = 0
@@ -108,10 +108,10 @@ class MpsDaemons:
         self._ask_every_s = ask_every_s
         self._set_exclusive = set_exclusive
         self._clock = clock
-        self._wanted: dict[str, Wish] = {}
+        self._wanted: dict[str, DesiredDaemon] = {}
         self._units: dict[str, _Unit] = {}
         self._busy = asyncio.Lock()
-        self._wishes = Wishes(root)
+        self._wishes = DesiredFile(root)
 
     # --- opening ----------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class MpsDaemons:
         """Take the root, and see to what an agent before us left; Conflict when another agent has it."""
         async with self._busy:
             self._wanted = self._wishes.open()
-            await self._see_to_all()
+            await self._check_all()
 
     async def close(self) -> None:
         """Let go of the root. Daemons and their clients go on."""
@@ -128,18 +128,18 @@ class MpsDaemons:
 
     # --- orders -----------------------------------------------------------------------------------------
 
-    async def apply(self, wanted: Sequence[Wish]) -> None:
+    async def apply(self, wanted: Sequence[DesiredDaemon]) -> None:
         """Have exactly these daemons. Idempotent; what does not work yet is tried again by `tend`."""
         async with self._busy:
             await self._apply({wish.uuid: wish for wish in wanted})
 
-    async def put(self, wish: Wish) -> Status:
+    async def start_daemon(self, wish: DesiredDaemon) -> Status:
         """Have this one too, or with other limits."""
         async with self._busy:
             await self._apply({**self._wanted, wish.uuid: wish})
             return await self._status(wish.uuid)
 
-    async def drop(self, uuid: str, *, force: bool = False) -> Status | None:
+    async def stop_daemon(self, uuid: str, *, force: bool = False) -> Status | None:
         """Have this one no more; None once it is gone. With `force` its clients are not waited for."""
         async with self._busy:
             await self._apply({name: wish for name, wish in self._wanted.items() if name != uuid})
@@ -147,19 +147,19 @@ class MpsDaemons:
                 await self._stop(uuid, self._units[uuid], force=True)
             return await self._status(uuid) if uuid in self._units else None
 
-    async def _apply(self, wanted: dict[str, Wish]) -> None:
+    async def _apply(self, wanted: dict[str, DesiredDaemon]) -> None:
         self._check_open()
         for uuid in wanted:
             mps_control.check_unit(self._root, uuid)
         self._wishes.write(wanted)
         self._wanted = wanted
-        await self._see_to_all()
+        await self._check_all()
 
-    async def tend(self) -> None:
+    async def check_daemons(self) -> None:
         """One round of looking after everything; to be called every few seconds."""
         async with self._busy:
             self._check_open()
-            await self._tend()
+            await self._check_unit()
 
     def _check_open(self) -> None:
         if not self._wishes.is_open:
@@ -167,19 +167,19 @@ class MpsDaemons:
 
     # --- looking after them -----------------------------------------------------------------------------
 
-    async def _see_to_all(self) -> None:
+    async def _check_all(self) -> None:
         """Also to what runs without anybody knowing."""
-        for uuid in self._strays():
+        for uuid in self._find_orphans():
             self._unit(uuid)
-        await self._tend()
+        await self._check_unit()
 
-    async def _tend(self) -> None:
+    async def _check_unit(self) -> None:
         for uuid, unit in list(self._units.items()):
             if uuid not in self._wanted:
                 await self._guarded(unit, self._stop(uuid, unit))
         for uuid, wish in self._wanted.items():
             unit = self._unit(uuid)
-            await self._guarded(unit, self._ensure(wish, unit))
+            await self._guarded(unit, self._ensure_running(wish, unit))
 
     async def _guarded(self, unit: _Unit, step: Awaitable[None]) -> None:
         """One daemon that does not do what it should is no reason not to see to the others."""
@@ -190,23 +190,23 @@ class MpsDaemons:
 
     def _unit(self, uuid: str) -> _Unit:
         if uuid not in self._units:
-            control = Control(Places(self._root, uuid), self._binary, deadline_s=self._deadline_s)
+            control = MpsControl(MpsDirectories(self._root, uuid), self._binary, deadline_s=self._deadline_s)
             self._units[uuid] = _Unit(control)
         return self._units[uuid]
 
-    def _strays(self) -> Iterable[str]:
+    def _find_orphans(self) -> Iterable[str]:
         """Units under our root that something runs for, or that left something, and nobody wants."""
         prefix = mps_control.mark_of(self._root)
-        found = {each.mark.removeprefix(prefix) for each in marked_processes.find(MARK, prefix)}
+        found = {each.mark.removeprefix(prefix) for each in marked_processes.find_processes(MARK, prefix)}
         found |= {mps_control.unit_of(entry.name) for entry in self._root.iterdir() if entry.is_dir()}
         return sorted(uuid for uuid in found if uuid not in self._wanted)
 
-    async def _ensure(self, wish: Wish, unit: _Unit) -> None:
+    async def _ensure_running(self, wish: DesiredDaemon, unit: _Unit) -> None:
         if unit.daemon is not None and not marked_processes.is_alive(unit.daemon, MARK):
-            self._failed(unit, "the MPS daemon ended by itself")
-        if unit.daemon is None and not await self._have(wish, unit):
+            self._record_failure(unit, "the MPS daemon ended by itself")
+        if unit.daemon is None and not await self._start_or_adopt(wish, unit):
             return
-        if not await self._answers(unit):
+        if not await self._is_responding(unit):
             return
         limits = (wish.thread_percentage, wish.memory_mib)
         if unit.limits != limits:
@@ -216,19 +216,19 @@ class MpsDaemons:
         if self._clock() - unit.since_s > _WELL_AFTER_S:
             unit.failures = 0
 
-    async def _have(self, wish: Wish, unit: _Unit) -> bool:
+    async def _start_or_adopt(self, wish: DesiredDaemon, unit: _Unit) -> bool:
         """Adopt the daemon there is, or start one; False: not now."""
         if self._clock() < unit.not_before_s:
             return False
         daemon = await unit.control.adopt()
         if daemon is None:
-            await unit.control.end()
+            await unit.control.kill()
             if wish.is_exclusive:
                 await self._exclusive(unit.control.places, on=True)
             try:
                 daemon = await unit.control.start()
             except errors.Transient as exc:
-                self._failed(unit, str(exc))
+                self._record_failure(unit, str(exc))
                 return False
             log.info("mps_started", uuid=wish.uuid, pid=daemon.pid)
             unit.asked_s = self._clock()  # nobody can be its client yet
@@ -238,23 +238,23 @@ class MpsDaemons:
         unit.daemon, unit.since_s, unit.silent, unit.limits = daemon, self._clock(), 0, None
         return True
 
-    async def _answers(self, unit: _Unit) -> bool:
+    async def _is_responding(self, unit: _Unit) -> bool:
         """Whether the daemon answers; one that stays silent is ended, and started again by a later round."""
         if not unit.silent and self._clock() < unit.asked_s + self._ask_every_s:
             return True
         unit.asked_s = self._clock()
         with contextlib.suppress(errors.Transient):
-            unit.servers = await unit.control.clients()
+            unit.servers = await unit.control.list_clients()
             unit.silent = 0
             return True
         unit.silent += 1
         unit.problem = f"the MPS daemon does not answer (round {unit.silent})"
         if unit.silent >= _SILENT_ROUNDS:
-            await unit.control.end()
-            self._failed(unit, "the MPS daemon no longer answered and was ended")
+            await unit.control.kill()
+            self._record_failure(unit, "the MPS daemon no longer answered and was ended")
         return False
 
-    def _failed(self, unit: _Unit, problem: str) -> None:
+    def _record_failure(self, unit: _Unit, problem: str) -> None:
         if unit.daemon is not None:
             unit.restarts += 1
             if self._clock() - unit.since_s > _WELL_AFTER_S:
@@ -272,24 +272,24 @@ class MpsDaemons:
                 unit.problem = waits_for
                 return
             if not await unit.control.quit():
-                await unit.control.end()
+                await unit.control.kill()
             log.info("mps_ended", uuid=uuid, forced=force)
         if unit.control.places.exclusive.exists():
             await self._exclusive(unit.control.places, on=False)
-        unit.control.remove()
+        unit.control.remove_files()
         del self._units[uuid]
 
     async def _in_use(self, unit: _Unit) -> str:
         """Why it must not be ended yet; empty: it may."""
         try:
-            unit.servers = await unit.control.clients()
+            unit.servers = await unit.control.list_clients()
         except errors.Transient as exc:
             # One that stays silent serves nobody.
             unit.silent += 1
             return str(exc) if unit.silent < _SILENT_ROUNDS else ""
         return "waiting for its clients to end" if any(unit.servers.values()) else ""
 
-    async def _exclusive(self, places: Places, *, on: bool) -> None:
+    async def _exclusive(self, places: MpsDirectories, *, on: bool) -> None:
         # The compute mode is a card's; a MIG instance has none.
         if self._set_exclusive is None or not places.uuid.startswith("GPU-"):
             return
@@ -318,16 +318,16 @@ class MpsDaemons:
         problem = ""
         if unit.daemon is not None or uuid not in self._wanted:
             try:
-                unit.servers = await unit.control.clients()
+                unit.servers = await unit.control.list_clients()
             except errors.Transient as exc:
                 unit.servers, problem = {}, str(exc)
-        return self._told(uuid, problem)
+        return self._remember_status(uuid, problem)
 
     def last_status(self) -> tuple[Status, ...]:
         """As `status`, with clients as last told: costs nothing."""
-        return tuple(self._told(uuid) for uuid in sorted(self._units))
+        return tuple(self._remember_status(uuid) for uuid in sorted(self._units))
 
-    def _told(self, uuid: str, problem: str = "") -> Status:
+    def _remember_status(self, uuid: str, problem: str = "") -> Status:
         unit, wish = self._units[uuid], self._wanted.get(uuid)
         clients = tuple(pid for pids in unit.servers.values() for pid in pids)
         running = State.RUNNING if unit.daemon is not None else State.FAILED
@@ -344,10 +344,10 @@ class MpsDaemons:
             problem=unit.problem or problem,
         )
 
-    def servers(self) -> dict[int, tuple[int, ...]]:
+    def map_servers(self) -> dict[int, tuple[int, ...]]:
         """pid of a server -> pids of its clients, of all units, as last told; costs nothing."""
         return {server: pids for unit in self._units.values() for server, pids in unit.servers.items()}
 
     @property
-    def wanted(self) -> tuple[Wish, ...]:
+    def wanted(self) -> tuple[DesiredDaemon, ...]:
         return tuple(self._wanted.values())

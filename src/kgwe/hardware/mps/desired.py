@@ -19,7 +19,7 @@ _WANTED_FILE: Final = "wanted.json"
 _LOCK_FILE: Final = "lock"
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DesiredDaemon(msgspec.Struct, frozen=True):
     """A daemon that is wanted."""
 
     uuid: str
@@ -32,7 +32,7 @@ class Wish(msgspec.Struct, frozen=True):
     """Compute mode exclusive-process while the daemon is wanted; of whole cards only."""
 
 
-class Wishes:
+class DesiredFile:
     """The file. Whoever was killed with it open leaves it whole, and open to the next."""
 
     def __init__(self, root: Path) -> None:
@@ -43,7 +43,7 @@ class Wishes:
     def is_open(self) -> bool:
         return self._fd is not None
 
-    def open(self) -> dict[str, Wish]:
+    def open(self) -> dict[str, DesiredDaemon]:
         """What is wanted, by uuid; Conflict when another process has it open."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o755)
         # Closed in every process we start: a daemon that outlives us must not keep the lock.
@@ -65,9 +65,9 @@ class Wishes:
             os.close(self._fd)
             self._fd = None
 
-    def _read(self) -> dict[str, Wish]:
+    def _read(self) -> dict[str, DesiredDaemon]:
         try:
-            wishes = msgspec.json.decode((self._root / _WANTED_FILE).read_bytes(), type=list[Wish])
+            wishes = msgspec.json.decode((self._root / _WANTED_FILE).read_bytes(), type=list[DesiredDaemon])
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as exc:
@@ -75,7 +75,7 @@ class Wishes:
             raise errors.Permanent(f"{self._root / _WANTED_FILE} cannot be read: {exc}") from exc
         return {wish.uuid: wish for wish in wishes}
 
-    def write(self, wanted: Mapping[str, Wish]) -> None:
+    def write(self, wanted: Mapping[str, DesiredDaemon]) -> None:
         """All or nothing, also if the machine loses power."""
         path = self._root / _WANTED_FILE
         fresh = path.with_suffix(".new")

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kgwe import errors
-from kgwe.hardware.nvml.events import Tap
+from kgwe.hardware.nvml.events import EventReader
 from kgwe.hardware.nvml.library import Absence, CardLost, Detached, Library, Unavailable
-from kgwe.hardware.nvml.machine import Memory, Surveyor
-from kgwe.hardware.nvml.mig import Mig
-from kgwe.hardware.nvml.reading import Reader
+from kgwe.hardware.nvml.machine import MachineReader, Memory
+from kgwe.hardware.nvml.mig import MigControl
+from kgwe.hardware.nvml.reading import InstrumentsReader
 from kgwe.hardware.nvml.worker import Worker
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class NvmlDriver:
         self._memory = Memory()
         self._pid = 0
         self._is_closed = False
-        self._begin()
+        self._begin_call()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, deadlines: Deadlines | None = None) -> NvmlDriver:
@@ -138,13 +138,13 @@ class NvmlDriver:
         self._is_closed = True
         if self._session is not None and not self._worker.is_hung and self._pid == os.getpid():
             with contextlib.suppress(errors.Transient):
-                await self._worker.run("closing", self._end, self._deadlines.read)
+                await self._worker.run("closing", self._close_session, self._deadlines.read)
         self._worker.close()
         self._listener.close()
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin_call(self) -> None:
         """Everything that belongs to one process: neither threads nor NVML survive a fork."""
         self._pid = os.getpid()
         self._worker, self._listener = Worker("nvml"), Worker("nvml-events")
@@ -159,14 +159,14 @@ class NvmlDriver:
         if self._is_closed:
             raise errors.Permanent("the GPU driver has been closed")
         if self._pid != os.getpid():
-            self._begin()
+            self._begin_call()
 
     async def _run(self, what: str, work: Callable[[_Session], T], deadline_s: float) -> T:
         self._check()
 
         def on_thread() -> T:
             try:
-                return work(self._opened())
+                return work(self._open_session())
             except errors.KgweError as exc:
                 if isinstance(exc, Detached):
                     self._session = None
@@ -176,13 +176,13 @@ class NvmlDriver:
 
         return await self._worker.run(what, on_thread, deadline_s)
 
-    def _opened(self) -> _Session:
+    def _open_session(self) -> _Session:
         with self._opening:
             if self._session is None:
                 self._session = _Session(self._library_path, self._sysfs, self._memory, self._taken)
             return self._session
 
-    def _end(self) -> None:
+    def _close_session(self) -> None:
         self._is_quiet.set()
         with self._gate:
             if self._session is not None:
@@ -190,7 +190,7 @@ class NvmlDriver:
 
     def _listen(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
-        self._opened()
+        self._open_session()
         while not self._taken and not self._is_closed:
             begun = time.monotonic()
             turn = min(max(end - begun, 0.0), _LISTEN_S)
@@ -213,7 +213,7 @@ class NvmlDriver:
 
     def _reset(self, uuid: str) -> None:
         """NVML has no function for it, nvidia-smi has; and nobody may have the card open, ourselves included."""
-        session = self._opened()
+        session = self._open_session()
         if not session.knows(uuid):
             raise errors.NotFound(f"there is no card {uuid}")
         self._is_quiet.set()
@@ -236,16 +236,16 @@ class _Session:
     def __init__(self, path: Path | str | None, sysfs: Path, memory: Memory, taken: deque[Event]) -> None:
         self._library = Library(path)
         self._taken = taken
-        self.mig = Mig(self._library)
+        self.mig = MigControl(self._library)
         self._memory = memory
-        self.surveyor = Surveyor(self._library, self.mig, sysfs, memory)
-        self.reader = Reader(self._library, self.mig, memory)
+        self.surveyor = MachineReader(self._library, self.mig, sysfs, memory)
+        self.reader = InstrumentsReader(self._library, self.mig, memory)
         self._open()
 
     def _open(self) -> None:
         self._library.initialise()
         try:
-            self.tap = Tap(self._library, self._taken)
+            self.tap = EventReader(self._library, self._taken)
             self.tap.open()
         except errors.KgweError:
             self._library.shut_down()
@@ -253,12 +253,12 @@ class _Session:
 
     def card(self, uuid: str) -> Any:
         """The handle of a card."""
-        return self._library.ask("nvmlDeviceGetHandleByUUID", uuid.encode())
+        return self._library.call("nvmlDeviceGetHandleByUUID", uuid.encode())
 
     def knows(self, uuid: str) -> bool:
         if any(device.uuid == uuid for device in self._memory.devices.values()):
             return True
-        return self._library.known("nvmlDeviceGetHandleByUUID", uuid.encode()) is not None
+        return self._library.call_if_supported("nvmlDeviceGetHandleByUUID", uuid.encode()) is not None
 
     def close(self) -> None:
         self.tap.close()

@@ -22,7 +22,7 @@ _AT_ONCE: Final = 1000
 """Events taken in one go at most, so that a storm cannot hold us."""
 
 
-class Tap:
+class EventReader:
     """The event set of one library."""
 
     def __init__(self, library: Library, taken: deque[Event]) -> None:
@@ -34,15 +34,15 @@ class Tap:
 
     def open(self) -> None:
         """Register every card that can report; a driver without events has none to lose."""
-        self._set = self._library.known("nvmlEventSetCreate")
+        self._set = self._library.call_if_supported("nvmlEventSetCreate")
         if self._set is None:
             return
-        for index in range(self._library.ask("nvmlDeviceGetCount")):
-            handle, code = self._library.attempt("nvmlDeviceGetHandleByIndex", index)
+        for index in range(self._library.call("nvmlDeviceGetCount")):
+            handle, code = self._library.call_or_code("nvmlDeviceGetHandleByIndex", index)
             if code != Code.SUCCESS:
                 continue
-            self._cards[_address(handle)] = self._library.attempt("nvmlDeviceGetUUID", handle)[0] or ""
-            self._library.attempt("nvmlDeviceRegisterEvents", handle, _XID, self._set)
+            self._cards[_address(handle)] = self._library.call_or_code("nvmlDeviceGetUUID", handle)[0] or ""
+            self._library.call_or_code("nvmlDeviceRegisterEvents", handle, _XID, self._set)
 
     def wait(self, timeout_ms: int) -> None:
         """Take what there is, waiting for the first. It may return at once where the driver has no events."""
@@ -54,20 +54,20 @@ class Tap:
         if self._set is not None:
             old, self._set = self._set, None
             self._drain(old, 0)
-            self._library.attempt("nvmlEventSetFree", old)
+            self._library.call_or_code("nvmlEventSetFree", old)
 
     def _renew(self) -> None:
         """A card fell off the bus: a set with the others, opened before the old one is given up."""
         old = self._set
         self.open()
         self._drain(old, 0)
-        self._library.attempt("nvmlEventSetFree", old)
+        self._library.call_or_code("nvmlEventSetFree", old)
 
     def _drain(self, event_set: Any, timeout_ms: int) -> int:
         """Take all there is, waiting for the first; why it ended."""
         code = int(Code.SUCCESS)
         for _ in range(_AT_ONCE):
-            data, code = self._library.attempt("nvmlEventSetWait_v2", event_set, timeout_ms)
+            data, code = self._library.call_or_code("nvmlEventSetWait_v2", event_set, timeout_ms)
             if code != Code.SUCCESS:
                 break
             if data.eventType & _XID:
@@ -78,7 +78,7 @@ class Tap:
     def _event(self, data: Any) -> Event:
         card = self._cards.get(_address(data.device))
         if card is None:
-            card = self._library.attempt("nvmlDeviceGetUUID", data.device)[0] or ""
+            card = self._library.call_or_code("nvmlDeviceGetUUID", data.device)[0] or ""
         instance = None if data.gpuInstanceId == _NO_INSTANCE else int(data.gpuInstanceId)
         return Event(card, int(data.eventData), instance)
 

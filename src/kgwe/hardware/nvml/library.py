@@ -146,47 +146,47 @@ class Library:
             raise errors.Transient(f"{self.path}: NVML does not initialise: {exc}") from exc
 
     def shut_down(self) -> None:
-        self.attempt("nvmlShutdown")
+        self.call_or_code("nvmlShutdown")
 
-    def attempt(self, function: str, *arguments: Any) -> tuple[Any, int]:
+    def call_or_code(self, function: str, *arguments: Any) -> tuple[Any, int]:
         """(answer, code); the answer is None unless the code is SUCCESS."""
         try:
             return getattr(self.nvml, function)(*arguments), Code.SUCCESS
         except self.nvml.NVMLError as exc:
             return None, int(exc.value)
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def call(self, function: str, *arguments: Any) -> Any:
         """The answer to a call that has to succeed."""
-        answer, code = self.attempt(function, *arguments)
+        answer, code = self.call_or_code(function, *arguments)
         if code != Code.SUCCESS:
             raise self.error(code, function)
         return answer
 
-    def known(self, function: str, *arguments: Any) -> Any:
+    def call_if_supported(self, function: str, *arguments: Any) -> Any:
         """The answer, or None where the card or the driver cannot say; only a lost card is an error."""
-        answer, code = self.attempt(function, *arguments)
+        answer, code = self.call_or_code(function, *arguments)
         if code == Code.SUCCESS:
             return answer
         if code in {Code.GPU_IS_LOST, Code.UNINITIALIZED}:
             raise self.error(code, function)
         if code not in _ORDINARY and (function, code) not in self._told:
             self._told.add((function, code))
-            log.info("nvml_cannot_say", function=function, reason=self.words(code), library=self.path)
+            log.info("nvml_cannot_say", function=function, reason=self.describe(code), library=self.path)
         return None
 
-    def first_known(self, calls: tuple[str, ...], *arguments: Any) -> Any:
+    def first_supported(self, calls: tuple[str, ...], *arguments: Any) -> Any:
         """The answer of the first of several functions that has one: the newest is named first."""
         for function in calls:
-            if (answer := self.known(function, *arguments)) is not None:
+            if (answer := self.call_if_supported(function, *arguments)) is not None:
                 return answer
         return None
 
     def error(self, code: int, what: str) -> errors.KgweError:
         """The exception for an answer."""
         kind = _KINDS.get(code, errors.Transient)
-        return kind(f"{what}: {self.words(code)}")
+        return kind(f"{what}: {self.describe(code)}")
 
-    def words(self, code: int) -> str:
+    def describe(self, code: int) -> str:
         return str(self.nvml.NVMLError(code))
 
 

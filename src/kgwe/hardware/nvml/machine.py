@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.hardware.nvml.library import Library
-    from kgwe.hardware.nvml.mig import Mig
+    from kgwe.hardware.nvml.mig import MigControl
 
 _ARCHITECTURES: Final = {
     5: Architecture.VOLTA,
@@ -61,37 +61,37 @@ class Memory:
     """(card, link) -> what is at its other end, and its bus id."""
 
 
-class Surveyor:
+class MachineReader:
     """Reads the machine through one library, and through sysfs what NVML does not tell."""
 
-    def __init__(self, library: Library, mig: Mig, sys: Path, memory: Memory) -> None:
+    def __init__(self, library: Library, mig: MigControl, sys: Path, memory: Memory) -> None:
         self._library = library
         self._mig = mig
         self._sys = sys
         self._memory = memory
 
     def read(self) -> Machine:
-        count = self._library.ask("nvmlDeviceGetCount")
+        count = self._library.call("nvmlDeviceGetCount")
         handles = {index: handle for index in range(count) if (handle := self._handle(index)) is not None}
         devices = tuple(self._device_or_lost(index, handles.get(index)) for index in range(count))
         there = {index: handle for index, handle in handles.items() if not devices[index].is_lost}
         return Machine(
-            driver_version=self._library.known("nvmlSystemGetDriverVersion") or "",
+            driver_version=self._library.call_if_supported("nvmlSystemGetDriverVersion") or "",
             cuda_version=self._cuda_version(),
             devices=devices,
-            nics=sysfs.nics(self._sys),
+            nics=sysfs.list_nics(self._sys),
             seen=_pairs(count, there, self._path_seen, own=Relation.SELF, unknown=Relation.UNKNOWN),
             peer_access=_pairs(count, there, self._can_read, own=True, unknown=None),
         )
 
     def _handle(self, index: int) -> Any:
         try:
-            return self._library.ask("nvmlDeviceGetHandleByIndex", index)
+            return self._library.call("nvmlDeviceGetHandleByIndex", index)
         except CardLost:
             return None
 
     def _cuda_version(self) -> str:
-        number = self._library.first_known(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"))
+        number = self._library.first_supported(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"))
         return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
     # --- one card -------------------------------------------------------------------------------------------
@@ -108,8 +108,8 @@ class Surveyor:
         return dataclasses.replace(known, is_lost=True)
 
     def _device(self, index: int, handle: Any) -> Device:
-        ask = self._library.known
-        card = self._library.ask("nvmlDeviceGetUUID", handle)
+        ask = self._library.call_if_supported
+        card = self._library.call("nvmlDeviceGetUUID", handle)
         architecture = _ARCHITECTURES.get(ask("nvmlDeviceGetArchitecture", handle))
         return Device(
             uuid=card,
@@ -126,23 +126,23 @@ class Surveyor:
         )
 
     def _slot(self, handle: Any) -> Slot:
-        pci = self._library.known("nvmlDeviceGetPciInfo", handle)
+        pci = self._library.call_if_supported("nvmlDeviceGetPciInfo", handle)
         bus = values.bus_id(pci) if pci is not None else ""
-        cpus = self._library.known("nvmlDeviceGetCpuAffinity", handle, _CPU_WORDS)
-        nodes = self._library.known("nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, _SCOPE_NODE)
+        cpus = self._library.call_if_supported("nvmlDeviceGetCpuAffinity", handle, _CPU_WORDS)
+        nodes = self._library.call_if_supported("nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, _SCOPE_NODE)
         near = values.bits(nodes) if nodes is not None else []
         return Slot(
             bus=bus,
-            numa=near[0] if len(near) == 1 else sysfs.numa_of(self._sys, bus),
-            cpus=values.ranges(values.bits(cpus)) if cpus is not None else sysfs.cpus_of(self._sys, bus),
-            pcie=sysfs.path_of(self._sys, bus),
+            numa=near[0] if len(near) == 1 else sysfs.read_numa_node(self._sys, bus),
+            cpus=values.ranges(values.bits(cpus)) if cpus is not None else sysfs.read_cpus(self._sys, bus),
+            pcie=sysfs.device_path(self._sys, bus),
         )
 
     def _fabric(self, handle: Any) -> Fabric | None:
         info = self._library.nvml.c_nvmlGpuFabricInfoV_t()
-        if self._library.known("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
+        if self._library.call_if_supported("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
             info = self._library.nvml.c_nvmlGpuFabricInfo_t()
-            if self._library.known("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
+            if self._library.call_if_supported("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
                 return None
         cluster = bytes(info.clusterUuid)
         # Machines with NVSwitches of their own report a fabric too, without a name.
@@ -157,11 +157,11 @@ class Surveyor:
         wanted = [(_LINK_SPEED, link) for link in range(count)]
         *speeds, common = values.fields(self._library, handle, [*wanted, (_LINK_SPEED_OF_ALL, 0)])
         for link, speed in enumerate(speeds):
-            active = self._library.known("nvmlDeviceGetNvLinkState", handle, link)
+            active = self._library.call_if_supported("nvmlDeviceGetNvLinkState", handle, link)
             if active is None:
                 continue  # not wired on this board
-            remote, bus = self._far_end(card, handle, link)
-            number = self._library.known("nvmlDeviceGetNvLinkVersion", handle, link)
+            remote, bus = self._read_peer(card, handle, link)
+            number = self._library.call_if_supported("nvmlDeviceGetNvLinkVersion", handle, link)
             generation = values.nvlink_generation(number, architecture)
             yield Link(
                 index=link,
@@ -172,14 +172,14 @@ class Surveyor:
                 gb_per_s=values.link_gb_per_s(speed or common, generation),
             )
 
-    def _far_end(self, card: str, handle: Any, link: int) -> tuple[Remote, str]:
-        kind = self._library.known("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-        pci = self._library.known("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+    def _read_peer(self, card: str, handle: Any, link: int) -> tuple[Remote, str]:
+        kind = self._library.call_if_supported("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+        pci = self._library.call_if_supported("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         if kind is None and pci is None:  # nobody says, as when the link is down
             return self._memory.remotes.get((card, link), (Remote.UNKNOWN, ""))
         bus = values.bus_id(pci) if pci is not None else ""
         if kind is None:  # older drivers name the device and not what it is
-            remote = _CLASSES.get(sysfs.class_of(self._sys, bus) or 0, Remote.UNKNOWN)
+            remote = _CLASSES.get(sysfs.read_class(self._sys, bus) or 0, Remote.UNKNOWN)
         else:
             remote = _REMOTES.get(kind, Remote.UNKNOWN)
         self._memory.remotes[card, link] = remote, bus
@@ -188,11 +188,11 @@ class Surveyor:
     # --- pairs of cards -------------------------------------------------------------------------------------
 
     def _path_seen(self, one: Any, other: Any) -> Relation:
-        level = self._library.known("nvmlDeviceGetTopologyCommonAncestor", one, other)
+        level = self._library.call_if_supported("nvmlDeviceGetTopologyCommonAncestor", one, other)
         return _RELATIONS.get(level, Relation.UNKNOWN)
 
     def _can_read(self, one: Any, other: Any) -> bool | None:
-        status = self._library.known("nvmlDeviceGetP2PStatus", one, other, _CAN_READ)
+        status = self._library.call_if_supported("nvmlDeviceGetP2PStatus", one, other, _CAN_READ)
         return None if status is None else status == _PEERS_OK
 
 

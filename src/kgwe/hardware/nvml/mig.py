@@ -47,7 +47,7 @@ class Profile:
     memory_mib: int
 
 
-class Mig:
+class MigControl:
     """The MIG functions of one library; which profiles a card has is asked once."""
 
     def __init__(self, library: Library) -> None:
@@ -64,7 +64,7 @@ class Mig:
         The number of instances it can have decides whether it is MIG-capable: drivers report a mode for GPUs without
         MIG too (T4, L40S).
         """
-        modes = self._library.known("nvmlDeviceGetMigMode", handle)
+        modes = self._library.call_if_supported("nvmlDeviceGetMigMode", handle)
         if modes is None or not self._is_capable(handle, modes):
             return MigState()
         current, pending = modes
@@ -74,19 +74,19 @@ class Mig:
 
     def _is_capable(self, handle: Any, modes: tuple[int, int]) -> bool:
         """Whether the GPU can have instances; a driver that does not report the number reports the mode it is in."""
-        most = self._library.known("nvmlDeviceGetMaxMigDeviceCount", handle)
+        most = self._library.call_if_supported("nvmlDeviceGetMaxMigDeviceCount", handle)
         return _ENABLED in modes if most is None else most > 0
 
     def instances(self, handle: Any) -> tuple[Instance, ...]:
         """What the card is cut into, by where it starts."""
         devices = self.devices(handle)
         busy = nvml_processes.busy_instances(self._library, handle)
-        if self._may_not_list(handle):
+        if self._is_listing_denied(handle):
             return tuple(sorted(self._seen_from_outside(handle, devices, busy), key=lambda each: each.start))
         uuids = {gpu_instance: uuid for gpu_instance, uuid, _ in devices}
         found = []
         for profile, gpu_instance in self._gpu_instances(handle):
-            info = self._library.known("nvmlGpuInstanceGetInfo", gpu_instance)
+            info = self._library.call_if_supported("nvmlGpuInstanceGetInfo", gpu_instance)
             if info is None:
                 continue  # destroyed by somebody between the two calls
             found.append(
@@ -102,7 +102,7 @@ class Mig:
             )
         return tuple(sorted(found, key=lambda instance: instance.start))
 
-    def _may_not_list(self, handle: Any) -> bool:
+    def _is_listing_denied(self, handle: Any) -> bool:
         """GPU instances are listed for root only; the devices made of them for everybody."""
         profile = next(iter(self.profiles(handle)), None)
         return profile is not None and self._listed(handle, profile)[1] == Code.NO_PERMISSION
@@ -113,7 +113,7 @@ class Mig:
         """Profile and place as the devices' names and ids tell them; what cannot be used is not seen."""
         offered = {profile.name: profile for profile in self.profiles(handle)}
         for instance_id, (uuid, device) in {found: (uuid, device) for found, uuid, device in devices}.items():
-            named = _NAME.search(self._library.known("nvmlDeviceGetName", device) or "")
+            named = _NAME.search(self._library.call_if_supported("nvmlDeviceGetName", device) or "")
             profile = offered.get(named[0]) if named else None
             if profile is None:
                 continue
@@ -131,7 +131,7 @@ class Mig:
 
     def devices(self, handle: Any) -> list[tuple[int, str, Any]]:
         """(GPU instance, UUID, handle) of everything usable; of several in one GPU instance the lowest comes last."""
-        ask = self._library.known
+        ask = self._library.call_if_supported
         found = []
         for index in range(ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             device = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
@@ -145,7 +145,7 @@ class Mig:
         return [each[1:] for each in found]
 
     def profiles(self, handle: Any) -> tuple[Profile, ...]:
-        card = self._library.ask("nvmlDeviceGetUUID", handle)
+        card = self._library.call("nvmlDeviceGetUUID", handle)
         if card not in self._profiles:
             self._profiles[card] = tuple(self._read_profiles(handle))
         return self._profiles[card]
@@ -153,8 +153,11 @@ class Mig:
     def _read_profiles(self, handle: Any) -> Iterator[Profile]:
         function, total = "nvmlDeviceGetGpuInstanceProfileInfo", None
         for key, number in self._profile_numbers:
-            info = self._library.known(function, handle, number)
-            if info is None and (info := self._library.known(function, handle, number, _FIRST_VERSION)) is None:
+            info = self._library.call_if_supported(function, handle, number)
+            if (
+                info is None
+                and (info := self._library.call_if_supported(function, handle, number, _FIRST_VERSION)) is None
+            ):
                 continue
             name = _NAME.search(values.text(getattr(info, "name", "")))
             if name is None and total is None:
@@ -180,27 +183,27 @@ class Mig:
     def _listed(self, handle: Any, profile: Profile) -> tuple[list[Any], int]:
         room = (self._library.nvml.c_nvmlGpuInstance_t * max(profile.limit, 1))()
         count = ctypes.c_uint(len(room))
-        _, code = self._library.attempt(_LIST, handle, profile.id, room, ctypes.byref(count))
+        _, code = self._library.call_or_code(_LIST, handle, profile.id, room, ctypes.byref(count))
         return (list(room[: count.value]) if code == Code.SUCCESS else []), code
 
     # --- the mode -------------------------------------------------------------------------------------------
 
     def set_mode(self, handle: Any, *, enabled: bool) -> bool:
         """Whether the mode is on now; False: it waits for a reset."""
-        current, pending = self._library.ask("nvmlDeviceGetMigMode", handle)
+        current, pending = self._library.call("nvmlDeviceGetMigMode", handle)
         if current == pending == enabled:
             return True
-        activation, code = self._library.attempt("nvmlDeviceSetMigMode", handle, int(enabled))
+        activation, code = self._library.call_or_code("nvmlDeviceSetMigMode", handle, int(enabled))
         if code == Code.IN_USE:
-            raise errors.Conflict(f"MIG mode cannot change: {self._in_the_way(handle)}")
+            raise errors.Conflict(f"MIG mode cannot change: {self._find_blockers(handle)}")
         if code != Code.SUCCESS:
             raise self._library.error(code, "nvmlDeviceSetMigMode")
-        current, pending = self._library.ask("nvmlDeviceGetMigMode", handle)
+        current, pending = self._library.call("nvmlDeviceGetMigMode", handle)
         return bool(activation == Code.SUCCESS and current == pending == enabled)
 
-    def _in_the_way(self, handle: Any) -> str:
+    def _find_blockers(self, handle: Any) -> str:
         parts = [f"{each.profile}@{each.start}" for each in self.state(handle).instances]
-        processes = nvml_processes.read(self._library, handle, with_util=False)
+        processes = nvml_processes.read_processes(self._library, handle, with_util=False)
         parts += [f"process {process.pid}" for process in (processes or ((), 0))[0]]
         return f"{', '.join(parts)} on the card" if parts else "another process has the card open"
 
@@ -208,14 +211,14 @@ class Mig:
 
     def create(self, handle: Any, name: str, start: int) -> Instance:
         wanted = self._profile(handle, name)
-        current, _ = self._library.ask("nvmlDeviceGetMigMode", handle)
+        current, _ = self._library.call("nvmlDeviceGetMigMode", handle)
         if current != _ENABLED:
             raise errors.Conflict("MIG mode is not on")
         gpu_instance = self._at(handle, wanted, start)
         is_new = gpu_instance is None
         if gpu_instance is None:
             gpu_instance = self._create_gpu_instance(handle, wanted, start)
-        info = self._library.ask("nvmlGpuInstanceGetInfo", gpu_instance)
+        info = self._library.call("nvmlGpuInstanceGetInfo", gpu_instance)
         if is_new or not any(found == info.id for found, _, _ in self.devices(handle)):
             self._create_compute_instance(gpu_instance, wanted, undo=is_new)
         for instance in self.instances(handle):
@@ -234,14 +237,14 @@ class Mig:
     def _at(self, handle: Any, profile: Profile, start: int) -> Any:
         """The GPU instance of this profile at this place."""
         for found, gpu_instance in self._gpu_instances(handle):
-            info = self._library.known("nvmlGpuInstanceGetInfo", gpu_instance)
+            info = self._library.call_if_supported("nvmlGpuInstanceGetInfo", gpu_instance)
             if info is not None and found == profile and info.placement.start == start:
                 return gpu_instance
         return None
 
     def _create_gpu_instance(self, handle: Any, profile: Profile, start: int) -> Any:
         placement = self._library.nvml.c_nvmlGpuInstancePlacement_t(start, self._size(handle, profile, start))
-        created, code = self._library.attempt(
+        created, code = self._library.call_or_code(
             "nvmlDeviceCreateGpuInstanceWithPlacement", handle, profile.id, ctypes.byref(placement)
         )
         if code == Code.SUCCESS:
@@ -249,7 +252,7 @@ class Mig:
         name = f"{profile.name}@{start}"
         if code in {Code.INSUFFICIENT_RESOURCES, Code.IN_USE}:
             there = ", ".join(f"{each.profile}@{each.start}" for each in self.instances(handle)) or "nothing"
-            raise errors.Conflict(f"{name} has no room: the card holds {there} ({self._library.words(code)})")
+            raise errors.Conflict(f"{name} has no room: the card holds {there} ({self._library.describe(code)})")
         raise self._library.error(code, f"creating {name}")
 
     def _size(self, handle: Any, profile: Profile, start: int) -> int:
@@ -265,10 +268,10 @@ class Mig:
 
     def _places(self, handle: Any, profile: Profile) -> list[Any] | None:
         function, count = "nvmlDeviceGetGpuInstancePossiblePlacements", ctypes.c_uint()
-        if self._library.known(function, handle, profile.id, None, ctypes.byref(count)) is None:
+        if self._library.call_if_supported(function, handle, profile.id, None, ctypes.byref(count)) is None:
             return None
         room = (self._library.nvml.c_nvmlGpuInstancePlacement_t * count.value)()
-        if self._library.known(function, handle, profile.id, room, ctypes.byref(count)) is None:
+        if self._library.call_if_supported(function, handle, profile.id, room, ctypes.byref(count)) is None:
             return None
         return list(room[: count.value])
 
@@ -285,10 +288,10 @@ class Mig:
     def _create_compute_instance(self, gpu_instance: Any, profile: Profile, *, undo: bool) -> None:
         try:
             number = self._filling_profile(gpu_instance, profile)
-            self._library.ask("nvmlGpuInstanceCreateComputeInstance", gpu_instance, number)
+            self._library.call("nvmlGpuInstanceCreateComputeInstance", gpu_instance, number)
         except errors.KgweError:
             if undo:
-                self._library.attempt("nvmlGpuInstanceDestroy", gpu_instance)
+                self._library.call_or_code("nvmlGpuInstanceDestroy", gpu_instance)
             raise
 
     def _filling_profile(self, gpu_instance: Any, profile: Profile) -> int:
@@ -301,16 +304,16 @@ class Mig:
     def _compute_profiles(self, gpu_instance: Any) -> Iterator[Any]:
         function = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
         for number in self._compute_numbers:
-            info = self._library.known(function, gpu_instance, number, _SHARED_ENGINES)
+            info = self._library.call_if_supported(function, gpu_instance, number, _SHARED_ENGINES)
             if info is None:
-                info = self._library.known(function, gpu_instance, number, _SHARED_ENGINES, _FIRST_VERSION)
+                info = self._library.call_if_supported(function, gpu_instance, number, _SHARED_ENGINES, _FIRST_VERSION)
             if info is not None:
                 yield info
 
     # --- undoing --------------------------------------------------------------------------------------------
 
     def destroy(self, handle: Any, instance_id: int) -> None:
-        gpu_instance, code = self._library.attempt("nvmlDeviceGetGpuInstanceById", handle, instance_id)
+        gpu_instance, code = self._library.call_or_code("nvmlDeviceGetGpuInstanceById", handle, instance_id)
         if code in {Code.NOT_FOUND, Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT}:
             raise errors.NotFound(f"the card has no GPU instance {instance_id}")
         if code != Code.SUCCESS:
@@ -319,15 +322,15 @@ class Mig:
         if instance_id in (nvml_processes.busy_instances(self._library, handle) or ()):
             raise errors.Conflict(f"GPU instance {instance_id} is in use by a process")
         for compute_instance in list(self._compute_instances(gpu_instance)):
-            self._library.ask("nvmlComputeInstanceDestroy", compute_instance)
-        self._library.ask("nvmlGpuInstanceDestroy", gpu_instance)
+            self._library.call("nvmlComputeInstanceDestroy", compute_instance)
+        self._library.call("nvmlGpuInstanceDestroy", gpu_instance)
 
     def _compute_instances(self, gpu_instance: Any) -> Iterator[Any]:
         for info in self._compute_profiles(gpu_instance):
             room = (self._library.nvml.c_nvmlComputeInstance_t * max(info.instanceCount, 1))()
             count = ctypes.c_uint(len(room))
             function = "nvmlGpuInstanceGetComputeInstances"
-            if self._library.known(function, gpu_instance, info.id, room, ctypes.byref(count)) is not None:
+            if self._library.call_if_supported(function, gpu_instance, info.id, room, ctypes.byref(count)) is not None:
                 yield from room[: count.value]
 
 

@@ -21,7 +21,7 @@ _LISTS: Final = tuple(
 _NO_INSTANCE: Final = 0xFFFFFFFF
 
 
-def read(
+def read_processes(
     library: Library, handle: Any, *, since_us: int = 0, with_util: bool = True
 ) -> tuple[tuple[Process, ...], int] | None:
     """The processes, and when the newest sample of their use was taken; None when the driver does not say."""
@@ -52,7 +52,7 @@ def busy_instances(library: Library, handle: Any) -> frozenset[int] | None:
 def _listed(library: Library, handle: Any) -> dict[tuple[int, int | None], int | None] | None:
     """(process, instance) -> its memory in MiB; a process that computes and draws is one process."""
     found: dict[tuple[int, int | None], int | None] = {}
-    answers = [library.first_known(functions, handle) for functions in _LISTS]
+    answers = [library.first_supported(functions, handle) for functions in _LISTS]
     if answers[0] is None:
         return None  # without the list of compute processes an empty one would be a guess
     for process in (process for answer in answers for process in answer or ()):
@@ -65,7 +65,7 @@ def _listed(library: Library, handle: Any) -> dict[tuple[int, int | None], int |
 
 def _util(library: Library, handle: Any, since_us: int) -> tuple[Mapping[int, float] | None, int]:
     """(process -> mean share of its samples, time of the newest); None where the driver takes no samples."""
-    samples, code = library.attempt("nvmlDeviceGetProcessUtilization", handle, since_us)
+    samples, code = library.call_or_code("nvmlDeviceGetProcessUtilization", handle, since_us)
     if code == Code.GPU_IS_LOST:
         raise CardLost("nvmlDeviceGetProcessUtilization: the card is lost")
     if code in {Code.NOT_FOUND, Code.SUCCESS} and not samples:

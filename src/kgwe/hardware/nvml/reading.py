@@ -12,7 +12,7 @@ from kgwe.model.gpu.driver_data import Faults, LinkErrors, Reading, Throttle
 if TYPE_CHECKING:
     from kgwe.hardware.nvml.library import Library
     from kgwe.hardware.nvml.machine import Memory
-    from kgwe.hardware.nvml.mig import Mig
+    from kgwe.hardware.nvml.mig import MigControl
 
 _SM, _MEMORY = 1, 2
 _GPU_SENSOR: Final = 0
@@ -42,10 +42,10 @@ _REASONS: Final = {
 }
 
 
-class Reader:
+class InstrumentsReader:
     """Remembers up to when the use of processes was read, and how many links a card has."""
 
-    def __init__(self, library: Library, mig: Mig, memory: Memory) -> None:
+    def __init__(self, library: Library, mig: MigControl, memory: Memory) -> None:
         self._library = library
         self._mig = mig
         self._memory = memory
@@ -53,24 +53,24 @@ class Reader:
         self._links: dict[str, int] = {}
 
     def read(self) -> list[Reading]:
-        return [self._card(index) for index in range(self._library.ask("nvmlDeviceGetCount"))]
+        return [self._card(index) for index in range(self._library.call("nvmlDeviceGetCount"))]
 
     def _card(self, index: int) -> Reading:
         try:
-            handle = self._library.ask("nvmlDeviceGetHandleByIndex", index)
-            return self._reading(self._library.ask("nvmlDeviceGetUUID", handle), handle)
+            handle = self._library.call("nvmlDeviceGetHandleByIndex", index)
+            return self._reading(self._library.call("nvmlDeviceGetUUID", handle), handle)
         except CardLost:
             known = self._memory.devices.get(index)
             return Reading(known.uuid if known else "", is_lost=True)
 
     def _reading(self, card: str, handle: Any) -> Reading:
-        ask = self._library.known
+        ask = self._library.call_if_supported
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         total, used = nvml_values.memory_info(self._library, handle)
         (memory_c,) = nvml_values.fields(self._library, handle, [(_MEMORY_TEMPERATURE, 0)])
         sent, received = self._traffic(card, handle)
         is_cut = bool((ask("nvmlDeviceGetMigMode", handle) or (0,))[0])
-        processes = nvml_processes.read(
+        processes = nvml_processes.read_processes(
             self._library, handle, since_us=self._sampled_us.get(card, 0), with_util=not is_cut
         )
         if processes is not None:
@@ -100,7 +100,7 @@ class Reader:
         )
 
     def _throttle(self, handle: Any) -> Throttle | None:
-        bits = self._library.first_known(
+        bits = self._library.first_supported(
             ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
         )
         return None if bits is None else throttle(bits)
@@ -131,7 +131,7 @@ class Reader:
         )
 
     def _faults(self, card: str, handle: Any) -> Faults:
-        ask = self._library.known
+        ask = self._library.call_if_supported
         pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in _RETIREMENT_CAUSES]
         pages_pending = ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
         _, remapped, remap_pending, remap_failed = ask("nvmlDeviceGetRemappedRows", handle) or (None,) * 4
@@ -149,7 +149,7 @@ class Reader:
 
     def _link_errors(self, handle: Any, link: int) -> LinkErrors:
         replays, recoveries, crc = (
-            self._library.known("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+            self._library.call_if_supported("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
             for counter in (_REPLAY, _RECOVERY, _CRC_FLIT)
         )
         return LinkErrors(link, replays, recoveries, crc)

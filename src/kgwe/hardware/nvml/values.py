@@ -33,9 +33,9 @@ def text(raw: Any) -> str:
 def memory_info(library: Library, handle: Any) -> tuple[int | None, int | None]:
     """(total, used) in MiB. The second version tells what is used without what the driver keeps for itself; some
     cards have only it, some drivers only the first."""
-    info = library.known("nvmlDeviceGetMemoryInfo", handle, library.nvml.nvmlMemory_v2)
+    info = library.call_if_supported("nvmlDeviceGetMemoryInfo", handle, library.nvml.nvmlMemory_v2)
     if info is None:
-        info = library.known("nvmlDeviceGetMemoryInfo", handle)
+        info = library.call_if_supported("nvmlDeviceGetMemoryInfo", handle)
     return (None, None) if info is None else (info.total >> 20, info.used >> 20)
 
 
@@ -43,7 +43,7 @@ def fields(library: Library, handle: Any, wanted: list[tuple[int, int]]) -> list
     """The values of (field, scope), asked in one call."""
     if not wanted:
         return []
-    values = library.known("nvmlDeviceGetFieldValues", handle, wanted)
+    values = library.call_if_supported("nvmlDeviceGetFieldValues", handle, wanted)
     if values is None:
         return [None] * len(wanted)
     return [_value(value) for value in values]
@@ -64,7 +64,7 @@ def link_count(library: Library, handle: Any) -> int:
     if count is not None:
         return min(count, MAX_LINKS)
     for link in range(MAX_LINKS):
-        if library.known("nvmlDeviceGetNvLinkState", handle, link) is None:
+        if library.call_if_supported("nvmlDeviceGetNvLinkState", handle, link) is None:
             return link
     return MAX_LINKS
 

@@ -289,10 +289,10 @@ def raise_for_status(code: int, body: bytes, headers: Mapping[str, str], doing: 
         status = read_status(body)
     except Unreadable:
         status = Status(message=body[:300].decode(errors="replace"))
-    raise error_for(code, status, doing, headers.get("Retry-After"))
+    raise make_error(code, status, doing, headers.get("Retry-After"))
 
 
-def error_for(code: int, status: Status, doing: str, retry_after: str | None = None) -> errors.KgweError:
+def make_error(code: int, status: Status, doing: str, retry_after: str | None = None) -> errors.KgweError:
     """The exception for an API error code, from a reply or from a watch's ERROR event."""
     message = f"{doing}: {status.message or f'HTTP {code}'}"
     if code == httpx2.codes.NOT_FOUND:
@@ -307,7 +307,7 @@ def error_for(code: int, status: Status, doing: str, retry_after: str | None = N
         return errors.Expired(message)
     if code in _RETRYABLE or code >= httpx2.codes.INTERNAL_SERVER_ERROR:
         kind = DisruptionBudgetRefused if _is_refused_by_budget(status) else errors.Transient
-        return kind(message, retry_after_s=_seconds(retry_after) if retry_after else None)
+        return kind(message, retry_after_s=_parse_retry_after(retry_after) if retry_after else None)
     return errors.Permanent(message)
 
 
@@ -316,7 +316,7 @@ def _is_refused_by_budget(status: Status) -> bool:
     return status.has_cause(_BUDGET_CAUSE) or _TWO_BUDGETS_MESSAGE in status.message
 
 
-def _seconds(retry_after: str) -> float | None:
+def _parse_retry_after(retry_after: str) -> float | None:
     """Retry-After in seconds: a number (the API server) or a date (proxies); None when it is neither."""
     try:
         seconds = float(retry_after)

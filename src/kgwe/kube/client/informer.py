@@ -133,7 +133,7 @@ class Informer(Generic[T]):
         """Call `handler` for every change from now on; what is known already is reported as new."""
         self._handlers.append(handler)
         for key, obj in self.store.items():
-            self._hand(handler, Change(key, None, obj))
+            self._call_handlers(handler, Change(key, None, obj))
 
     def bytes_of(self, obj: T) -> bytes:
         """That very state in protobuf, if `keep` wanted it; nothing if it is not at hand."""
@@ -228,9 +228,9 @@ class Informer(Generic[T]):
         self.lists += 1
         for key, obj in list(self.store.items()):
             if key not in found and unreadable.get(key) != obj.metadata.uid:
-                self._set(key, None)
+                self._set_object(key, None)
         for key, (obj, raw) in found.items():
-            self._set(key, obj, raw)
+            self._set_object(key, obj, raw)
         self.version = version
         self.synced.set()
         log.debug("listed", resource=self.resource.plural, objects=len(found), version=version)
@@ -321,7 +321,7 @@ class Informer(Generic[T]):
             # Not Transient: what this event said is lost, only a list can tell.
             raise errors.Permanent(f"watching {self._path}: {exc}") from exc
         if status is not None:
-            raise kube_client.error_for(status.code, status, f"watching {self._path}")
+            raise kube_client.make_error(status.code, status, f"watching {self._path}")
         if event.type in ("ADDED", "MODIFIED"):
             try:
                 obj = codec.object(event.object)
@@ -329,19 +329,19 @@ class Informer(Generic[T]):
                 self._skip(identify(codec, event.object), str(exc))
             else:
                 raw = codec.bare(event.object) if self._keep is not None and self._keep(obj) else b""
-                self._set(obj.metadata.key, obj, raw)
+                self._set_object(obj.metadata.key, obj, raw)
                 self.version = obj.metadata.resourceVersion
                 return
         identity = identify(codec, event.object)
         if identity is None:
             raise errors.Permanent(f"watching {self._path}: a {event.type} without readable metadata")
         if event.type == "DELETED":
-            self._set(identity.key, None)
+            self._set_object(identity.key, None)
         self.version = identity.resourceVersion
 
     # --- store ------------------------------------------------------------------------------------------
 
-    def _set(self, key: str, new: T | None, raw: bytes = b"") -> None:
+    def _set_object(self, key: str, new: T | None, raw: bytes = b"") -> None:
         old = self.store.get(key)
         if old is None and new is None:
             return
@@ -350,7 +350,7 @@ class Informer(Generic[T]):
                 return
             if old.metadata.uid != new.metadata.uid:
                 # A namesake: the old object is gone and handlers must hear of that first.
-                self._set(key, None)
+                self._set_object(key, None)
                 old = None
         if new is None:
             del self.store[key]
@@ -360,9 +360,9 @@ class Informer(Generic[T]):
         change = Change(key, old, new)
         self._broken.discard(key)
         for handler in self._handlers:
-            self._hand(handler, change)
+            self._call_handlers(handler, change)
 
-    def _hand(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
+    def _call_handlers(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
         """Tell one handler. Whatever it raises is about this object: the others must be heard of all the same."""
         try:
             handler(change)

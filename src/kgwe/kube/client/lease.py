@@ -149,9 +149,9 @@ class LeaderElector:
             log.warning("lease_attempt_failed", lease=self._name, error=str(exc) or type(exc).__name__)
             held = None
         if held:
-            self._become(asked_at)
+            self._set_leading(asked_at)
         elif held is False or not self.is_leader():
-            self._become(None)
+            self._set_leading(None)
         return held
 
     def _pause_s(self, *, held: bool | None) -> float:
@@ -164,7 +164,7 @@ class LeaderElector:
             pause_s = min(max(self._expires_at(self._seen) - self._clock(), 0.0), retry_s)
         return pause_s + spread_s
 
-    def _become(self, renewed_at: float | None) -> None:
+    def _set_leading(self, renewed_at: float | None) -> None:
         self._renewed_at = renewed_at
         leads = self.is_leader()
         if leads != self._announced:
@@ -187,7 +187,7 @@ class LeaderElector:
         except errors.NotFound:
             return await self._create()
         self._observe(lease)
-        if self._held_by_other(lease):
+        if self._is_held_by_other(lease):
             return False
         try:
             await self._write(lease)
@@ -196,7 +196,7 @@ class LeaderElector:
         return True
 
     async def _create(self) -> bool:
-        if self._seen is not None and self._held_by_other(self._seen):
+        if self._seen is not None and self._is_held_by_other(self._seen):
             return False  # deleted under its holder, who may act until it would have expired
         body = {"metadata": {"name": self._name}, "spec": self._spec(None)}
         self._unsure = True
@@ -227,7 +227,7 @@ class LeaderElector:
             self._seen_at = self._clock()
         self._seen = lease
 
-    def _held_by_other(self, lease: Lease) -> bool:
+    def _is_held_by_other(self, lease: Lease) -> bool:
         if lease.spec.holderIdentity in ("", self.identity):
             return False
         return self._clock() < self._expires_at(lease)
@@ -251,7 +251,7 @@ class LeaderElector:
     async def _release(self) -> None:
         if not (self.is_leader() or self._unsure):
             return
-        self._become(None)
+        self._set_leading(None)
         try:
             async with asyncio.timeout(_RELEASE_S):
                 # The last renewal may have been cut off after it was sent: read what became of it.

@@ -32,7 +32,7 @@ class _ApiResourceList(msgspec.Struct):
     resources: list[_ApiResource]
 
 
-def load(path: Path) -> list[Document]:
+def load_manifests(path: Path) -> list[Document]:
     """The objects of a YAML file, those in Lists included; Permanent, naming the file, when it holds anything else."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ async def find_resource(client: KubeClient, api_version: str, kind: str) -> Reso
     raise unserved
 
 
-async def apply(
+async def apply_manifest(
     client: KubeClient, documents: Iterable[Mapping[str, Any]], *, namespace: str | None = None
 ) -> list[Document]:
     """Server-side apply each document in order; `namespace` is for those that name none."""

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T", bound="KubeObject")
 
 
-class Rewriter(Generic[T]):
+class ProtobufReplacer(Generic[T]):
     """Writes to objects of one kind; `bytes_of`: that state of an object in protobuf, if it is at hand."""
 
     def __init__(self, client: KubeClient, resource: Resource[T], bytes_of: Callable[[T], bytes]) -> None:
@@ -50,7 +50,7 @@ class Rewriter(Generic[T]):
         from kgwe.kube.transport import protobuf_patch  # noqa: PLC0415 - there where an informer has such bytes
 
         try:
-            whole = protobuf_patch.merged(self._resource, raw, patch)
+            whole = protobuf_patch.merge_patch(self._resource, raw, patch)
             await self._client.replace_message(self._resource, obj.metadata.name, whole, obj.metadata.namespace)
         except (errors.Conflict, errors.Permanent) as exc:
             if isinstance(exc, Forbidden):  # for all of them: do not ask again and again

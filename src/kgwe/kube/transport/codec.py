@@ -27,7 +27,7 @@ from kgwe.kube.transport.encoding import (
     Status,
     Unreadable,
 )
-from kgwe.kube.transport.http1 import Lines
+from kgwe.kube.transport.http1 import LineSplitter
 
 if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
@@ -121,8 +121,8 @@ class JsonCodec(Generic[T]):
         self._event = msgspec.json.Decoder(_Event)
         self._anything = msgspec.json.Decoder(_Anything)
 
-    def frames(self) -> Lines:
-        return Lines()
+    def frames(self) -> LineSplitter:
+        return LineSplitter()
 
     def page(self, body: bytes) -> Page[T]:
         try:

@@ -80,11 +80,11 @@ class Connection(asyncio.Protocol):
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def listening(self) -> bool:
+    def is_peer_present(self) -> bool:
         """Whether the peer is still there, as far as this machine has heard (the event loop may not have, yet)."""
         return self.open and not self._poll.poll(0)
 
-    def reusable(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether the answer is complete and nothing is left over, on either side."""
         if not (self.complete and self._keep and self.open) or self._paused or self._transport is None:
             return False
@@ -106,25 +106,25 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(message)
 
-    async def answer(self, silence_s: float, deadline: float) -> None:
+    async def wait_answer(self, silence_s: float, deadline: float) -> None:
         """Wait for the whole answer, or for its head when streaming."""
         while not (self.complete or (self._streaming and self.status)):
-            await self._news(silence_s, deadline)
+            await self._wait_data(silence_s, deadline)
 
     async def read(self, silence_s: float) -> bytes:
         """What has come of the body since last time; empty at its end."""
         while not self._body and not self.complete:
-            await self._news(silence_s, math.inf)
-        return self.take()
+            await self._wait_data(silence_s, math.inf)
+        return self.take_body()
 
-    def take(self) -> bytes:
+    def take_body(self) -> bytes:
         body, self._body, self._size = self._body, [], 0
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
         return body[0] if len(body) == 1 else b"".join(body)
 
-    def rest(self) -> None:
+    def set_idle(self) -> None:
         self.used, self._busy, self.idle_since = True, False, self._loop.time()
 
     def abort(self) -> None:
@@ -133,23 +133,23 @@ class Connection(asyncio.Protocol):
 
     # --- waiting ----------------------------------------------------------------------------------------
 
-    async def _news(self, silence_s: float, deadline: float) -> None:
+    async def _wait_data(self, silence_s: float, deadline: float) -> None:
         if self._error is not None:
             raise self._error
         self._silence_s, self._deadline, self._heard_at = silence_s, deadline, self._loop.time()
         self._waiter = self._loop.create_future()
-        self._timer = self._loop.call_at(min(self._heard_at + silence_s, deadline), self._tick)
+        self._timer = self._loop.call_at(min(self._heard_at + silence_s, deadline), self._check_deadline)
         try:
             await self._waiter
         finally:
             self._waiter = None
             self._timer.cancel()
 
-    def _tick(self) -> None:
+    def _check_deadline(self) -> None:
         # Set once per wait and set again only when it rings: bytes come far more often than silence.
         due = min(self._heard_at + self._silence_s, self._deadline)
         if self._loop.time() < due:
-            self._timer = self._loop.call_at(due, self._tick)
+            self._timer = self._loop.call_at(due, self._check_deadline)
         else:
             self._fail(httpx2.ReadTimeout("no answer in time" if due == self._deadline else "the server is silent"))
 
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
             self._wake()
 
 
-class Lines:
+class LineSplitter:
     """Puts lines together from pieces, in time linear in their length and in memory bounded by `limit`."""
 
     def __init__(self, limit: int = 32 * 1024 * 1024) -> None:

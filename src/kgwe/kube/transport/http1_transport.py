@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from kgwe.kube.transport.http1 import Reply
-    from kgwe.kube.transport.pool import Pool, Stream
+    from kgwe.kube.transport.pool import ConnectionPool, Stream
 
 # Nearly every path; others are quoted.
 _PLAIN = re.compile(r"[A-Za-z0-9/._~:-]*")
@@ -30,7 +30,9 @@ _BAD_HEADER = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 class Http1Transport:
     """Implements `Transport` over a pool of our own connections."""
 
-    def __init__(self, pool: Pool, url: urllib.parse.SplitResult, auth: httpx2.Auth | None, user_agent: str) -> None:
+    def __init__(
+        self, pool: ConnectionPool, url: urllib.parse.SplitResult, auth: httpx2.Auth | None, user_agent: str
+    ) -> None:
         self._pool = pool
         self.url = url.geturl()
         self._prefix = url.path.rstrip("/")

@@ -19,7 +19,7 @@ from lightkube.core.exceptions import ConfigError
 from kgwe import errors
 from kgwe.kube.transport.http1_transport import Http1Transport
 from kgwe.kube.transport.httpx_transport import HttpxTransport
-from kgwe.kube.transport.pool import Pool, Server
+from kgwe.kube.transport.pool import ConnectionPool, Server
 from kgwe.kube.transport.transport import MAX_CONNECTIONS, TIMEOUTS
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def _open_own(params: Mapping[str, Any], user_agent: str) -> Transport | None:
     if url.scheme not in _PORTS or not url.hostname or url.username or url.query:
         return None  # httpx2 understands more URLs
     server = Server(url.hostname, url.port or _PORTS[url.scheme], params["verify"] if url.scheme == "https" else None)
-    return Http1Transport(Pool(server, size=MAX_CONNECTIONS, timeouts=TIMEOUTS), url, params["auth"], user_agent)
+    return Http1Transport(
+        ConnectionPool(server, size=MAX_CONNECTIONS, timeouts=TIMEOUTS), url, params["auth"], user_agent
+    )
 
 
 def _open_httpx(params: Mapping[str, Any], user_agent: str) -> Transport:

@@ -32,10 +32,10 @@ def decode(decoder: Callable[[bytes], T], data: bytes) -> T:
         return decoder(data)
     except RecursionError:
         pass  # decoded outside of this handler: the first error is of no use to those who see a second one
-    return decoder(cut(data))
+    return decoder(cut_nesting(data))
 
 
-def cut(data: bytes, levels: int = LEVELS) -> bytes:
+def cut_nesting(data: bytes, levels: int = LEVELS) -> bytes:
     """The JSON with null in place of every object and array below `levels`."""
     kept: list[bytes] = []
     copied = depth = 0

@@ -52,7 +52,7 @@ class Stream:
         return b"".join([piece async for piece in self.aiter_bytes()])
 
 
-class Pool:
+class ConnectionPool:
     """At most `size` connections to one server."""
 
     def __init__(self, server: Server, *, size: int = 64, timeouts: Timeouts | None = None) -> None:
@@ -69,7 +69,7 @@ class Pool:
         """Send a request, as it goes over the wire, and return the whole answer."""
         deadline = asyncio.get_running_loop().time() + self._timeouts.total
         connection = await self._exchange(message, self._timeouts.read, deadline, streaming=False)
-        reply = Reply(connection.status, connection.take(), connection.headers)
+        reply = Reply(connection.status, connection.take_body(), connection.headers)
         self._release(connection)
         return reply
 
@@ -106,10 +106,10 @@ class Pool:
             raise RuntimeError("the client is closed")
         again = False
         while True:
-            connection = await self._take(deadline, fresh=again)
+            connection = await self._acquire(deadline, fresh=again)
             try:
                 connection.send(message, streaming=streaming)
-                await connection.answer(silence_s, deadline)
+                await connection.wait_answer(silence_s, deadline)
             except httpx2.TransportError:
                 self._drop(connection)
                 if again or not connection.may_repeat(idempotent=message.startswith(b"GET ")):
@@ -123,26 +123,26 @@ class Pool:
 
     # --- places -----------------------------------------------------------------------------------------
 
-    async def _take(self, deadline: float, *, fresh: bool) -> Connection:
+    async def _acquire(self, deadline: float, *, fresh: bool) -> Connection:
         """A connection that nobody uses; `fresh` asks for one that was not idle."""
         if fresh and self._idle and not self._free:
             self._drop(self._idle.pop(0))
         while self._idle and not fresh:
             connection = self._idle.pop()
-            if connection.listening():
+            if connection.is_peer_present():
                 return connection
             self._drop(connection)
         if self._free:
             self._free -= 1
-        elif (handed := await self._turn(deadline)) is not None:
+        elif (handed := await self._wait_turn(deadline)) is not None:
             return handed
         try:
             return await self._dial(deadline)
         except BaseException:
-            self._vacate()
+            self._free_place()
             raise
 
-    async def _turn(self, deadline: float) -> Connection | None:
+    async def _wait_turn(self, deadline: float) -> Connection | None:
         """Wait for somebody's connection, or (None) for a place to open one."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Connection | None] = loop.create_future()
@@ -159,29 +159,29 @@ class Pool:
 
     def _pass_on(self, connection: Connection | None) -> None:
         if connection is None:
-            self._vacate()
+            self._free_place()
         else:
             self._release(connection)
 
     def _release(self, connection: Connection) -> None:
-        if self._closed or not connection.reusable():
+        if self._closed or not connection.is_reusable():
             self._drop(connection)
             return
-        connection.rest()
-        if not self._hand(connection):
+        connection.set_idle()
+        if not self._hand_over(connection):
             self._idle.append(connection)
             if self._reaper is None:
-                self._reaper = asyncio.get_running_loop().call_later(self._timeouts.idle, self._reap)
+                self._reaper = asyncio.get_running_loop().call_later(self._timeouts.idle, self._close_idle)
 
     def _drop(self, connection: Connection) -> None:
         connection.abort()
-        self._vacate()
+        self._free_place()
 
-    def _vacate(self) -> None:
-        if not self._hand(None):
+    def _free_place(self) -> None:
+        if not self._hand_over(None):
             self._free += 1
 
-    def _hand(self, connection: Connection | None) -> bool:
+    def _hand_over(self, connection: Connection | None) -> bool:
         while self._queue:
             waiter = self._queue.popleft()
             if not waiter.done():
@@ -189,19 +189,19 @@ class Pool:
                 return True
         return False
 
-    def _lost(self, connection: Connection) -> None:
+    def _on_lost(self, connection: Connection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
             self._drop(connection)
 
-    def _reap(self) -> None:
+    def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()
         self._reaper = None
         while self._idle and self._idle[0].idle_since + self._timeouts.idle <= loop.time():
             self._drop(self._idle.pop(0))
         if self._idle:
-            self._reaper = loop.call_at(self._idle[0].idle_since + self._timeouts.idle, self._reap)
+            self._reaper = loop.call_at(self._idle[0].idle_since + self._timeouts.idle, self._close_idle)
 
     # --- connecting -------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Pool:
     async def _connect(self, address: str) -> Connection:
         host, port, ssl = self._server
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(self._lost), address, port, ssl=ssl, server_hostname=host if ssl else None
+            lambda: Connection(self._on_lost), address, port, ssl=ssl, server_hostname=host if ssl else None
         )
         if self._closed:
             connection.abort()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.resources import Resource
 
 
-def merged(resource: Resource[Any], raw: bytes, patch: Mapping[str, Any]) -> bytes:
+def merge_patch(resource: Resource[Any], raw: bytes, patch: Mapping[str, Any]) -> bytes:
     """The object with the patch carried out, as it is written; Permanent when it cannot be."""
     made = message_factory.GetMessageClass(kubernetes_pb2.DESCRIPTOR.pool.FindMessageTypeByName(resource.message))
     obj: Any = made.FromString(raw)

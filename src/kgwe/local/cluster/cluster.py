@@ -79,10 +79,10 @@ class LocalCluster:
         cluster = cls(options.name, state_root=options.state_root)
         if not cluster.is_running():
             # Before the lock: building takes minutes, and others may have quick business with the cluster.
-            binaries = binaries or build.ensure(progress)
+            binaries = binaries or build.ensure_binaries(progress)
         with cluster._lock.held(timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note):
             if not cluster.is_running():
-                cluster._start(options, binaries or build.ensure(progress), progress)
+                cluster._start(options, binaries or build.ensure_binaries(progress), progress)
                 return cluster
         cluster.reused = True
         if options.scheduler_config is not None:
@@ -283,7 +283,7 @@ def service_account_kubeconfig(cluster: LocalCluster, namespace: str, name: str,
     """Write a kubeconfig that acts as a service account, with a token from the TokenRequest API."""
     with cluster.api() as api:
         token = api.request_token(namespace, name, expires_s=_TOKEN_LIFETIME_S)
-    return kubeconfig.write(
+    return kubeconfig.write_kubeconfig(
         path,
         context=cluster.context,
         server=cluster.api_url,

@@ -22,7 +22,7 @@ def token_user(token: str) -> dict[str, Any]:
     return {"token": token}
 
 
-def write(
+def write_kubeconfig(
     path: Path,
     *,
     context: str,

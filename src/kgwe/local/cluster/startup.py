@@ -38,7 +38,7 @@ def write_files(layout: Layout, *, context: str, server: str, scheduler_config: 
     }
     for path, identity in users.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        kubeconfig.write(
+        kubeconfig.write_kubeconfig(
             path,
             context=context,
             server=server,

@@ -126,7 +126,9 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
     """Install the kinds and rights, bring the fleet, start KGWE; returns where the GPU metrics are."""
     with progress.step("Installing KGWE's kinds and rights"):
         await install.install(client)
-        await manifests.apply(client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
+        await manifests.apply_manifest(
+            client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
+        )
     with progress.step(f"Bringing up {counted(nodes, 'node')} of the {model} fleet") as step:
         await apply.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
@@ -139,12 +141,12 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
 
 async def submit_samples(client: KubeClient) -> None:
     for sample in SAMPLES:
-        await manifests.apply(client, _documents(sample), namespace=NAMESPACE)
+        await manifests.apply_manifest(client, _documents(sample), namespace=NAMESPACE)
 
 
 def _documents(sample: Sample) -> list[manifests.Document]:
     """A sample without its status: that is the controller's to write."""
-    documents = manifests.load(assets.path("examples") / sample.file)
+    documents = manifests.load_manifests(assets.path("examples") / sample.file)
     return [{key: value for key, value in document.items() if key != "status"} for document in documents]
 
 
@@ -167,7 +169,7 @@ async def watching(client: KubeClient) -> AsyncIterator[View]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def unmet(view: View) -> dict[str, str]:
+def find_unmet(view: View) -> dict[str, str]:
     """Samples that have not got where they should: name -> what is wrong."""
     wrong = {}
     for sample in SAMPLES:
@@ -179,15 +181,15 @@ def unmet(view: View) -> dict[str, str]:
     return wrong
 
 
-async def until_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> None:
+async def wait_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> None:
     """Return when every sample is where it should be; Permanent, saying which is not, when time is up."""
     try:
         async with asyncio.timeout(timeout_s):
-            while unmet(view):
+            while find_unmet(view):
                 view.changed.clear()
                 await view.changed.wait()
     except TimeoutError as exc:
-        states = "; ".join(f"{name} is {state}" for name, state in unmet(view).items())
+        states = "; ".join(f"{name} is {state}" for name, state in find_unmet(view).items())
         more = f"`kgwe local logs {install.SCHEDULER}` tells more"
         raise errors.Permanent(f"after {timeout_s:.0f} s {states}. {more}") from exc
 

@@ -34,10 +34,10 @@ async def install(client: KubeClient) -> None:
         "deploy/warnings.yaml",
         "deploy/priority.yaml",
     ):
-        await manifests.apply(client, manifests.load(assets.path(rights)))
+        await manifests.apply_manifest(client, manifests.load_manifests(assets.path(rights)))
     for policies in ("deploy/decisions.yaml", "deploy/admission.yaml"):
         with contextlib.suppress(errors.NotFound):
-            await manifests.apply(client, manifests.load(assets.path(policies)))
+            await manifests.apply_manifest(client, manifests.load_manifests(assets.path(policies)))
 
 
 def start_scheduler(cluster: LocalCluster, *, env: Mapping[str, str] | None = None) -> int:

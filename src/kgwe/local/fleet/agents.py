@@ -40,8 +40,8 @@ _COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(pa
 async def install(client: KubeClient) -> None:
     """Kinds and rights of agents. Not the DaemonSet: here agents run beside the cluster."""
     await definitions.install(client)
-    documents = manifests.load(assets.path("deploy/agent.yaml"))
-    await manifests.apply(client, [each for each in documents if each["kind"] != "DaemonSet"])
+    documents = manifests.load_manifests(assets.path("deploy/agent.yaml"))
+    await manifests.apply_manifest(client, [each for each in documents if each["kind"] != "DaemonSet"])
 
 
 def kubeconfig(cluster: LocalCluster) -> Path:

@@ -95,12 +95,12 @@ async def apply_fleet(
     wanted = inventory.expand(fleet, nodes)
     there = await _read(client)
     if dra:
-        await resource_slices.bring_classes(client)
+        await resource_slices.apply_device_classes(client)
     outcome = Outcome(fleet.name)
     names = {node.name for node in wanted}
     surplus = sorted((there.nodes.keys() | there.gpu_nodes.keys()) - names)
     jobs: list[Callable[[], Awaitable[Verdict]]] = [partial(_delete, client, name) for name in surplus]
-    jobs += [partial(_bring, client, node, there, dra=dra) for node in wanted]
+    jobs += [partial(_apply_node, client, node, there, dra=dra) for node in wanted]
 
     done = 0
 
@@ -182,7 +182,7 @@ def is_open(node: core.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _There:
+class _Existing:
     """The fleet objects the cluster has."""
 
     nodes: Mapping[str, core.Node]
@@ -190,7 +190,7 @@ class _There:
     slices: Mapping[str, resource.ResourceSlice]
 
 
-async def _read(client: KubeClient) -> _There:
+async def _read(client: KubeClient) -> _Existing:
     selector = {"labelSelector": inventory.FLEET_LABEL}
     nodes = await _persist(partial(client.list, resources.NODE, **selector))
     try:
@@ -201,30 +201,30 @@ async def _read(client: KubeClient) -> _There:
     slices: list[resource.ResourceSlice] = []
     with contextlib.suppress(errors.NotFound):  # a cluster without dynamic resource allocation
         slices = await _persist(partial(client.list, resources.RESOURCE_SLICE, **selector))
-    return _There(
+    return _Existing(
         {node.metadata.name: node for node in nodes},
         {obj.metadata.name: obj for obj in gpu_nodes},
         {obj.spec.nodeName: obj for obj in slices},
     )
 
 
-async def _bring(client: KubeClient, node: inventory.FleetNode, there: _There, *, dra: bool) -> Verdict:
+async def _apply_node(client: KubeClient, node: inventory.FleetNode, there: _Existing, *, dra: bool) -> Verdict:
     """One node as the model says it, with the faults it has; one whose cards were cut since stays as it is."""
     old = there.gpu_nodes.get(node.name)
     before = there.nodes.get(node.name)
     slice_ = there.slices.get(node.name)
-    if before is not None and old is not None and _has_own_mind(before, old, node):
-        wrote = await resource_slices.bring(client, old if dra else None, slice_)
+    if before is not None and old is not None and _is_managed_elsewhere(before, old, node):
+        wrote = await resource_slices.apply_slices(client, old if dra else None, slice_)
         return Verdict.UPDATED if wrote else Verdict.UNCHANGED
     faults = gpunodes.read_faults(old) if old is not None else []
     uid, verdict = await _bring_node(client, node, before, gpunodes.unhealthy_cards(faults))
     gpu_node = gpunodes.gpu_node(node, uid, faults)
     wrote = await _bring_gpu_node(client, gpu_node, old)
-    wrote |= await resource_slices.bring(client, gpu_node if dra else None, slice_)
+    wrote |= await resource_slices.apply_slices(client, gpu_node if dra else None, slice_)
     return Verdict.UPDATED if wrote and verdict is Verdict.UNCHANGED else verdict
 
 
-def _has_own_mind(before: core.Node, old: gpunode.GPUNode, node: inventory.FleetNode) -> bool:
+def _is_managed_elsewhere(before: core.Node, old: gpunode.GPUNode, node: inventory.FleetNode) -> bool:
     """Whether somebody cuts or describes this node, and the model still says what it said."""
     is_told = bool(old.spec.cards) or old.spec.source == gpunode.Source.AGENT
     return is_told and before.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) == gpunodes.digest(node)

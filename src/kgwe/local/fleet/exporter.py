@@ -70,7 +70,7 @@ class ExporterApp:
         return Reply(404, _USAGE)
 
     def _metrics(self, names: list[str]) -> Reply:
-        return Reply(200, metrics.render(self._simulator.rows(names)), metrics.CONTENT_TYPE)
+        return Reply(200, metrics.render_metrics(self._simulator.rows(names)), metrics.CONTENT_TYPE)
 
     def _node(self, name: str) -> Reply:
         if self._simulator.answers(name):

@@ -118,7 +118,7 @@ def spot_deadline(node: core.Node) -> dt.datetime | None:
     return timestamp.parse(text) if text else None
 
 
-async def take_back(client: KubeClient, node: core.Node) -> None:
+async def clear_spot_notice(client: KubeClient, node: core.Node) -> None:
     """The cloud takes the machine away: its Node goes, and its GPUNode with it."""
     for resource, uid in ((resources.NODE, node.metadata.uid), (resources.GPU_NODE, None)):
         try:
@@ -195,11 +195,11 @@ async def clear(client: KubeClient, name: str | None = None) -> list[str]:
     if name is not None:
         await _fleet_node(client, name)
     mended = [faults for faults in await list_faults(client) if name is None or faults.node == name]
-    await asyncio.gather(*(_mend(client, faults) for faults in mended))
+    await asyncio.gather(*(_clear_faults(client, faults) for faults in mended))
     return [faults.node for faults in mended]
 
 
-async def _mend(client: KubeClient, faults: NodeFaults) -> None:
+async def _clear_faults(client: KubeClient, faults: NodeFaults) -> None:
     name = faults.node
     if faults.cards:
         await _change_cards(client, name, lambda _obj, _faults: [])

@@ -146,9 +146,9 @@ class NodeMeter:
             reading = self._read(card, uses, now_s)
             for row, how in zip(card.rows, uses, strict=True):
                 if card.is_cut:
-                    values = metrics.instance_values(reading, how, row.memory_mib)
+                    values = metrics.read_instance_values(reading, how, row.memory_mib)
                 else:
-                    values = metrics.card_values(reading, how if len(uses) == 1 else _together(card, uses))
+                    values = metrics.read_gpu_values(reading, how if len(uses) == 1 else _together(card, uses))
                 found.append((row.labels, values))
         return found
 

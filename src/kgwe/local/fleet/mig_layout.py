@@ -115,7 +115,7 @@ def holds(
 # --- cutting --------------------------------------------------------------------------------------------
 
 
-async def cut(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.GPUNodeStatus:
+async def apply_layout(obj: gpunode.GPUNode, taken: frozenset[str]) -> gpunode.GPUNodeStatus:
     """The status when everything that can be done now is done."""
     driver = _Cards(obj.status)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CLASSES: Final = {GPU_CLASS: "gpu", MIG_CLASS: "mig"}
 
 
-async def bring_classes(client: KubeClient) -> None:
+async def apply_device_classes(client: KubeClient) -> None:
     """The classes that come with the driver; those that are there stay as they are."""
     for name, kind in _CLASSES.items():
         expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
@@ -33,7 +33,7 @@ async def bring_classes(client: KubeClient) -> None:
             await client.create(resources.DEVICE_CLASS, body)
 
 
-async def bring(client: KubeClient, gpu_node: GPUNode | None, old: ResourceSlice | None) -> bool:
+async def apply_slices(client: KubeClient, gpu_node: GPUNode | None, old: ResourceSlice | None) -> bool:
     """Have the node's slice say what the node has now, or (None) be gone; returns whether anything was written."""
     if gpu_node is None:
         if old is not None:
@@ -57,7 +57,7 @@ async def refresh(client: KubeClient, gpu_node: GPUNode) -> None:
     """Where the node's cards are published as a slice, have it say what the node has now."""
     with contextlib.suppress(errors.NotFound):
         there = await client.get(resources.RESOURCE_SLICE, _name(gpu_node))
-        await bring(client, gpu_node, there)
+        await apply_slices(client, gpu_node, there)
 
 
 def _name(gpu_node: GPUNode) -> str:

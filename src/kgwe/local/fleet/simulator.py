@@ -60,23 +60,23 @@ class Simulator:
         self._pods_on: dict[str, dict[str, gpupods.GpuPod]] = collections.defaultdict(dict)
         self._meters: dict[str, NodeMeter] = {}
         self._held: dict[str, device_assignment.Grants] = {}
-        self._remembered = self._recall()
+        self._remembered = self._cancel_action()
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._due: dict[str, dict[str, float]] = {}  # node -> uid of a pod, or "" for the node itself -> time
         self._unreported: set[str] = set()  # nodes whose cards may differ from what the API says of them
         self._unwritten = False
         self._warned: set[str] = set()
-        self._nodes.on_change(self._see_node)
-        self._gpu_nodes.on_change(self._see_gpu_node)
-        self._pods.on_change(self._see_pod)
+        self._nodes.on_change(self._on_node)
+        self._gpu_nodes.on_change(self._on_gpu_node)
+        self._pods.on_change(self._on_pod)
 
     # --- watching ---------------------------------------------------------------------------------------
 
-    def _see_node(self, change: informer.Change[core.Node]) -> None:
+    def _on_node(self, change: informer.Change[core.Node]) -> None:
         self._touch(change.key)
 
-    def _see_gpu_node(self, change: informer.Change[gpunode.GPUNode]) -> None:
+    def _on_gpu_node(self, change: informer.Change[gpunode.GPUNode]) -> None:
         if change.new is None:
             self._meters.pop(change.key, None)
         else:
@@ -94,7 +94,7 @@ class Simulator:
             log.warning("node_not_measured", node=name, error=str(exc))
             self._meters.pop(name, None)
 
-    def _see_pod(self, change: informer.Change[gpupods.GpuPod]) -> None:
+    def _on_pod(self, change: informer.Change[gpupods.GpuPod]) -> None:
         for pod in (change.old, change.new):
             if pod is not None:
                 self._pods_on[pod.spec.node_name].pop(pod.metadata.uid, None)
@@ -192,14 +192,14 @@ class Simulator:
                 await self._report(name)
             now = self._clock()
             for name, uid in [(name, uid) for name, due in self._due.items() for uid, at in due.items() if at <= now]:
-                await self._do(name, uid)
+                await self._run_actions(name, uid)
             soonest = min((at for due in self._due.values() for at in due.values()), default=None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if soonest is None else max(soonest - self._clock(), _GATHER_S)):
                     await self._wake.wait()
             await asyncio.sleep(_GATHER_S)
 
-    async def _do(self, name: str, uid: str) -> None:
+    async def _run_actions(self, name: str, uid: str) -> None:
         """The time of a node or of one of its pods has come."""
         due = self._due.get(name, {})
         try:
@@ -224,7 +224,7 @@ class Simulator:
         try:
             if obj.spec.source == gpunode.Source.SIMULATED:
                 taken, held = mig_layout.holds(obj, self._held.get(name, {}), self._pods_on.get(name, {}))
-                status = msgspec.structs.replace(await mig_layout.cut(obj, taken), held=held)
+                status = msgspec.structs.replace(await mig_layout.apply_layout(obj, taken), held=held)
                 if status != obj.status:
                     # With its version: a fault that was injected meanwhile is not written over.
                     body = msgspec.structs.replace(obj, status=status).manifest()
@@ -240,7 +240,7 @@ class Simulator:
             self._touch(name)
 
     async def _take_back(self, node: core.Node) -> None:
-        await faults.take_back(self._client, node)
+        await faults.clear_spot_notice(self._client, node)
         log.info("spot_node_taken_back", node=node.metadata.name)
 
     async def _fail(self, pod: gpupods.GpuPod) -> None:
@@ -259,7 +259,7 @@ class Simulator:
 
     # --- remembering ------------------------------------------------------------------------------------
 
-    def _recall(self) -> dict[str, tuple[device_assignment.Grant, ...]]:
+    def _cancel_action(self) -> dict[str, tuple[device_assignment.Grant, ...]]:
         if self._memory is None:
             return {}
         try:

@@ -36,7 +36,7 @@ _UNREACHABLE = re.compile(
 )
 
 
-def ensure(progress: Progress | None = None) -> Binaries:
+def ensure_binaries(progress: Progress | None = None) -> Binaries:
     """Every program of the control plane, building what cannot be found."""
     progress = progress or Silent()
     search = binaries.find()

@@ -69,7 +69,7 @@ class Bed:
 
     @property
     def status(self) -> gpunode.GPUNodeStatus:
-        return self.health.amend_status(gpunode_status.status(self.machine, self.health.health_of))
+        return self.health.amend_status(gpunode_status.build_status(self.machine, self.health.health_of))
 
     def state(self, card: int = 0) -> str:
         return self.status.gpus[card].health.state

@@ -157,7 +157,7 @@ def test_a_window_of_samples_tells_of_devices_and_pods_and_of_gaps():
     kept: window.Window[Series] = window.Window()
     for util in (0.2, None, 0.4):
         processes = (Process(7, 300, util),)
-        kept.tick(sampler.series(take(reading(0, util=util, power_w=300.0, processes=processes), around=around)))
+        kept.tick(sampler.list_series(take(reading(0, util=util, power_w=300.0, processes=processes), around=around)))
     told = kept.close()
     assert (told[Series("GPU-0", "util")].samples, told[Series("GPU-0", "util")].gaps) == (2, 1)
     assert told[Series("GPU-0", "util")].mean == pytest.approx(0.3)

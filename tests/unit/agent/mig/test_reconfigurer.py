@@ -202,7 +202,7 @@ def test_the_status_says_what_is_being_done() -> None:
     users = Kubelet("MIG-GPU-1-1g.10gb@0")
     cutter = MigReconfigurer(driver, users=users, on_change=lambda: changes.append(1))
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"), GPU_1=cut())
-    status = cutter.amend_status(gpunode_status.status(asyncio.run(driver.machine())))
+    status = cutter.amend_status(gpunode_status.build_status(asyncio.run(driver.machine())))
     assert [each.mig.phase for each in status.gpus] == ["", "Waiting"]
     assert status.gpus[1].mig.message == "1g.10gb@0 is allocated"
     assert changes

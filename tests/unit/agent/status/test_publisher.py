@@ -22,7 +22,7 @@ from kgwe.kube.client.informer import Change
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-STATUS = gpunode_status.status(memory_driver.machine(memory_driver.node()))
+STATUS = gpunode_status.build_status(memory_driver.machine(memory_driver.node()))
 READY = (Condition(DRIVER_READY, "True", "Ready"),)
 NOT_READY = (Condition(DRIVER_READY, "False", "Unavailable", "no library"),)
 BROKEN = msgspec.structs.replace(STATUS, healthyGPUs=7)

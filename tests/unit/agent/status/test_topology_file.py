@@ -24,7 +24,7 @@ def test_the_gpunode_has_what_the_file_tells(tmp_path):
     path = tmp_path / "topo.txt"
     path.write_text(TEXT)
     file = TopologyFile(str(path))
-    status = gpunode_status.status(file.complete(machine()))
+    status = gpunode_status.build_status(file.complete(machine()))
     assert not file.problem
     assert [gpu.numaNode for gpu in status.gpus] == [0, 1]
     assert [gpu.cpuAffinity for gpu in status.gpus] == ["0-3", "4-7"]

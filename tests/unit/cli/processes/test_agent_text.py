@@ -15,7 +15,7 @@ from kgwe.kube.api.kgwe.gpunode import GPUNode
 from kgwe.kube.api.meta import ObjectMeta
 
 NOW = dt.datetime(2026, 11, 16, 12, tzinfo=dt.UTC)
-STATUS = gpunode_status.status(memory_driver.machine(memory_driver.node()))
+STATUS = gpunode_status.build_status(memory_driver.machine(memory_driver.node()))
 
 
 def row(name: str, *, answer: Answer | None = None) -> fleet.Row:

@@ -33,17 +33,17 @@ def card_row(
     owner: metrics.Owner | None = None,
     xid: int = 0,
 ) -> metrics.Row:
-    return metrics.label_block(device, owner), metrics.card_values(reading(model, how, xid), how)
+    return metrics.label_block(device, owner), metrics.read_gpu_values(reading(model, how, xid), how)
 
 
 def slice_row(how: usage.Use = BUSY) -> metrics.Row:
     memory_mib = mig.GEOMETRIES["A100-80GB"].profile("3g.40gb").memory_mib
     owner = metrics.Owner("team", "pod-1", "main")
-    return metrics.label_block(SLICE, owner), metrics.instance_values(reading(A100, how), how, memory_mib)
+    return metrics.label_block(SLICE, owner), metrics.read_instance_values(reading(A100, how), how, memory_mib)
 
 
 def parsed(*rows: metrics.Row) -> tuple[dict[str, Any], list[Any]]:
-    families = list(parser.text_string_to_metric_families(metrics.render(rows).decode()))
+    families = list(parser.text_string_to_metric_families(metrics.render_metrics(rows).decode()))
     return {sample.name: sample for family in families for sample in family.samples}, families
 
 
@@ -54,7 +54,7 @@ def value(samples: dict[str, Any], field: metrics.Field) -> float:
 
 
 def test_every_field_has_one_group_with_help_and_type():
-    text = metrics.render([card_row(), slice_row()]).decode()
+    text = metrics.render_metrics([card_row(), slice_row()]).decode()
     for field in metrics.Field:
         name, kind, help_text = field.value
         assert text.count(f"# HELP {name} {help_text}\n") == 1
@@ -114,8 +114,8 @@ def test_a_card_nobody_uses_has_no_pod_labels():
 
 
 def test_a_card_without_nvlink_has_no_nvlink_counter():
-    assert b"NVLINK" not in metrics.render([card_row(L40S)])
-    assert b"NVLINK" in metrics.render([card_row(H100)])
+    assert b"NVLINK" not in metrics.render_metrics([card_row(L40S)])
+    assert b"NVLINK" in metrics.render_metrics([card_row(H100)])
 
 
 def test_an_xid_shows_in_the_error_fields():
@@ -131,4 +131,4 @@ def test_label_values_are_escaped():
 
 
 def test_nothing_to_tell_is_an_empty_exposition():
-    assert metrics.render([]) == b""
+    assert metrics.render_metrics([]) == b""

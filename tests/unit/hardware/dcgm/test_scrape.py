@@ -31,13 +31,13 @@ def rows() -> list[metrics.Row]:
     part = metrics.Device(1, "GPU-b", "b", A100.product, "n", "570", "3g.40gb", 2)
     owner = metrics.Owner("team", "pod-1", "main")
     return [
-        (metrics.label_block(whole), metrics.card_values(card, BUSY)),
-        (metrics.label_block(part, owner), metrics.instance_values(card, BUSY, 40_000)),
+        (metrics.label_block(whole), metrics.read_gpu_values(card, BUSY)),
+        (metrics.label_block(part, owner), metrics.read_instance_values(card, BUSY, 40_000)),
     ]
 
 
 def test_cards_and_instances_are_told_apart():
-    found = scrape.Reader().read(metrics.render(rows()).decode())
+    found = scrape.MetricsReader().read(metrics.render_metrics(rows()).decode())
     assert found == {
         ("GPU-a", None): Activity(0.9, 0.855, 0.5, 0.4),
         ("GPU-b", 2): Activity(0.9, 0.855, 0.5, 0.4),
@@ -51,7 +51,7 @@ def test_a_simulated_node_is_read_back_as_its_meter_shows_it():
     instance = obj.status.gpus[0].mig.instances[0]
     holder = Holder(metrics.Owner("team", "pod", "main"), usage.parse("constant(util=0.8, noise=0)"), 0.0, 1)
     told.hold({(0, instance.instanceID): holder})
-    found = scrape.Reader().read(metrics.render(told.rows(1000.0)).decode())
+    found = scrape.MetricsReader().read(metrics.render_metrics(told.rows(1000.0)).decode())
     expected = {
         (card.uuid, part.instanceID if part else None)
         for card in obj.status.gpus
@@ -79,16 +79,16 @@ def test_a_simulated_node_is_read_back_as_its_meter_shows_it():
     ],
 )
 def test_what_is_not_a_measurement_is_unknown(line):
-    assert scrape.Reader().read(f"{line}\n") == {}
+    assert scrape.MetricsReader().read(f"{line}\n") == {}
 
 
 def test_a_field_that_is_not_there_is_unknown():
     text = 'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="0",UUID="GPU-a"} 0.25\n'
-    assert scrape.Reader().read(text) == {("GPU-a", None): Activity(tensor=0.25)}
+    assert scrape.MetricsReader().read(text) == {("GPU-a", None): Activity(tensor=0.25)}
 
 
 def test_what_is_remembered_is_bounded():
-    reader = scrape.Reader()
+    reader = scrape.MetricsReader()
     for i in range(3):
         text = "".join(f'DCGM_FI_PROF_SM_ACTIVE{{UUID="GPU-a",pod="p{i}-{j}"}} 0.5\n' for j in range(3000))
         assert reader.read(text) == {("GPU-a", None): Activity(sm=0.5)}
@@ -107,23 +107,23 @@ async def answering(status: int, body: bytes, *, slow: bool = False) -> AsyncIte
 
 
 async def test_an_exporter_is_scraped():
-    async with answering(200, metrics.render(rows())) as url, scrape.Scraper(url) as scraper:
-        assert (await scraper.activities())["GPU-b", 2].tensor == 0.5
+    async with answering(200, metrics.render_metrics(rows())) as url, scrape.DcgmScraper(url) as scraper:
+        assert (await scraper.read_activities())["GPU-b", 2].tensor == 0.5
 
 
 async def test_an_exporter_that_fails_or_floods_is_unknown_and_says_why():
-    async with answering(503, b"starting") as url, scrape.Scraper(url) as scraper:
+    async with answering(503, b"starting") as url, scrape.DcgmScraper(url) as scraper:
         with pytest.raises(errors.Transient, match="503"):
-            await scraper.activities()
-    async with answering(200, b"x" * 5000) as url, scrape.Scraper(url, max_bytes=1000) as scraper:
+            await scraper.read_activities()
+    async with answering(200, b"x" * 5000) as url, scrape.DcgmScraper(url, max_bytes=1000) as scraper:
         with pytest.raises(errors.Transient, match="more than 1000 bytes"):
-            await scraper.activities()
-    async with scrape.Scraper("http://127.0.0.1:9/metrics") as scraper:
+            await scraper.read_activities()
+    async with scrape.DcgmScraper("http://127.0.0.1:9/metrics") as scraper:
         with pytest.raises(errors.Transient, match="does not answer"):
-            await scraper.activities()
+            await scraper.read_activities()
 
 
 async def test_an_exporter_that_hangs_is_given_up_on():
-    async with answering(200, b"", slow=True) as url, scrape.Scraper(url, timeout_s=0.1) as scraper:
+    async with answering(200, b"", slow=True) as url, scrape.DcgmScraper(url, timeout_s=0.1) as scraper:
         with pytest.raises(errors.Transient):
-            await scraper.activities()
+            await scraper.read_activities()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kgwe.hardware.linux import cgroups
-from kgwe.hardware.linux.cgroups import Place
+from kgwe.hardware.linux.cgroups import PodCgroup
 
 UID = "8d5f1a3c-02be-4f7a-9c1d-5e6f7a8b9c0d"
 SPELLED = UID.replace("-", "_")
@@ -49,17 +49,17 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
 def test_every_runtime_names_the_pod_and_the_container(path):
-    assert cgroups.parse(f"0::{path}\n") == Place(UID, ID)
-    assert cgroups.parse(V1.format(path=path, other="/")) == Place(UID, ID)
+    assert cgroups.parse_cgroup(f"0::{path}\n") == PodCgroup(UID, ID)
+    assert cgroups.parse_cgroup(V1.format(path=path, other="/")) == PodCgroup(UID, ID)
 
 
 def test_a_static_pod_has_a_bare_hash():
     path = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice/cri-containerd-{ID}.scope"
-    assert cgroups.parse(f"0::{path}") == Place(STATIC, ID)
+    assert cgroups.parse_cgroup(f"0::{path}") == PodCgroup(STATIC, ID)
 
 
 def test_the_pods_own_cgroup_has_no_container():
-    assert cgroups.parse(f"0::/kubepods.slice/kubepods-pod{SPELLED}.slice") == Place(UID)
+    assert cgroups.parse_cgroup(f"0::/kubepods.slice/kubepods-pod{SPELLED}.slice") == PodCgroup(UID)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_the_pods_own_cgroup_has_no_container():
     ],
 )
 def test_what_is_in_no_pod_is_nobodys(text):
-    assert cgroups.parse(text) is None
+    assert cgroups.parse_cgroup(text) is None
 
 
 def test_a_process_that_is_gone_is_nobodys(tmp_path: Path):
     (tmp_path / "11").mkdir()
     (tmp_path / "11" / "cgroup").write_text(f"0::{PATHS['CRI-O']}\n")
     (tmp_path / "12").mkdir()
-    assert cgroups.pods_of([11, 12, 13, 11], tmp_path) == {11: UID}
+    assert cgroups.map_pods([11, 12, 13, 11], tmp_path) == {11: UID}

@@ -19,7 +19,7 @@ from kgwe import errors
 from kgwe.hardware.linux import marked_processes
 from kgwe.hardware.mps import control as mps_control
 from kgwe.hardware.mps.daemons import MpsDaemons, State
-from kgwe.hardware.mps.desired import Wish
+from kgwe.hardware.mps.desired import DesiredDaemon
 from kgwe.local.fleet import mps_control as fake
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Bed:
     async def _set_exclusive(self, uuid: str, on: bool) -> None:  # noqa: FBT001 - the signature of the hook
         self.modes.append((uuid, on))
 
-    def running(self) -> list[marked_processes.Marked]:
-        return marked_processes.find(mps_control.MARK, mps_control.mark_of(self.root))
+    def running(self) -> list[marked_processes.MarkedProcess]:
+        return marked_processes.find_processes(mps_control.MARK, mps_control.mark_of(self.root))
 
     def controls(self) -> dict[str, list[int]]:
         """unit -> pids of its daemons, servers aside."""
@@ -77,7 +77,7 @@ async def bed(tmp_path_factory) -> AsyncIterator[Bed]:
     # The path of a socket is short: not the long names of tests.
     made = Bed(tmp_path_factory.mktemp("m"))
     yield made
-    marked_processes.end(made.running(), mps_control.MARK, grace_s=5)
+    marked_processes.terminate(made.running(), mps_control.MARK, grace_s=5)
     assert made.running() == []
 
 
@@ -85,7 +85,7 @@ def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while marked_processes.read(pid, mps_control.MARK) is not None and time.monotonic() < deadline:
+    while marked_processes.read_process(pid, mps_control.MARK) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -96,16 +96,16 @@ def environment_of(pid: int) -> list[bytes]:
 async def test_a_daemon_is_started_with_its_limits_and_told_of(bed):
     daemons = bed.daemons()
     await daemons.open()
-    status = await daemons.put(Wish("GPU-a", thread_percentage=30, memory_mib=4096))
+    status = await daemons.start_daemon(DesiredDaemon("GPU-a", thread_percentage=30, memory_mib=4096))
     assert (status.state, status.problem, status.clients) == (State.RUNNING, "", ())
     assert bed.controls() == {"GPU-a": [status.pid]}
-    control = mps_control.Control(mps_control.Places(bed.root, "GPU-a"), str(bed.binary))
+    control = mps_control.MpsControl(mps_control.MpsDirectories(bed.root, "GPU-a"), str(bed.binary))
     assert await control.thread_percentage() == 30
-    assert await control.ask("get_default_device_pinned_mem_limit 0") == "4096M\n"
+    assert await control.send_command("get_default_device_pinned_mem_limit 0") == "4096M\n"
     environment = environment_of(status.pid)
     assert b"CUDA_VISIBLE_DEVICES=GPU-a" in environment
     assert f"CUDA_MPS_PIPE_DIRECTORY={status.pipe_directory}".encode() in environment
-    changed = await daemons.put(Wish("GPU-a", thread_percentage=50, memory_mib=4096))
+    changed = await daemons.start_daemon(DesiredDaemon("GPU-a", thread_percentage=50, memory_mib=4096))
     assert changed.pid == status.pid
     assert await control.thread_percentage() == 50
     await daemons.close()
@@ -114,9 +114,9 @@ async def test_a_daemon_is_started_with_its_limits_and_told_of(bed):
 async def test_exactly_what_is_wanted_runs(bed):
     daemons = bed.daemons()
     await daemons.open()
-    await daemons.apply([Wish("GPU-a"), Wish("MIG-b")])
+    await daemons.apply([DesiredDaemon("GPU-a"), DesiredDaemon("MIG-b")])
     assert set(bed.controls()) == {"GPU-a", "MIG-b"}
-    await daemons.apply([Wish("MIG-b"), Wish("GPU-c")])
+    await daemons.apply([DesiredDaemon("MIG-b"), DesiredDaemon("GPU-c")])
     assert set(bed.controls()) == {"MIG-b", "GPU-c"}
     assert not (bed.root / "GPU-a").exists()
     await daemons.apply([])
@@ -127,19 +127,19 @@ async def test_exactly_what_is_wanted_runs(bed):
 async def test_clients_are_counted_and_waited_for(bed):
     daemons = bed.daemons()
     await daemons.open()
-    status = await daemons.put(Wish("GPU-a", max_clients=1))
+    status = await daemons.start_daemon(DesiredDaemon("GPU-a", max_clients=1))
     pipe = Path(status.pipe_directory)
     one, other = fake.connect(pipe, 41), fake.connect(pipe, 42)
     status = await daemons.status_of("GPU-a")
     assert (sorted(status.clients), status.is_crowded) == ([41, 42], True)
-    assert daemons.servers() == {status.servers[0]: status.clients}
+    assert daemons.map_servers() == {status.servers[0]: status.clients}
     one.close()
-    draining = await daemons.drop("GPU-a")
+    draining = await daemons.stop_daemon("GPU-a")
     assert draining is not None
     assert (draining.state, draining.clients) == (State.DRAINING, (42,))
     assert bed.controls() == {"GPU-a": [status.pid]}
     other.close()
-    await daemons.tend()
+    await daemons.check_daemons()
     assert (bed.running(), await daemons.status()) == ([], ())
     await daemons.close()
 
@@ -147,12 +147,12 @@ async def test_clients_are_counted_and_waited_for(bed):
 async def test_what_drains_can_be_forced_or_wanted_again(bed):
     daemons = bed.daemons()
     await daemons.open()
-    first = await daemons.put(Wish("GPU-a"))
+    first = await daemons.start_daemon(DesiredDaemon("GPU-a"))
     with fake.connect(Path(first.pipe_directory), 41):
-        assert await daemons.drop("GPU-a") is not None
-        again = await daemons.put(Wish("GPU-a"))
+        assert await daemons.stop_daemon("GPU-a") is not None
+        again = await daemons.start_daemon(DesiredDaemon("GPU-a"))
         assert (again.state, again.pid, again.clients) == (State.RUNNING, first.pid, (41,))
-        assert await daemons.drop("GPU-a", force=True) is None
+        assert await daemons.stop_daemon("GPU-a", force=True) is None
     assert bed.running() == []
     await daemons.close()
 
@@ -160,23 +160,23 @@ async def test_what_drains_can_be_forced_or_wanted_again(bed):
 async def test_a_daemon_that_crashes_is_started_again_after_a_while_that_grows(bed):
     daemons = bed.daemons()
     await daemons.open()
-    first = await daemons.put(Wish("GPU-a"))
+    first = await daemons.start_daemon(DesiredDaemon("GPU-a"))
     kill(first.pid)
-    await daemons.tend()
+    await daemons.check_daemons()
     status = await daemons.status_of("GPU-a")
     assert (status.state, status.problem) == (State.FAILED, "the MPS daemon ended by itself")
     assert (Path(status.pipe_directory) / "control").exists(), "what a killed daemon leaves"
     bed.clock.now += 2
-    await daemons.tend()
+    await daemons.check_daemons()
     second = await daemons.status_of("GPU-a")
     assert (second.state, second.restarts, second.problem) == (State.RUNNING, 1, "")
     kill(second.pid)
-    await daemons.tend()
+    await daemons.check_daemons()
     bed.clock.now += 1.5
-    await daemons.tend()
+    await daemons.check_daemons()
     assert (await daemons.status_of("GPU-a")).state is State.FAILED
     bed.clock.now += 1
-    await daemons.tend()
+    await daemons.check_daemons()
     assert (await daemons.status_of("GPU-a")).state is State.RUNNING
     await daemons.close()
 
@@ -185,14 +185,14 @@ async def test_a_daemon_that_cannot_start_says_why_and_is_not_tried_all_the_time
     fake.misbehave(bed.binary, "start")
     daemons = bed.daemons()
     await daemons.open()
-    status = await daemons.put(Wish("GPU-a"))
+    status = await daemons.start_daemon(DesiredDaemon("GPU-a"))
     assert status.state is State.FAILED
     assert "Cannot access the device" in status.problem
     fake.misbehave(bed.binary, "")
-    await daemons.tend()
+    await daemons.check_daemons()
     assert (await daemons.status_of("GPU-a")).state is State.FAILED
     bed.clock.now += 2
-    await daemons.tend()
+    await daemons.check_daemons()
     assert (await daemons.status_of("GPU-a")).state is State.RUNNING
     await daemons.close()
 
@@ -200,7 +200,7 @@ async def test_a_daemon_that_cannot_start_says_why_and_is_not_tried_all_the_time
 async def test_a_machine_without_mps_says_so(bed):
     daemons = MpsDaemons(bed.root, binary=str(bed.root / "nowhere"))
     await daemons.open()
-    status = await daemons.put(Wish("GPU-a"))
+    status = await daemons.start_daemon(DesiredDaemon("GPU-a"))
     assert status.state is State.FAILED
     assert "cannot be run: No such file" in status.problem
     await daemons.close()
@@ -210,7 +210,7 @@ async def test_a_daemon_that_falls_silent_is_replaced(bed):
     fake.misbehave(bed.binary, "mute")
     daemons = bed.daemons(deadline_s=0.5)
     await daemons.open()
-    assert (await daemons.put(Wish("GPU-a"))).state is State.FAILED
+    assert (await daemons.start_daemon(DesiredDaemon("GPU-a"))).state is State.FAILED
     assert bed.running() == []
     fake.misbehave(bed.binary, "")
     bed.clock.now += 5
@@ -222,12 +222,12 @@ async def test_a_daemon_that_falls_silent_is_replaced(bed):
     os.kill(first.pid or 0, signal.SIGSTOP)
     patient._units["GPU-a"].control._deadline_s = 0.2
     for _ in range(3):
-        await patient.tend()
+        await patient.check_daemons()
     assert (await patient.status_of("GPU-a")).problem == "the MPS daemon no longer answered and was ended"
     assert bed.running() == []
     patient._units["GPU-a"].control._deadline_s = 60.0
     bed.clock.now += 5
-    await patient.tend()
+    await patient.check_daemons()
     assert (await patient.status_of("GPU-a")).pid != first.pid
     await patient.close()
 
@@ -235,7 +235,9 @@ async def test_a_daemon_that_falls_silent_is_replaced(bed):
 async def test_the_compute_mode_is_taken_back_even_by_another_agent(bed):
     daemons = bed.daemons()
     await daemons.open()
-    await daemons.apply([Wish("GPU-a", is_exclusive=True), Wish("GPU-b"), Wish("MIG-c", is_exclusive=True)])
+    await daemons.apply(
+        [DesiredDaemon("GPU-a", is_exclusive=True), DesiredDaemon("GPU-b"), DesiredDaemon("MIG-c", is_exclusive=True)]
+    )
     assert bed.modes == [("GPU-a", True)]
     await daemons.close()
     other = bed.daemons()
@@ -263,7 +265,7 @@ async def test_what_is_not_a_unit_is_refused(bed, uuid):
     daemons = bed.daemons()
     await daemons.open()
     with pytest.raises(errors.Permanent):
-        await daemons.put(Wish(uuid))
+        await daemons.start_daemon(DesiredDaemon(uuid))
     assert daemons.wanted == ()
     await daemons.close()
 
@@ -271,7 +273,7 @@ async def test_what_is_not_a_unit_is_refused(bed, uuid):
 async def test_an_unreadable_memory_ends_no_daemon(bed):
     daemons = bed.daemons()
     await daemons.open()
-    await daemons.put(Wish("GPU-a"))
+    await daemons.start_daemon(DesiredDaemon("GPU-a"))
     await daemons.close()
     (bed.root / "wanted.json").write_text("[{")
     with pytest.raises(errors.Permanent, match="cannot be read"):
@@ -328,7 +330,7 @@ async def test_an_agent_killed_at_any_moment_leaves_nothing_twice_and_nothing_be
     fake.misbehave(bed.binary, "")
     daemons = bed.daemons()
     await daemons.open()
-    await daemons.apply([Wish("GPU-a"), Wish("MIG-c")])
+    await daemons.apply([DesiredDaemon("GPU-a"), DesiredDaemon("MIG-c")])
     controls = bed.controls()
     assert {uuid: len(pids) for uuid, pids in controls.items()} == {"GPU-a": 1, "MIG-c": 1}
     assert all(status.state is State.RUNNING for status in await daemons.status())

@@ -375,6 +375,6 @@ async def test_a_gpu_that_can_have_no_instances_is_not_mig_capable_although_it_r
     machine = gpus.hardware(tmp_path, gpus.box(gpu))
     library = Library(machine.library)
     library.initialise()
-    handle = library.ask("nvmlDeviceGetHandleByIndex", 0)
-    assert library.ask("nvmlDeviceGetMigMode", handle) == [0, 0]
+    handle = library.call("nvmlDeviceGetHandleByIndex", 0)
+    assert library.call("nvmlDeviceGetMigMode", handle) == [0, 0]
     assert not (await gpus.card(gpus.driver(machine))).mig.is_capable

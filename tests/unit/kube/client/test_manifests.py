@@ -14,7 +14,7 @@ def test_every_document_of_a_file_is_read_and_empty_ones_are_passed_over(tmp_pat
     path = tmp_path / "manifest.yaml"
     path.write_text(f"---\n---\n{GOOD}---\n# only a comment\n---\n{GOOD.replace('a}', 'ü}')}", encoding="utf-8")
 
-    assert [document["metadata"]["name"] for document in manifests.load(path)] == ["a", "ü"]
+    assert [document["metadata"]["name"] for document in manifests.load_manifests(path)] == ["a", "ü"]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_file_that_is_no_manifest_is_refused_by_name(tmp_path, content):
         path.write_bytes(content)
 
     with pytest.raises(errors.Permanent, match=r"manifest\.yaml"):
-        manifests.load(path)
+        manifests.load_manifests(path)
 
 
 def test_the_document_at_fault_is_named(tmp_path):
@@ -49,7 +49,7 @@ def test_the_document_at_fault_is_named(tmp_path):
     path.write_text(f"{GOOD}---\nkind: ConfigMap\n")
 
     with pytest.raises(errors.Permanent, match=r"document 2: needs apiVersion, kind and metadata\.name"):
-        manifests.load(path)
+        manifests.load_manifests(path)
 
 
 def test_a_list_is_its_items(tmp_path):
@@ -57,7 +57,7 @@ def test_a_list_is_its_items(tmp_path):
     items = "".join(f"- {{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}}}\n" for name in "bc")
     path.write_text(f"{GOOD}---\napiVersion: v1\nkind: List\nmetadata: {{resourceVersion: ''}}\nitems:\n{items}")
 
-    assert [document["metadata"]["name"] for document in manifests.load(path)] == ["a", "b", "c"]
+    assert [document["metadata"]["name"] for document in manifests.load_manifests(path)] == ["a", "b", "c"]
 
 
 def test_a_bad_item_of_a_list_is_named(tmp_path):
@@ -65,4 +65,4 @@ def test_a_bad_item_of_a_list_is_named(tmp_path):
     path.write_text("apiVersion: v1\nkind: List\nitems:\n- {kind: Pod, metadata: {name: a}}\n")
 
     with pytest.raises(errors.Permanent, match="document 1, item 1: needs apiVersion"):
-        manifests.load(path)
+        manifests.load_manifests(path)

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from kgwe import errors
 from kgwe.kube.api import resources
 from kgwe.kube.client import client as kube_client
-from kgwe.kube.client.replace import Rewriter
+from kgwe.kube.client.replace import ProtobufReplacer
 from kgwe.kube.transport import protobuf, protobuf_patch
 from kgwe.kube.transport.encoding import MAGIC
 from kgwe.proto import kubernetes_pb2
@@ -52,7 +52,7 @@ def raw_pod(pod: dict[str, Any]) -> bytes:
 
 
 def after(patch: dict[str, Any], pod: dict[str, Any] = POD) -> kubernetes_pb2.Pod:
-    written = protobuf_patch.merged(resources.POD, raw_pod(pod), patch)
+    written = protobuf_patch.merge_patch(resources.POD, raw_pod(pod), patch)
     envelope = kubernetes_pb2.Envelope.FromString(written.removeprefix(MAGIC))
     assert (envelope.typeMeta.apiVersion, envelope.typeMeta.kind) == ("v1", "Pod")
     return kubernetes_pb2.Pod.FromString(envelope.raw)
@@ -151,8 +151,8 @@ class Client:
 PATCH = PATCHES[1]
 
 
-def rewriter(client: Any, raw: bytes | None = None) -> Rewriter[Any]:
-    return Rewriter(client, resources.POD, lambda _: raw_pod(POD) if raw is None else raw)
+def rewriter(client: Any, raw: bytes | None = None) -> ProtobufReplacer[Any]:
+    return ProtobufReplacer(client, resources.POD, lambda _: raw_pod(POD) if raw is None else raw)
 
 
 async def test_an_object_whose_bytes_are_at_hand_is_written_whole():
@@ -160,7 +160,7 @@ async def test_an_object_whose_bytes_are_at_hand_is_written_whole():
     writer = rewriter(client)
     await writer.merge(READ(raw_pod(POD)), PATCH)
 
-    assert client.writes == [("put", protobuf_patch.merged(resources.POD, raw_pod(POD), PATCH))]
+    assert client.writes == [("put", protobuf_patch.merge_patch(resources.POD, raw_pod(POD), PATCH))]
     assert writer.replaced == 1
 
 

@@ -220,7 +220,7 @@ async def test_a_stream_read_to_its_end_leaves_its_connection_to_the_next():
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_lines_are_the_same_however_they_are_cut(size):
     text = b"\none\n\ntwo three\nfour\nrest"
-    lines = http1.Lines()
+    lines = http1.LineSplitter()
 
     got = [line for i in range(0, len(text), size) for line in lines.feed(text[i : i + size])]
 
@@ -228,7 +228,7 @@ def test_lines_are_the_same_however_they_are_cut(size):
 
 
 def test_a_line_without_end_is_refused():
-    lines = http1.Lines(limit=100)
+    lines = http1.LineSplitter(limit=100)
     lines.feed(b"x" * 90 + b"\n" + b"y" * 90)
 
     with pytest.raises(errors.Permanent, match="a line of more than 100 bytes"):

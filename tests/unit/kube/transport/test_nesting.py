@@ -15,7 +15,7 @@ from kgwe import errors
 from kgwe.apps.mig import demand
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import KubeClient
-from kgwe.kube.client.manifests import load
+from kgwe.kube.client.manifests import load_manifests
 from kgwe.kube.transport import nesting
 from kgwe.kube.transport.codec import JsonCodec
 from kgwe.kube.transport.httpx_transport import HttpxTransport
@@ -150,7 +150,7 @@ def test_a_deep_manifest_is_refused_with_its_name(tmp_path) -> None:
     path = tmp_path / "deep.yaml"
     path.write_text(deep(5000, "[", "]"))
     with pytest.raises(errors.Permanent, match=r"deep\.yaml"):
-        load(path)
+        load_manifests(path)
 
 
 # --- cutting --------------------------------------------------------------------------------------------
@@ -175,14 +175,14 @@ def expected(value: Any, levels: int) -> Any:
 @given(TREES, st.integers(0, 5), st.sampled_from([None, 1]))
 def test_what_lies_below_a_level_becomes_null_and_nothing_else_changes(tree: Any, levels: int, indent: Any) -> None:
     data = json.dumps(tree, indent=indent).encode()
-    assert json.loads(nesting.cut(data, levels)) == expected(tree, levels)
+    assert json.loads(nesting.cut_nesting(data, levels)) == expected(tree, levels)
 
 
 @given(st.binary() | st.text('a"\\[]{}').map(str.encode))
 def test_any_bytes_can_be_cut(data: bytes) -> None:
-    assert len(nesting.cut(data, 1)) <= max(len(data) * 3, 4)
+    assert len(nesting.cut_nesting(data, 1)) <= max(len(data) * 3, 4)
 
 
 def test_what_ends_in_the_middle_of_the_deep_part_is_not_made_whole() -> None:
     data = b'{"a":' * 400
-    assert nesting.cut(data) == data
+    assert nesting.cut_nesting(data) == data

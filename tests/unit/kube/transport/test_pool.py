@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from tests.support.fakes.wire import GET, PATIENT, Peer, answer_all, eventually, get, ok, pooled, serving
 
-from kgwe.kube.transport.pool import Pool, Server
+from kgwe.kube.transport.pool import ConnectionPool, Server
 
 WRITES = {method: f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode() for method in ("POST", "PATCH", "PUT", "DELETE")}
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -169,7 +169,7 @@ async def test_a_hang_up_the_event_loop_has_not_heard_of_costs_no_write():
     methods: list[bytes] = []
     thread = threading.Thread(target=hang_up_after_each, args=(listener, closed, methods))
     thread.start()
-    pool = Pool(Server("127.0.0.1", listener.getsockname()[1]), timeouts=PATIENT)
+    pool = ConnectionPool(Server("127.0.0.1", listener.getsockname()[1]), timeouts=PATIENT)
     try:
         for _ in range(20):
             await pool.request(WRITES["POST"])
@@ -258,7 +258,7 @@ async def test_an_address_that_swallows_packets_does_not_hide_the_others(monkeyp
             return addresses
 
         monkeypatch.setattr(loop, "getaddrinfo", both)
-        pool = Pool(Server("two.example", bed.port), timeouts=PATIENT._replace(connect=0.6))
+        pool = ConnectionPool(Server("two.example", bed.port), timeouts=PATIENT._replace(connect=0.6))
         try:
             assert (await pool.request(get("/found"))).content == b"/found"
             addresses.pop()
@@ -275,7 +275,7 @@ async def test_nobody_there_and_no_such_name_are_connect_errors():
         port = listener.getsockname()[1]
     for server in (Server("127.0.0.1", port), Server("no-such-name.invalid", port)):
         with pytest.raises(httpx2.ConnectError):
-            await Pool(server, timeouts=PATIENT).request(GET)
+            await ConnectionPool(server, timeouts=PATIENT).request(GET)
 
 
 # --- many at once --------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ async def test_who_waits_too_long_for_a_place_is_told():
         assert isinstance(second.result(), httpx2.PoolTimeout | httpx2.ReadTimeout)
 
 
-async def outcome(pool: Pool, message: bytes) -> object:
+async def outcome(pool: ConnectionPool, message: bytes) -> object:
     try:
         return (await pool.request(message)).content
     except httpx2.TransportError as exc:
@@ -326,7 +326,7 @@ async def test_whatever_is_given_up_or_breaks_leaves_every_place_usable_and_no_a
                 case _:
                     await peer.say(ok(request.target.encode()))
 
-    async def call(pool: Pool, number: int) -> None:
+    async def call(pool: ConnectionPool, number: int) -> None:
         try:
             async with asyncio.timeout(luck.choice([0, 0.001, 0.005, 0.02, 10])):
                 content = await outcome(pool, get(f"/{number}"))

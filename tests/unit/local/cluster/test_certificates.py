@@ -100,7 +100,7 @@ def test_damaged_certificates_are_replaced(tmp_path: Path, damage: str):
 
 def test_a_kubeconfig_is_complete_in_itself_and_private(issued: Certificates, tmp_path: Path):
     admin = issued.pair(certificates.ADMIN)
-    path = kubeconfig.write(
+    path = kubeconfig.write_kubeconfig(
         tmp_path / "config",
         context="kgwe",
         server="https://127.0.0.1:1",

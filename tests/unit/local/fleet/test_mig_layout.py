@@ -44,7 +44,7 @@ def test_a_node_as_built_offers_what_its_model_says(pool: str) -> None:
 def test_cards_are_cut_and_the_node_offers_the_slices() -> None:
     obj = described(c0=layout("7g.80gb@0"), c1=gpunode.MIGLayout(enabled=False))
     before = obj.status.gpus[2]
-    status = asyncio.run(mig_layout.cut(obj, frozenset()))
+    status = asyncio.run(mig_layout.apply_layout(obj, frozenset()))
     assert names(status.gpus[0]) == ["7g.80gb@0"]
     assert not status.gpus[1].mig.enabled
     assert status.gpus[2] == before
@@ -75,7 +75,7 @@ def test_what_a_pod_has_stays() -> None:
     obj = described(c0=layout("3g.40gb@0", "3g.40gb@4"))
     taken, said = mig_layout.holds(obj, given, {"a": running})
     assert said == (gpunode.HeldDevices("team/a", "a", "", ("0@6",)),)
-    status = asyncio.run(mig_layout.cut(obj, taken))
+    status = asyncio.run(mig_layout.apply_layout(obj, taken))
     assert names(status.gpus[0]) == ["3g.40gb@0", "1g.10gb@6"]
     assert status.gpus[0].mig.phase == "Waiting"
 
@@ -83,7 +83,7 @@ def test_what_a_pod_has_stays() -> None:
 def test_a_whole_card_that_a_pod_has_is_cut_when_it_ends() -> None:
     obj = described("h100", c0=layout("7g.80gb@0"))
     assert mig_layout.devices(obj)[1] == {amounts.GPU: 7}
-    busy = asyncio.run(mig_layout.cut(obj, frozenset({obj.status.gpus[0].uuid})))
+    busy = asyncio.run(mig_layout.apply_layout(obj, frozenset({obj.status.gpus[0].uuid})))
     assert (busy.gpus[0].mig.enabled, busy.gpus[0].mig.phase) == (False, "Waiting")
-    free = asyncio.run(mig_layout.cut(obj, frozenset()))
+    free = asyncio.run(mig_layout.apply_layout(obj, frozenset()))
     assert names(free.gpus[0]) == ["7g.80gb@0"]

@@ -21,7 +21,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.agent.devices.advice import AdviceBook
 from kgwe.apps.agent.devices.pending_pods import find_pending_pods
-from kgwe.hardware.kubelet.deviceplugin import Granted
+from kgwe.hardware.kubelet.deviceplugin import AllocationResponse
 from kgwe.model.devices import holdings
 from kgwe.placement.devices import shared, whole
 from kgwe.placement.devices.whole import Ask, Stock
@@ -176,7 +176,7 @@ class DeviceAllocator:
 
     # --- Allocate ---------------------------------------------------------------------------------------
 
-    async def allocate(self, resource: str, ids: Sequence[str]) -> Granted:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> AllocationResponse:
         """Grant these devices to a container, or refuse them with the reason."""
         wanted = frozenset(ids)
         try:
@@ -221,7 +221,7 @@ class DeviceAllocator:
         log.info("devices_allocated", resource=resource, devices=sorted(wanted), pod=pod, as_=outcome)
         self._on_outcome(resource, outcome)
 
-    def _grant_access(self, resource: str, wanted: frozenset[str]) -> Granted:
+    def _grant_access(self, resource: str, wanted: frozenset[str]) -> AllocationResponse:
         offers = sorted(
             (self._offers[resource][each] for each in wanted), key=lambda each: (each.card, each.place or 0)
         )
@@ -231,7 +231,7 @@ class DeviceAllocator:
         if AccessMethod.NODES in methods:
             minors = dict.fromkeys(each.minor for each in offers if each.minor is not None)
             nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *_CONTROL_NODES)
-        return Granted(
+        return AllocationResponse(
             envs={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)} if AccessMethod.ENV in methods else {},
             cdi=tuple(f"{self._access.cdi_kind}={uuid}" for uuid in uuids) if AccessMethod.CDI in methods else (),
             nodes=nodes,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from kgwe import errors
-from kgwe.hardware.kubelet.deviceplugin import DevicePlugin, Offered
+from kgwe.hardware.kubelet.deviceplugin import AdvertisedDevice, DevicePlugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,9 @@ class DevicePlugins:
                 self._plugins[resource] = DevicePlugin(self._folder, socket_name(resource), resource, self._allocator)
                 self._wake.set()
         for resource, plugin in self._plugins.items():
-            plugin.offer([Offered(each.id, each.is_healthy, each.numa) for each in offers.get(resource, ())])
+            plugin.advertise(
+                [AdvertisedDevice(each.id, each.is_healthy, each.numa) for each in offers.get(resource, ())]
+            )
 
     async def run(self) -> None:
         """Keep them registered until cancelled."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent.devices.deviceplugin import FOLDER, DevicePlugins
 from kgwe.apps.agent.devices.holdings import PodHoldings
-from kgwe.apps.agent.metrics.exporter import labels
+from kgwe.apps.agent.metrics.exporter import render_labels
 from kgwe.apps.agent.metrics.families import counter, gauge
 from kgwe.apps.agent.node_pods import KubeletAccess, NodePods
 from kgwe.apps.agent.status import gpunode_status
@@ -117,7 +117,7 @@ class KubeletDevices:
             return status
         closed = find_unhealthy(status.gpus) | services.hooks.withheld_devices()
         offers = advertised.offers(machine, out_of_service=closed, prefix=self._prefix, pieces=self._shares)
-        self._allocator.set_devices(offers, gpunode_status.wiring(machine, status))
+        self._allocator.set_devices(offers, gpunode_status.build_wiring(machine, status))
         self.plugins.advertise(offers)
         return status
 
@@ -134,13 +134,13 @@ class KubeletDevices:
         lines: list[str] = []
         if self.holdings is not None and not self.holdings.problem:
             reasons = collections.Counter(each.reason for each in self.holdings.differences)
-            lines += [_HELD.header, f"{_HELD.name}{labels(node)}{len(self.holdings.held)}\n", _OFF_PLAN.header]
+            lines += [_HELD.header, f"{_HELD.name}{render_labels(node)}{len(self.holdings.held)}\n", _OFF_PLAN.header]
             for reason in ("OtherDevices", "HeldTwice", "UnknownDevices"):
-                lines.append(f"{_OFF_PLAN.name}{labels(node, ('reason', reason))}{reasons[reason]}\n")
+                lines.append(f"{_OFF_PLAN.name}{render_labels(node, ('reason', reason))}{reasons[reason]}\n")
         if self.plugins is not None:
             lines.append(_ALLOCATIONS.header)
             for (resource, outcome), count in sorted(self._outcomes.items()):
-                part = labels(node, ("resource", resource), ("outcome", outcome))
+                part = render_labels(node, ("resource", resource), ("outcome", outcome))
                 lines.append(f"{_ALLOCATIONS.name}{part}{count}\n")
         return "".join(lines).encode()
 

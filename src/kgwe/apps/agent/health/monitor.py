@@ -81,12 +81,12 @@ class HealthMonitor:
             return
         self._is_restored = True
         now_s = self._wall()
-        self._own = health_status.node_record(status, now_s).charged(self._own.demerits, now_s)
-        self._own_incidents = (*health_status.node_incidents(status, now_s), *self._own_incidents)
+        self._own = health_status.restore_node_record(status, now_s).charged(self._own.demerits, now_s)
+        self._own_incidents = (*health_status.restore_node_incidents(status, now_s), *self._own_incidents)
         if status.reliability is not None:
             self._told[""] = status.reliability.score
         for device in status.gpus:
-            watch = health_status.watch_of(device, status.incidents, now_s, self._policy)
+            watch = health_status.restore_watch(device, status.incidents, now_s, self._policy)
             if self._boot_id and status.bootID not in ("", self._boot_id):
                 watch = watching.on_reset(watch, now_s, self._policy)
             seen = self.watches.get(device.uuid)
@@ -180,21 +180,21 @@ class HealthMonitor:
 
     def health_of(self, device: Device) -> gpunode.GPUHealth:
         watch = self.watches.get(device.uuid)
-        return health_status.health(watch or Watch.new(self._wall()))
+        return health_status.encode_health(watch or Watch.new(self._wall()))
 
     def amend_status(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
         """With what went wrong before, and what that says."""
         gpus = tuple(msgspec.structs.replace(each, reliability=self._reliability_of(each.uuid)) for each in status.gpus)
         listed = {each.uuid: watch for each in status.gpus if (watch := self.watches.get(each.uuid)) is not None}
-        told = health_status.node_past(listed.values(), self._own, self._wall(), self._told.get("", 1.0))
+        told = health_status.encode_node_reliability(listed.values(), self._own, self._wall(), self._told.get("", 1.0))
         self._told[""] = told.score if told else 1.0
         found = {uuid: watch.incidents for uuid, watch in listed.items()} | {"": self._own_incidents}
         return msgspec.structs.replace(
-            status, gpus=gpus, bootID=self._boot_id, reliability=told, incidents=health_status.incidents(found)
+            status, gpus=gpus, bootID=self._boot_id, reliability=told, incidents=health_status.encode_incidents(found)
         )
 
     def _reliability_of(self, uuid: str) -> gpunode.Reliability | None:
         watch = self.watches.get(uuid)
-        told = health_status.past(watch, self._told.get(uuid, 1.0)) if watch else None
+        told = health_status.encode_reliability(watch, self._told.get(uuid, 1.0)) if watch else None
         self._told[uuid] = told.score if told else 1.0
         return told

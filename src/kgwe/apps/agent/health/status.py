@@ -36,7 +36,7 @@ _MOST_INCIDENTS: Final = 32
 # --- written --------------------------------------------------------------------------------------------
 
 
-def health(watch: Watch) -> gpunode.GPUHealth:
+def encode_health(watch: Watch) -> gpunode.GPUHealth:
     found = verdict(watch)
     return gpunode.GPUHealth(
         state=found.state,
@@ -49,7 +49,7 @@ def health(watch: Watch) -> gpunode.GPUHealth:
     )
 
 
-def past(watch: Watch, told: float) -> gpunode.Reliability | None:
+def encode_reliability(watch: Watch, told: float) -> gpunode.Reliability | None:
     """The past of a card, `told` being the score that was published last; None when there is nothing to tell."""
     own = _demerits(watch.record, watch)
     links = tuple(
@@ -63,7 +63,9 @@ def past(watch: Watch, told: float) -> gpunode.Reliability | None:
     return gpunode.Reliability(score, own, _time(watch.record, watch) if own else None, links)
 
 
-def node_past(watches: Iterable[Watch], own: Record, now_s: float, told: float) -> gpunode.Reliability | None:
+def encode_node_reliability(
+    watches: Iterable[Watch], own: Record, now_s: float, told: float
+) -> gpunode.Reliability | None:
     """The score of a node with all its cards."""
     cards = sum(record.demerits_at(watch.clock_s) for watch in watches for record in watch.records())
     mine = own.demerits_at(now_s)
@@ -74,7 +76,7 @@ def node_past(watches: Iterable[Watch], own: Record, now_s: float, told: float) 
     return gpunode.Reliability(score, round(own.demerits, _DIGITS) if mine else 0.0, as_of)
 
 
-def incidents(found: Mapping[str, Sequence[Incident]]) -> tuple[gpunode.HealthIncident, ...]:
+def encode_incidents(found: Mapping[str, Sequence[Incident]]) -> tuple[gpunode.HealthIncident, ...]:
     """UUID (or empty) -> its incidents, as one list, the latest last."""
     listed = sorted(((each.at_s, uuid, each) for uuid, several in found.items() for each in several), key=_order)
     return tuple(
@@ -107,7 +109,7 @@ def _time(record: Record, watch: Watch) -> str:
 # --- read back ------------------------------------------------------------------------------------------
 
 
-def watch_of(
+def restore_watch(
     device: gpunode.GPUDevice,
     incidents: Iterable[gpunode.HealthIncident],
     now_s: float,
@@ -142,13 +144,13 @@ def watch_of(
     )
 
 
-def node_record(status: gpunode.GPUNodeStatus, now_s: float) -> Record:
+def restore_node_record(status: gpunode.GPUNodeStatus, now_s: float) -> Record:
     """What the node itself has to answer for."""
     stored = status.reliability
     return _record(stored.demerits, stored.asOf, now_s) if stored else CLEAN
 
 
-def node_incidents(status: gpunode.GPUNodeStatus, now_s: float) -> tuple[Incident, ...]:
+def restore_node_incidents(status: gpunode.GPUNodeStatus, now_s: float) -> tuple[Incident, ...]:
     return tuple(_incident(each, now_s) for each in status.incidents if not each.gpu)
 
 

@@ -38,7 +38,7 @@ _THROTTLES: Final = tuple((reason, (reason.name or "").lower()) for reason in Th
 Line = tuple["Family", str, "Number | str | None"]
 
 
-def labels(*pairs: tuple[str, str]) -> str:
+def render_labels(*pairs: tuple[str, str]) -> str:
     """`{name="value",…} `, ready to stand between a name and a value."""
     inside = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
     return "{" + inside + "} " if inside else " "
@@ -104,17 +104,17 @@ class Exporter:
         """What only changes with the machine."""
         node = ("node", self._node)
         for model, count in sorted(Counter(device.product for device in machine.devices).items()):
-            yield families.GPU_COUNT, labels(node, ("model", model)), count
+            yield families.GPU_COUNT, render_labels(node, ("model", model)), count
         for device in machine.devices:
             card = (("gpu_uuid", device.uuid), node, ("model", device.product))
             for profile, count in sorted(Counter(each.profile for each in device.mig.instances).items()):
-                yield families.MIG_COUNT, labels(*card, ("profile", profile)), count
+                yield families.MIG_COUNT, render_labels(*card, ("profile", profile)), count
             for state, is_up in (("up", True), ("down", False)):
                 links = sum(link.is_up is is_up for link in device.links)
                 if device.links and any(link.is_up is not None for link in device.links):
-                    yield families.NVLINK_LINKS, labels(*card, ("state", state)), links
+                    yield families.NVLINK_LINKS, render_labels(*card, ("state", state)), links
         for (one, other), rate in sampler.pair_gbit_per_s(machine).items():
-            yield families.NVLINK_CAPACITY, labels(("gpu_uuid_1", one), ("gpu_uuid_2", other), node), rate
+            yield families.NVLINK_CAPACITY, render_labels(("gpu_uuid_1", one), ("gpu_uuid_2", other), node), rate
 
     def _lines(self, sample: Sample | None) -> Iterator[Line]:
         cards = [(self._part(card), card) for card in (sample.cards if sample else ())]
@@ -136,13 +136,13 @@ class Exporter:
 
     def _age(self) -> Iterator[Line]:
         if self._sample is not None:
-            yield families.SAMPLE_AGE, labels(("node", self._node)), round(self._clock() - self._sample.at_s, 3)
+            yield families.SAMPLE_AGE, render_labels(("node", self._node)), round(self._clock() - self._sample.at_s, 3)
 
     def _part(self, card: CardSample) -> str:
         uuid = card.device.uuid
         if uuid not in self._parts:
             pairs = (("gpu_uuid", uuid), ("node", self._node), ("model", card.device.product))
-            self._parts[uuid] = labels(*pairs).rstrip("} ")
+            self._parts[uuid] = render_labels(*pairs).rstrip("} ")
         return self._parts[uuid]
 
     def _instance_part(self, part: str, instance: Instance) -> str:
@@ -196,7 +196,7 @@ def _traffic_lines(part: str, node: str, card: CardSample) -> Iterator[Line]:
     reading = card.reading
     yield from _both(families.NVLINK_TRAFFIC, part, card.nvlink)
     for peer, traffic in card.peers.items():
-        pair = labels(("gpu_uuid_1", card.device.uuid), ("gpu_uuid_2", peer), ("node", node))
+        pair = render_labels(("gpu_uuid_1", card.device.uuid), ("gpu_uuid_2", peer), ("node", node))
         yield families.NVLINK_PAIR_TRAFFIC, pair, _gbit(traffic.tx)
     for direction, counters in (("tx", reading.nvlink_tx_bytes), ("rx", reading.nvlink_rx_bytes)):
         if counters:
@@ -270,7 +270,7 @@ class _Churn:
         counted = ((families.MIG_ALLOCATIONS, self._allocations), (families.MIG_RELEASES, self._releases))
         for family, counts in counted:
             for profile, count in sorted(counts.items()):
-                yield family, labels(("node", node), ("profile", profile)), count
+                yield family, render_labels(("node", node), ("profile", profile)), count
 
 
 class ExporterApp:

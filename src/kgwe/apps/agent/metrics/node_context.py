@@ -15,7 +15,7 @@ import structlog
 from kgwe import errors
 from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.sampler import Surroundings
-from kgwe.hardware.dcgm.scrape import Scraper
+from kgwe.hardware.dcgm.scrape import DcgmScraper
 from kgwe.hardware.linux import cgroups
 from kgwe.model.devices import holdings
 
@@ -62,8 +62,8 @@ class NodeContext:
     def take_surroundings(self, readings: Iterable[Reading]) -> Surroundings:
         mps = self._mps_servers()
         # Clients of an MPS server may be known to the server alone.
-        pids = sampler.pids(readings).union(*mps.values())
-        uids = cgroups.pods_of(pids, self._proc) if pids else {}
+        pids = sampler.list_pids(readings).union(*mps.values())
+        uids = cgroups.map_pods(pids, self._proc) if pids else {}
         return Surroundings(
             pods={pid: self._names.get(uid, uid) for pid, uid in uids.items()},
             holders=self._holders,
@@ -73,18 +73,18 @@ class NodeContext:
 
     async def run(self, every_s: float) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            scraper = await stack.enter_async_context(Scraper(self._dcgm_url)) if self._dcgm_url else None
+            scraper = await stack.enter_async_context(DcgmScraper(self._dcgm_url)) if self._dcgm_url else None
             while True:
                 await asyncio.gather(self._scrape_dcgm(scraper), self._list_holders())
                 if self._pods is not None:
                     self._names = {uid: pod.metadata.key for pod in self._pods.pods() for uid in _uids(pod)}
                 await asyncio.sleep(every_s)
 
-    async def _scrape_dcgm(self, scraper: Scraper | None) -> None:
+    async def _scrape_dcgm(self, scraper: DcgmScraper | None) -> None:
         if scraper is None:
             return
         try:
-            self._activities = await scraper.activities()
+            self._activities = await scraper.read_activities()
         except errors.KgweError as exc:
             log.debug("dcgm_not_read", error=str(exc))
             self._activities = {}

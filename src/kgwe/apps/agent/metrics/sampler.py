@@ -86,7 +86,7 @@ class Sampler:
         return self._rates.update(counts, at_s, most)
 
 
-def pids(readings: Iterable[Reading]) -> set[int]:
+def list_pids(readings: Iterable[Reading]) -> set[int]:
     """Every process on any card."""
     return {process.pid for reading in readings for process in reading.processes}
 
@@ -246,7 +246,7 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 # --- windows --------------------------------------------------------------------------------------------
 
 
-def series(sample: Sample) -> dict[Series, float | None]:
+def list_series(sample: Sample) -> dict[Series, float | None]:
     """What of a sample is worth keeping over time, per device and per pod; None where it was not measured."""
     found: dict[Series, float | None] = {}
     for card in sample.cards:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent.metrics import sampler
-from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, labels
+from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, render_labels
 from kgwe.apps.agent.metrics.families import counter, gauge
 from kgwe.apps.agent.metrics.node_context import NodeContext
 from kgwe.apps.agent.metrics.sampler import Sampler
@@ -72,7 +72,7 @@ class MetricsExport:
             self.exporter.set_sample(self._sample)
 
     def _series(self) -> dict[Series, float | None]:
-        return sampler.series(self._sample)
+        return sampler.list_series(self._sample)
 
     def _on_status(self, status: GPUNodeStatus) -> None:
         known = {each.uuid: each.health.state for each in status.gpus}
@@ -93,10 +93,12 @@ class MetricsExport:
             (PROBLEMS, len(services.problems)),
             (WATCHERS, len(services.hub)),
         )
-        text = [f"{family.header}{family.name}{labels(node)}{value}\n" for family, value in values]
+        text = [f"{family.header}{family.name}{render_labels(node)}{value}\n" for family, value in values]
         for family, counts in ((WRITES, self._writes), (WRITTEN, self._written)):
             text.append(family.header)
-            text += [f"{family.name}{labels(node, ('kind', kind))}{count}\n" for kind, count in sorted(counts.items())]
+            text += [
+                f"{family.name}{render_labels(node, ('kind', kind))}{count}\n" for kind, count in sorted(counts.items())
+            ]
         return "".join(text).encode()
 
     async def _serve(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
-from kgwe.apps.agent.metrics.exporter import labels
+from kgwe.apps.agent.metrics.exporter import render_labels
 from kgwe.apps.agent.metrics.families import counter, gauge
 from kgwe.hardware.mps.daemons import MpsDaemons, State
-from kgwe.hardware.mps.desired import Wish
+from kgwe.hardware.mps.desired import DesiredDaemon
 from kgwe.proto import agent_pb2 as pb
 from kgwe.sharing import mps
 from kgwe.sharing.mps import Limits
@@ -46,7 +46,7 @@ class MpsOrders:
     async def apply_mps(self, request: pb.MpsRequest) -> pb.MpsReply:
         uuid = request.instance_uuid or request.gpu_uuid
         if not request.enabled:
-            left = await self._daemons.drop(uuid)
+            left = await self._daemons.stop_daemon(uuid)
             return pb.MpsReply(running=False) if left is None else _reply(left)
         target = self._target(request)
         limits = Limits(
@@ -57,14 +57,14 @@ class MpsOrders:
         )
         if wrong := mps.problems(target, limits):
             raise errors.Permanent("; ".join(wrong))
-        wish = Wish(
+        wish = DesiredDaemon(
             uuid,
             thread_percentage=limits.thread_percentage,
             memory_mib=mps.memory_limit_mib(target, limits),
             max_clients=limits.max_clients,
             is_exclusive=limits.is_exclusive,
         )
-        status = await self._daemons.put(wish)
+        status = await self._daemons.start_daemon(wish)
         if status.state is State.FAILED:
             raise errors.Transient(f"the MPS daemon of {uuid} does not run yet: {status.problem}")
         return _reply(status)
@@ -79,7 +79,7 @@ class MpsOrders:
             (RESTARTS, [each.restarts for each in told]),
         ):
             lines = [
-                f"{family.name}{labels(('uuid', each.uuid), ('node', node))}{value}\n"
+                f"{family.name}{render_labels(('uuid', each.uuid), ('node', node))}{value}\n"
                 for each, value in zip(told, values, strict=True)
             ]
             text += [family.header, *lines] if lines else []

@@ -41,7 +41,7 @@ def basic_health(card: driver_data.Device) -> gpunode.GPUHealth:
     return gpunode.GPUHealth(state=gpunode.HealthState.HEALTHY)
 
 
-def status(machine: driver_data.Machine, health_of: HealthOf = basic_health) -> gpunode.GPUNodeStatus:
+def build_status(machine: driver_data.Machine, health_of: HealthOf = basic_health) -> gpunode.GPUNodeStatus:
     """The status of a GPUNode, without its conditions."""
     index_of = {card.slot.bus: card.index for card in machine.devices if card.slot.bus}
     gpus = tuple(_device(card, index_of, health_of(card)) for card in machine.devices)
@@ -231,7 +231,7 @@ def _worse(known: gpunode.GPUHealth, unknown: gpunode.GPUHealth) -> gpunode.GPUH
 # --- wiring ---------------------------------------------------------------------------------------------
 
 
-def wiring(machine: driver_data.Machine, reported: gpunode.GPUNodeStatus) -> Wiring:
+def build_wiring(machine: driver_data.Machine, reported: gpunode.GPUNodeStatus) -> Wiring:
     """For people: the table `nvidia-smi topo -m` prints, with what the driver saw."""
     switch = max((each.nvlink.maxLinks for each in reported.gpus if each.nvlink and each.nvlink.nvSwitch), default=0)
     down = tuple(switch - (each.nvlink.links if each.nvlink else 0) for each in reported.gpus) if switch else ()

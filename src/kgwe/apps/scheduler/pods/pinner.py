@@ -15,7 +15,7 @@ from kgwe import errors
 from kgwe.cluster.workload import dra_claims, manifests, placement_annotations, relocation, signatures
 from kgwe.kube.api import resources
 from kgwe.kube.client.client import STRATEGIC_MERGE_PATCH
-from kgwe.kube.client.replace import Rewriter
+from kgwe.kube.client.replace import ProtobufReplacer
 from kgwe.kube.client.worker_pool import WorkerPool
 from kgwe.kube.client.workqueue import WorkQueue
 
@@ -38,7 +38,7 @@ class Pinner:
 
     def __init__(self, deps: Deps) -> None:
         self._client = deps.client
-        self._pods = Rewriter(deps.client, resources.POD, deps.bytes_of)
+        self._pods = ProtobufReplacer(deps.client, resources.POD, deps.bytes_of)
         self._state = deps.state
         self._queue: WorkQueue[str] = WorkQueue()
         self._owner: dict[str, str] = {}  # pod uid -> owner of its seat
