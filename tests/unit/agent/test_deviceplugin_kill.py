@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from tests.support.fakes import kubelet as bed
 from tests.support.fakes.kubelet import GPU, Kubelet, Refused, pod, until
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 SHARED = "nvidia.com/gpu.shared"
 SCRIPT = Path(__file__).parents[2] / "support" / "machines" / "plugin_process.py"
-ROUNDS = 5
+ROUNDS = pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.slow)])
 
 
 async def start(root: Path, pieces: int = 0) -> asyncio.subprocess.Process:
@@ -37,7 +38,8 @@ def write(root: Path, pods: Sequence[core.Pod]) -> None:
     scratch.rename(root / "pods.json")
 
 
-async def test_kill_at_any_moment():
+@ROUNDS
+async def test_kill_at_any_moment(rounds: int):
     rng = random.Random(3)
     with bed.folder() as root:
         kubelet = Kubelet(root)
@@ -47,16 +49,16 @@ async def test_kill_at_any_moment():
         process = await start(root)
         served = 0
         try:
-            for turn in range(ROUNDS):
+            for turn in range(rounds):
                 await _registered(kubelet, turn + 1)
                 served += await _admit_some(kubelet, root, alive, rng, turn, process)
                 await process.wait()
                 process = await start(root)
                 assert len(kubelet.in_use()) == len(set(kubelet.in_use()))
-            await _registered(kubelet, ROUNDS + 1)
+            await _registered(kubelet, rounds + 1)
             for old in alive.values():
                 kubelet.end(old)
-            assert served >= ROUNDS
+            assert served >= rounds
             last = pod("last", 3, plan=Places(0b1010_1000))
             write(root, [last])
             await kubelet.admit(last)
@@ -68,7 +70,8 @@ async def test_kill_at_any_moment():
             await kubelet.stop()
 
 
-async def test_pieces_have_one_holder_whenever_it_is_killed():
+@ROUNDS
+async def test_pieces_have_one_holder_whenever_it_is_killed(rounds: int):
     """Every round the plugin is killed while pods come, planned on cards that have a piece left."""
     rng = random.Random(4)
     with bed.folder() as root:
@@ -78,7 +81,7 @@ async def test_pieces_have_one_holder_whenever_it_is_killed():
         write(root, [])
         process = await start(root, pieces=2)
         try:
-            for turn in range(ROUNDS):
+            for turn in range(rounds):
                 await _registered(kubelet, turn + 1, SHARED, 16)
                 await _share_some(kubelet, root, alive, rng, turn, process)
                 await process.wait()
