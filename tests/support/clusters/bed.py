@@ -37,6 +37,10 @@ KINDS: dict[str, Resource[Any]] = {
     "kgwe.nvidia.io": resources.GPU_WORKLOAD,
 }
 
+#: tests wait for statuses that users need not see at once; those that count writes name the usual time
+SETTLE_S = "0.1"
+USUAL_SETTLE_S = "1"
+
 
 class Replica:
     """One controller process."""
@@ -137,7 +141,8 @@ class Bed:
                 self.phases.append(entry)
 
     async def controller(self, **settings: str) -> Replica:
-        replica = Replica(self._kubeconfig, self._logs / f"controller-{len(self._replicas)}.log", **settings)
+        log = self._logs / f"controller-{len(self._replicas)}.log"
+        replica = Replica(self._kubeconfig, log, **{"status_settle_seconds": SETTLE_S} | settings)
         self._replicas.append(replica)
         return await replica.ready()
 
