@@ -201,6 +201,29 @@ async def an_informer_sees_every_change(client: KubeClient, namespace: str) -> N
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def a_watch_with_a_selector_loses_what_no_longer_matches(client: KubeClient, namespace: str) -> None:
+    lease = {"metadata": {"name": "a", "labels": {"x": "1"}}, "spec": {}}
+    await client.create(resources.LEASE, lease, namespace)
+    informer = Informer(client, resources.LEASE, namespace=namespace, label_selector="x=1")
+    running = asyncio.create_task(informer.run())
+
+    async def is_there() -> bool:
+        return bool(informer.store)
+
+    async def is_gone() -> bool:
+        return not informer.store
+
+    try:
+        await _eventually(is_there)
+        await client.patch(resources.LEASE, "a", {"metadata": {"labels": {"x": "2"}}}, namespace)
+        await _eventually(is_gone)
+        await client.patch(resources.LEASE, "a", {"metadata": {"labels": {"x": "1"}}}, namespace)
+        await _eventually(is_there)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 CONTRACT: tuple[Callable[[KubeClient, str], Awaitable[None]], ...] = (
     creating_twice_is_refused_as_such,
     absent_objects_are_not_found,
@@ -216,4 +239,5 @@ CONTRACT: tuple[Callable[[KubeClient, str], Awaitable[None]], ...] = (
     lists_select_by_label_and_name,
     a_pod_is_bound_once,
     an_informer_sees_every_change,
+    a_watch_with_a_selector_loses_what_no_longer_matches,
 )

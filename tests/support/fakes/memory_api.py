@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.support.fakes import json_patches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from kgwe.kube.api.resources import Resource
 
 Obj = dict[str, Any]
 _NAMESPACED = 2  # "namespaces", NAME
@@ -71,6 +73,7 @@ class Change(NamedTuple):
     collection: str
     type: str
     obj: Obj
+    old: Obj | None = None
 
 
 @dataclass
@@ -94,7 +97,11 @@ class MemoryApi:
 
     url = "memory:"
 
-    def __init__(self) -> None:
+    def __init__(self, served: Iterable[Resource[Any]] = ()) -> None:
+        #: kinds that discovery names; objects of every kind are accepted
+        self._served = tuple(served)
+        #: hears of every change, in the same turn
+        self.on_change: Callable[[Change], None] = lambda _: None
         self._objects: dict[str, dict[tuple[str, str], Obj]] = {}
         self._version = 0
         self._oldest = 0
@@ -121,6 +128,8 @@ class MemoryApi:
         self.requests.append((method, path))
         body = json.loads(content) if content else {}
         try:
+            if (found := self._discovered(path)) is not None:
+                return Reply(200, json.dumps(found).encode())
             return Reply(
                 200, json.dumps(self._answer(method, Target.parse(path), body, params or {}, content_type)).encode()
             )
@@ -141,8 +150,8 @@ class MemoryApi:
             for obj in self._listed(target, params):
                 watch.pieces.put_nowait(_line("ADDED", obj))
         for change in self._history:
-            if since and change.version > since and _concerns(change, target, params):
-                watch.pieces.put_nowait(_line(change.type, change.obj))
+            if since and change.version > since and (seen := _seen(change, target, params)):
+                watch.pieces.put_nowait(_line(seen, change.obj))
         self._watches[id(watch)] = watch, target, params
         try:
             yield watch
@@ -164,7 +173,22 @@ class MemoryApi:
         self._oldest = self._version
         self._history.clear()
 
+    def call(self, method: str, path: str, body: Any = None, content_type: str = "application/merge-patch+json") -> Obj:
+        """A request without waiting, as controllers inside the server make them."""
+        return self._answer(method, Target.parse(path), body or {}, {}, content_type)
+
     # --- requests ---------------------------------------------------------------------------------------
+
+    def _discovered(self, path: str) -> Obj | None:
+        """The kinds of a group and version, where the path names nothing more."""
+        parts = path.strip("/").split("/")
+        if len(parts) != (2 if parts[0] == "api" else 3):
+            return None
+        kinds = [kind for kind in self._served if kind.path().startswith(f"{path.rstrip('/')}/")]
+        if not kinds:
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        found = [{"name": kind.plural, "kind": kind.kind, "namespaced": kind.namespaced} for kind in kinds]
+        return {"kind": "APIResourceList", "resources": found}
 
     def _answer(self, method: str, target: Target, body: Any, params: Mapping[str, str], content_type: str) -> Obj:
         if method == "GET":
@@ -282,8 +306,10 @@ class MemoryApi:
         self._version += 1
         made = copy.deepcopy(obj)
         made["metadata"]["resourceVersion"] = str(self._version)
-        self._objects.setdefault(target.collection, {})[target.namespace, made["metadata"]["name"]] = made
-        self._announce(Change(self._version, target.collection, change, made))
+        every, key = self._objects.setdefault(target.collection, {}), (target.namespace, made["metadata"]["name"])
+        old = every.get(key)
+        every[key] = made
+        self._announce(Change(self._version, target.collection, change, made, old))
         return made
 
     def _remove(self, target: Target) -> None:
@@ -296,8 +322,9 @@ class MemoryApi:
     def _announce(self, change: Change) -> None:
         self._history.append(change)
         for watch, target, params in self._watches.values():
-            if _concerns(change, target, params):
-                watch.pieces.put_nowait(_line(change.type, change.obj))
+            if seen := _seen(change, target, params):
+                watch.pieces.put_nowait(_line(seen, change.obj))
+        self.on_change(change)
 
     def _owned(self, uid: str) -> list[tuple[Target, Obj]]:
         return [
@@ -331,16 +358,24 @@ def _line(change: str, obj: Obj) -> bytes:
     return json.dumps({"type": change, "object": obj}).encode() + b"\n"
 
 
-def _concerns(change: Change, target: Target, params: Mapping[str, str]) -> bool:
-    return change.collection == target.collection and _matches(change.obj, target, params)
+def _seen(change: Change, target: Target, params: Mapping[str, str]) -> str:
+    """The type of event that a watch gets; empty: none. What begins or ceases to match is added or deleted."""
+    if change.collection != target.collection:
+        return ""
+    is_now = _matches(change.obj, target, params)
+    if change.old is None:
+        return change.type if is_now else ""
+    was = _matches(change.old, target, params)
+    if was and is_now:
+        return change.type
+    return "DELETED" if was else "ADDED" if is_now else ""
 
 
 def _matches(obj: Obj, target: Target, params: Mapping[str, str]) -> bool:
     meta = obj["metadata"]
     if target.namespace and meta.get("namespace") != target.namespace:
         return False
-    name = dict(part.split("=", 1) for part in (params.get("fieldSelector") or "").split(",") if part)
-    if name.get("metadata.name", meta["name"]) != meta["name"]:
+    if not all(_field_holds(obj, part) for part in (params.get("fieldSelector") or "").split(",") if part):
         return False
     labels = meta.get("labels") or {}
     return all(_holds(labels, part) for part in (params.get("labelSelector") or "").split(",") if part)
@@ -355,3 +390,12 @@ def _holds(labels: Mapping[str, str], requirement: str) -> bool:
         return labels.get(key) != value
     key, has_value, value = requirement.replace("==", "=").partition("=")
     return labels.get(key) == value if has_value else key in labels
+
+
+def _field_holds(obj: Obj, requirement: str) -> bool:
+    """`path=value` or `path!=value`; an absent field is empty."""
+    path, _, value = requirement.replace("==", "=").partition("=")
+    found: Any = obj
+    for part in path.removesuffix("!").split("."):
+        found = found.get(part, "") if isinstance(found, dict) else ""
+    return (found == value) is not path.endswith("!")
