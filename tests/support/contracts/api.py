@@ -87,11 +87,13 @@ async def a_stale_version_is_a_conflict(client: KubeClient, namespace: str) -> N
     assert (await client.get(CONFIG_MAP, "a", namespace))["data"] == {"a": "2"}
 
 
-async def a_patch_for_another_uid_is_a_conflict(client: KubeClient, namespace: str) -> None:
-    await client.create(CONFIG_MAP, config_map("a"), namespace)
+async def a_write_to_another_uid_is_refused(client: KubeClient, namespace: str) -> None:
+    made = await client.create(CONFIG_MAP, config_map("a"), namespace)
     other = "00000000-0000-0000-0000-000000000000"
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.Permanent):  # Invalid: an object's UID does not change
         await client.patch(CONFIG_MAP, "a", {"metadata": {"uid": other}, "data": {"a": "2"}}, namespace)
+    with pytest.raises(errors.Conflict):
+        await client.replace(CONFIG_MAP, "a", {**made, "metadata": {**made["metadata"], "uid": other}}, namespace)
 
 
 async def a_merge_patch_adds_changes_and_removes(client: KubeClient, namespace: str) -> None:
@@ -229,7 +231,7 @@ CONTRACT: tuple[Callable[[KubeClient, str], Awaitable[None]], ...] = (
     absent_objects_are_not_found,
     namesakes_differ_in_uid,
     a_stale_version_is_a_conflict,
-    a_patch_for_another_uid_is_a_conflict,
+    a_write_to_another_uid_is_refused,
     a_merge_patch_adds_changes_and_removes,
     a_json_patch_tests_before_it_writes,
     a_write_that_changes_nothing_keeps_the_version,

@@ -198,6 +198,7 @@ class MemoryApi:
         if method == "DELETE":
             return self._delete(target, body)
         if method == "PUT":
+            _check_uid(body, self._get(target))
             return self._write(target, body)
         return self._patch(target, body, content_type)
 
@@ -263,7 +264,9 @@ class MemoryApi:
         old = self._get(target)
         meta, was = new.setdefault("metadata", {}), old["metadata"]
         if meta.get("uid", was["uid"]) != was["uid"]:
-            raise Refused(409, "Conflict", f"the UID in the precondition ({meta['uid']}) does not match {was['uid']}")
+            raise Refused(
+                422, "Invalid", f'{target.name} is invalid: metadata.uid: "{meta["uid"]}": field is immutable'
+            )
         if meta.get("resourceVersion", was["resourceVersion"]) != was["resourceVersion"]:
             raise Refused(
                 409, "Conflict", "the object has been modified; please apply your changes to the latest version"
@@ -352,6 +355,13 @@ class MemoryApi:
         owners = made["metadata"]["ownerReferences"]
         made["metadata"]["ownerReferences"] = [owner for owner in owners if owner["uid"] != uid]
         self._store(target, made, "MODIFIED")
+
+
+def _check_uid(new: Obj, old: Obj) -> None:
+    """The UID in a replacement is a precondition."""
+    was = old["metadata"]["uid"]
+    if (wanted := new.get("metadata", {}).get("uid", was)) != was:
+        raise Refused(409, "Conflict", f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {was}")
 
 
 def _line(change: str, obj: Obj) -> bytes:
