@@ -32,7 +32,7 @@ test: $(READY) ## All tests but the slow ones
 	@$(PYTEST) -n $(WORKERS) -m "not slow and not soak"
 
 test-unit: $(READY) ## The tests that need no cluster
-	@$(PYTEST) -n 2 -m "not slow and not soak and not cluster"
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n 2 -m "not slow and not soak and not cluster"
 
 test-slow: $(READY) ## The slow tests
 	@$(PYTEST) -n $(WORKERS) -m "slow and not soak"
