@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.clusters.api_writes import count
-from tests.support.clusters.bed import USUAL_SETTLE_S, kgwe
+from tests.support.clusters.bed import kgwe
 
 from kgwe import errors
 from kgwe.cluster.workload.manifests import UID_LABEL
@@ -291,7 +291,7 @@ async def test_a_scheduler_that_is_killed_amid_claims_leaves_every_rank_its_own_
 
 async def test_what_a_claim_costs_the_api_server(bed: Bed, claims: Claims):
     """A template for each workload, a claim for each pod; allocating writes a claim twice. Nobody warns of anything."""
-    await bed.controller(status_settle_seconds=USUAL_SETTLE_S)
+    await bed.controller()
     # What tests before this one left is still being collected, and deleting is writing.
     async with asyncio.timeout(90):
         while await bed.client.list(resources.RESOURCE_CLAIM_TEMPLATE, "default") or claims.claims.store:  # noqa: ASYNC110 - nobody announces it

@@ -78,7 +78,7 @@ async def test_kinds_that_are_not_installed_are_one_fatal_line_before_the_electi
     name = "migstrategies.kgwe.nvidia.io"
     await bed.client.delete(resources.CRD, name)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 code, written = await ended(bed, extender_bind_address=f"127.0.0.1:{port}")
                 if "not installed" in written:

@@ -37,10 +37,6 @@ KINDS: dict[str, Resource[Any]] = {
     "kgwe.nvidia.io": resources.GPU_WORKLOAD,
 }
 
-#: tests wait for statuses that users need not see at once; those that count writes name the usual time
-SETTLE_S = "0.1"
-USUAL_SETTLE_S = "1"
-
 
 class Replica:
     """One controller process."""
@@ -142,7 +138,7 @@ class Bed:
 
     async def controller(self, **settings: str) -> Replica:
         log = self._logs / f"controller-{len(self._replicas)}.log"
-        replica = Replica(self._kubeconfig, log, **{"status_settle_seconds": SETTLE_S} | settings)
+        replica = Replica(self._kubeconfig, log, **settings)
         self._replicas.append(replica)
         return await replica.ready()
 
