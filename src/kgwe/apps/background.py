@@ -1,4 +1,4 @@
-"""What a process does beside its main work: as long as that lasts, and if one of it breaks, so does the process."""
+"""Tasks that run beside the main work of a process; if one fails, so does the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def running(work: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """All of it runs until the block is left. What breaks cancels the block, and is raised in its place."""
+    """Run the tasks until the block is left. A task that fails cancels the block, and its error is raised instead."""
     owner = asyncio.current_task()
     tasks = [asyncio.create_task(each) for each in work]
 

@@ -2,7 +2,7 @@
 
 A full collection looks at every object there is: tens of milliseconds in a process that knows a large cluster. What has
 survived one is therefore set aside and not looked at again, so that the next costs no more than what was made since.
-It is still freed when nobody refers to it; only cycles among such objects stay, until the next look at everything.
+It is still freed when nothing refers to it; only cycles among such objects stay, until the next look at everything.
 """
 
 from __future__ import annotations

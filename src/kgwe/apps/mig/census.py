@@ -36,11 +36,11 @@ class Held:
     """What is taken on one node."""
 
     slices: frozenset[tuple[int, int]] = frozenset()
-    """(card, start) that somebody is known to have."""
+    """(GPU, start) of slices that pods are known to have."""
     cards: int = 0
-    """Mask of whole cards that somebody is known to have."""
+    """Mask of whole GPUs that pods are known to have."""
     resources: frozenset[str] = frozenset()
-    """Extended resources of which somebody has some, nobody knows which."""
+    """Extended resources of which pods have devices that are not known."""
     owners: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """(card, start) -> uid of the pod that is known to have it."""
 

@@ -370,7 +370,7 @@ class Controller:
             log.info("gpunode_gone", node=node, error=str(exc))
             return
         if not wanted:
-            # What is still asked was asked by somebody else: an administrator, where no strategy means the node.
+            # The rest was written by others: an administrator, where no strategy selects the node.
             self._of_others[node] = written.spec.cards
 
     async def _write_status(self, name: str, outcome: Outcome) -> None:

@@ -206,7 +206,7 @@ class SliceUsage:
         self._at_s: float | None = None
 
     def observe(self, used: Mapping[str, bool], now_s: float, over_s: float) -> None:
-        """Slice -> whether somebody has it now; `over_s`: what is longer ago than that hardly counts."""
+        """Slice -> whether a pod has it now; `over_s`: what is longer ago than that hardly counts."""
         kept = 0.0 if self._at_s is None else math.exp(-max(now_s - self._at_s, 0.0) / over_s)
         self._at_s = now_s
         self._share = {uuid: self._share.get(uuid, 0.0) * kept + is_used * (1 - kept) for uuid, is_used in used.items()}

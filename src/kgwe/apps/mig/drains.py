@@ -1,11 +1,11 @@
-"""Pods that consent to be moved so that a card can be cut: who they are, who was asked, and asking them.
+"""Pods that consent to be moved for a new MIG layout, and their eviction.
 
     GPUNode.spec: slices withheld, who is to leave them, for whom ──► evicted ──► all gone ──► the card is cut
-                                                                        └ a budget says no: as if nobody had been asked
+                                                                        └ a budget refuses: as if no pod had been asked
 
-All of it is in the GPUNode, written before the first pod is evicted: whoever takes over in the middle goes on.
-Pods go by the eviction API. They are made anew by their owners and placed like any other; a pod that nobody would
-make anew, or of which a whole gang depends, is not moved.
+All of it is in the GPUNode, written before the first pod is evicted, so a new leader continues. Pods leave by the
+eviction API. Their owners create them again, and they are placed like any other. A pod without such an owner, or on
+which a whole gang depends, is not moved.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ConsentingPods:
         )
 
     def _home(self, pod: core.Pod, nodes: demand.Nodes) -> Ask | None:
-        """What it will ask for when it is made anew; None where that cannot be told."""
+        """What it will ask for when it is created again; None where that is not known."""
         wanted = demand.requested_slices(pod.spec)
         if wanted is None or podspec.sum_requests(pod.spec).get(amounts.GPU):
             return None
@@ -211,7 +211,7 @@ class DrainExecutor:
     async def evict_pods(
         self, gpu_nodes: Iterable[GPUNode], pods: Iterable[core.Pod], movable: Collection[str]
     ) -> bool:
-        """Ask all who have not been; whether one refused: nobody else is asked for the same cut then.
+        """Evict all pods that were not asked yet; returns whether one refused, and no other was asked for its layout.
 
         `movable`: uids of those who consent. What a GPUNode says beyond that is not followed.
         """

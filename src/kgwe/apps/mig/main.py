@@ -1,8 +1,8 @@
 """`kgwe mig`: the process. Every replica watches; the leader decides.
 
-A process of its own, not a part of the scheduler: it cuts cards in its own time, and neither holds up the other. They
-meet in the API alone: the scheduler sees what is to be cut and gives out nothing that has to change, and a race they
-may still run is settled by the agent, which takes nothing away from a pod.
+It is a process of its own, not a part of the scheduler, so neither delays the other. They meet in the API alone: the
+scheduler reads which layouts are to change and assigns nothing of them. The agent settles races: it never takes a slice
+away from a pod.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class MigController:
         self.informers += [slices, self._claimed]
 
     def _on_change(self, matters: Callable[[Any], Any], change: Change[Any]) -> None:
-        """Most of what happens in a cluster (signs of life, pods without GPUs) is no reason to decide anew."""
+        """Most of what happens in a cluster (heartbeats, pods without GPUs) is no reason to decide again."""
         old, new = (None if each is None else matters(each) for each in (change.old, change.new))
         if old != new:
             self._wake.set()
@@ -212,21 +212,19 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         controller = self._controller
-        recuts = CounterMetricFamily("kgwe_mig_recuts", "Cards asked to be cut anew")
+        recuts = CounterMetricFamily("kgwe_mig_recuts", "GPUs asked to change their MIG layout")
         recuts.add_metric([], controller.recuts)
         yield recuts
-        waiting = GaugeMetricFamily("kgwe_mig_waiting", "Requests for slices that no card can be cut for now")
+        waiting = GaugeMetricFamily("kgwe_mig_waiting", "Requests for slices that no GPU can serve now")
         waiting.add_metric([], controller.waiting)
         yield waiting
         moved = CounterMetricFamily(
-            "kgwe_mig_drained_pods", "Pods asked to make way for a cut, by what came of it", labels=["outcome"]
+            "kgwe_mig_drained_pods", "Pods evicted for a new MIG layout, by outcome", labels=["outcome"]
         )
         for outcome, count in sorted(controller.drain_executor.asked.items()):
             moved.add_metric([outcome], count)
         yield moved
-        cards = GaugeMetricFamily(
-            "kgwe_mig_cards", "Cards that strategies select, by how far they are", labels=["phase"]
-        )
+        cards = GaugeMetricFamily("kgwe_mig_cards", "GPUs that strategies select, by phase", labels=["phase"])
         for phase, count in sorted(controller.phases.items()):
             cards.add_metric([phase], count)
         yield cards

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Deps:
     """What the leader's controllers share."""
 
-    #: refuses to write once the Lease may be somebody else's
+    #: refuses to write once another replica may hold the Lease
     client: KubeClient
     state: ClusterState
     gangs: ExternalGangs
@@ -38,7 +38,7 @@ class Deps:
     tracer: Tracer
     rng: random.Random
     choosers: Choosers
-    #: writes decisions down; None: nobody asked for that
+    #: records decisions; None: recording is off
     recorder: Recorder | None = None
-    #: that state of a pod as it came, where it was kept
+    #: the bytes of a pod as the API server sent them, where they were kept
     bytes_of: Callable[[core.Pod], bytes] = lambda _: b""

@@ -1,4 +1,4 @@
-"""How full the fleet is, by domain, as gauges that are worked out when somebody looks."""
+"""How full the fleet is, by domain, as gauges that are computed at each scrape."""
 
 from __future__ import annotations
 

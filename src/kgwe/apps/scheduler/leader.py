@@ -1,4 +1,4 @@
-"""The leader's work between winning and losing the Lease: workers over a queue of keys."""
+"""What runs only on the leader, from winning to losing the Lease: its controllers, and workers over a queue of keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# What a worker may take to finish the workload in its hands when the process is told to stop.
+# What a worker may take to finish its workload when the process stops.
 _GRACE_S = 5.0
 # Pods of one gang that come within this time are looked at once.
 _GATHER_S = 0.01
@@ -53,7 +53,7 @@ _PATIENCE = 5
 
 
 class Leader:
-    """The leader's work between winning and losing the Lease."""
+    """The controllers of one term of leadership."""
 
     def __init__(self, deps: Deps) -> None:
         self._state = deps.state

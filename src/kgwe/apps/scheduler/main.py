@@ -68,7 +68,7 @@ def load_choosers() -> dict[str, Chooser]:
     for entry in importlib.metadata.entry_points(group=STRATEGIES_GROUP):
         try:
             found[entry.name] = entry.load()()
-        except Exception:  # somebody else's code
+        except Exception:  # code of another package
             log.exception("strategy_not_loaded", strategy=entry.name, source=entry.value)
     return found
 
@@ -79,8 +79,7 @@ class Scheduler:
     def __init__(self, settings: Settings, client: KubeClient, *, identity: str | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.signer = Signer()
-        self.signer.on_forged = lambda kind: self.metrics.forged.labels(kind).inc()
+        self.signer = Signer(on_forged=lambda kind: self.metrics.forged.labels(kind).inc())
         self.faults = PlanningErrors(self.metrics)
         self.state = ClusterState(self.signer, self.faults.record)
         self.gangs = self.state.gangs
@@ -106,7 +105,13 @@ class Scheduler:
         self.events = EventRecorder(self._acting_client, controller=manifests.CONTROLLER_NAME, instance=self.identity)
         self.choosers = load_choosers()
         live = selector_of(resources.POD).field
-        self.pods = Informer(client, resources.POD, field_selector=live, keep=placement_annotations.is_gated)
+        self.pods = Informer(
+            client,
+            resources.POD,
+            field_selector=live,
+            keep=placement_annotations.is_gated,
+            on_error=self._count_listener_error,
+        )
         self.informers = self._watch()
         self.keys = SigningKeys(client, self.signer, settings.lease_namespace, on_change=self._read_again)
         self.kinds = GangKinds(
@@ -126,13 +131,14 @@ class Scheduler:
         listeners = self.state.listeners()
         for kind in listeners:
             if kind not in _DRA_KINDS:
-                informer = informers.get(kind) or Informer(self.client, kind, label_selector=selector_of(kind).label)
+                informer = informers.get(kind) or Informer(
+                    self.client, kind, label_selector=selector_of(kind).label, on_error=self._count_listener_error
+                )
                 informers[kind] = informer
-                informer.on_error = self._listener_failed
                 informer.on_change(listeners[kind])
         return list(informers.values())
 
-    def _listener_failed(self, _key: str, _error: Exception) -> None:
+    def _count_listener_error(self, _key: str, _error: Exception) -> None:
         """The informer has logged it."""
         self.metrics.planning_errors.labels("listener").inc()
 

@@ -1,6 +1,6 @@
 """What the scheduler counts, under the names its seeds promise: seconds where they said milliseconds.
 
-What can be read off the state is read when somebody looks, so nothing has to be kept in step.
+What can be computed from the state is computed at each scrape, so nothing has to be kept in step.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Metrics:
         )
 
     def read(self, name: str, about: str, labels: tuple[str, ...], samples: Callable[[], Iterable[Sample]]) -> None:
-        """A gauge that is worked out whenever somebody looks."""
+        """A gauge that is computed at each scrape."""
         self.registry.register(_Read(name, about, labels, samples))
 
     def observe_plan(self, strategy: str, took_s: float) -> None:
@@ -216,7 +216,7 @@ class Metrics:
 
 
 class _Read(Collector):
-    """Counted when somebody looks: nothing to keep in step, and what is gone has no stale series."""
+    """Computed at each scrape: nothing to keep in step, and an object that is gone leaves no stale series."""
 
     def __init__(self, name: str, about: str, labels: tuple[str, ...], samples: Callable[[], Iterable[Sample]]) -> None:
         self._name, self._about, self._labels, self._samples = name, about, labels, samples

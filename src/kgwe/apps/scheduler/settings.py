@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_period_seconds: float = 1.0
     # Workloads reconciled at the same time. More helps only while the API server has room.
     workers: int = 16
-    # Seconds a pod may be refused by kube-scheduler on its planned node before it is planned anew elsewhere.
+    # Seconds a pod may be refused by kube-scheduler on its planned node before it is planned again elsewhere.
     placement_timeout_seconds: float = 30.0
     # Seconds a Job may be without any pod, or its pod without any scheduler's word, before it is taken back. Long:
     # a control plane under load is slow, not broken.

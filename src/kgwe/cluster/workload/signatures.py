@@ -58,12 +58,14 @@ Facts = tuple[str, ...]
 class Signer:
     """Signs with the newest key; accepts the signatures of all keys it knows."""
 
-    def __init__(self, *keys: bytes) -> None:
-        """`keys`: newest first."""
+    def __init__(self, *keys: bytes, on_forged: Callable[[str], None] = lambda _kind: None) -> None:
+        """`keys`: newest first.
+
+        `on_forged`: called with the kind of each object whose decision has no valid signature, once per object.
+        """
         self._keys: dict[str, bytes] = {}
         self.set_keys(*keys)
-        #: called with the kind of each object whose decision has no valid signature, once per object
-        self.on_forged: Callable[[str], None] = lambda _kind: None
+        self._on_forged = on_forged
         self._reported: dict[str, None] = {}  # uids of such objects, the oldest first
 
     def set_keys(self, *keys: bytes) -> bool:
@@ -132,7 +134,7 @@ class Signer:
             self._reported[uid] = None
             if len(self._reported) > _MOST_REPORTED:
                 del self._reported[next(iter(self._reported))]
-            self.on_forged(kind)
+            self._on_forged(kind)
 
     def _is_signed(self, pod: core.Pod) -> bool:
         meta, notes = pod.metadata, pod.metadata.annotations

@@ -95,7 +95,9 @@ class Informer(Generic[T]):
         inactivity_s: float = _INACTIVITY_S,
         keep: Callable[[T], bool] | None = None,
         rng: random.Random | None = None,
+        on_error: Callable[[str, Exception], None] = lambda _key, _error: None,
     ) -> None:
+        """`on_error`: called with the key and the exception when a listener fails."""
         self.resource = resource
         #: key -> object; read freely, never written outside this class
         self.store: dict[str, T] = {}
@@ -106,8 +108,7 @@ class Informer(Generic[T]):
         self.watches = 0
         self.skipped = 0
         self.failed = 0
-        #: hears the key of an object that a handler failed on, and the error
-        self.on_error: Callable[[str, Exception], None] = lambda _key, _error: None
+        self._on_error = on_error
         self._client = client
         self._path = resource.path(namespace=namespace)
         self._selectors = {k: v for k, v in (("labelSelector", label_selector), ("fieldSelector", field_selector)) if v}
@@ -371,7 +372,7 @@ class Informer(Generic[T]):
             if change.new is not None:
                 self._broken.add(change.key)
             log.exception("handler_failed", resource=self.resource.plural, key=change.key)
-            self.on_error(change.key, exc)
+            self._on_error(change.key, exc)
 
     def _remember(self, key: str, new: T | None, raw: bytes) -> None:
         if self._keep is None:

@@ -381,9 +381,9 @@ def test_the_gpus_of_a_binding_are_signed_for_that_pod(signer: Signer) -> None:
         assert is_believed(signer, made) is believed
 
 
-def test_an_object_with_a_forged_decision_is_counted_once_however_often_it_is_read(signer: Signer) -> None:
+def test_an_object_with_a_forged_decision_is_counted_once_however_often_it_is_read() -> None:
     counted: list[str] = []
-    signer.on_forged = counted.append
+    signer = Signer(b"k" * 32, on_forged=counted.append)
     notes: dict[str, Any] = {placement_annotations.SEAT_ANNOTATION: f"{OWNER}/0"}
     forged = member(**notes)
     for _ in range(3):

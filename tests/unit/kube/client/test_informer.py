@@ -116,7 +116,7 @@ async def test_a_handler_that_fails_on_one_object_hears_of_the_others(things, se
         heard.append(change.key)
 
     reported: list[str] = []
-    things.on_error = lambda key, _error: reported.append(key)
+    things._on_error = lambda key, _error: reported.append(key)
     things.on_change(fail)
     async with running(things):
         await things.synced.wait()

@@ -1,7 +1,7 @@
-"""Takes pods away from where they cannot stay, as gently as their node allows.
+"""Deletes pods that cannot stay where they are, as gently as their node allows.
 
     the node answers     by the eviction API: disruption budgets and grace periods hold, a refusal is tried again
-    the node is down     nobody there will ever confirm an end: the pod is declared over and deleted
+    the node is down     no kubelet will confirm the end: the pod is marked failed and deleted
     it has no node       deleted
 
 A Job's controller makes the next pod only when it has seen the end of the last, and waits ten seconds after the first
@@ -60,7 +60,7 @@ async def mark_failed(client: KubeClient, pod: core.Pod, why: str) -> None:
 
 
 class Evictor:
-    """One term's worth of pods to take away; each is looked at afresh until it is gone."""
+    """The pods to delete in one term of leadership; each is looked at again until it is gone."""
 
     def __init__(self, deps: Deps) -> None:
         self._client = deps.client
@@ -113,7 +113,7 @@ class Evictor:
         self._queue.add_after(uid, _AGAIN_S)
 
     def _must_force(self, pod: core.Pod) -> bool:
-        """Whether nobody is there who could end it, or who should have by now."""
+        """Whether no kubelet can end it, or the kubelet should have done so by now."""
         found = self._state.reader.find_fault(pod.spec.nodeName) if pod.spec.nodeName else NodeFault.LOST
         if found is NodeFault.NOT_READY and (end := pod.metadata.deletionTimestamp):
             late_s = (dt.datetime.now(dt.UTC) - timestamp.parse(end)).total_seconds()

@@ -1,4 +1,4 @@
-"""What is believed to have failed, whom it hits, and how that is told."""
+"""Failed nodes and GPUs, the places they affect, and their description for users."""
 
 from __future__ import annotations
 

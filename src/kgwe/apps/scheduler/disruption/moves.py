@@ -1,8 +1,8 @@
-"""Plans of recovery on their way: stored, pods taken away, and watched until all runs again.
+"""Executes recovery plans: stores them, deletes pods in the wrong place, and watches until everything runs again.
 
-a gang of ours     the new plan goes into its Job or Deployment; pods that are not where it wants them are taken away
-a single pod       its Job, which holds it to its node, is deleted and made anew at the place that is kept for it
-a gang of others   its seats are moved in memory and wait for the pods that its owner makes anew
+gang of a workload        the new plan is stored in its Job or Deployment; pods that are not where it says are deleted
+single pod                its Job, which pins it to its node, is deleted and created again at the place reserved for it
+externally created gang   its seats move in memory and wait for the pods that its owner creates again
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Events tell how repairs go; this sees to it that none is waited for in vain.
+# Events report the progress; this look makes sure that no recovery waits for one that does not come.
 _WATCH_S: Final = 1.0
-# Seats that no pod of a gang of others has come back for are given up after this long.
+# Seats of an externally created gang that no pod comes back for are released after this long.
 _PATIENCE_S: Final = 120.0
-# What has not come to an end after this long is no longer counted as being on its way.
+# A recovery that has not ended after this long is no longer counted.
 _LONGEST_S: Final = 600.0
 
 
 @dataclass
 class RecoveryInProgress:
-    """One owner on its way back."""
+    """The recovery of one owner."""
 
     since: float
     words: str
     #: pods that move
     moves: int = 0
-    #: uid of a run that is deleted to be made anew
+    #: uid of a run that is deleted and created again
     replaced: str = ""
     #: the new plan is not stored yet
     writing: bool = False
 
 
 class RecoveryExecutor:
-    """One term's repairs."""
+    """The recoveries of one term of leadership."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class RecoveryExecutor:
         if self._under_way:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
-    # --- work that ended because of what failed ---------------------------------------------------------
+    # --- workloads that ended because of what failed ---------------------------------------------------------
 
     def restart_failing(self, owner: str) -> None:
         """Restart a run that is about to fail on hardware that failed.
@@ -217,7 +217,7 @@ class RecoveryExecutor:
             {node: reader.unhealthy_gpus(node) for node in nodes},
         )
 
-    # --- a gang of ours ---------------------------------------------------------------------------------
+    # --- gangs of workloads ---------------------------------------------------------------------------------
 
     def _move_run(self, owner: str, repaired: Repaired, gang: GangRequest | None) -> None:
         run = self._state.runs[owner]
@@ -273,7 +273,7 @@ class RecoveryExecutor:
     # --- a single pod of ours ---------------------------------------------------------------------------
 
     def _renew(self, owner: str, repaired: Repaired) -> None:
-        """Its Job cannot be moved: it is deleted and made anew at the place that is kept for it."""
+        """A Job cannot move: it is deleted and created again at the place that is reserved for it."""
         run = self._state.runs[owner]
         (move,) = repaired.moves
         place = Seat.from_grant(move.node, move.grant)
@@ -295,7 +295,7 @@ class RecoveryExecutor:
         for uid in list(self._state.pods_of(run)):
             self._evictor.remove_pod(uid, "its workload is placed elsewhere")
 
-    # --- a gang of others -------------------------------------------------------------------------------
+    # --- externally created gangs -------------------------------------------------------------------------------
 
     def _move_gang(self, owner: str, repaired: Repaired) -> None:
         places = self._state.ledger.reserved_seats(owner)
@@ -312,7 +312,7 @@ class RecoveryExecutor:
     # --- on the way -------------------------------------------------------------------------------------
 
     def _advance(self, owner: str) -> None:
-        """Take away what is in the way of the plan, and tell when it has come true."""
+        """Delete pods that are in the way of the plan, and report when everything runs again."""
         repairing = self._under_way[owner]
         if repairing.writing:
             return
@@ -335,7 +335,7 @@ class RecoveryExecutor:
             self._on_change(owner)
 
     def _is_over(self, owner: str, repairing: RecoveryInProgress) -> bool:
-        """Whether it will not come true any more: its run has ended or is gone, or nobody comes."""
+        """Whether the plan cannot be executed any more: the run has ended or is gone, or no pods come."""
         late_s = self._clock() - repairing.since
         if parse_gang(owner) is not None:
             if late_s > _PATIENCE_S:

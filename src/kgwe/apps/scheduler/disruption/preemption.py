@@ -1,12 +1,12 @@
-"""More important work waits, and stopping less important work would let it start: then, and only then, that is done.
+"""Preemption: less important workloads are stopped when that lets a more important one start.
 
-    refused ──► cheapest victims that suffice ──► their room kept ──► evicted ──► all gone ──► the work gets its place
-                (plan_preemption, in a thread)     (a claim)           │
-                                                                       └ a budget says no: nothing more is stopped
+    refused ──► cheapest victims that suffice ──► their place reserved ──► evicted ──► all gone ──► the workload starts
+                (plan_preemption, in a thread)                               │
+                                                                             └ a budget refuses: nothing more is stopped
 
-Victims say themselves that they may be stopped: `preemptible` of a workload of ours, an annotation on pods of others.
-Workloads of ours then wait for room again, in the order in which they came; pods of others are made anew by their
-owners. One preemption for one piece of work at a time; if that work goes away meanwhile, its room is given back.
+Victims consent: by `preemptible` of a workload, or by an annotation on other pods.
+A stopped workload waits for a place again, in the order of creation; other pods are created again by their owners.
+A workload has one preemption at a time; if it is deleted meanwhile, the reserved place is free again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PreemptionInProgress:
 
 
 class PreemptionController:
-    """One term's preemptions."""
+    """The preemptions of one term of leadership."""
 
     def __init__(
         self, deps: Deps, planner: Planner, census: Census, *, clock: Callable[[], float] = time.monotonic
@@ -121,7 +121,7 @@ class PreemptionController:
     # --- what is heard ----------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """Work was refused a place, or something that preemption depends on has changed."""
+        """A workload was refused a place, or something that preemption depends on has changed."""
         self._look_in(_GATHER_S)
 
     def handle_freed_capacity(self) -> None:
@@ -319,7 +319,7 @@ class PreemptionController:
     async def _stop(
         self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: Budgets
     ) -> None:
-        """Those under a budget first, one by one: when one is refused, the others have not been stopped in vain."""
+        """Pods under a budget first, one by one: when one is refused, the others are still running."""
         covered = [pod for pod in pods if pod.spec.nodeName and budgets.of(pod)]
         others = [pod for pod in pods if pod.spec.nodeName and not budgets.of(pod)]
         evicted: list[core.Pod] = []
@@ -354,7 +354,7 @@ class PreemptionController:
             await self._client.delete(run.resource, run.meta.name, run.meta.namespace, uid=uid)
 
     async def _call_off(self, owner: str, why: errors.KgweError, evicted: Sequence[core.Pod]) -> None:
-        """What was evicted already is made anew by its owner, at once where that is ours to say."""
+        """Pods evicted already are created again by their owners; those of Jobs of ours at once."""
         if owner in self.under_way:
             self._end(owner, str(why))
         refused = isinstance(why, DisruptionBudgetRefused)

@@ -1,15 +1,15 @@
-"""What happens when nodes or cards fail under work: who is hit, where it goes, and seeing to it that it gets there.
+"""Recovery from failed nodes and GPUs: finds the workloads that are hit, plans new places, and executes the plans.
 
     node, GPUNode ──► believed? ──► who is hit ──► one plan for all ──► written down ──► old pods taken away
                       (detector)     (census)      (plan_recovery)       in the Job       (evictor)
                                                                                               │
-               running again ◄── seated at their new places (seater) ◄── made anew by the Job ◄┘
+               running again ◄── pinned to their new places (pinner) ◄── created by the Job ◄┘
 
-A new plan is reserved in memory, stored in the Job, and only then carried out: the pods that are not where the stored
-plan wants them are the ones to take away. That is read off the API alone, so whoever takes over in the middle goes on.
-A single pod is held to its node by its Job, which is deleted and made anew; its new place is kept for it meanwhile.
+A new plan is reserved in memory, stored in the Job, and only then executed: pods that are not where the stored plan
+says are deleted. The API alone tells what is left to do, so a new leader continues. A single pod is pinned to its node
+by its Job, which is deleted and created again; its new place is reserved meanwhile.
 
-Work that finds no place keeps what it has and is looked at first whenever room comes free.
+A workload that finds no place keeps what it has and comes first whenever capacity is freed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LEFT_ALONE: Final = "LeftAlone"
 
 
 class RecoveryController:
-    """One term's repairs."""
+    """The recovery decisions of one term of leadership."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class RecoveryController:
     def _is_open(self, owner: str) -> bool:
         """Whether there is anything to plan for it now.
 
-        A run of which no pod has found its place is planned anew by whoever waits for that.
+        The reconciler plans a run again of which no pod has found its place.
         """
         if owner in self._left_alone or self._executor.is_busy(owner):
             return False
@@ -356,7 +356,7 @@ class RecoveryController:
         return owners.namespace(owner), owners.key(owner) if is_gang else owners.key(owner).rpartition("/")[2]
 
     def _suffices(self, owner: str) -> None:
-        """It waits no longer, or no longer in vain."""
+        """The owner no longer waits for a place, or has found one."""
         if self._lacking.pop(owner, None) is not None:
             lost = Replacement(owner).text
             self._planner.forget(lost)

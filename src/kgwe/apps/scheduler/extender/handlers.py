@@ -1,6 +1,6 @@
-"""What kube-scheduler is told about a pod: from memory, at once, without a write.
+"""The answers to kube-scheduler about a pod: from memory, at once, without a write.
 
-A pod with a seat is held to it. A member of a gang without a plan goes nowhere yet, and is told what the gang waits
+A pod with a seat may only use that seat. A member of a gang without a plan fits nowhere; the answer says what it waits
 for. Any other pod is placed here and now: the engine's best of the nodes kube-scheduler offers, one name only (it then
 skips its own scoring), held for the pod until the watch shows it bound or its time is over.
 
@@ -113,8 +113,8 @@ class ExtenderHandlers:
         """A share of any size: as most nodes offer it, else as others do."""
         divisions = self._state.fleet.fitter.share_counts
         if not divisions or podspec.sum_requests(pod.spec)[amounts.SHARED] > 1:
-            # How its nodes divide their cards, or what several pieces are worth, nobody here can tell: kube-scheduler
-            # counts them alone.
+            # The nodes do not say how they divide their GPUs, or what several shares are worth: only kube-scheduler
+            # counts them.
             return extender_wire.reply_with_nodes(args.names()), "not_ours"
         asks = []
         for pieces in divisions:

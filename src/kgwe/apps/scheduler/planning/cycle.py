@@ -1,6 +1,6 @@
 """A planning pass: pure deciders over a copy of the fleet, so that it may run in a thread while the loop answers.
 
-Nothing here touches the live ledger. What a pass decides is committed there afterwards, by whoever ran it; where the
+Nothing here touches the live ledger. What a pass decides is committed there afterwards, by the planner; where the
 live fleet has moved on meanwhile that commit is refused, and the work is tried again.
 """
 

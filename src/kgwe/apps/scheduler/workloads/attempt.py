@@ -1,4 +1,4 @@
-"""What the reconciler remembers of a workload between two looks at it."""
+"""What the reconciler remembers of a workload between two calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Attempt:
-    """What is worth remembering of one workload between calls; losing it in a crash does no harm."""
+    """One attempt to run a workload; losing it in a crash does no harm."""
 
     generation: int = 0
     ask: Ask | None = None
@@ -30,7 +30,7 @@ class Attempt:
     unplaced_at: float | None = None  # since when pods of the Job lack their places, for one reason
     unplaced_for: str = ""  # that reason
     suspended: bool = False  # its Job was suspended after it last ran
-    taken_back: str = ""  # uid of a Job that was deleted to plan anew
+    taken_back: str = ""  # uid of a Job that was deleted so that the workload is planned again
     refusals: int = 0  # times a Job of it was taken back, one after another
     avoid: dict[str, float] = field(default_factory=dict)  # node -> until when
 

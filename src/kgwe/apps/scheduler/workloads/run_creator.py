@@ -62,7 +62,7 @@ class RunCreator:
             read = runs.of_deployment if workload.serves else runs.of_job
             if managed and runs.belongs_to(read(stored), workload):
                 return False
-            raise NameTaken(f"{exc} and belongs to somebody else") from exc
+            raise NameTaken(f"{exc} and does not belong to this workload") from exc
         return True
 
     def _build(self, workload: Workload, plan: Plan) -> dict[str, Any]:

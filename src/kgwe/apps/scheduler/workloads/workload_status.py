@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kgwe.kube.translate.nodes import Cards
     from kgwe.placement.refusal import Refusal
 
-# The CRD allows more; nobody reads more, and the API server's own messages can be very long.
+# The CRD allows more. Messages of the API server can be too long to read.
 _MESSAGE_CHARS = 1024
 # Nodes and UUIDs that a status lists: an object has room for 1.5 MiB, and every write carries all of it.
 _MOST_LISTED = 512
@@ -138,7 +138,7 @@ def _placed(run: Run, told: Placed | None, cards: Callable[[str], Cards]) -> Pla
         placements.append((node, len(seats), tuple(mine)))
     why = run.details
     if why is None and told is not None and [each[:2] for each in told.placements] == [each[:2] for each in placements]:
-        why = told.details  # somebody took them off the run
+        why = told.details  # they were removed from the run
     return Placed(
         tuple(placements),
         why or NO_DETAILS,

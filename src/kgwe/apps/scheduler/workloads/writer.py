@@ -1,4 +1,4 @@
-"""What the reconciler writes about a workload: its status and Events; it also deletes what runs it."""
+"""Writes the status and the Events of workloads, and deletes their runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StatusWriter:
     def is_behind(self, workload: Workload) -> bool:
         """Whether the watch has yet to show what we wrote last: writing again now would only be refused."""
         uid = workload.meta.uid
-        # Whoever asks has come for something: if it is turned away, what the watch shows then is news to it.
+        # A caller that is turned away must be called again by what the watch shows next.
         self._expected.pop(uid, None)
         if self._overwritten.get(uid) == workload.meta.resourceVersion:
             return True
@@ -36,7 +36,7 @@ class StatusWriter:
         return False
 
     def is_echo(self, workload: Workload) -> bool:
-        """Whether the watch shows what we wrote last, and nobody was turned away since."""
+        """Whether the watch shows what we wrote last, and no call was turned away since."""
         return self._expected.pop(workload.meta.uid, "") == workload.meta.resourceVersion
 
     def forget(self, uid: str) -> None:
