@@ -101,6 +101,7 @@ SURFACE: Final[dict[str, tuple[str, ...]]] = {
     "kgwe.nvidia.io/preemptible": ("false",),
     "kgwe.nvidia.io/recovery": ("RestartGang",),
     "kgwe.nvidia.io/drain": ("consent",),
+    "kgwe.nvidia.io/allow-move": ("true",),
     "kgwe.nvidia.io/gpu-architecture": ("Hopper",),
     "kgwe.nvidia.io/gpu-model": ("H100",),
     "kgwe.nvidia.io/gpu-share": ("0.5",),
@@ -141,6 +142,7 @@ NOT_TENANTS: Final = (
     "gpu-autoscaler.io/gpu-type",
     "gpu-autoscaler.io/node-pool",
     "karpenter.sh/",
+    "kgwe.nvidia.io/defrag",  # a taint
     "kgwe.nvidia.io/block",
     "kgwe.nvidia.io/core",
     "kgwe.nvidia.io/fleet",
