@@ -111,7 +111,7 @@ async def _explain(asked: _Asked, kubeconfig: Path | None) -> Explanation:
         where = asked.namespace or client.namespace
         try:
             seen = await offline.read(client)
-        except offline.Unseen:
+        except offline.ClusterUnreadable:
             seen = await offline.read_namespace(client, where)
         try:
             subject = app_explain.find(seen, asked.name, where, asked.kind, asked.group)

@@ -14,10 +14,10 @@ from kgwe import errors
 from kgwe.cluster import names
 from kgwe.cluster.gangs.leader_actions import LeaderActions
 from kgwe.cluster.state.cluster_state import ClusterState, selector_of
-from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import manifests
 from kgwe.cluster.workload import scheduler_policy as policy
-from kgwe.cluster.workload.pdb import Budgets
+from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube import dialects
 from kgwe.kube.api import resources, timestamp
 from kgwe.kube.client.client import Forbidden
@@ -55,7 +55,7 @@ OWN: Final[tuple[Resource[Any], ...]] = (
 _NAMESPACED: Final = (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD, resources.RESOURCE_CLAIM)
 
 
-class Unseen(errors.Permanent):
+class ClusterUnreadable(errors.Permanent):
     """The user may not read what has to be known of the whole cluster."""
 
 
@@ -74,7 +74,7 @@ class View:
 
     state: ClusterState
     gangs: ExternalGangs
-    census: Census
+    census: RunningView
     now_s: float
     #: owner -> what it asks for: everything that waits and could be planned
     asks: dict[str, Ask] = field(default_factory=dict)
@@ -97,27 +97,29 @@ class View:
     def ask_of(self, workload: Workload) -> Ask:
         """What a workload asks for, within the limits that hold for all; Permanent when it makes no sense."""
         try:
-            ask = manifests.ask(workload, manifests.pod_template(workload, names.DEFAULT_IMAGE), frozenset())
+            ask = manifests.build_ask(
+                workload, manifests.build_pod_template(workload, names.DEFAULT_IMAGE), frozenset()
+            )
         except (KeyError, TypeError, AttributeError, ValueError) as exc:
             raise errors.Permanent(f"podTemplate cannot be run: {exc}") from exc
-        return self.limited(ask)
+        return self.limit_ask(ask)
 
     def ask_of_pod(self, pod: core.Pod) -> Ask:
         """What a pod that belongs to no gang asks for."""
         found, meta = podrequest.read_request(pod, pieces=self.fleet.shares_per_gpu(pod.spec.nodeName)), pod.metadata
-        return self.limited(
+        return self.limit_ask(
             Ask(
                 meta.uid, found.request, found.amounts, strategy=found.strategy or "", priority=pod.spec.priority,
                 since=meta.creationTimestamp or "", namespace=meta.namespace, name=meta.name,
             )
         )  # fmt: skip
 
-    def limited(self, ask: Ask) -> Ask:
-        return policy.limited(ask, self.state.config)
+    def limit_ask(self, ask: Ask) -> Ask:
+        return policy.limit_ask(ask, self.state.config)
 
-    def forbidden(self, ask: Ask) -> Refusal | None:
+    def check_allowed(self, ask: Ask) -> Refusal | None:
         """Why the settings do not let it be planned."""
-        return policy.refused(ask, self.state.config)
+        return policy.check_allowed(ask, self.state.config)
 
     def config_problems(self) -> tuple[str, ...]:
         """What is wrong with the scheduler's settings, as far as they and the nodes can be read."""
@@ -132,13 +134,13 @@ class View:
 
     # --- what waits and what runs -----------------------------------------------------------------------
 
-    def waiting(self) -> None:
+    def find_waiting(self) -> None:
         """Find out all that waits."""
         self.asks, self.problems = {}, {}
         for workload in self.state.workloads.values():
             uid = workload.meta.uid
             if uid not in self.state.runs and not workload.finished and workload.meta.deletionTimestamp is None:
-                if missing := policy.lacks_class(workload, self.state.priority_classes):
+                if missing := policy.missing_class(workload, self.state.priority_classes):
                     self.problems[uid] = missing
                     continue
                 try:
@@ -157,7 +159,7 @@ class View:
                 self.problems[uid] = str(exc)
 
     def _want(self, ask: Ask) -> None:
-        self.asks[ask.owner] = self.limited(ask)
+        self.asks[ask.owner] = self.limit_ask(ask)
 
     def _lone_pods(self) -> Iterator[tuple[str, core.Pod]]:
         """GPU pods of no gang and of no workload of ours that have no node yet."""
@@ -170,14 +172,14 @@ class View:
         group = self.gangs.group(owner)
         return group.members if group is not None else ()
 
-    def order(self) -> list[str]:
+    def list_in_order(self) -> list[str]:
         """Owners of what waits, whose turn it is first."""
         queue = Queue()
         for ask in self.asks.values():
             queue.put(workload_from_ask(ask, self.fleet.fitter, timestamp.epoch_seconds(ask.since)))
-        return [work.key for work in queue.iterate_in_order(self.held())]
+        return [work.key for work in queue.iterate_in_order(self.held_by_namespace())]
 
-    def held(self) -> dict[str, int]:
+    def held_by_namespace(self) -> dict[str, int]:
         """Namespace -> thousandths of cards that its pods hold."""
         found: dict[str, int] = {}
         for uid, pod in self.state.pods.items():
@@ -188,16 +190,16 @@ class View:
 
     def evictable(self) -> Evictable:
         """What may be stopped for more important work, under names for people."""
-        budgets = Budgets(self.state.budgets)
+        budgets = DisruptionBudgets(self.state.budgets)
         running = tuple(self._victims(budgets))
         return Evictable(running, self.now_s, budgets.left)
 
-    def _victims(self, budgets: Budgets) -> Iterator[Running]:
+    def _victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
         if not policy.spec_of(self.state.config).enablePreemption:
             return
-        for each in self.census.preemptible():
+        for each in self.census.list_preemptible():
             pods = self.state.owners.pods(each.name)
-            budget = budgets.of_all(pods)
+            budget = budgets.budget_of_all(pods)
             if budget is not None and not any(pod.metadata.deletionTimestamp for pod in pods):
                 yield replace(each, name=self.state.owners.title(each.name), budget=budget)
 
@@ -215,7 +217,7 @@ def is_gpu_pod(pod: core.Pod) -> bool:
 def empty() -> View:
     """A view of a cluster of which nothing is known yet."""
     state = ClusterState()
-    return View(state, state.gangs, Census(state, state.gangs, names.DEFAULT_IMAGE), time.time())
+    return View(state, state.gangs, RunningView(state, state.gangs, names.DEFAULT_IMAGE), time.time())
 
 
 async def read(client: KubeClient) -> View:
@@ -235,7 +237,7 @@ async def read(client: KubeClient) -> View:
     ]
     found = await _read(view, client, lists)
     _feed(view, found, gang_kinds)
-    view.waiting()
+    view.find_waiting()
     view.warnings += view.state.reader.problems
     return view
 
@@ -298,7 +300,7 @@ class _List:
             return self.kind, await client.list(self.kind, self.namespace or None, **params)
         except Forbidden as exc:
             if self.needed:
-                raise Unseen(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
+                raise ClusterUnreadable(f"{exc}; deploy/advisor.yaml has the rights that are needed to read") from exc
             self.hidden = True
             self.problem = f"{self.kind.full_name} may not be listed by you and are left out"
             return self.kind, []

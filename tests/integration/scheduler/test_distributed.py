@@ -164,7 +164,7 @@ class TestGangs:
         await bed.until(
             lambda: pods_of(bed, workload) and not any(map(placement_annotations.is_gated, pods_of(bed, workload)))
         )
-        planned = {placement_annotations.pinned_to(pod.spec) for pod in pods_of(bed, workload)}
+        planned = {placement_annotations.pinned_node(pod.spec) for pod in pods_of(bed, workload)}
         (job,) = bed.jobs_of(workload)
 
         await bed.client.delete(resources.NODE, min(planned))
@@ -172,7 +172,7 @@ class TestGangs:
         await bed.until(lambda: [j.metadata.uid for j in bed.jobs_of(workload)] not in ([], [job.metadata.uid]))
         await bed.until(lambda: len(pods_of(bed, workload)) == 2)
         await bed.until(lambda: not any(map(placement_annotations.is_gated, pods_of(bed, workload))))
-        again = {placement_annotations.pinned_to(pod.spec) for pod in pods_of(bed, workload)}
+        again = {placement_annotations.pinned_node(pod.spec) for pod in pods_of(bed, workload)}
         assert len(again) == 2
         assert min(planned) not in again
 

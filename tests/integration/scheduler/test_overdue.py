@@ -57,7 +57,7 @@ async def job_with_claim(bed: Bed, name: str) -> None:
 def seats(bed: Bed, prefix: str) -> set[str]:
     """Nodes that pods of the gang are pinned to and have a seat on."""
     return {
-        placement_annotations.pinned_to(pod.spec)
+        placement_annotations.pinned_node(pod.spec)
         for pod in bed.pods.store.values()
         if pod.metadata.name.startswith(prefix) and placement_annotations.SEAT_ANNOTATION in pod.metadata.annotations
     }

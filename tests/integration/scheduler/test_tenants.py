@@ -99,7 +99,7 @@ async def test_a_pod_without_its_gate_does_not_take_the_seat_of_a_pod_that_resta
         thief["metadata"] |= {"name": f"thief-{number}", "labels": dict(victim.metadata.labels)}
         thief["metadata"]["ownerReferences"] = [owner | {"controller": True}]
         thief["spec"]["schedulingGates"] = [{"name": placement_annotations.GATE}]
-        placement_annotations.pin(thief["spec"], victim.spec.nodeName)
+        placement_annotations.pin_to_node(thief["spec"], victim.spec.nodeName)
         await tenant.create(resources.POD, thief, tenants.NAMESPACE)
         with contextlib.suppress(errors.NotFound):  # Kubernetes may have seen already that its owner does not exist
             await tenant.patch(resources.POD, f"thief-{number}", {"spec": {"schedulingGates": []}}, tenants.NAMESPACE)

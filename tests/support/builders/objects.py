@@ -47,7 +47,7 @@ def pod_spec(gpus: int, at: str = "", *, pin: str = "", gated: bool = False) -> 
     container = {"name": "c", "resources": {"requests": {amounts.GPU: str(gpus)}}}
     spec: dict[str, Any] = {"nodeName": at, "containers": [container]}
     if pin:
-        placement_annotations.pin(spec, pin)
+        placement_annotations.pin_to_node(spec, pin)
     if gated:
         spec["schedulingGates"] = [{"name": placement_annotations.GATE}]
     return spec

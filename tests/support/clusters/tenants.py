@@ -89,7 +89,7 @@ def forged_pod(name: str, node: str, number: int, size: int) -> dict[str, Any]:
         placement_annotations.SEAT_ANNOTATION: f"gang:{NAMESPACE}/kgwe.nvidia.io/forged/{number}",
     }
     body = template(8, **notes)
-    placement_annotations.pin(body["spec"], node)
+    placement_annotations.pin_to_node(body["spec"], node)
     body["spec"]["schedulingGates"] = [{"name": placement_annotations.GATE}]
     body["metadata"]["name"] = name
     return body

@@ -34,10 +34,10 @@ def state(per_pod, **status):
 def stored_job(made):
     """The Job of a fresh plan, as the API server gives it back."""
     asking = made.workload(UID)
-    template = manifests.pod_template(asking, "image")
-    plan = planner.make_plan(made.fleet, manifests.ask(asking, template, frozenset()))
+    template = manifests.build_pod_template(asking, "image")
+    plan = planner.make_plan(made.fleet, manifests.build_ask(asking, template, frozenset()))
     assert isinstance(plan, Plan), plan.message
-    body = manifests.build(asking, template, plan)
+    body = manifests.build_run(asking, template, plan)
     total = sum(len(key) + len(value) for key, value in body["metadata"]["annotations"].items())
     assert total < 256 * 1024, "what Kubernetes allows of annotations"
     text = msgspec.json.encode(body)
@@ -58,7 +58,7 @@ def test_a_plan_of_16384_gpus_survives_a_restart(per_pod):
     assert not any(free(again).values()), "every GPU is reserved"
     run, asking = again.runs[UID], again.workload(UID)
     assert asking is not None
-    why = run_state.unplaced(again, asking, run, {})
+    why = run_state.find_unplaced(again, asking, run, {})
     assert why is not None
     assert why.reason == run_state.PODS_NOT_CREATED, "no node of the plan is lost"
 

@@ -148,7 +148,7 @@ def plan(*seats: Seat) -> Any:
 
 def test_work_that_claims_goes_to_nodes_whose_cards_can_be_claimed():
     mine = asking()
-    constraints = manifests.ask(mine, manifests.pod_template(mine, IMAGE), frozenset()).request.constraints
+    constraints = manifests.build_ask(mine, manifests.build_pod_template(mine, IMAGE), frozenset()).request.constraints
     assert (CLAIMS_LABEL, "true") in constraints.selector
     assert any(each.key == CLAIMS_LABEL for each in constraints.tolerations)
 
@@ -179,9 +179,9 @@ def built(state: ClusterState, mine: Any, *seats: Seat) -> tuple[dict[str, Any],
     """(pod spec, ResourceClaimTemplate) of a workload."""
     made: Plan = plan(*seats)
     names = state.reader.cards
-    body = manifests.build(mine, manifests.pod_template(mine, IMAGE), made, "run1", names)
+    body = manifests.build_run(mine, manifests.build_pod_template(mine, IMAGE), made, "run1", names)
     (template,) = [
-        each for kind, each in manifests.companions(mine, made, names) if kind.kind == "ResourceClaimTemplate"
+        each for kind, each in manifests.build_companions(mine, made, names) if kind.kind == "ResourceClaimTemplate"
     ]
     return body["spec"]["template"]["spec"], template
 
@@ -293,7 +293,7 @@ async def test_after_a_crash_between_claim_and_seat_nothing_is_made_twice(state)
     name = gang(state, Seat("n1", 0b1111), Seat("n1", 0b11110000))
     holding = Holding("n1", cards=0b1111)
     before = claiming_pod("p0", name, index=0, at="", gated=True)
-    mine = dra_claims.claim(before, holding, state.reader.cards, {})["metadata"]["name"]
+    mine = dra_claims.build_claim(before, holding, state.reader.cards, {})["metadata"]["name"]
     client = await seated(state, claiming_pod("p0", name, entered=mine, index=0, at="", gated=True))
     assert not client.created
     assert [kind for kind, _ in client.patches] == ["pod"]

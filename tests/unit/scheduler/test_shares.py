@@ -13,7 +13,7 @@ from tests.support.builders.objects import added, changed, make, node
 from kgwe.apps.mig import census as mig_census
 from kgwe.apps.scheduler.extender.handlers import ExtenderHandlers
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.state.running_view import RunningView
 from kgwe.kube.api import resources
 from kgwe.kube.translate import extender_wire
 from kgwe.model.units import amounts
@@ -96,7 +96,7 @@ def test_a_pod_with_a_share_and_a_slice_is_no_victim_and_no_error():
     victim = msgspec.structs.replace(victim, spec=make(type(victim.spec), {"nodeName": "n1", "containers": containers}))
     state.on_pod(added(victim))
     assert len(state.fleet.grants("uid-p")) == 2
-    assert list(Census(state, state.gangs, "").preemptible()) == []
+    assert list(RunningView(state, state.gangs, "").list_preemptible()) == []
 
 
 # --- gangs that do not say how large a share ----------------------------------------------------------------

@@ -101,7 +101,7 @@ def spec(gpus: int = 4, at: str = "", *, pin: str = "", gated: bool = False, **m
     container = {"name": "c", "resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
     made: dict[str, Any] = {"nodeName": at, "containers": [container], **more}
     if pin:
-        placement_annotations.pin(made, pin)
+        placement_annotations.pin_to_node(made, pin)
     if gated:
         made["schedulingGates"] = [{"name": placement_annotations.GATE}]
     return made
@@ -239,7 +239,7 @@ class World:
                 ledger.find_short_seats(owner),
                 run,
                 run and workload and run_state.is_running(workload, run, state.pods_of(run)),
-                run and workload and run_state.unplaced(state, workload, run, state.pods_of(run)),
+                run and workload and run_state.find_unplaced(state, workload, run, state.pods_of(run)),
                 run
                 and (
                     set(state.pods_of(run)),

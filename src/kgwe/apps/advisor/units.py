@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.cluster.offline import is_gpu_pod
 from kgwe.cluster.workload import placement_annotations
-from kgwe.cluster.workload.unpinned import as_made
+from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube.api import resources
 from kgwe.kube.translate import podrequest
 from kgwe.placement.disruption.running import grant_milli
@@ -124,7 +124,9 @@ def _pods_of_job(view: View, pod: core.Pod) -> int:
 def _scheduler(pod: core.Pod) -> str:
     annotations = pod.metadata.annotations
     ours = placement_annotations.SEAT_ANNOTATION in annotations or placement_annotations.CARDS_ANNOTATION in annotations
-    return OURS if ours or placement_annotations.pinned_to(pod.spec) else pod.spec.schedulerName or "default-scheduler"
+    return (
+        OURS if ours or placement_annotations.pinned_node(pod.spec) else pod.spec.schedulerName or "default-scheduler"
+    )
 
 
 def _name(view: View, key: str, pod: core.Pod) -> str:
@@ -137,14 +139,16 @@ def _name(view: View, key: str, pod: core.Pod) -> str:
 def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:
     """What was asked for, as if nothing of it had a place."""
     try:
-        running = None if key.startswith(_JOB_PREFIX) else view.census.of(key)
+        running = None if key.startswith(_JOB_PREFIX) else view.census.find(key)
         if running is not None and running.gang is not None:
             gang: GangRequest | None = running.gang
         else:
             pod = pods[0]
-            read = podrequest.read_request(as_made(pod), pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
+            read = podrequest.read_request(
+                strip_placement(pod), pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)
+            ).request
             gang = GangRequest.uniform(read, len(pods)) if len(pods) > 1 else None
         request = read if gang is None else gang.roles[0].request
     except errors.Permanent:
         return None
-    return view.limited(Ask(key, request, pods=len(pods), gang=gang, name=_name(view, key, pods[0])))
+    return view.limit_ask(Ask(key, request, pods=len(pods), gang=gang, name=_name(view, key, pods[0])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kgwe import errors
-from kgwe.cluster.workload.pdb import Budgets
+from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube.api import timestamp
 from kgwe.kube.translate import podrequest
 from kgwe.placement.disruption.defrag import DefragPlan, Rules, Waiting, plan_defrag
@@ -105,11 +105,11 @@ class NoMoves(msgspec.Struct, frozen=True, rename="camel"):
 
 def propose(view: View, name: str, terms: Terms) -> Proposal | NoMoves:
     """The moves for the named work, or for the first in the queue that moves can help."""
-    owners = [owner for owner in view.order() if not name or _is_named(view, owner, name)]
+    owners = [owner for owner in view.list_in_order() if not name or _is_named(view, owner, name)]
     if not owners:
         waits = ", ".join(view.state.owners.title(owner) for owner in view.asks) or "nothing"
         raise errors.NotFound(f"{name} does not wait for GPUs; waiting: {waits}" if name else "nothing waits for GPUs")
-    budgets = Budgets(view.state.budgets)
+    budgets = DisruptionBudgets(view.state.budgets)
     running = list(_movable(view, budgets, terms))
     refused: list[NoMoves] = []
     for owner in owners[:_MOST_TRIED]:
@@ -140,7 +140,7 @@ def is_recreated(pod: core.Pod) -> bool:
     return controller is not None and controller.kind not in ("DaemonSet", "Node")
 
 
-def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
+def _movable(view: View, budgets: DisruptionBudgets, terms: Terms) -> Iterator[Running]:
     """Running pods that may be moved: on their own, with a controller, and with consent."""
     for uid, pod in view.state.pods.items():
         is_leaving = pod.metadata.deletionTimestamp is not None
@@ -148,7 +148,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
             continue
         if not view.state.is_external(pod) or view.gangs.seat(uid) is not None:
             continue  # workloads and gangs keep their seats
-        grant = view.census.grant(uid)
+        grant = view.census.grant_of(uid)
         started_s = timestamp.epoch_seconds(pod.status.startTime) if pod.status.startTime else view.now_s
         if grant is None or not grant.card_mask or view.now_s - started_s < terms.min_run_s:
             continue
@@ -156,7 +156,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
             request = podrequest.read_request(pod, pieces=view.fleet.shares_per_gpu(pod.spec.nodeName)).request
         except errors.Permanent:
             continue
-        budget = budgets.of_all([pod])
+        budget = budgets.budget_of_all([pod])
         if budget is not None:
             members = (Member(uid, request, grant),)
             yield Running(
@@ -168,7 +168,7 @@ def _movable(view: View, budgets: Budgets, terms: Terms) -> Iterator[Running]:
 
 
 def _propose_one(
-    view: View, owner: str, running: Iterable[Running], budgets: Budgets, terms: Terms
+    view: View, owner: str, running: Iterable[Running], budgets: DisruptionBudgets, terms: Terms
 ) -> Proposal | NoMoves:
     title = view.state.owners.title(owner)
     try:

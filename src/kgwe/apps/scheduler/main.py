@@ -282,7 +282,7 @@ class Scheduler:
         holding = self.state.ledger.fleet.holding(args.PodUID)
         pod = self.state.pods.get(args.PodUID)
         is_told = pod is not None and placement_annotations.SIGNATURE_ANNOTATION in pod.metadata.annotations
-        annotations = placement_annotations.given(holding) if holding is not None and not is_told else {}
+        annotations = placement_annotations.device_annotations(holding) if holding is not None and not is_told else {}
         if annotations and holding is not None:
             signature = self.signer.sign_binding(args.PodNamespace, args.PodUID, holding)
             annotations[placement_annotations.SIGNATURE_ANNOTATION] = signature

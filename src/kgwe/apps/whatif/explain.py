@@ -189,7 +189,7 @@ def _running(view: View, workload: Workload, run: Run, base: Explanation) -> Exp
     problems = [*base.problems, *_seat_problems(view, seats)]
     if run.suspended:
         problems.append(f"its {run.resource.kind} {run.meta.name} is suspended, and holds nothing")
-    unplaced = run_state.unplaced(view.state, workload, run, pods)
+    unplaced = run_state.find_unplaced(view.state, workload, run, pods)
     if unplaced is not None:
         problems.append(f"{unplaced.reason}: {unplaced.message}")
     running = sum(pod.status.phase == "Running" for pod in pods.values())
@@ -289,7 +289,7 @@ def _of_workload(view: View, pod: core.Pod, workload: Workload, base: Explanatio
 def _bound(view: View, pod: core.Pod, base: Explanation) -> Explanation:
     holding = view.fleet.holding(pod.metadata.uid)
     asks = words.asked(view.ask_of_pod(pod))
-    known = effective_seats.cards(view.state, pod)
+    known = effective_seats.effective_cards(view.state, pod)
     seats = (Seat(pod.spec.nodeName, tuple(list_cards(known)), pod=pod.metadata.name, phase=pod.status.phase),)
     unknown = () if known else ("which of its node's cards it has, nobody says: the device plugin chose them",)
     problems = (*base.problems, *_seat_problems(view, seats))
@@ -360,7 +360,7 @@ def _waiting(view: View, owner: str, base: Explanation) -> Explanation:
     if ask is None:
         return _with(base, summary="waits, and there is nothing to plan for it yet")
     base = _with(base, asked=asked(view, ask), turn=turn(view, owner), cuts=cuts.lines(view.state.reader, ask))
-    found = view.forbidden(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
+    found = view.check_allowed(ask) or pure.explain(view.fleet, ask, evictable=view.evictable())
     if isinstance(found, Refusal):
         return _with(base, summary=f"waits: {found.message}", waiting=refused(found))
     if isinstance(found, Plan):
@@ -423,7 +423,7 @@ def asked(view: View, ask: Ask) -> tuple[str, ...]:
 
 
 def turn(view: View, owner: str) -> Turn | None:
-    order = view.order()
+    order = view.list_in_order()
     if owner not in order:
         return None
     place = order.index(owner)

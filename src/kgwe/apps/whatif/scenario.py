@@ -115,7 +115,7 @@ class Scenario:
         submitted = manifests.Submitted(view, namespace, timestamp.of(view.now_s))
         submitted.put(documents)
         self.ignored += submitted.ignored
-        view.waiting()
+        view.find_waiting()
         mine = [owner for owner in (*view.asks, *view.problems) if self._is_mine(owner, submitted.uids)]
         self.owners += dict.fromkeys(mine)
         if not self.owners:
@@ -158,7 +158,7 @@ class Scenario:
         ask = self._changed(view.asks[owner])
         turn = explain.turn(view, owner)
         base = msgspec.structs.replace(base, asked=explain.asked(view, ask), turn=turn)
-        found = view.forbidden(ask) or planned(view.fleet, ask, evictable=view.evictable())
+        found = view.check_allowed(ask) or planned(view.fleet, ask, evictable=view.evictable())
         if isinstance(found, Refusal):
             return msgspec.structs.replace(base, summary=f"would wait: {found.message}", waiting=explain.refused(found))
         if not isinstance(found, Plan):

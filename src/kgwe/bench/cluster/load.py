@@ -131,7 +131,7 @@ async def bind(client: KubeClient, pod: str, namespace: str, node: str) -> None:
 async def open_gate(client: KubeClient, pod: str, namespace: str, node: str) -> None:
     """Pin a pod and take its gate away, in one write."""
     spec: dict[str, Any] = {"schedulingGates": []}
-    placement_annotations.pin(spec, node)
+    placement_annotations.pin_to_node(spec, node)
     await client.patch(resources.POD, pod, {"spec": spec}, namespace)
 
 

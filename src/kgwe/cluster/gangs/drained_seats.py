@@ -76,7 +76,7 @@ class DrainedSeats:
         self._arm(owner, number)
         return True
 
-    def arm(self, owner: str, group: Group) -> None:
+    def restart_timers(self, owner: str, group: Group) -> None:
         """A term begins: restart the timers of the reserved seats."""
         for number in group.kept:
             self._arm(owner, number)
@@ -99,7 +99,7 @@ class DrainedSeats:
         place = self._ledger.reserved_seat(owner, number)
         return place is not None and self._fleet_state.accepts_pods(place.node)
 
-    def give(self, owner: str, group: Group, number: int) -> None:
+    def hand_over(self, owner: str, group: Group, number: int) -> None:
         """A pod has the seat now: it is no longer reserved."""
         group.kept.discard(number)
         if not group.kept:

@@ -104,7 +104,7 @@ class ExternalGangs:
                 self._restorer.check(owner, group)
                 self._seating.assign_unwritten(owner, group)
                 self._planning.look(owner)
-                self._drained.arm(owner, group)
+                self._drained.restart_timers(owner, group)
             except Exception as exc:  # noqa: BLE001 - an error of one gang; the term begins for the others
                 self._report_error("gang", owner, exc)
         for uid in self._unbound - self._table.owners.keys():
@@ -179,8 +179,8 @@ class ExternalGangs:
             known = group.members[uid][1]
             return None if plain_pods.is_queued(known) and pod.spec.nodeName else known
         if scheduler_policy.spec_of(self._fleet_state.config).enableGangScheduling:
-            return self._read_membership(uid, pod) or plain_pods.membership(pod)
-        return plain_pods.membership(pod)
+            return self._read_membership(uid, pod) or plain_pods.read_membership(pod)
+        return plain_pods.read_membership(pod)
 
     def _read_membership(self, uid: str, pod: core.Pod) -> Membership | None:
         meta = pod.metadata
@@ -305,7 +305,7 @@ class ExternalGangs:
         group = self._table.group_of(uid)
         if group is None or uid in group.seats or group.phase is not GangPhase.RELEASED:
             return
-        if placement_annotations.pinned_to(pod.spec):
+        if placement_annotations.pinned_node(pod.spec):
             group.asked_about.add(uid)
             if group.asked_about.issuperset(each.metadata.uid for each in group.unseated):
                 self.retry(self._table.owners[uid])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kgwe.cluster.gangs.gang_lifecycle import GangPhase, next_phase
 from kgwe.cluster.workload.owner import Replacement
-from kgwe.cluster.workload.unpinned import as_made
+from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
 from kgwe.model.units.counting import counted
@@ -141,7 +141,9 @@ def ask_for(owner: str, group: Group, found: Gang, tree: Tree) -> Ask:
 
 def partial_of(group: Group, nodes: Mapping[str, str], request_of: Callable[[core.Pod], Request]) -> PartialGang | None:
     """The partially placed gang (`nodes`: pod -> node); None if it is fully placed or fully unplaced."""
-    alive = [(as_made(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp]
+    alive = [
+        (strip_placement(pod), member) for pod, member in group.members.values() if not pod.metadata.deletionTimestamp
+    ]
     placed = [bool(nodes[pod.metadata.uid]) for pod, _ in alive]
     if not any(placed) or all(placed):
         return None

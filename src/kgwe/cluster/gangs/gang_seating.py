@@ -92,7 +92,7 @@ class GangSeating:
             number = next(iter([*own, *alike]), None)
             if number is not None:
                 del group.awaited[number]
-                self._drained.give(owner, group, number)
+                self._drained.hand_over(owner, group, number)
                 group.take(uid, number)
                 self._leadership.actions.assign_seat(owner, pod, number)
 

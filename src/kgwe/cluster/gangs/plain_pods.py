@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 QUEUED: Final = "queued pod"
 
 
-def membership(pod: core.Pod) -> Membership | None:
+def read_membership(pod: core.Pod) -> Membership | None:
     """A queued pod as a work of its own; None: kube-scheduler places it, or it has its node."""
     if pod.spec.nodeName:
         return None

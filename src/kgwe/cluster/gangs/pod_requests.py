@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgwe.cluster.workload.unpinned import as_made
+from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube.translate import podrequest
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class PodRequests:
         if known is None:
             if not podrequest.says_its_share(pod):
                 self.unsized.add(self._table.owners[uid])
-                return podrequest.read_request(as_made(pod), pieces=self._fleet_state.fleet.shares_per_gpu(""))
-            known = self._known[uid] = podrequest.read_request(as_made(pod))
+                return podrequest.read_request(strip_placement(pod), pieces=self._fleet_state.fleet.shares_per_gpu(""))
+            known = self._known[uid] = podrequest.read_request(strip_placement(pod))
         return known
 
     def request_of(self, pod: core.Pod) -> Request:

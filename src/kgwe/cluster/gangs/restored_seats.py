@@ -32,21 +32,21 @@ class SeatRestorer:
         """
         uid, said = pod.metadata.uid, placement_annotations.seat_of(pod.metadata.annotations)
         if uid in group.revoked and said is not None and not pod.spec.nodeName:
-            return signatures.undecided(pod)  # what the watch shows is older than the release of its seat
+            return signatures.strip_decisions(pod)  # what the watch shows is older than the release of its seat
         group.revoked.discard(uid)
         if said is None or uid in group.seats or (said[0] == owner and said[1] in group.awaited):
             return pod
         node = (
             pod.spec.nodeName
-            or placement_annotations.pinned_to(pod.spec)
+            or placement_annotations.pinned_node(pod.spec)
             or signatures.signed_node(pod.metadata.annotations)
         )
         if said[0] != owner or not node or said[1] in group.seats.values():
-            return signatures.undecided(pod)
+            return signatures.strip_decisions(pod)
         given = assignment.planned(pod.metadata.annotations)
         holding = Holding(node, podspec.sum_requests(pod.spec), given.cards, given.slices)
         if not self._ledger.restore_seat(owner, said[1], holding, is_bound=bool(pod.spec.nodeName)):
-            return signatures.undecided(pod)
+            return signatures.strip_decisions(pod)
         group.take(uid, said[1])
         if pod.spec.nodeName:
             self._booking.book(pod)
@@ -59,7 +59,7 @@ class SeatRestorer:
             uid = seated[number]
             del group.seats[uid]
             pod, member = group.members[uid]
-            group.members[uid] = (signatures.undecided(pod), member)
+            group.members[uid] = (signatures.strip_decisions(pod), member)
         for uid, (_, member) in list(group.members.items()):
             known = self._pods.by_uid.get(uid)
             if (

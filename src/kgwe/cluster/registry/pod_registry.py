@@ -46,7 +46,7 @@ class PodRegistry:
             self._remove(change.old)
         if change.new is None:
             return
-        pod = change.new if self._signer is None else self._signer.believed(change.new)
+        pod = change.new if self._signer is None else self._signer.strip_unsigned(change.new)
         if podspec.is_terminal(pod):
             self._remove(pod)
             return
@@ -60,7 +60,7 @@ class PodRegistry:
                 self._booking.book(pod)
         elif owner:
             self._run_registry.announce_unseated(owner, pod)
-        if owner and pod_changes.tells(change.old, pod):
+        if owner and pod_changes.is_relevant(change.old, pod):
             self._run_registry.touch(owner)
             if pod.metadata.deletionTimestamp is not None:
                 self._run_registry.announce_all_unseated(owner)

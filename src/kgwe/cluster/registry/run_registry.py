@@ -68,7 +68,7 @@ class RunRegistry:
 
     def set_run(self, change: Change[Any], read: Callable[[Any], Run]) -> None:
         """A Job or Deployment was added, changed or removed. Its label may be edited like any other."""
-        if runs.is_unread(change.old, change.new):
+        if runs.is_irrelevant(change.old, change.new):
             return
         uids = [obj.metadata.labels.get(manifests.UID_LABEL, "") if obj else "" for obj in (change.old, change.new)]
         key = f"{read.__name__}/{change.key}"
@@ -79,13 +79,13 @@ class RunRegistry:
             before = claimants.pop(key, None)
             if change.new is not None and uid == uids[1]:
                 try:
-                    claimants[key] = runs.verified(read(change.new), self._signer)
+                    claimants[key] = runs.drop_unsigned_plan(read(change.new), self._signer)
                 except errors.Permanent as exc:
                     log.warning("run_unreadable", name=change.key, error=str(exc))
             if not claimants:
                 del self._claimants[uid]
             self.adopt(uid)
-            if runs.is_news(before, claimants.get(key)):
+            if runs.has_changed(before, claimants.get(key)):
                 self.touch(uid)
 
     def adopt_claimed(self, uid: str) -> None:
@@ -103,7 +103,7 @@ class RunRegistry:
     def adopt(self, uid: str) -> None:
         """Choose the run of the workload among those that claim to be its own, and reserve its seats."""
         workload = self._workloads.find(uid)
-        run = runs.chosen(self._claimants.get(uid, {}).values(), workload) if workload else None
+        run = runs.choose_run(self._claimants.get(uid, {}).values(), workload) if workload else None
         before = self._table.runs.pop(uid, None)
         if before is not None and (run is None or before.meta.uid != run.meta.uid):
             self._moving.pop(uid, None)
@@ -112,7 +112,7 @@ class RunRegistry:
             self._rebook(runs.maker_key(before))
         if run is None or workload is None:
             return
-        run = self._table.runs[uid] = self._with_move(uid, runs.believed(run, workload))
+        run = self._table.runs[uid] = self._with_move(uid, runs.limit_to_workload(run, workload))
         maker = runs.maker_key(run)
         is_new = maker not in self._table.owners
         self._table.owners[maker] = uid
@@ -173,7 +173,7 @@ class RunRegistry:
 
     def wanted_seats(self, run: Run) -> dict[int, Holding]:
         """Seats that the run should have at its present scale."""
-        return run.reserved(*self._occupied(run))
+        return run.reserved_seats(*self._occupied(run))
 
     def _occupied(self, run: Run) -> tuple[set[int], set[int]]:
         """Seats of a scaled-down run that bound pods have, and seats that its other pods were created for.

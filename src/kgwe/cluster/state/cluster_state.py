@@ -243,10 +243,10 @@ class ClusterState:
     # --- runs and pods ----------------------------------------------------------------------------------
 
     def on_job(self, change: Change[core.Job]) -> None:
-        self.run_registry.set_run(change, runs.of_job)
+        self.run_registry.set_run(change, runs.read_job)
 
     def on_deployment(self, change: Change[apps.Deployment]) -> None:
-        self.run_registry.set_run(change, runs.of_deployment)
+        self.run_registry.set_run(change, runs.read_deployment)
 
     def on_pod(self, change: Change[core.Pod]) -> None:
         self._pod_registry.on_pod(change)

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from kgwe.placement.live.fleet import Holding
 
 
-def seats(state: ClusterState, owner: str) -> dict[int, Holding]:
+def effective_seats(state: ClusterState, owner: str) -> dict[int, Holding]:
     """The owner's seats, each with the cards its pod really has."""
-    return {number: of(state, owner, number, seat) for number, seat in state.ledger.reserved_seats(owner).items()}
+    return {
+        number: effective_seat(state, owner, number, seat)
+        for number, seat in state.ledger.reserved_seats(owner).items()
+    }
 
 
-def of(state: ClusterState, owner: str, number: int, seat: Holding) -> Holding:
+def effective_seat(state: ClusterState, owner: str, number: int, seat: Holding) -> Holding:
     pod = state.pods.get(state.ledger.pod_in(owner, number))
     if pod is None or assignment.planned(pod.metadata.annotations) != Places(seat.cards, seat.slices):
         return seat
@@ -31,7 +34,7 @@ def of(state: ClusterState, owner: str, number: int, seat: Holding) -> Holding:
     return replace(seat, cards=held.cards, slices=held.slices) if held else seat
 
 
-def cards(state: ClusterState, pod: core.Pod) -> int:
+def effective_cards(state: ClusterState, pod: core.Pod) -> int:
     """Mask of the cards the pod has, as its kubelet says, else as planned."""
     held = state.reader.reported_devices(pod.spec.nodeName, pod.metadata)
     return (held or assignment.planned(pod.metadata.annotations)).cards

@@ -66,7 +66,7 @@ def is_bound(pods: Mapping[str, core.Pod]) -> bool:
     return any(pod.spec.nodeName for pod in pods.values())
 
 
-def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> Unplaced | None:
+def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> Unplaced | None:
     """What keeps pods of the run from their places; None when nothing does, or when it is not for us to say."""
     if is_bound(pods) and (run.serves or has_started(workload, run)):
         return None
@@ -78,7 +78,7 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
         # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
         return Unplaced(PLACE_LOST, f"{', '.join(sorted(lost))}: gone, taking no work, or with too few free GPUs")
     for pod in waiting:
-        if (said := refusal(pod)) is not None:
+        if (said := scheduler_refusal(pod)) is not None:
             number = run.seat_of(pod)
             node = run.seats[number].node if 0 <= number < len(run.seats) else ""
             return Unplaced(NODE_REFUSED, f"{node}: {said.message}", frozenset({node} if node else ()))
@@ -90,14 +90,14 @@ def unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[st
         return Unplaced(NOT_SCHEDULED, text)
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
         return None  # its pods are there, or were; our watch of them is a little behind
-    if missing := scheduler_policy.lacks_class(workload, state.priority_classes):
+    if missing := scheduler_policy.missing_class(workload, state.priority_classes):
         return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
     advice = f"`kubectl describe {run.resource.full_name} {name} -n {run.meta.namespace}` says why (a quota, a policy)"
     return Unplaced(PODS_NOT_CREATED, f"its {kind} could not make all its pods; {advice}")
 
 
-def scaled(run: Run, lacking: int) -> tuple[str, str] | None:
+def describe_scale(run: Run, lacking: int) -> tuple[str, str] | None:
     """Reason and message when a run has fewer pods than were planned because a user scaled it."""
     if run.is_scaled_down:
         return SCALED_DOWN, f"its {run.resource.kind} is scaled to {run.at_once} of {counted(len(run.seats), 'pod')}"
@@ -122,6 +122,6 @@ def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
     return frozenset(lost)
 
 
-def refusal(pod: core.Pod) -> core.Condition | None:
+def scheduler_refusal(pod: core.Pod) -> core.Condition | None:
     """kube-scheduler's word that the pod fits nowhere it may go."""
     return next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.reason == "Unschedulable"), None)

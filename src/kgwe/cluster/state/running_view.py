@@ -16,7 +16,7 @@ import structlog
 from kgwe import errors
 from kgwe.cluster.state import effective_seats
 from kgwe.cluster.workload import manifests
-from kgwe.cluster.workload.unpinned import as_made
+from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
 from kgwe.kube.api import timestamp
 from kgwe.kube.api.kgwe.gpuworkload import RecoveryPolicy
@@ -68,7 +68,7 @@ class _Pods:
     least: int
 
 
-class Census:
+class RunningView:
     """One term's view; asks are worked out once per spec."""
 
     def __init__(self, state: ClusterState, gangs: ExternalGangs, default_image: str) -> None:
@@ -80,20 +80,20 @@ class Census:
     def forget(self, owner: str) -> None:
         self._asks.pop(owner, None)
 
-    def of(self, owner: str, is_lost: Callable[[Holding], bool] = _nowhere) -> Running | None:
+    def find(self, owner: str, is_lost: Callable[[Holding], bool] = _nowhere) -> Running | None:
         """The owner with its members; those for whose place `is_lost` says so must leave it. None: it is not known."""
         if self._gangs.group(owner) is not None:
             return self._of_gang(owner, is_lost)
         return self._of_workload(owner, is_lost)
 
-    def all(self) -> Iterator[Running]:
+    def list_all(self) -> Iterator[Running]:
         """Everybody who has seats."""
         for owner in list(self._state.ledger.owners()):
-            found = self.of(owner)
+            found = self.find(owner)
             if found is not None:
                 yield found
 
-    def preemptible(self, on_error: Callable[[str, str, Exception], None] | None = None) -> Iterator[Running]:
+    def list_preemptible(self, on_error: Callable[[str, str, Exception], None] | None = None) -> Iterator[Running]:
         """All preemptible work; a gang that loses a member stops as a whole.
 
         `on_error` hears of an owner that cannot be read because of an error; without it the error is raised.
@@ -129,13 +129,13 @@ class Census:
         pod = self._state.pods.get(uid)
         if pod is None or pod.metadata.annotations.get(PREEMPTIBLE_ANNOTATION) != "true" or not self._stands_alone(pod):
             return None
-        grant, request = self.grant(uid), self._readable(pod)
+        grant, request = self.grant_of(uid), self._readable(pod)
         if grant is None or request is None:
             return None
         started = _seconds(pod.status.startTime)
         return Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
 
-    def preemptible_priorities(self) -> Iterator[int]:
+    def list_preemptible_priorities(self) -> Iterator[int]:
         """Of all that says it may be stopped, whether or not it holds anything: quick to say."""
         for owner in self._state.runs:
             workload = self._state.workload(owner)
@@ -153,7 +153,7 @@ class Census:
     def _stands_alone(self, pod: core.Pod) -> bool:
         return bool(pod.spec.nodeName) and self._state.is_external(pod) and self._gangs.seat(pod.metadata.uid) is None
 
-    def grant(self, key: str) -> Grant | None:
+    def grant_of(self, key: str) -> Grant | None:
         """What the holder has, as one; None when its node is not there, or it has several kinds."""
         grants = self._state.fleet.grants(key)
         if len(grants) <= 1:
@@ -173,12 +173,12 @@ class Census:
         if ask is None:
             return None
         ledger = self._state.ledger
-        places = effective_seats.seats(self._state, owner)
+        places = effective_seats.effective_seats(self._state, owner)
         members = tuple(
             Member(
                 str(number),
                 ask.request,
-                self.grant(ledger.pod_in(owner, number) or seat_key(owner, number)),
+                self.grant_of(ledger.pod_in(owner, number) or seat_key(owner, number)),
                 failed=is_lost(places[number]),
             )
             for number in sorted(places)
@@ -204,8 +204,8 @@ class Census:
 
     def _read(self, workload: Workload, run: Run) -> Ask | None:
         try:
-            template = manifests.pod_template(workload, self._image)
-            ask = manifests.ask(replace(workload, claims=run.claims), template, frozenset())
+            template = manifests.build_pod_template(workload, self._image)
+            ask = manifests.build_ask(replace(workload, claims=run.claims), template, frozenset())
         except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError) as exc:
             # Edited since into something that could not start.
             log.info("not_in_census", workload=workload.meta.key, error=str(exc))
@@ -250,20 +250,22 @@ class Census:
         number = group.seats.get(uid)
         place = self._state.ledger.reserved_seat(owner, number) if number is not None else None
         if place is not None and number is not None:
-            place = effective_seats.of(self._state, owner, number, place)
+            place = effective_seats.effective_seat(self._state, owner, number, place)
         if place is None and real.spec.nodeName:
             place = Holding(real.spec.nodeName)
         grant = None
         if place is not None:
             key = uid if uid in self._state.fleet else seat_key(owner, number if number is not None else -1)
-            grant = self.grant(key)
+            grant = self.grant_of(key)
         name = str(number) if number is not None else uid
         return Member(name, self._request(pod), grant, failed=place is not None and is_lost(place))
 
     def _pods(self, group: Group) -> _Pods | None:
         """All pods of the gang as one request, as if none had a place yet."""
         members = [
-            (as_made(pod), member) for pod, member in group.members.values() if pod.metadata.deletionTimestamp is None
+            (strip_placement(pod), member)
+            for pod, member in group.members.values()
+            if pod.metadata.deletionTimestamp is None
         ]
         if not members:
             return None

@@ -38,7 +38,7 @@ Naming = Callable[[str], "Cards"]
 """Node -> what its cards and slices are called."""
 
 
-def convert(spec: dict[str, Any], template: str) -> None:
+def convert_to_claims(spec: dict[str, Any], template: str) -> None:
     """Have the container that asks for GPUs ask for the claim instead; Permanent when that cannot be said."""
     asking = [each for each in spec["containers"] if _take_gpus(each)]
     if len(asking) != 1 or any(_take_gpus(each) for each in spec.get("initContainers") or ()):
@@ -69,12 +69,12 @@ def is_used(spec: core.PodSpec) -> bool:
     return bool(_template_of(spec))
 
 
-def entered(pod: core.Pod) -> str:
+def claim_name_of(pod: core.Pod) -> str:
     """Name of the claim that is the pod's own; empty when none is yet."""
     return next((each.resourceClaimName for each in pod.status.resourceClaimStatuses if each.name == CLAIM), "")
 
 
-def devices(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
+def device_uuids(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
     """UUIDs of the cards or slices of a seat; Permanent when they are not known."""
     cards = names(place.node)
     try:
@@ -89,12 +89,12 @@ def devices(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
 
 def template_name(job: str, seats: Sequence[Seat], names: Naming) -> str:
     """Tells the devices of the plan: the template of another plan has another name."""
-    return _named(job, *(uuid for seat in seats for uuid in devices(seat, names)))
+    return _named(job, *(uuid for seat in seats for uuid in device_uuids(seat, names)))
 
 
-def template(job: str, seats: Sequence[Seat], names: Naming) -> dict[str, Any]:
+def build_template(job: str, seats: Sequence[Seat], names: Naming) -> dict[str, Any]:
     """The ResourceClaimTemplate of a plan, without its owner."""
-    listed = [uuid for seat in seats for uuid in devices(seat, names)]
+    listed = [uuid for seat in seats for uuid in device_uuids(seat, names)]
     each = len(listed) // len(seats)
     request = _request(listed, each, is_slices=bool(seats[0].slices))
     return {"metadata": {"name": template_name(job, seats, names)}, "spec": {"spec": _spec(request)}}
@@ -105,20 +105,20 @@ def is_exact(pod: core.Pod, job: str, seats: Sequence[Seat], place: Holding, nam
 
     `seats`: the plan as it is now.
     """
-    if len(seats) * len(devices(place, names)) > _MOST_LISTED:
+    if len(seats) * len(device_uuids(place, names)) > _MOST_LISTED:
         return False
     here = [seat for seat in seats if seat.node == place.node]
     return (
         len(here) == 1
-        and set(devices(here[0], names)) == set(devices(place, names))
+        and set(device_uuids(here[0], names)) == set(device_uuids(place, names))
         and _template_of(pod.spec) == template_name(job, seats, names)
     )
 
 
-def claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, str]) -> dict[str, Any]:
+def build_claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, str]) -> dict[str, Any]:
     """A claim for one pod. Its name tells its devices: one of that name is the one that is wanted."""
     meta = pod.metadata
-    uuids = devices(place, names)
+    uuids = device_uuids(place, names)
     return {
         "metadata": {
             "name": _named(meta.name, meta.uid, *uuids),
@@ -133,7 +133,7 @@ def claim(pod: core.Pod, place: Holding, names: Naming, labels: dict[str, str]) 
     }
 
 
-def entry(pod: core.Pod, name: str) -> dict[str, Any]:
+def pod_claim_entry(pod: core.Pod, name: str) -> dict[str, Any]:
     """The patch of the pod's status that tells which claim is its own."""
     return {
         "metadata": {"uid": pod.metadata.uid},

@@ -81,12 +81,12 @@ def job_name(workload: Workload) -> str:
     return workload.meta.name[: _NAME_MAX - len(suffix)].rstrip("-.").replace(".", "-") + suffix
 
 
-def resource(workload: Workload) -> Resource[Any]:
+def resource_of(workload: Workload) -> Resource[Any]:
     """What its pods are made by."""
     return resources.DEPLOYMENT if workload.serves else resources.JOB
 
 
-def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> Ask:
+def build_ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> Ask:
     """What the workload asks for; Permanent when the template makes no sense."""
     try:
         spec = msgspec.convert(template["spec"], core.PodSpec, strict=False)
@@ -121,7 +121,7 @@ def ask(workload: Workload, template: dict[str, Any], avoid: frozenset[str]) -> 
         ),
         amounts=wanted,
         pods=workload.pods,
-        divisible=workload.divisible and workload.pods == 1 and not asks_itself(workload),
+        divisible=workload.divisible and workload.pods == 1 and not requests_gpus_itself(workload),
         ranks=workload.world_size,
         nearness=workload.nearness,
         strategy=workload.strategy,
@@ -147,7 +147,7 @@ def _gpus(workload: Workload) -> Gpus:
     return Gpus(profile=workload.resource.removeprefix(amounts.MIG_PREFIX), slices=workload.per_pod)
 
 
-def asks_itself(workload: Workload) -> bool:
+def requests_gpus_itself(workload: Workload) -> bool:
     """Whether the user's template says how many GPUs a pod gets; otherwise its first container gets them."""
     containers = workload.template.get("spec", {}).get("containers") or ()
     return any(_asks(container) for container in containers)
@@ -182,7 +182,7 @@ def _counted(workload: Workload, wanted: dict[str, int]) -> Workload:
     return workload
 
 
-def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
+def build_pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     """The user's template with what every GPU pod needs; the node is added when it is known."""
     template: dict[str, Any] = _without_nulls(workload.template) or {
         "spec": {"containers": [{"name": "workload", "image": default_image}]}
@@ -190,7 +190,7 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     meta = template.setdefault("metadata", {})
     for part in ("labels", "annotations"):
         meta[part] = {key: value for key, value in meta.get(part, {}).items() if key not in _OURS}
-    ours = labels(workload)
+    ours = build_labels(workload)
     # `app` belongs to the user if he uses it: Services may select on it.
     meta["labels"] = {"app": ours["app"], **meta.get("labels", {})} | {k: v for k, v in ours.items() if k != "app"}
     if workload.model_name:
@@ -201,7 +201,7 @@ def pod_template(workload: Workload, default_image: str) -> dict[str, Any]:
     spec.setdefault("restartPolicy", "Never")
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         _quote_quantities(container)
-    if not asks_itself(workload):
+    if not requests_gpus_itself(workload):
         _give_gpus(spec["containers"][0], workload, workload.per_pod)
     if workload.model_name:
         env = {"MODEL_NAME": workload.model_name, "GPU_COUNT": str(workload.per_pod)}
@@ -240,7 +240,7 @@ def _give_gpus(container: dict[str, Any], workload: Workload, count: int) -> Non
         wants[part] = wants.get(part, {}) | {workload.resource: str(count)}
 
 
-def labels(workload: Workload) -> dict[str, str]:
+def build_labels(workload: Workload) -> dict[str, str]:
     name = workload.meta.name[:63].rstrip("-.")
     result = {
         "app": name,
@@ -265,27 +265,27 @@ def _unnamed(_node: str) -> Cards:
     return Cards({}, {})
 
 
-def build(
+def build_run(
     workload: Workload, template: dict[str, Any], plan: Plan, run_id: str = "", names: Naming = _unnamed
 ) -> dict[str, Any]:
     """The Job or Deployment to create for `workload` where `plan` says; no two Deployments have one `run_id`."""
     template = _without_nulls(template)
     pods = len(plan.seats)
     spec = template["spec"]
-    if plan.gpus_per_pod and not asks_itself(workload):
+    if plan.gpus_per_pod and not requests_gpus_itself(workload):
         # The plan may have divided the GPUs among pods.
         _give_gpus(spec["containers"][0], workload, plan.gpus_per_pod)
     wanted = _requested(spec)
     if workload.claims:
-        dra_claims.convert(spec, dra_claims.template_name(job_name(workload), plan.seats, names))
+        dra_claims.convert_to_claims(spec, dra_claims.template_name(job_name(workload), plan.seats, names))
     if pods == 1:
-        placement_annotations.pin(spec, plan.seats[0].node)
+        placement_annotations.pin_to_node(spec, plan.seats[0].node)
         said = template.setdefault("metadata", {})
-        said["annotations"] = (said.get("annotations") or {}) | placement_annotations.given(plan.seats[0])
+        said["annotations"] = (said.get("annotations") or {}) | placement_annotations.device_annotations(plan.seats[0])
     else:
         spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": placement_annotations.GATE}]
     if pods > 1 and not workload.serves:
-        rendezvous.add(
+        rendezvous.add_environment(
             spec,
             job_name(workload),
             pods=pods,
@@ -296,7 +296,7 @@ def build(
     meta: dict[str, Any] = {
         "name": job_name(workload),
         "namespace": workload.meta.namespace,
-        "labels": labels(workload),
+        "labels": build_labels(workload),
         "annotations": {
             placement_annotations.PLAN_ANNOTATION: placement_annotations.encode(
                 plan.seats, plan_text.MOST_BYTES_AT_START
@@ -306,7 +306,7 @@ def build(
             GENERATION_ANNOTATION: str(workload.meta.generation),
             "gpu.warp.dev/created-by": CONTROLLER_NAME,
         },
-        "ownerReferences": [owner(workload)],
+        "ownerReferences": [owner_reference(workload)],
     }
     if not workload.serves:
         return {"metadata": meta, "spec": _job(template, pods)}
@@ -341,7 +341,7 @@ def encode_details(found: Details) -> str:
     return msgspec.json.encode(found).decode()
 
 
-def details(annotations: Mapping[str, str]) -> Details | None:
+def decode_details(annotations: Mapping[str, str]) -> Details | None:
     """Why a plan is as it is, as stored with it; None when nobody says, or not readably."""
     try:
         return msgspec.json.decode(annotations.get(DETAILS_ANNOTATION, "null"), type=Details | None)
@@ -364,7 +364,7 @@ def planned_amounts(annotations: Mapping[str, str]) -> Amounts | None:
 def specified_amounts(workload: Workload) -> Amounts | None:
     """What the spec says each pod takes of its node; None when its template makes no sense."""
     try:
-        return _requested(pod_template(workload, "")["spec"])
+        return _requested(build_pod_template(workload, "")["spec"])
     except (errors.Permanent, KeyError, TypeError, AttributeError, ValueError, RecursionError):
         return None
 
@@ -373,7 +373,7 @@ def _requested(spec: dict[str, Any]) -> Amounts:
     return podspec.sum_requests(msgspec.convert(spec, core.PodSpec, strict=False))
 
 
-def owner(workload: Workload) -> dict[str, Any]:
+def owner_reference(workload: Workload) -> dict[str, Any]:
     return {
         "apiVersion": workload.kind.resource.api_version,
         "kind": workload.kind.resource.kind,
@@ -418,24 +418,24 @@ def _deployment(workload: Workload, template: dict[str, Any], pods: int) -> dict
     }
 
 
-def companions(workload: Workload, plan: Plan, names: Naming) -> Iterator[tuple[Resource[Any], dict[str, Any]]]:
+def build_companions(workload: Workload, plan: Plan, names: Naming) -> Iterator[tuple[Resource[Any], dict[str, Any]]]:
     """What has to be there before its pods are; whoever has the name of one already is the one."""
     if len(plan.seats) > 1 and not workload.serves:
-        yield resources.SERVICE, service(workload)
+        yield resources.SERVICE, build_service(workload)
     if workload.claims:
-        body = dra_claims.template(job_name(workload), plan.seats, names)
-        body["metadata"] |= {"labels": labels(workload), "ownerReferences": [owner(workload)]}
+        body = dra_claims.build_template(job_name(workload), plan.seats, names)
+        body["metadata"] |= {"labels": build_labels(workload), "ownerReferences": [owner_reference(workload)]}
         yield resources.RESOURCE_CLAIM_TEMPLATE, body
 
 
-def service(workload: Workload) -> dict[str, Any]:
+def build_service(workload: Workload) -> dict[str, Any]:
     """The headless Service under which the ranks of a gang find each other, before they are ready."""
     return {
         "metadata": {
             "name": rendezvous.service_name(job_name(workload)),
             "namespace": workload.meta.namespace,
-            "labels": labels(workload),
-            "ownerReferences": [owner(workload)],
+            "labels": build_labels(workload),
+            "ownerReferences": [owner_reference(workload)],
         },
         "spec": rendezvous.service_spec({UID_LABEL: workload.meta.uid}),
     }

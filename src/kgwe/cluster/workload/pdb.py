@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.policy import PodDisruptionBudget
 
 
-class Budgets:
+class DisruptionBudgets:
     """The budgets of one moment; asked for work after work."""
 
     def __init__(self, known: Mapping[str, PodDisruptionBudget]) -> None:
@@ -25,7 +25,7 @@ class Budgets:
         #: budget, or several of which all must hold -> pods that may still be stopped
         self.left: dict[str, int] = {}
 
-    def of(self, pod: core.Pod) -> list[str]:
+    def budget_of(self, pod: core.Pod) -> list[str]:
         """Keys of the budgets that cover the pod."""
         return [
             key
@@ -33,14 +33,14 @@ class Budgets:
             if (selector := self._known[key].spec.selector) is not None and selector.selects(pod.metadata.labels)
         ]
 
-    def of_all(self, pods: Iterable[core.Pod]) -> str | None:
+    def budget_of_all(self, pods: Iterable[core.Pod]) -> str | None:
         """What the pods count against together, empty when against nothing; None: they cannot be evicted at all.
 
         The API server evicts no pod that two budgets cover.
         """
         keys: set[str] = set()
         for pod in pods:
-            found = self.of(pod)
+            found = self.budget_of(pod)
             if len(found) > 1:
                 return None
             keys.update(found)

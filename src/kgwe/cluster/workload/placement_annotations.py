@@ -42,12 +42,12 @@ encode = plan_text.encode
 decode = plan_text.decode
 
 
-def given(place: Holding | Seat) -> dict[str, str]:
+def device_annotations(place: Holding | Seat) -> dict[str, str]:
     """The annotations that tell a pod's node which cards and slices were planned for it."""
     return assignment.as_annotations(Places(place.cards, place.slices))
 
 
-def pin(spec: dict[str, Any], node: str) -> None:
+def pin_to_node(spec: dict[str, Any], node: str) -> None:
     """Require `node` besides whatever affinity the pod has: terms are alternatives, so each gets it."""
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
@@ -60,7 +60,7 @@ def pin(spec: dict[str, Any], node: str) -> None:
     node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = required
 
 
-def pinned_to(spec: core.PodSpec) -> str:
+def pinned_node(spec: core.PodSpec) -> str:
     """The only node its affinity allows; empty when there is none or more."""
     required = spec.affinity.nodeAffinity.required
     if required is None:

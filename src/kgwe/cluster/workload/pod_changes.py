@@ -13,7 +13,7 @@ def is_booked_alike(old: core.Pod | None, new: core.Pod) -> bool:
     return old is not None and old.spec == new.spec and old.metadata.is_like(new.metadata)
 
 
-def tells(old: core.Pod | None, new: core.Pod) -> bool:
+def is_relevant(old: core.Pod | None, new: core.Pod) -> bool:
     """Whether a change of a pod can change its workload's status."""
     if old is None:
         return True

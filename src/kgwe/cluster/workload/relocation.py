@@ -33,14 +33,14 @@ def round_of(annotations: Mapping[str, str]) -> int:
     return max(placement_annotations.count_in(annotations.get(ROUND_ANNOTATION, "")), 0)
 
 
-def mark(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
+def mark_round(patch: dict[str, Any], run: Run | None) -> dict[str, Any]:
     """The patch that gives a pod its seat, with the round of its run."""
     if run is not None and (number := round_of(run.meta.annotations)):
         patch["metadata"]["annotations"][ROUND_ANNOTATION] = str(number)
     return patch
 
 
-async def store(
+async def store_plan(
     client: KubeClient,
     run: Run,
     before: tuple[Seat, ...],
@@ -70,7 +70,7 @@ def _has_plan(meta: ObjectMeta, before: tuple[Seat, ...], signer: Signer | None)
     return placement_annotations.decode(meta.annotations.get(placement_annotations.PLAN_ANNOTATION, "")) == before
 
 
-def of(
+def find_misplaced(
     run: Run, pods: Iterable[core.Pod], sick: Callable[[str], int], cards: Callable[[core.Pod], int]
 ) -> Iterator[core.Pod]:
     """`sick`: node -> mask of its sick cards; `cards`: those a pod has. A single pod is held by its Job and cannot
@@ -84,7 +84,7 @@ def of(
 
 
 def _is_stray(run: Run, number: int, pod: core.Pod, sick: Callable[[str], int], cards: int) -> bool:
-    node = pod.spec.nodeName or placement_annotations.pinned_to(pod.spec)
+    node = pod.spec.nodeName or placement_annotations.pinned_node(pod.spec)
     if placement_annotations.is_gated(pod) or not node:
         return False  # it has not been given its place yet
     seat = run.seats[number]

@@ -36,7 +36,7 @@ def service_spec(selector: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def add(spec: dict[str, Any], job: str, *, pods: int, gpus: int, ranks: int, framework: str) -> None:
+def add_environment(spec: dict[str, Any], job: str, *, pods: int, gpus: int, ranks: int, framework: str) -> None:
     """Tell every container of the template where the others are; `ranks` over all pods, 0: one for each GPU."""
     subdomain = spec.setdefault("subdomain", service_name(job))
     hosts = [f"{job}-{index}.{subdomain}" for index in range(pods)]

@@ -86,7 +86,7 @@ class Run:
             return False
         return self.at_once < sum(number not in self.done for number in range(len(self.seats)))
 
-    def reserved(
+    def reserved_seats(
         self, occupied: AbstractSet[int] = frozenset(), expected: AbstractSet[int] = frozenset()
     ) -> dict[int, Holding]:
         """What it may still take: a seat for each pod that has not succeeded.
@@ -116,7 +116,7 @@ class Run:
         return number if owner == self.meta.labels.get(manifests.UID_LABEL) else -1
 
 
-def of_job(job: core.Job) -> Run:
+def read_job(job: core.Job) -> Run:
     status, spec = job.status, job.spec
     ended = next((c for c in status.conditions if c.type in ("Complete", "Failed") and c.status == "True"), None)
     pods = 1 if spec.completions is None else spec.completions
@@ -127,7 +127,7 @@ def of_job(job: core.Job) -> Run:
         seats=_seats(job.metadata, spec.template.spec, pods),
         wanted=podspec.sum_requests(spec.template.spec),
         planned=manifests.planned_amounts(job.metadata.annotations),
-        details=manifests.details(job.metadata.annotations),
+        details=manifests.decode_details(job.metadata.annotations),
         done=parse_indexes(status.completedIndexes, pods),
         ended=ended,
         failing=any(c.type == "FailureTarget" and c.status == "True" for c in status.conditions),
@@ -140,7 +140,7 @@ def of_job(job: core.Job) -> Run:
     )
 
 
-def of_deployment(deployment: apps.Deployment) -> Run:
+def read_deployment(deployment: apps.Deployment) -> Run:
     spec = deployment.spec
     return Run(
         resource=resources.DEPLOYMENT,
@@ -149,7 +149,7 @@ def of_deployment(deployment: apps.Deployment) -> Run:
         seats=_seats(deployment.metadata, spec.template.spec, spec.replicas),
         wanted=podspec.sum_requests(spec.template.spec),
         planned=manifests.planned_amounts(deployment.metadata.annotations),
-        details=manifests.details(deployment.metadata.annotations),
+        details=manifests.decode_details(deployment.metadata.annotations),
         suspended=spec.replicas == 0,
         claims=dra_claims.is_used(spec.template.spec),
         made=deployment.status.replicas,
@@ -159,13 +159,13 @@ def of_deployment(deployment: apps.Deployment) -> Run:
 
 def _seats(meta: ObjectMeta, template: core.PodSpec, pods: int) -> tuple[Seat, ...]:
     seats = placement_annotations.decode(meta.annotations.get(placement_annotations.PLAN_ANNOTATION, ""))
-    pinned = placement_annotations.pinned_to(template)
+    pinned = placement_annotations.pinned_node(template)
     if pinned and pods <= 1:
         return seats if [seat.node for seat in seats] == [pinned] else (Seat(pinned),)
     return seats
 
 
-def verified(run: Run, signer: Signer | None) -> Run:
+def drop_unsigned_plan(run: Run, signer: Signer | None) -> Run:
     """The run without its plan, unless KGWE has signed that plan and the run keeps to it.
 
     Without a signer (a tool that only shows the cluster) every plan is taken as it is.
@@ -192,7 +192,7 @@ def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
     )
 
 
-def believed(run: Run, workload: Workload) -> Run:
+def limit_to_workload(run: Run, workload: Workload) -> Run:
     """The run with the plan that may be believed of it; a lost one is put together from the workload's status."""
     placed = workload.status.placed
     if not run.seats and placed is not None:
@@ -222,14 +222,14 @@ def _within_plan(run: Run, workload: Workload) -> Amounts:
     return {name: min(amount, max(planned[name], 0)) for name, amount in run.wanted.items() if name in planned}
 
 
-def is_unread(old: Any, new: Any) -> bool:
+def is_irrelevant(old: Any, new: Any) -> bool:
     """Whether nothing changed in a Job or Deployment that anybody here reads."""
     if old is None or new is None:
         return False
     return bool(old.spec == new.spec and old.status == new.status and old.metadata.is_like(new.metadata))
 
 
-def is_news(was: Run | None, now: Run | None) -> bool:
+def has_changed(was: Run | None, now: Run | None) -> bool:
     """Whether the workload has to be looked at again. Pods that were made, and when the first was, is not news: the
     pods themselves are."""
     if was is None or now is None or was.made > now.made or not was.meta.is_like(now.meta):
@@ -248,7 +248,7 @@ def belongs_to(run: Run, workload: Workload) -> bool:
     )
 
 
-def chosen(runs: Iterable[Run], workload: Workload) -> Run | None:
+def choose_run(runs: Iterable[Run], workload: Workload) -> Run | None:
     """Of all that claim to run the workload the one that does: the first that was made and is not on its way out."""
     mine = [run for run in runs if belongs_to(run, workload)]
     return min(mine, key=_seniority, default=None)

@@ -50,7 +50,7 @@ def with_priority(workload: Workload, config: SchedulerConfig | None, classes: M
     return workload if workload.priority == priority else replace(workload, priority=priority)
 
 
-def lacks_class(workload: Workload, classes: Mapping[str, int]) -> str:
+def missing_class(workload: Workload, classes: Mapping[str, int]) -> str:
     """Why the pods of the workload could not be created: their PriorityClass is not there; empty: it is.
 
     Where no classes are known (a reader without that right), nothing is said.
@@ -99,7 +99,7 @@ def node_strategy(config: SchedulerConfig | None) -> Strategy:
     return Strategy(spec_of(config).strategy)
 
 
-def limited(ask: Ask, config: SchedulerConfig | None) -> Ask:
+def limit_ask(ask: Ask, config: SchedulerConfig | None) -> Ask:
     """The ask within the limits per leaf that hold for every workload; its own are kept where they are tighter."""
     limits = spec_of(config).topologyConstraints
     nodes, gpus = limits.maxNodesPerLeaf or 0, limits.maxGPUsPerLeaf or 0
@@ -128,7 +128,7 @@ def _tighter(one: int, other: int) -> int:
     return min(one, other) if one and other else one or other
 
 
-def refused(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
+def check_allowed(ask: Ask, config: SchedulerConfig | None) -> Refusal | None:
     """Why the settings do not let it be planned at all."""
     if ask.request.gpus.slices and not spec_of(config).enableMIGSupport:
         message = "MIG slices are switched off: set enableMIGSupport in the SchedulerConfig, or ask for whole GPUs"
@@ -141,6 +141,6 @@ def plan_timeout_s(config: SchedulerConfig | None, default_s: float) -> float:
     return default_s if config is None else quantity.parse_duration(config.spec.schedulingTimeout)
 
 
-def attempts(config: SchedulerConfig | None) -> int | None:
+def max_attempts(config: SchedulerConfig | None) -> int | None:
     """Placements in a row that may come to nothing before a workload waits for a change; None: any number."""
     return None if config is None else config.spec.maxSchedulingAttempts

@@ -88,11 +88,14 @@ class Signer:
 
     def sign_seat(self, pod: core.Pod, owner: str, number: int, place: Holding | Seat) -> str:
         return self._sign(
-            _seat_facts(pod.metadata, owner, number, place.node, placement_annotations.given(place)), place.node
+            _seat_facts(pod.metadata, owner, number, place.node, placement_annotations.device_annotations(place)),
+            place.node,
         )
 
     def sign_binding(self, namespace: str, uid: str, place: Holding) -> str:
-        return self._sign(_binding_facts(namespace, uid, place.node, placement_annotations.given(place)), place.node)
+        return self._sign(
+            _binding_facts(namespace, uid, place.node, placement_annotations.device_annotations(place)), place.node
+        )
 
     def sign_new_plan(self, run: ObjectMeta, annotations: Mapping[str, str]) -> dict[str, str]:
         """Annotations that replace the plan of a Job or Deployment, signed together with those that stay."""
@@ -111,7 +114,7 @@ class Signer:
         namespace = meta["namespace"]
         meta["annotations"][SIGNATURE_ANNOTATION] = self._sign(_plan_facts(namespace, owner, meta["annotations"]))
         if len(seats) == 1:
-            facts = _template_facts(namespace, owner, seats[0].node, placement_annotations.given(seats[0]))
+            facts = _template_facts(namespace, owner, seats[0].node, placement_annotations.device_annotations(seats[0]))
             notes = template["annotations"] = dict(template.get("annotations") or {})
             notes[SIGNATURE_ANNOTATION] = self._sign(facts, seats[0].node)
 
@@ -121,12 +124,12 @@ class Signer:
 
     # --- checking ---------------------------------------------------------------------------------------
 
-    def believed(self, pod: core.Pod) -> core.Pod:
+    def strip_unsigned(self, pod: core.Pod) -> core.Pod:
         """The pod with the decisions that KGWE wrote on it, and without those of anybody else."""
         if POD_DECISIONS.isdisjoint(pod.metadata.annotations) or self._is_signed(pod):
             return pod
         self.report_forged("Pod", pod.metadata.uid)
-        return undecided(pod)
+        return strip_decisions(pod)
 
     def report_forged(self, kind: str, uid: str) -> None:
         """An object carries a decision that is not ours. It is read again with every change, and counted once."""
@@ -142,7 +145,7 @@ class Signer:
         if placement_annotations.is_gated(pod):
             return False
         text, node = notes.get(SIGNATURE_ANNOTATION, ""), signed_node(notes)
-        if not node or (pod.spec.nodeName or placement_annotations.pinned_to(pod.spec) or node) != node:
+        if not node or (pod.spec.nodeName or placement_annotations.pinned_node(pod.spec) or node) != node:
             return False
         if placement_annotations.SEAT_ANNOTATION in notes:
             seat = placement_annotations.seat_of(notes)
@@ -169,7 +172,7 @@ def signed_node(annotations: Mapping[str, str]) -> str:
     return "".join(annotations.get(SIGNATURE_ANNOTATION, "").split(".", 2)[2:])
 
 
-def undecided(pod: core.Pod) -> core.Pod:
+def strip_decisions(pod: core.Pod) -> core.Pod:
     """The pod as if no decision had been written on it."""
     kept = {key: text for key, text in pod.metadata.annotations.items() if key not in POD_DECISIONS}
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=kept))

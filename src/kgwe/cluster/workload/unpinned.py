@@ -8,7 +8,7 @@ from kgwe.cluster.workload import placement_annotations
 from kgwe.kube.api import core
 
 
-def as_made(pod: core.Pod) -> core.Pod:
+def strip_placement(pod: core.Pod) -> core.Pod:
     """Without a node, and without the affinity that holds it to its seat."""
     spec = pod.spec
     if spec.nodeName:
@@ -26,7 +26,7 @@ def without_pin(pod: core.Pod) -> core.Pod:
 def _unpinned(spec: core.PodSpec) -> core.Affinity:
     """Without the line that names its node; a term that consisted of nothing else was not there before."""
     required = spec.affinity.nodeAffinity.required
-    here = placement_annotations.pinned_to(spec)
+    here = placement_annotations.pinned_node(spec)
     if required is None or not here:
         return spec.affinity
     terms = []

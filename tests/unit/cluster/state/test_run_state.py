@@ -22,7 +22,7 @@ from tests.support.builders.objects import (
 
 from kgwe.cluster.state import run_state
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.workload.runs import of_job
+from kgwe.cluster.workload.runs import read_job
 from kgwe.cluster.workload.workload import Status
 from kgwe.kube.api.core import Condition, PodStatus
 
@@ -45,7 +45,7 @@ def the_workload(state, **status):
 
 def judge(state, **status):
     run = state.runs[UID]
-    return run_state.unplaced(state, the_workload(state, **status), run, state.pods_of(run))
+    return run_state.find_unplaced(state, the_workload(state, **status), run, state.pods_of(run))
 
 
 def is_running(state, **status):
@@ -157,17 +157,17 @@ class TestUnplaced:
 
 
 def test_a_job_that_asks_for_nothing_is_a_run_too():
-    assert of_job(job(gpus=0)).wanted["pods"] == 1
+    assert read_job(job(gpus=0)).wanted["pods"] == 1
 
 
 def test_seats_given_up_by_scaling_are_not_lost_and_are_reported(state):
     state.on_deployment(added(deployment(replicas=1)))
     state.on_pod(added(replica("p", at="", gated=True, phase="Pending")))
     assert judge(state).reason == run_state.NOT_SCHEDULED
-    assert run_state.scaled(state.runs[UID], 0) == ("ScaledDown", "its Deployment is scaled to 1 of 2 pods")
+    assert run_state.describe_scale(state.runs[UID], 0) == ("ScaledDown", "its Deployment is scaled to 1 of 2 pods")
     state.on_deployment(added(deployment()))
-    assert run_state.scaled(state.runs[UID], 0) is None
-    assert run_state.scaled(state.runs[UID], 1) == (
+    assert run_state.describe_scale(state.runs[UID], 0) is None
+    assert run_state.describe_scale(state.runs[UID], 1) == (
         "NoRoomToScale",
         "no room yet for 1 of 2 pods that it is scaled to",
     )

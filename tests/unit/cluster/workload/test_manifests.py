@@ -51,7 +51,7 @@ DEEP = '{"other": ' + "[" * 5000 + "]" * 5000 + "}"
 
 
 def ask(workload):
-    return manifests.ask(workload, manifests.pod_template(workload, IMAGE), frozenset())
+    return manifests.build_ask(workload, manifests.build_pod_template(workload, IMAGE), frozenset())
 
 
 def planned(workload, *nodes, per_pod=2, **more):
@@ -61,7 +61,7 @@ def planned(workload, *nodes, per_pod=2, **more):
         ask=ask(workload), seats=seats, grants=(), amounts={amounts.GPU: per_pod}, score=71.6,
         parts={"topology": 50.04}, gb_per_s=450.0, level="leaf", domain="a", message="why", **more,
     )  # fmt: skip
-    return manifests.build(workload, manifests.pod_template(workload, IMAGE), plan, "run1")
+    return manifests.build_run(workload, manifests.build_pod_template(workload, IMAGE), plan, "run1")
 
 
 class TestName:
@@ -87,7 +87,7 @@ class TestLabels:
 
     def test_the_whole_model_name_is_kept_as_an_annotation_and_in_the_environment(self):
         model = "meta/llama 3: 70B " * 10
-        template = manifests.pod_template(warp(model=model), IMAGE)
+        template = manifests.build_pod_template(warp(model=model), IMAGE)
         assert template["metadata"]["annotations"][manifests.MODEL_ANNOTATION] == model
         env = {e["name"]: e["value"] for e in template["spec"]["containers"][0]["env"]}
         assert env == {"MODEL_NAME": model, "GPU_COUNT": "2"}
@@ -95,7 +95,7 @@ class TestLabels:
 
 class TestTemplate:
     def test_without_a_template_the_default_image_runs(self):
-        (container,) = manifests.pod_template(warp(), IMAGE)["spec"]["containers"]
+        (container,) = manifests.build_pod_template(warp(), IMAGE)["spec"]["containers"]
         assert container["image"] == IMAGE
         assert gpus_of(container) == "2"
 
@@ -107,20 +107,20 @@ class TestTemplate:
 
     def test_the_first_container_gets_the_gpus(self):
         workload = with_template({"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]})
-        first, second = manifests.pod_template(workload, IMAGE)["spec"]["containers"]
+        first, second = manifests.build_pod_template(workload, IMAGE)["spec"]["containers"]
         assert gpus_of(first) == "2"
         assert "resources" not in second
 
     def test_gpus_the_user_spread_over_containers_stay_where_they_are(self):
         limits = {"limits": {amounts.GPU: 1}}
         containers = [{"name": n, "image": "x", "resources": limits} for n in ("a", "b")]
-        made = manifests.pod_template(with_template({"containers": containers}), IMAGE)["spec"]["containers"]
+        made = manifests.build_pod_template(with_template({"containers": containers}), IMAGE)["spec"]["containers"]
         assert [gpus_of(c) for c in made] == ["1", "1"]
 
     def test_other_requests_of_the_user_are_kept(self):
         wants = {"requests": {"cpu": 8, "memory": "64Gi"}}
         workload = with_template({"containers": [{"name": "c", "image": "x", "resources": wants}]})
-        (container,) = manifests.pod_template(workload, IMAGE)["spec"]["containers"]
+        (container,) = manifests.build_pod_template(workload, IMAGE)["spec"]["containers"]
         assert container["resources"]["requests"] == {"cpu": "8", "memory": "64Gi", amounts.GPU: "2"}
 
     @pytest.mark.parametrize("field", ["nodeSelector", "tolerations", "initContainers", "overhead", "affinity"])
@@ -128,9 +128,9 @@ class TestTemplate:
         container = {"name": "c", "image": "x", "resources": {"requests": None}, "env": None}
         template = {"metadata": None, "spec": {"containers": [container], field: None}}
         workload = kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template})
-        made = manifests.pod_template(workload, IMAGE)
+        made = manifests.build_pod_template(workload, IMAGE)
         assert made["metadata"]["labels"][manifests.UID_LABEL] == UID
-        assert manifests.ask(workload, made, frozenset()).request.gpus.count == 1
+        assert manifests.build_ask(workload, made, frozenset()).request.gpus.count == 1
 
     @pytest.mark.parametrize("levels", [100, 450, 900, 5000])
     @pytest.mark.parametrize("wrap", [lambda inner: {"a": inner}, lambda inner: [inner]])
@@ -139,12 +139,12 @@ class TestTemplate:
         for _ in range(levels):
             inner = wrap(inner)
         with pytest.raises(errors.Permanent, match="nested deeper than 100 levels"):
-            manifests.pod_template(with_template({"containers": [CONTAINER], "zz": inner}), IMAGE)
+            manifests.build_pod_template(with_template({"containers": [CONTAINER], "zz": inner}), IMAGE)
 
     def test_the_users_app_label_is_kept_and_ours_are_not_to_be_overwritten(self):
         meta = {"labels": {"app": "theirs", manifests.UID_LABEL: "forged"}}
         template = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "x"}]}}
-        made = manifests.pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
+        made = manifests.build_pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
         assert made["metadata"]["labels"]["app"] == "theirs"
         assert made["metadata"]["labels"][manifests.UID_LABEL] == UID
 
@@ -158,7 +158,7 @@ class TestTemplate:
             "labels": {manifests.RUN_LABEL: "forged"},
         }
         template = {"metadata": meta, "spec": {"containers": [CONTAINER]}}
-        made = manifests.pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
+        made = manifests.build_pod_template(kgwe({"gpuRequirements": {"count": 1}, "podTemplate": template}), IMAGE)
         assert made["metadata"]["annotations"] == {"mine": "1"}
         assert manifests.RUN_LABEL not in made["metadata"]["labels"]
 
@@ -259,7 +259,7 @@ class TestAsk:
         container = {"name": "c", "image": "x", "resources": {"limits": limits}}
         workload = with_template({"containers": [container]})
         with pytest.raises(errors.Permanent, match="make both agree"):
-            manifests.ask(workload, manifests.pod_template(workload, IMAGE), frozenset())
+            manifests.build_ask(workload, manifests.build_pod_template(workload, IMAGE), frozenset())
 
     @pytest.mark.parametrize(
         "bad",
@@ -278,7 +278,7 @@ class TestAsk:
     def test_affinity_that_makes_no_sense_is_refused(self, bad):
         workload = with_template({"containers": [{"name": "c", "image": "x"}], "affinity": bad})
         with pytest.raises(errors.Permanent):
-            manifests.ask(workload, manifests.pod_template(workload, IMAGE), frozenset())
+            manifests.build_ask(workload, manifests.build_pod_template(workload, IMAGE), frozenset())
 
 
 class TestPin:
@@ -338,12 +338,12 @@ class TestJob:
     def test_remembers_the_plan_its_reasons_and_the_generation(self):
         notes = planned(warp(), "n1")["metadata"]["annotations"]
         assert (notes[placement_annotations.PLAN_ANNOTATION], notes[manifests.GENERATION_ANNOTATION]) == ("n1=3", "4")
-        assert manifests.details(notes) == Details(72, (("topology", 50.0),), 450.0, "leaf/a", "why")
+        assert manifests.decode_details(notes) == Details(72, (("topology", 50.0),), 450.0, "leaf/a", "why")
 
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"score": 101}', '{"parts": [["a", -1]]}', '{"domain": 3}', DEEP])
     def test_reasons_that_nobody_could_have_written_are_not_told(self, text):
-        assert manifests.details({manifests.DETAILS_ANNOTATION: text}) is None
-        assert manifests.details({}) is None
+        assert manifests.decode_details({manifests.DETAILS_ANNOTATION: text}) is None
+        assert manifests.decode_details({}) is None
 
 
 class TestWhatAPodIsTold:
@@ -366,7 +366,7 @@ class TestInference:
     def test_is_a_deployment_that_never_runs_two_pods_for_one(self):
         workload = kgwe(self.spec)
         made = planned(workload, "n1")
-        assert manifests.resource(workload) is resources.DEPLOYMENT
+        assert manifests.resource_of(workload) is resources.DEPLOYMENT
         assert made["spec"]["replicas"] == 1
         assert made["spec"]["strategy"] == {"type": "Recreate"}
         assert made["spec"]["template"]["spec"]["restartPolicy"] == "Always"
@@ -423,7 +423,7 @@ class TestRendezvous:
     def test_more_workers_than_a_variable_can_name_are_refused(self):
         spec = {"containers": [{**CONTAINER}]}
         with pytest.raises(errors.Permanent, match=r"TF_CONFIG names every worker, which takes .* for 16384 pods"):
-            rendezvous.add(spec, "train-job-12345678", pods=16_384, gpus=1, ranks=0, framework="TensorFlow")
+            rendezvous.add_environment(spec, "train-job-12345678", pods=16_384, gpus=1, ranks=0, framework="TensorFlow")
 
     def test_jax_gets_a_process_per_pod(self):
         _, env = self.env(with_template({"containers": [CONTAINER]}, count=16, framework="JAX"))
@@ -440,7 +440,7 @@ class TestRendezvous:
         assert len(names) == len(set(names))
 
     def test_the_services_name_begins_with_a_letter(self):
-        made = manifests.service(warp("7b-train"))
+        made = manifests.build_service(warp("7b-train"))
         assert made["metadata"]["name"] == "w7b-train-job-0f1e2d3c"
         assert made["spec"]["clusterIP"] == "None"
         assert made["spec"]["publishNotReadyAddresses"]
@@ -455,7 +455,7 @@ def test_a_share_is_asked_for_as_one_piece_and_said_on_the_pod():
     asked = ask(workload)
     assert asked.request.gpus == Gpus(milli=500)
     assert (asked.amounts[amounts.SHARED], asked.pods, asked.divisible) == (1, 1, False)
-    template = manifests.pod_template(workload, IMAGE)
+    template = manifests.build_pod_template(workload, IMAGE)
     assert template["spec"]["containers"][0]["resources"]["limits"] == {amounts.SHARED: "1"}
     assert template["metadata"]["annotations"]["kgwe.nvidia.io/gpu-share"] == "0.5"
 

@@ -179,17 +179,17 @@ def test_a_range_of_completed_indexes_is_no_larger_than_its_gang():
 
 class TestSeatOfAPod:
     def test_pods_of_an_indexed_job_sit_by_their_index(self):
-        gang = runs.of_job(job(seats=TWO))
+        gang = runs.read_job(job(seats=TWO))
         assert gang.seat_of(pod(index=1)) == 1
         assert gang.seat_of(pod(notes={placement_annotations.SEAT_ANNOTATION: f"{UID}/1"})) == -1, (
             "not by what they say"
         )
 
     def test_pods_of_a_deployment_sit_where_they_were_put(self):
-        serving = runs.of_deployment(deployment())
+        serving = runs.read_deployment(deployment())
         assert serving.seat_of(replica("a", seat=f"{UID}/1")) == 1
         assert serving.seat_of(replica("a", seat="other/1")) == -1
         assert serving.seat_of(replica("a", index=1)) == -1
 
     def test_the_only_pod_has_the_only_seat(self):
-        assert runs.of_job(job()).seat_of(pod()) == 0
+        assert runs.read_job(job()).seat_of(pod()) == 0

@@ -11,7 +11,7 @@ from tests.support.builders.objects import ONE, TWO, job, pod
 
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations, relocation
-from kgwe.cluster.workload.runs import of_job
+from kgwe.cluster.workload.runs import read_job
 from kgwe.model.devices import assignment
 from kgwe.placement.planning.plan import Seat
 
@@ -20,12 +20,15 @@ def names(run, *pods, sick=None):
     def cards(pod):
         return assignment.planned(pod.metadata.annotations).cards
 
-    return [each.metadata.name for each in relocation.of(run, pods, lambda node: (sick or {}).get(node, 0), cards)]
+    return [
+        each.metadata.name
+        for each in relocation.find_misplaced(run, pods, lambda node: (sick or {}).get(node, 0), cards)
+    ]
 
 
 @pytest.fixture
 def run():
-    return of_job(job(seats=TWO))
+    return read_job(job(seats=TWO))
 
 
 def in_round(run, number):
@@ -40,7 +43,7 @@ def test_pods_in_their_places_are_none(run):
 def test_a_pod_whose_seat_is_elsewhere_is_one_whether_bound_or_held_there(run):
     held = pod("held", at="", index=1, gated=False, phase="Pending")
     spec: dict[str, Any] = {}
-    placement_annotations.pin(spec, "n1")
+    placement_annotations.pin_to_node(spec, "n1")
     affinity = msgspec.convert(spec["affinity"], type(held.spec.affinity))
     held = msgspec.structs.replace(held, spec=msgspec.structs.replace(held.spec, affinity=affinity))
     assert names(run, pod("bound", at="n1", index=1), held) == ["bound", "held"]
@@ -68,7 +71,7 @@ def test_a_pod_on_a_sick_card_is_one_once_its_seat_has_others(run):
 
 
 def test_a_single_pod_is_held_by_its_job_and_cannot_stray():
-    assert names(of_job(job(seats=ONE)), pod("a", at="n2")) == []
+    assert names(read_job(job(seats=ONE)), pod("a", at="n2")) == []
 
 
 def test_pods_without_a_number_or_with_one_too_large_are_left_alone(run):
@@ -77,9 +80,11 @@ def test_pods_without_a_number_or_with_one_too_large_are_left_alone(run):
 
 def test_the_round_is_written_with_the_seat(run):
     patch: dict[str, Any] = {"metadata": {"annotations": {}}}
-    assert relocation.mark(patch, run) == {"metadata": {"annotations": {}}}
-    assert relocation.mark(patch, None) == {"metadata": {"annotations": {}}}
-    assert relocation.mark(patch, in_round(run, 3)) == {"metadata": {"annotations": {relocation.ROUND_ANNOTATION: "3"}}}
+    assert relocation.mark_round(patch, run) == {"metadata": {"annotations": {}}}
+    assert relocation.mark_round(patch, None) == {"metadata": {"annotations": {}}}
+    assert relocation.mark_round(patch, in_round(run, 3)) == {
+        "metadata": {"annotations": {relocation.ROUND_ANNOTATION: "3"}}
+    }
 
 
 class Client:
@@ -103,13 +108,13 @@ NEW = {placement_annotations.PLAN_ANNOTATION: placement_annotations.encode((Seat
 
 async def test_a_plan_is_stored_with_the_version_it_replaces(run):
     client: Any = Client(job(seats=TWO))
-    assert await relocation.store(client, run, TWO, NEW)
+    assert await relocation.store_plan(client, run, TWO, NEW)
     assert client.patches == [{"metadata": {"resourceVersion": "", "annotations": NEW}}]
 
 
 async def test_a_stale_version_is_read_again(run):
     client: Any = Client(job(seats=TWO), conflicts=2)
-    assert await relocation.store(client, run, TWO, NEW)
+    assert await relocation.store_plan(client, run, TWO, NEW)
     assert len(client.patches) == 3
 
 
@@ -118,5 +123,5 @@ async def test_a_stale_version_is_read_again(run):
 )
 async def test_it_replaces_no_other_plan_and_no_other_run(run, stored):
     client: Any = Client(stored, conflicts=1)
-    assert not await relocation.store(client, run, TWO, NEW)
+    assert not await relocation.store_plan(client, run, TWO, NEW)
     assert len(client.patches) == 1

@@ -27,8 +27,8 @@ def test_without_settings_the_seed_weights_hold_and_nothing_is_limited():
     weights = policy.node_weights(None)
 
     assert (weights.topology, weights.resource, weights.balance) == (40, 35, 25)
-    assert policy.limited(ask, None) is ask
-    assert policy.refused(ask, None) is None
+    assert policy.limit_ask(ask, None) is ask
+    assert policy.check_allowed(ask, None) is None
 
 
 def test_without_topology_the_other_weights_share_what_it_had():
@@ -42,8 +42,8 @@ def test_limits_per_leaf_tighten_and_never_loosen():
     own = Ask("w", ONE, pods=8, nearness=TopologyRequest(max_nodes_per_leaf=2))
     gang = Ask("g", ONE, gang=GangRequest.uniform(ONE, 8, max_nodes_per_leaf=9))
 
-    assert policy.limited(own, limits).nearness == TopologyRequest(max_nodes_per_leaf=2, max_gpus_per_leaf=32)
-    limited = policy.limited(gang, limits).gang
+    assert policy.limit_ask(own, limits).nearness == TopologyRequest(max_nodes_per_leaf=2, max_gpus_per_leaf=32)
+    limited = policy.limit_ask(gang, limits).gang
     assert limited is not None
     assert (limited.max_nodes_per_leaf, limited.max_gpus_per_leaf) == (4, 32)
 
@@ -51,7 +51,7 @@ def test_limits_per_leaf_tighten_and_never_loosen():
 def test_slices_are_refused_with_the_next_step_when_they_are_switched_off():
     ask = Ask("w", Request(Gpus(profile="1g.10gb", slices=1)))
 
-    refusal = policy.refused(ask, config(enableMIGSupport=False))
+    refusal = policy.check_allowed(ask, config(enableMIGSupport=False))
 
     assert refusal is not None
     assert "enableMIGSupport" in refusal.message

@@ -73,7 +73,7 @@ def decided(signer: Signer, made: Any, number: int = 0, place: Holding = HERE) -
 
 
 def is_believed(signer: Signer, pod: Any) -> bool:
-    found = signer.believed(pod)
+    found = signer.strip_unsigned(pod)
     assert found is pod or not found.metadata.annotations.keys() & {
         placement_annotations.SEAT_ANNOTATION,
         placement_annotations.CARDS_ANNOTATION,
@@ -133,7 +133,7 @@ def test_signatures_of_the_key_before_are_accepted_and_older_ones_are_not() -> N
 
 def test_a_pod_without_decisions_is_the_same_object(signer: Signer) -> None:
     made = member()
-    assert signer.believed(made) is made
+    assert signer.strip_unsigned(made) is made
 
 
 # --- restoring --------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_a_plan_that_does_not_fit_reserves_nothing(state: Any, signer: Signer, *
 
 
 def test_a_template_that_was_edited_to_want_more_than_its_plan_reserves_nothing(signer: Signer) -> None:
-    run = runs.verified(runs.of_deployment(signed(signer, deployment(gpus=8))), signer)
+    run = runs.drop_unsigned_plan(runs.read_deployment(signed(signer, deployment(gpus=8))), signer)
     assert run.seats == ()
 
 
@@ -387,9 +387,9 @@ def test_an_object_with_a_forged_decision_is_counted_once_however_often_it_is_re
     notes: dict[str, Any] = {placement_annotations.SEAT_ANNOTATION: f"{OWNER}/0"}
     forged = member(**notes)
     for _ in range(3):
-        assert placement_annotations.SEAT_ANNOTATION not in signer.believed(forged).metadata.annotations
-        runs.verified(runs.of_job(job(seats=TWO)), signer)
-    runs.verified(runs.of_job(job("job-2", seats=TWO)), signer)
+        assert placement_annotations.SEAT_ANNOTATION not in signer.strip_unsigned(forged).metadata.annotations
+        runs.drop_unsigned_plan(runs.read_job(job(seats=TWO)), signer)
+    runs.drop_unsigned_plan(runs.read_job(job("job-2", seats=TWO)), signer)
     assert sorted(counted) == ["Job", "Job", "Pod"]
 
 

@@ -17,7 +17,7 @@ from kgwe.apps.scheduler.planning.planner import Planner
 from kgwe.apps.scheduler.planning_errors import PlanningErrors
 from kgwe.apps.scheduler.settings import Settings
 from kgwe.cluster.state.cluster_state import ClusterState
-from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload.owner import Reservation
 from kgwe.kube.api.kgwe.schedulerconfig import SchedulerConfigSpec
 from kgwe.kube.api.policy import PodDisruptionBudget
@@ -99,7 +99,7 @@ async def bed(state):
         on_decided=decisions.__setitem__,
         on_refused=lambda: preemption.look_soon(),  # noqa: PLW0108 - it is made below
     )
-    preemption = PreemptionController(means, planner, Census(state, means.gangs, ""))
+    preemption = PreemptionController(means, planner, RunningView(state, means.gangs, ""))
     yield SimpleNamespace(
         client=means.client,
         state=state,

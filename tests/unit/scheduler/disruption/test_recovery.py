@@ -291,7 +291,7 @@ async def test_a_plan_that_recovery_changed_is_stored_with_its_own_domain_and_ba
         "n1",
         "n3",
     ]
-    new = manifests.details(stored)
+    new = manifests.decode_details(stored)
     assert new is not None
     assert (new.domain, new.score, new.parts) == ("spine/s", None, ())
     assert new.gb_per_s != OLD.gb_per_s

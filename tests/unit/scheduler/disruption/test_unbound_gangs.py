@@ -28,7 +28,7 @@ REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
 def changed(pod, *, says="", pin="", at="", conditions=()):
     """The pod with its seat, its pin or its node."""
     body = msgspec.to_builtins(pod)
-    placement_annotations.pin(body["spec"], pin) if pin else None
+    placement_annotations.pin_to_node(body["spec"], pin) if pin else None
     body["spec"]["nodeName"] = at
     notes = body["metadata"]["annotations"]
     for key in (placement_annotations.SEAT_ANNOTATION, placement_annotations.CARDS_ANNOTATION):
@@ -90,7 +90,7 @@ def test_what_the_watch_still_shows_of_a_released_seat_is_not_believed(state, ga
 
 def test_a_pod_that_was_bound_while_its_seat_was_released_has_its_place(state, gangs, owner, pods):
     gangs.release_unbound(owner, "no such claim")
-    node = placement_annotations.pinned_to(pods[0].spec)
+    node = placement_annotations.pinned_node(pods[0].spec)
     said = pods[0].metadata.annotations[placement_annotations.SEAT_ANNOTATION]
     state.on_pod(added(changed(pods[0], says=said, at=node)))
     assert free(state)[node] == 0
@@ -99,7 +99,7 @@ def test_a_pod_that_was_bound_while_its_seat_was_released_has_its_place(state, g
 def test_the_gang_is_not_planned_before_its_pause_is_over_and_then_as_the_last_on_its_nodes(
     state, gangs, heard, owner, pods
 ):
-    before = {pod.metadata.name: placement_annotations.pinned_to(pod.spec) for pod in pods}
+    before = {pod.metadata.name: placement_annotations.pinned_node(pod.spec) for pod in pods}
     first = heard.asked[-1].since
     gangs.release_unbound(owner, "no such claim")
     asked = len(heard.asked)
@@ -134,7 +134,7 @@ def test_the_pause_ends_when_kube_scheduler_asks_about_all_pods(state, gangs, he
 
 
 def test_a_bound_pod_keeps_its_seat(state, gangs, owner, pods):
-    node = placement_annotations.pinned_to(pods[0].spec)
+    node = placement_annotations.pinned_node(pods[0].spec)
     state.on_pod(
         added(changed(pods[0], says=pods[0].metadata.annotations[placement_annotations.SEAT_ANNOTATION], at=node))
     )
@@ -212,7 +212,7 @@ async def test_a_gang_without_a_word_of_kube_scheduler_has_longer(patience, stat
 
 async def test_a_gang_whose_pods_are_being_bound_has_its_time_again(patience, state, gangs, owner, pods):
     state.on_pod(added(seated(state, gangs, pods[0], conditions=[REFUSED])))
-    node = placement_annotations.pinned_to(pods[1].spec)
+    node = placement_annotations.pinned_node(pods[1].spec)
     state.on_pod(added(seated(state, gangs, pods[1], at=node)))
     assert not patience.look_after(30, owner)
     assert patience.look_after(30, owner)
@@ -220,7 +220,7 @@ async def test_a_gang_whose_pods_are_being_bound_has_its_time_again(patience, st
 
 async def test_a_gang_that_is_bound_is_left_alone(patience, state, gangs, owner, pods):
     for pod in pods:
-        state.on_pod(added(seated(state, gangs, pod, at=placement_annotations.pinned_to(pod.spec))))
+        state.on_pod(added(seated(state, gangs, pod, at=placement_annotations.pinned_node(pod.spec))))
     assert not patience.look_after(1000, owner)
 
 

@@ -255,7 +255,7 @@ class RecoveryExecutor:
         """Store the new plan where it replaces the old one, and nothing else; then see that it comes true."""
         run = self._state.runs.get(owner)
         try:
-            stored = run is not None and await relocation.store(
+            stored = run is not None and await relocation.store_plan(
                 self._client, run, before, annotations, self._state.signer
             )
         except errors.KgweError as exc:
@@ -349,8 +349,10 @@ class RecoveryExecutor:
 
     def _strays(self, run: Run) -> list[str]:
         pods = self._state.pods_of(run).values()
-        cards = functools.partial(effective_seats.cards, self._state)
-        return [pod.metadata.uid for pod in relocation.of(run, pods, self._state.reader.unhealthy_gpus, cards)]
+        cards = functools.partial(effective_seats.effective_cards, self._state)
+        return [
+            pod.metadata.uid for pod in relocation.find_misplaced(run, pods, self._state.reader.unhealthy_gpus, cards)
+        ]
 
     def _is_whole(self, owner: str, repairing: RecoveryInProgress) -> bool:
         run = self._state.runs.get(owner)

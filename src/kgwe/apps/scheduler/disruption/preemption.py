@@ -26,7 +26,7 @@ from kgwe import errors
 from kgwe.apps.background import TaskSet
 from kgwe.cluster.workload import scheduler_policy
 from kgwe.cluster.workload.owner import ExternalGangOwner
-from kgwe.cluster.workload.pdb import Budgets
+from kgwe.cluster.workload.pdb import DisruptionBudgets
 from kgwe.kube.client import eviction
 from kgwe.kube.client.client import DisruptionBudgetRefused
 from kgwe.kube.client.events import Event
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.scheduler.deps import Deps
     from kgwe.apps.scheduler.planning.planner import Planner
-    from kgwe.cluster.state.running_view import Census
+    from kgwe.cluster.state.running_view import RunningView
     from kgwe.kube.api import core
     from kgwe.placement.planning.ask import Ask
 
@@ -88,7 +88,7 @@ class PreemptionController:
     """The preemptions of one term of leadership."""
 
     def __init__(
-        self, deps: Deps, planner: Planner, census: Census, *, clock: Callable[[], float] = time.monotonic
+        self, deps: Deps, planner: Planner, census: RunningView, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = deps.client
         self._state = deps.state
@@ -180,11 +180,11 @@ class PreemptionController:
     async def _look_for_victims(self) -> None:
         in_vain: set[tuple[Ask, int]] = set()
         seen, running = (-1, -1), list[Running]()
-        budgets = Budgets(self._state.budgets)
+        budgets = DisruptionBudgets(self._state.budgets)
         for ask in itertools.islice(self._candidates(), _MOST):
             fleet = self._state.fleet
             if seen != (fleet.generation, fleet.snapshot.version):
-                seen, budgets = (fleet.generation, fleet.snapshot.version), Budgets(self._state.budgets)
+                seen, budgets = (fleet.generation, fleet.snapshot.version), DisruptionBudgets(self._state.budgets)
                 running = list(self._victims(budgets))
             victims = [each for each in running if each.priority < ask.priority]
             shape = (ask.without_identity(), ask.priority)
@@ -196,7 +196,7 @@ class PreemptionController:
         if self._planner.waiting_count:
             self._look_in(_AGAIN_S)
 
-    async def _preempt(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> bool:
+    async def _preempt(self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets) -> bool:
         """Whether victims were found for it. An error is this work's alone; it is tried again as seldom as others."""
         try:
             plan = await self._plan(ask, victims, budgets)
@@ -210,7 +210,7 @@ class PreemptionController:
     def _candidates(self) -> Iterator[Ask]:
         """Work that waits, the most important first; each once per version of the fleet, and not too often."""
         planner = self._planner
-        lowest = min(self._census.preemptible_priorities(), default=None)
+        lowest = min(self._census.list_preemptible_priorities(), default=None)
         if lowest is None:
             return
         refused = [(ask, refusal) for ask, refusal in planner.refused_asks() if ask.priority > lowest]
@@ -233,17 +233,17 @@ class PreemptionController:
         pods = owners.pods(ask.owner) if isinstance(owners.resolve(ask.owner), ExternalGangOwner) else []
         return all(pod.spec.preemptionPolicy != "Never" for pod in pods)
 
-    def _victims(self, budgets: Budgets) -> Iterator[Running]:
+    def _victims(self, budgets: DisruptionBudgets) -> Iterator[Running]:
         """Everything that says it may be stopped, with the budget it counts against."""
         busy = frozenset().union(*(each.pods for each in self.under_way.values()))
-        for running in self._census.preemptible(self._faults.record):
+        for running in self._census.list_preemptible(self._faults.record):
             pods = self._state.owners.pods(running.name)
-            budget = budgets.of_all(pods)
+            budget = budgets.budget_of_all(pods)
             dying = any(pod.metadata.deletionTimestamp or pod.metadata.uid in busy for pod in pods)
             if budget is not None and not dying:
                 yield replace(running, budget=budget)
 
-    async def _plan(self, ask: Ask, victims: Sequence[Running], budgets: Budgets) -> PreemptionPlan | None:
+    async def _plan(self, ask: Ask, victims: Sequence[Running], budgets: DisruptionBudgets) -> PreemptionPlan | None:
         """In a thread, on a copy; what has changed on its nodes meanwhile makes it void."""
         fleet = self._state.fleet
         if self._copy is None:
@@ -278,7 +278,7 @@ class PreemptionController:
 
     # --- stopping them ----------------------------------------------------------------------------------
 
-    def _begin(self, ask: Ask, plan: PreemptionPlan, budgets: Budgets) -> None:
+    def _begin(self, ask: Ask, plan: PreemptionPlan, budgets: DisruptionBudgets) -> None:
         owner = ask.owner
         if self._planner.waiting_ask(owner) != ask:
             return
@@ -317,11 +317,11 @@ class PreemptionController:
             yield Holding(seat.node, amounts, seat.cards, seat.slices)
 
     async def _stop(
-        self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: Budgets
+        self, ask: Ask, preempting: PreemptionInProgress, pods: Sequence[core.Pod], budgets: DisruptionBudgets
     ) -> None:
         """Pods under a budget first, one by one: when one is refused, the others are still running."""
-        covered = [pod for pod in pods if pod.spec.nodeName and budgets.of(pod)]
-        others = [pod for pod in pods if pod.spec.nodeName and not budgets.of(pod)]
+        covered = [pod for pod in pods if pod.spec.nodeName and budgets.budget_of(pod)]
+        others = [pod for pod in pods if pod.spec.nodeName and not budgets.budget_of(pod)]
         evicted: list[core.Pod] = []
         try:
             for pod in covered:

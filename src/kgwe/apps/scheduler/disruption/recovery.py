@@ -24,7 +24,7 @@ from kgwe.apps.scheduler.disruption.failures import Failures, describe_moves
 from kgwe.apps.scheduler.disruption.moves import RecoveryExecutor
 from kgwe.cluster.gangs import gang_group
 from kgwe.cluster.state import effective_seats
-from kgwe.cluster.state.running_view import Census
+from kgwe.cluster.state.running_view import RunningView
 from kgwe.cluster.workload import conditions
 from kgwe.cluster.workload.owner import ExternalGangOwner, Replacement
 from kgwe.placement.disruption.recovery import Failure, Outcome, plan_recovery
@@ -89,7 +89,7 @@ class RecoveryController:
             on_lost=on_lost,
             clock=clock,
         )
-        self.census = Census(deps.state, deps.gangs, deps.settings.default_image)
+        self.census = RunningView(deps.state, deps.gangs, deps.settings.default_image)
         self._detector = FailureDetector(
             Patience(
                 gather_s=deps.settings.recovery_gather_seconds,
@@ -230,7 +230,7 @@ class RecoveryController:
             self._plan(hit, failures)
 
     def _places(self, owner: str) -> Sequence[Holding]:
-        return tuple(effective_seats.seats(self._state, owner).values())
+        return tuple(effective_seats.effective_seats(self._state, owner).values())
 
     def _plan(self, hit: Sequence[str], failures: Failures) -> None:
         """One plan for all that were hit; of that, as much is begun as may be on its way at the same time."""
@@ -252,7 +252,7 @@ class RecoveryController:
 
     def _known(self, owner: str, failures: Failures) -> Running | None:
         try:
-            return self.census.of(owner, failures.affects) if self._is_open(owner) else None
+            return self.census.find(owner, failures.affects) if self._is_open(owner) else None
         except Exception as exc:  # noqa: BLE001 - an error of one owner; the others recover
             self._faults.record("recovery", owner, exc)
             return None
@@ -329,7 +329,7 @@ class RecoveryController:
             return
         known = run.seats if run is not None else ()
         there = {number for number, node in seats.items() if number < len(known) and known[number].node == node}
-        running = self.census.of(owner) if there else None
+        running = self.census.find(owner) if there else None
         if running is None:
             return
         members = tuple(

@@ -158,7 +158,7 @@ class UnboundGangs:
         if group is None or owner not in self._tries or not group.last_since or group.seats:
             return
         pods = [pod for pod, _ in group.members.values()]
-        pinned = all(placement_annotations.pinned_to(pod.spec) and not pod.spec.nodeName for pod in pods)
+        pinned = all(placement_annotations.pinned_node(pod.spec) and not pod.spec.nodeName for pod in pods)
         if not pinned or repair_of(pods) is Repair.NONE:
             return
         ask = self._gangs.ask_unpinned(owner)
@@ -185,8 +185,8 @@ class UnboundGangs:
 def _refusal(group: Group) -> Unplaced | None:
     """What kube-scheduler says against the planned node of one of the pods."""
     for pod in group.unbound:
-        said = run_state.refusal(pod)
+        said = run_state.scheduler_refusal(pod)
         if said is not None and _OLD_WORDS not in said.message:
-            node = placement_annotations.pinned_to(pod.spec)
+            node = placement_annotations.pinned_node(pod.spec)
             return run_state.Unplaced(run_state.NODE_REFUSED, f"{node}: {said.message}" if node else said.message)
     return None

@@ -118,8 +118,8 @@ class Planner:
     def request_place(self, ask: Ask) -> None:
         """Let the owner wait for a place; asked again with other needs, the new ones count."""
         owner, config = ask.owner, self._state.config
-        ask = policy.limited(self.interruptions.prioritize(ask), config)
-        if (refused := policy.refused(ask, config)) is not None:
+        ask = policy.limit_ask(self.interruptions.prioritize(ask), config)
+        if (refused := policy.check_allowed(ask, config)) is not None:
             self._stop_waiting(owner)
             self._waiting[owner] = ask
             self._refuse(ask, refused)
@@ -199,7 +199,7 @@ class Planner:
 
     def requeue_all(self) -> None:
         config = self._state.config
-        self._cycle.rebuild_queue([ask for ask in self._waiting.values() if policy.refused(ask, config) is None])
+        self._cycle.rebuild_queue([ask for ask in self._waiting.values() if policy.check_allowed(ask, config) is None])
 
     def apply_result(self, result: Result, now_s: float, took_s: float) -> None:
         """Execute what a pass decided, owner by owner: an error of one leaves the others alone."""

@@ -124,7 +124,7 @@ class Pinner:
             self._given.pop(uid, None)
             return  # the watch will show when Kubernetes has entered its claim
         signature = self._state.signer.sign_seat(pod, owner, number, holding) if self._state.signer else ""
-        patch = relocation.mark(pin_patch(pod, owner, number, holding, signature), self._state.runs.get(owner))
+        patch = relocation.mark_round(pin_patch(pod, owner, number, holding, signature), self._state.runs.get(owner))
         await self._write(pod, patch, as_known=not entered)
 
     async def _revoke(self, uid: str, pod: core.Pod | None) -> None:
@@ -147,13 +147,13 @@ class Pinner:
         names, run, meta = self._state.reader.cards, self._state.runs.get(owner), pod.metadata
         if run is not None and dra_claims.is_exact(pod, run.meta.name, run.seats, holding, names):
             return False
-        body = dra_claims.claim(pod, holding, names, {manifests.UID_LABEL: owner})
-        name, known = body["metadata"]["name"], dra_claims.entered(pod)
+        body = dra_claims.build_claim(pod, holding, names, {manifests.UID_LABEL: owner})
+        name, known = body["metadata"]["name"], dra_claims.claim_name_of(pod)
         if known in ("", name):
             return False if known else None
         with contextlib.suppress(errors.AlreadyExists):
             await self._client.create(resources.RESOURCE_CLAIM, body, meta.namespace)
-        entry = dra_claims.entry(pod, name)
+        entry = dra_claims.pod_claim_entry(pod, name)
         await self._client.patch(
             resources.POD, meta.name, entry, meta.namespace, subresource="status", kind=STRATEGIC_MERGE_PATCH
         )
@@ -227,7 +227,7 @@ def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signatur
             )
         )
         annotations |= {**forged, placement_annotations.SIGNATURE_ANNOTATION: signature}
-    annotations |= placement_annotations.given(holding)
+    annotations |= placement_annotations.device_annotations(holding)
     meta: dict[str, Any] = {"uid": pod.metadata.uid, "annotations": annotations}
     if not placement_annotations.is_gated(pod):
         again = pod.metadata.labels.get(placement_annotations.SEATED_LABEL) == "true"
@@ -244,7 +244,7 @@ def pin_patch(pod: core.Pod, owner: str, number: int, holding: Holding, signatur
     if terms:
         key = "requiredDuringSchedulingIgnoredDuringExecution"
         spec["affinity"] = {"nodeAffinity": {key: {"nodeSelectorTerms": terms}}}
-    placement_annotations.pin(spec, holding.node)
+    placement_annotations.pin_to_node(spec, holding.node)
     spec["schedulingGates"] = [
         {"name": gate.name} for gate in pod.spec.schedulingGates if gate.name != placement_annotations.GATE
     ]

@@ -23,7 +23,7 @@ class AttemptLimits:
 
     def exhaust(self, uid: str, failed: int) -> int | None:
         """The limit, if a workload has reached it with so many failures in a row; None: it has not."""
-        limit = scheduler_policy.attempts(self._state.config)
+        limit = scheduler_policy.max_attempts(self._state.config)
         if limit is None or failed < limit:
             return None
         self._exhausted[uid] = self._state.fleet.generation

@@ -211,7 +211,7 @@ class Reconciler:
             ask = self._update_ask(workload, attempt, now)
         except InvalidTemplate as exc:
             return await self._reject_template(workload, exc)
-        if missing := scheduler_policy.lacks_class(workload, self._state.priority_classes):
+        if missing := scheduler_policy.missing_class(workload, self._state.priority_classes):
             # Its Job could create no pods. Nothing is reserved for it until the class is there, which calls us again.
             self._give_back_place(workload.meta.uid)
             refusal = Refusal(Reason.NO_PRIORITY_CLASS, missing, possible=False)
@@ -332,7 +332,7 @@ class Reconciler:
         if run_state.is_running(workload, run, pods):
             attempt.refusals, attempt.unplaced_at, attempt.suspended = 0, None, False
             placed = self._placed(workload, run)
-            trouble = self._recovery.trouble_of(workload.meta.uid) or run_state.scaled(run, lacking)
+            trouble = self._recovery.trouble_of(workload.meta.uid) or run_state.describe_scale(run, lacking)
             await self._writer.write_status(
                 workload, phases.running_status(workload, placed, timestamp.seconds(), trouble)
             )
@@ -346,7 +346,7 @@ class Reconciler:
             await self._writer.write_status(workload, status)
             return "done"
         unfit = self._rejected_pods.unfit_seats(workload.meta.uid, run)
-        why = unfit or run_state.unplaced(self._state, workload, run, pods)
+        why = unfit or run_state.find_unplaced(self._state, workload, run, pods)
         attempt.note_unplaced(now, why.reason if why is not None else "")
         return await self._wait_placed(workload, run, attempt, why)
 
@@ -500,7 +500,7 @@ class Reconciler:
             elif self._planner.has_plan(uid):
                 # Created a moment ago, perhaps: the watch has not shown it yet.
                 with contextlib.suppress(errors.NotFound):
-                    resource, name = manifests.resource(workload), manifests.job_name(workload)
+                    resource, name = manifests.resource_of(workload), manifests.job_name(workload)
                     await self._client.delete(resource, name, workload.meta.namespace)
         except errors.Permanent as exc:
             # The owner reference has the garbage collector do it; the user's delete must not wait for us.

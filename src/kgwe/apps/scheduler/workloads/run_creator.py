@@ -40,7 +40,7 @@ class RunCreator:
     def read_ask(self, workload: Workload, avoid: frozenset[str]) -> Ask:
         """What the workload asks for, on other nodes than `avoid`; InvalidTemplate when that cannot be told."""
         try:
-            return manifests.ask(workload, manifests.pod_template(workload, self._default_image), avoid)
+            return manifests.build_ask(workload, manifests.build_pod_template(workload, self._default_image), avoid)
         except _TEMPLATE_ERRORS as exc:
             raise InvalidTemplate(str(exc)) from exc
 
@@ -50,16 +50,16 @@ class RunCreator:
         Permanent: PlanTooLarge, InvalidTemplate, NameTaken, or what the API server says against it.
         """
         body = self._build(workload, plan)
-        resource, namespace = manifests.resource(workload), workload.meta.namespace
+        resource, namespace = manifests.resource_of(workload), workload.meta.namespace
         try:
-            for kind, companion in manifests.companions(workload, plan, self._state.reader.cards):
+            for kind, companion in manifests.build_companions(workload, plan, self._state.reader.cards):
                 with contextlib.suppress(errors.AlreadyExists):
                     await self._client.create(kind, companion, namespace)
             await self._client.create(resource, body, namespace)
         except errors.AlreadyExists as exc:
             stored = await self._client.get(resource, body["metadata"]["name"], namespace)
             managed = stored.metadata.labels.get(manifests.MANAGED_BY) == manifests.CONTROLLER_NAME
-            read = runs.of_deployment if workload.serves else runs.of_job
+            read = runs.read_deployment if workload.serves else runs.read_job
             if managed and runs.belongs_to(read(stored), workload):
                 return False
             raise NameTaken(f"{exc} and does not belong to this workload") from exc
@@ -68,8 +68,8 @@ class RunCreator:
     def _build(self, workload: Workload, plan: Plan) -> dict[str, Any]:
         """The Job or Deployment, signed."""
         try:
-            template = manifests.pod_template(workload, self._default_image)
-            body = manifests.build(workload, template, plan, f"{time.time_ns():x}", self._state.reader.cards)
+            template = manifests.build_pod_template(workload, self._default_image)
+            body = manifests.build_run(workload, template, plan, f"{time.time_ns():x}", self._state.reader.cards)
         except PlanTooLarge:
             raise
         except _TEMPLATE_ERRORS as exc:
