@@ -20,7 +20,6 @@ from kgwe.placement.fleet.node import Gpus, Node, Request, Shape
 from kgwe.placement.fleet.snapshot import Grant, Snapshot
 from kgwe.placement.gang import ring, split
 from kgwe.placement.gang.levels import LevelTables
-from kgwe.placement.gang.plan import Shortfall
 from kgwe.placement.planning.diagnosis import ChangeKind, Diagnosis
 from kgwe.placement.planning.gang_planner import (
     NODE,
@@ -449,7 +448,9 @@ def test_roles_are_placed_together_and_in_one_domain(world, leaders, workers, ea
         held = Counter(seat.node for seat in plan.seats for _ in range(seat.grant.cards.bit_count()))
         assert within_leaf_limits(world, gang, held, 1)
         world.snapshot.commit_all(plan.grants)()
-    elif isinstance(plan.detail, Shortfall) and plan.detail.proven and not per_leaf:
+        return
+    assert isinstance(plan.detail, Diagnosis)
+    if plan.detail.proven and not per_leaf:
         assert not feasible_together(world, (leaders, workers), each, required)
 
 
