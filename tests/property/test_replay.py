@@ -160,7 +160,7 @@ def test_replay_by_the_same_policy_gives_every_recorded_answer(steps: list[Any])
     with tempfile.TemporaryDirectory() as name:
         perform(Run(Path(name)), steps)
         asked = sum(verb in ("plan", "pod") for verb, *_ in steps)
-        outcomes = list(replay.replay(decisions.read(files(Path(name)))))
+        outcomes = list(replay.replay(decisions.read_lines(files(Path(name)))))
         assert [outcome.difference for outcome in outcomes] == [""] * len(outcomes)
         placed = sum(outcome.line.refused is None for outcome in outcomes)
         assert placed <= len(outcomes) <= asked
@@ -180,13 +180,13 @@ def test_an_edited_state_is_noticed(steps: list[Any], data: st.DataObject) -> No
         path = Path(name) / "edited.jsonl"
         path.write_bytes(b"\n".join([msgspec.json.encode(whole), *lines[1:], b""]))
         with pytest.raises(errors.InvariantBroken, match="edited"):
-            list(replay.replay(decisions.read([path])))
+            list(replay.replay(decisions.read_lines([path])))
 
 
 @given(asks())
 def test_an_ask_is_read_back_as_it_was(ask: Ask) -> None:
-    text = msgspec.json.encode(codec.of_ask(ask))
-    assert codec.restored(Ask, msgspec.json.decode(text)) == ask
+    text = msgspec.json.encode(codec.encode_ask(ask))
+    assert codec.decode_value(Ask, msgspec.json.decode(text)) == ask
 
 
 @given(st.lists(st.tuples(NUMBERS, SHAPES), max_size=20), st.lists(st.integers(0, 19), max_size=10))
@@ -205,7 +205,7 @@ def test_what_is_free_is_put_back_bit_for_bit(taken: list[tuple[int, Gpus]], giv
     other.set_nodes(NODES, tree(NODES))
     for number in range(len(NODES)):
         rows.put_row(other.snapshot, rows.row_of(fleet.snapshot, number))
-    assert rows.Copy.of(fleet.snapshot).differing(other.snapshot) == []
+    assert rows.FreeCopy.of(fleet.snapshot).differing(other.snapshot) == []
     assert rows.digest(fleet.snapshot) == rows.digest(other.snapshot)
     for profile, counts in fleet.snapshot.slices.items():
         assert counts.tolist() == other.snapshot.slices[profile].tolist()

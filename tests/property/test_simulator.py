@@ -102,7 +102,9 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
     auditor = Auditor()
     options = Options(backfill, faults=broken, seed=seed)
 
-    run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), options, (auditor,)).run()
+    run = Simulation(
+        World.of(machines), Workload.of("w", work), registry.find_policy(policy), options, (auditor,)
+    ).run()
 
     counts = metrics.summarise(policy, run).jobs
     assert counts.finished + counts.running + counts.waiting + counts.impossible == len(work)
@@ -116,7 +118,7 @@ def test_amounts_add_up_at_every_moment_and_no_job_is_lost(machines, work, polic
 def test_no_job_ends_sooner_than_its_work_takes(machines, work, policy, backfill, broken):
     options = Options(backfill, faults=broken)
 
-    run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), options).run()
+    run = Simulation(World.of(machines), Workload.of("w", work), registry.find_policy(policy), options).run()
 
     for record in run.records:
         if record.completion_s is not None:
@@ -136,7 +138,7 @@ def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
     shuffler.shuffle(shuffled)
 
     first, second = (
-        Simulation(World.of(machines), Workload.of("w", each), registry.find(policy), options).run()
+        Simulation(World.of(machines), Workload.of("w", each), registry.find_policy(policy), options).run()
         for each in (work, shuffled)
     )
 
@@ -149,7 +151,9 @@ def test_a_run_follows_from_its_inputs_whatever_order_they_come_in(
 def test_every_policy_of_a_comparison_meets_the_same_faults(machines, work, broken):
     seen = []
     for policy in ("first-fit", "spread"):
-        run = Simulation(World.of(machines), Workload.of("w", work), registry.find(policy), Options(faults=broken))
+        run = Simulation(
+            World.of(machines), Workload.of("w", work), registry.find_policy(policy), Options(faults=broken)
+        )
         seen.append([fault.event for fault in run._faults.first()])
 
     assert seen[0] == seen[1]

@@ -67,7 +67,7 @@ def replay_(
         Print one JSON object.
     """
     outcomes = replay.replay(
-        decisions.read(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since)
+        decisions.read_lines(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since)
     )
     return _compare(outcomes, policy, show, as_json=json) if policy else _verify(outcomes, as_json=json)
 

@@ -166,11 +166,11 @@ def simulate(
         ReservationSettings(_RULES[backfill], refresh_s=_REFRESH_S),
         faults=Faults(per_node_month=failures, spot_per_day=spot_take_backs),
         seed=seed,
-        slowdowns=sensitivity.fit(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,
+        slowdowns=sensitivity.fit_slowdowns(sensitivity_data) if sensitivity_data else sensitivity.DEFAULTS,
     )
     try:
         with _recording(record) as writers, _progress(len(workload)) as bars:
-            results = study.compare(
+            results = study.compare_policies(
                 machines,
                 workload,
                 names,
@@ -211,7 +211,7 @@ def _fill(chosen: _Chosen, names: Sequence[str], seeds: Sequence[int], output: s
             for seed in seeds:
                 status.update(f"Filling with {name}, seed {seed}")
                 experiment = openb.draw_experiment(trace, _evenly(listed, chosen.count or len(listed)), seed)
-                runs.append(filling.fill(experiment, registry.find(name), seed=seed))
+                runs.append(filling.fill(experiment, registry.find_policy(name), seed=seed))
             means.append(filling.mean(name, runs))
     if output == "json":
         sys.stdout.write(filling.to_json(trace.name, seeds, means) + "\n")
@@ -225,7 +225,7 @@ def _policies(policy: str, compare: str) -> list[str]:
         return list(registry.REGISTRY)
     names = [name.strip() for name in compare.split(",") if name.strip()] or [policy]
     for name in names:
-        registry.find(name)
+        registry.find_policy(name)
     return list(dict.fromkeys(names))
 
 
@@ -286,9 +286,9 @@ class _Chosen:
         if self.fleet == OPENB:
             return loaders.openb_nodes(_evenly(openb.read_nodes(self.openb_nodes()), self.count or _OPENB_NODES))
         model = models.load(self.fleet)
-        table = prices.read(self.price_list, model.region) if self.price_list else prices.PRICES
+        table = prices.read_prices(self.price_list, model.region) if self.price_list else prices.PRICES
         listed = inventory.expand(model, self.count or _DEFAULT_NODES)
-        return fleets.nodes(listed, prices.of_pools(model.pools, table))
+        return fleets.build_nodes(listed, prices.of_pools(model.pools, table))
 
     def openb_nodes(self) -> Path:
         beside = self.trace.parent / openb.NODE_FILE if self.trace else None
@@ -301,7 +301,7 @@ class _Chosen:
         if self.format == "openb":
             return loaders.read_openb(self.trace, cards=cards, load=load, any_model=self.fleet != OPENB)
         if self.format == "records":
-            return recorded.workload(self.trace.stem, decisions.read([self.trace]))
+            return recorded.read_workload(self.trace.stem, decisions.read_lines([self.trace]))
         return loaders.read_philly(self.trace)
 
 

@@ -48,25 +48,25 @@ _NAMES: dict[str, Any] = {
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def plain(value: Any, but: str = "") -> Any:
+def encode_value(value: Any, but: str = "") -> Any:
     """As JSON values, without fields at their default, and without the one that is named."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
         found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != but)
-        return {field.name: plain(each) for field, each in found if each != _default(field)}
+        return {field.name: encode_value(each) for field, each in found if each != _default(field)}
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: encode_value(each) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    return [plain(each) for each in value]
+    return [encode_value(each) for each in value]
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def restored(kind: type[T], value: Mapping[str, Any], **given: Any) -> T:
+def decode_value(kind: type[T], value: Mapping[str, Any], **given: Any) -> T:
     """What `plain` was made of, with the fields that are `given`; Permanent when it was made of something else."""
     try:
         found: T = _object(kind, value, given)
@@ -108,12 +108,12 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _request(request: node.Request) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(plain(request)))
+    return msgspec.Raw(msgspec.json.encode(encode_value(request)))
 
 
-def of_ask(ask: Ask) -> dict[str, Any]:
+def encode_ask(ask: Ask) -> dict[str, Any]:
     """As `plain`, with the request of equal pods worked out once."""
-    found = plain(dataclasses.replace(ask, request=_NO_REQUEST))
+    found = encode_value(dataclasses.replace(ask, request=_NO_REQUEST))
     return {**found, "request": _request(ask.request)}
 
 
@@ -123,7 +123,7 @@ _NO_REQUEST = node.Request(node.Gpus())
 # --- the network -----------------------------------------------------------------------------------------
 
 
-def of_tree(tree: domains.Tree) -> dict[str, Any]:
+def encode_tree(tree: domains.Tree) -> dict[str, Any]:
     """A network as JSON values."""
     return {
         "nodes": tree.nodes,
@@ -167,7 +167,7 @@ def same_tree(one: domains.Tree, other: domains.Tree) -> bool:
 _LEVEL_ARRAYS = ("starts", "parent", "known", "gb_per_s", "oversubscription")
 
 
-def tree_of(value: Mapping[str, Any]) -> domains.Tree:
+def decode_tree(value: Mapping[str, Any]) -> domains.Tree:
     count = len(value["nodes"])
     levels = tuple(
         domains.Level(

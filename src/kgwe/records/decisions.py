@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kgwe.placement.gang.plan import DomainWeights
     from kgwe.placement.pod.score import Weights
     from kgwe.placement.refusal import Refusal
-    from kgwe.records.rows import Copy
+    from kgwe.records.rows import FreeCopy
 
 #: of the lines; a reader refuses one that it does not know
 FORMAT: Final = 1
@@ -76,7 +76,7 @@ class NodeLine(msgspec.Struct, frozen=True, omit_defaults=True):
     of: int = 0
 
 
-class Whole(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapshot", tag_field="kind"):
+class SnapshotLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapshot", tag_field="kind"):
     """Everything: no line before it is needed."""
 
     at_s: float
@@ -93,7 +93,7 @@ class Whole(msgspec.Struct, frozen=True, omit_defaults=True, tag="snapshot", tag
     domain_weights: Any = None
 
 
-class Nodes(msgspec.Struct, frozen=True, omit_defaults=True, tag="nodes", tag_field="kind"):
+class NodesLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="nodes", tag_field="kind"):
     """Nodes came, changed or went. From here on rows count the nodes there are now, by name."""
 
     at_s: float
@@ -106,7 +106,7 @@ class Nodes(msgspec.Struct, frozen=True, omit_defaults=True, tag="nodes", tag_fi
     """Of those that came or changed."""
 
 
-class No(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refusal."""
 
     reason: str
@@ -123,7 +123,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """None: nothing to join."""
     level: str = ""
     domain: str = ""
-    refused: No | None = None
+    refused: RecordedRefusal | None = None
 
 
 class SimulatedJob(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,14 +162,14 @@ class End(msgspec.Struct, frozen=True, tag="end", tag_field="kind"):
     job: str
 
 
-Line = Whole | Nodes | Decision | End
+Line = SnapshotLine | NodesLine | Decision | End
 
 
 # --- writing ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PendingDecision:
     """A decision as it was taken, not yet written: everything in it is frozen, so that may be done elsewhere."""
 
     at_s: float
@@ -189,7 +189,7 @@ class Taken:
     def line(self) -> Decision:
         found = answer_of(self.answer)
         return Decision(
-            at_s=self.at_s, by=self.by, job=self.ask.owner, snapshot=self.snapshot, ask=codec.of_ask(self.ask),
+            at_s=self.at_s, by=self.by, job=self.ask.owner, snapshot=self.snapshot, ask=codec.encode_ask(self.ask),
             rows=self.rows, avoid=self.avoid, among=self.among, draws=self.draws,
             seats=found.seats, score=found.score, gb_per_s=found.gb_per_s, level=found.level, domain=found.domain,
             refused=found.refused,
@@ -204,7 +204,7 @@ def answer_of(found: Plan | Refusal | engine.Decision) -> Answer:
         return Answer(
             (describe_seat(found.name, found.grant),), found.score.total, _finite(found.gb_per_s), "node", found.name
         )
-    return Answer(refused=No(str(found.code), found.message, found.possible))
+    return Answer(refused=RecordedRefusal(str(found.code), found.message, found.possible))
 
 
 def _finite(rate: float | None) -> float | None:
@@ -222,26 +222,26 @@ def describe_seat(node: str, grant: Grant) -> Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
+class PendingSnapshot:
     """A snapshot as it was, not yet written."""
 
     at_s: float
-    free: Copy
+    free: FreeCopy
     snapshot: str
     tree: Tree
     weights: tuple[Weights, DomainWeights] | None = None
     version: str = ""
 
-    def line(self, rest: Callable[[], None] = lambda: None) -> Whole:
+    def line(self, rest: Callable[[], None] = lambda: None) -> SnapshotLine:
         """`rest` is called after every few nodes: in a large fleet this takes a while."""
         classes, lines = _classed(self.free.nodes, rest)
-        weights, domain_weights = (codec.plain(each) or None for each in self.weights or (None, None))
-        return Whole(
+        weights, domain_weights = (codec.encode_value(each) or None for each in self.weights or (None, None))
+        return SnapshotLine(
             self.at_s,
             self.snapshot,
             classes,
             lines,
-            msgspec.Raw(msgspec.json.encode(codec.of_tree(self.tree))),
+            msgspec.Raw(msgspec.json.encode(codec.encode_tree(self.tree))),
             self._rows(rest),
             version=self.version,
             weights=weights,
@@ -258,7 +258,7 @@ class Everything:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class PendingNodes:
     """Nodes that came, changed or went, not yet written."""
 
     at_s: float
@@ -268,10 +268,10 @@ class Changed:
     tree: Tree | None
     rows: tuple[Row, ...]
 
-    def line(self) -> Nodes:
+    def line(self) -> NodesLine:
         classes, lines = _classed(self.nodes)
-        tree = None if self.tree is None else codec.of_tree(self.tree)
-        return Nodes(self.at_s, classes, lines, list(self.gone), tree, list(self.rows))
+        tree = None if self.tree is None else codec.encode_tree(self.tree)
+        return NodesLine(self.at_s, classes, lines, list(self.gone), tree, list(self.rows))
 
 
 # Some tenths of a millisecond.
@@ -291,12 +291,12 @@ def _classed(listed: Sequence[Node], rest: Callable[[], None] = lambda: None) ->
         if number % _ROWS_AT_ONCE == 0:
             rest()
     numbers = {of: number for number, of in enumerate(common)}
-    classes = [NodeClass(codec.plain(shapes[of]), dict(sorted(items))) for of, items in common.items()]
+    classes = [NodeClass(codec.encode_value(shapes[of]), dict(sorted(items))) for of, items in common.items()]
     lines = []
     for number, node in enumerate(listed):
         of = id(node.shape)
         own = {key: value for key, value in node.labels.items() if (key, value) not in common[of]}
-        fields = codec.plain(replace(node, labels=own), but="shape")
+        fields = codec.encode_value(replace(node, labels=own), but="shape")
         lines.append(NodeLine(msgspec.Raw(msgspec.json.encode(fields)), numbers[of]))
         if number % _NODES_AT_ONCE == 0:
             rest()
@@ -306,17 +306,17 @@ def _classed(listed: Sequence[Node], rest: Callable[[], None] = lambda: None) ->
 # --- reading ---------------------------------------------------------------------------------------------
 
 
-def nodes_of(line: Whole | Nodes) -> list[Node]:
+def read_nodes(line: SnapshotLine | NodesLine) -> list[Node]:
     """The nodes that a line describes."""
-    shapes = [codec.restored(Shape, each.shape) for each in line.classes]
+    shapes = [codec.decode_value(Shape, each.shape) for each in line.classes]
     found = []
     for each in line.nodes:
-        node = codec.restored(Node, each.node, shape=shapes[each.of])
+        node = codec.decode_value(Node, each.node, shape=shapes[each.of])
         found.append(replace(node, labels={**line.classes[each.of].labels, **node.labels}))
     return found
 
 
-def read(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
+def read_lines(paths: Iterable[Path]) -> Iterator[tuple[str, Line]]:
     """The lines of the files, one after the other, each with where it stands; the last may have been cut off."""
     decoder = msgspec.json.Decoder(Line)
     for path in paths:
@@ -334,10 +334,10 @@ def _line(decoder: msgspec.json.Decoder[Line], text: bytes, where: str) -> Line:
         line = decoder.decode(text)
     except msgspec.MsgspecError as exc:
         raise errors.Permanent(f"{where} is not a decision record: {exc}") from exc
-    if isinstance(line, Whole) and line.format != FORMAT:
+    if isinstance(line, SnapshotLine) and line.format != FORMAT:
         raise errors.Permanent(f"{where} has format {line.format}; this version of KGWE reads {FORMAT}")
     return line
 
 
-def ask_of(line: Decision) -> Ask:
-    return codec.restored(Ask, line.ask)
+def read_ask(line: Decision) -> Ask:
+    return codec.decode_value(Ask, line.ask)

@@ -67,7 +67,7 @@ class Free(Protocol):
 
 
 @dataclass
-class Copy:
+class FreeCopy:
     """What is free, apart from the snapshot it was read from."""
 
     nodes: Sequence[Node]
@@ -80,7 +80,7 @@ class Copy:
     free_slices: dict[tuple[int, int], Sequence[Placement]]
 
     @classmethod
-    def of(cls, source: Free) -> Copy:
+    def of(cls, source: Free) -> FreeCopy:
         arrays = {name: getattr(source, name).copy() for name in (*_FLAT, *_PER_CARD)}
         return cls(source.nodes, free_slices={key: tuple(left) for key, left in source.free_slices.items()}, **arrays)
 
@@ -212,7 +212,7 @@ def digest(source: Free) -> str:
 class Mirror:
     """What was written last, to find out what has changed since, whichever copy of the fleet is shown."""
 
-    def __init__(self, last: Copy, hashes: Sequence[int] | None = None) -> None:
+    def __init__(self, last: FreeCopy, hashes: Sequence[int] | None = None) -> None:
         """`hashes`: of its nodes, where they are known."""
         self.last = last
         self._digest = Digest(last, hashes)
@@ -224,7 +224,7 @@ class Mirror:
     def digest(self) -> str:
         return str(self._digest)
 
-    def changes(self, snapshot: Snapshot) -> tuple[Row, ...]:
+    def take_changes(self, snapshot: Snapshot) -> tuple[Row, ...]:
         """Rows of `snapshot`, which has the same nodes, that differ from what was written; now they are written."""
         found = self._candidates(snapshot)
         self._step += 1
@@ -234,9 +234,9 @@ class Mirror:
         self._seen[id(snapshot)] = (snapshot, snapshot.version, self._step)
         return tuple(row_of(snapshot, number) for number in changed)
 
-    def moved(self, snapshot: Snapshot, fresh: Container[int]) -> Mirror:
+    def follow_nodes(self, snapshot: Snapshot, fresh: Container[int]) -> Mirror:
         """The same for other nodes: those of `fresh` as they are now, all others, known by name, as was written."""
-        last = Copy.of(snapshot)
+        last = FreeCopy.of(snapshot)
         before = {node.name: number for number, node in enumerate(self.last.nodes)}
         kept = {before[node.name]: number for number, node in enumerate(snapshot.nodes) if number not in fresh}
         last.take(self.last, kept)

@@ -147,7 +147,7 @@ class Simulation:
         for number, job in enumerate(self.workload.jobs):
             if job.kind not in fits:
                 fits[job.kind] = self._policy.place(job) is not None
-                self._fewest[job.kind] = locality.fewest(self.world, job)
+                self._fewest[job.kind] = locality.find_least_spread(self.world, job)
             if fits[job.kind]:
                 self._agenda.add(Event(job.arrival_s, Kind.ARRIVAL, number))
             else:
@@ -192,7 +192,7 @@ class Simulation:
         self._agenda.add(Event(run.end_s, Kind.END, number, record.starts))
 
     def _note_start(self, record: JobRecord, grants: tuple[Grant, ...]) -> None:
-        found, best = locality.of(self.world, grants), self._fewest[record.job.kind]
+        found, best = locality.measure_spread(self.world, grants), self._fewest[record.job.kind]
         record.fate = Fate.RUNNING
         record.starts += 1
         if record.first_start_s is None:
@@ -203,7 +203,7 @@ class Simulation:
 
     def _end_at(self, number: int, grants: tuple[Grant, ...]) -> float:
         job = self.workload.jobs[number]
-        slower = self._slowdown(job, locality.of(self.world, grants)) if job.model else 1.0
+        slower = self._slowdown(job, locality.measure_spread(self.world, grants)) if job.model else 1.0
         return self.recorder.now_s + self._left_s[number] * slower
 
     def _slowdown(self, job: Job, found: locality.Spread) -> float:

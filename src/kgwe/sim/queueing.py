@@ -61,7 +61,7 @@ def calibrate(
     told: dict[int, Eta] = {}
     world = World.of(nodes)
     options = Options(ReservationSettings(rule), predict, told, slowdowns={})
-    run = Simulation(world, workload, registry.find("kgwe"), options).run()
+    run = Simulation(world, workload, registry.find_policy("kgwe"), options).run()
     rows = [
         (eta.p50_s, eta.p90_s, run.records[number].first_start_s, run.records[number].job.arrival_s)
         for number, eta in told.items()
@@ -146,7 +146,7 @@ def compare(
 def _row(nodes: Sequence[Node], workload: Workload, hero_part: float, options: Options) -> Row:
     """`options` without slow-downs: spread placements would change run times, and with them what is compared."""
     world = World.of(nodes)
-    run = Simulation(world, workload, registry.find("kgwe"), options).run()
+    run = Simulation(world, workload, registry.find_policy("kgwe"), options).run()
     least = hero_part * world.total
     busy = run.recorder.busy
     return Row(

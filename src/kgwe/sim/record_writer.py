@@ -8,8 +8,8 @@ import msgspec
 
 from kgwe.placement.planning.ask import Ask
 from kgwe.records import codec
-from kgwe.records.decisions import Decision, End, Everything, SimulatedJob, describe_seat
-from kgwe.records.rows import Copy, Mirror
+from kgwe.records.decisions import Decision, End, PendingSnapshot, SimulatedJob, describe_seat
+from kgwe.records.rows import FreeCopy, Mirror
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -35,9 +35,9 @@ class RecordWriter:
         """Write the decision, taken on a snapshot that does not hold it yet."""
         world = simulation.world
         if self._mirror is None:
-            self._mirror = Mirror(Copy.of(world.snapshot))
-            self._write(Everything(at_s, self._mirror.last, self._mirror.digest, world.tree).line())
-        rows = self._mirror.changes(world.snapshot)
+            self._mirror = Mirror(FreeCopy.of(world.snapshot))
+            self._write(PendingSnapshot(at_s, self._mirror.last, self._mirror.digest, world.tree).line())
+        rows = self._mirror.take_changes(world.snapshot)
         nodes = world.snapshot.nodes
         ask = Ask(
             job.name, job.request, pods=job.pods, priority=job.priority, namespace=job.user, name=job.name
@@ -48,7 +48,7 @@ class RecordWriter:
                 by="simulate",
                 job=job.name,
                 snapshot=self._mirror.digest,
-                ask=codec.of_ask(ask),
+                ask=codec.encode_ask(ask),
                 rows=rows,
                 seats=tuple(describe_seat(nodes[grant.node].name, grant) for grant in grants),
                 simulated=SimulatedJob(job.arrival_s, job.model, job.checkpoint_s),

@@ -25,7 +25,7 @@ from kgwe.placement.pod.ranking import Strategy
 from kgwe.placement.pod.score import Weights
 from kgwe.records import codec, decisions
 from kgwe.records import rows as freerows
-from kgwe.records.decisions import Answer, Decision, Nodes, Whole
+from kgwe.records.decisions import Answer, Decision, NodesLine, SnapshotLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.node import Node
     from kgwe.placement.planning.ask import Ask
     from kgwe.placement.planning.custom_strategies import Choosers
-    from kgwe.records.decisions import Line, No
+    from kgwe.records.decisions import Line, RecordedRefusal
     from kgwe.records.rows import Row
 
 #: strategies that a decision may be taken again by
 POLICIES: Final = tuple(sorted({*planner.GANG_STRATEGIES} - {""}))
 
 
-class Scene:
+class ReplayedFleet:
     """The fleet as the lines so far tell; can be planned on."""
 
     def __init__(self, nodes: Sequence[Node], tree: Tree, weights: tuple[Weights, DomainWeights]) -> None:
@@ -56,9 +56,12 @@ class Scene:
         self._digest = freerows.Digest(self.snapshot)
 
     @classmethod
-    def of(cls, line: Whole) -> Scene:
-        weights = codec.restored(Weights, line.weights or {}), codec.restored(DomainWeights, line.domain_weights or {})
-        scene = cls(decisions.nodes_of(line), codec.tree_of(line.tree), weights)
+    def of(cls, line: SnapshotLine) -> ReplayedFleet:
+        weights = (
+            codec.decode_value(Weights, line.weights or {}),
+            codec.decode_value(DomainWeights, line.domain_weights or {}),
+        )
+        scene = cls(decisions.read_nodes(line), codec.decode_tree(line.tree), weights)
         scene.put(line.rows)
         return scene
 
@@ -71,14 +74,14 @@ class Scene:
     def digest(self) -> str:
         return str(self._digest)
 
-    def after(self, line: Nodes) -> Scene:
+    def after(self, line: NodesLine) -> ReplayedFleet:
         """The scene once these nodes have come, changed or gone."""
-        changed = {node.name: node for node in decisions.nodes_of(line)}
+        changed = {node.name: node for node in decisions.read_nodes(line)}
         gone = {*line.gone, *changed}
         kept = [node for node in self.snapshot.nodes if node.name not in gone]
         listed = sorted([*kept, *changed.values()], key=lambda node: node.name)
-        tree = self.tree if line.tree is None else codec.tree_of(line.tree)
-        scene = Scene(listed, tree, self.weights)
+        tree = self.tree if line.tree is None else codec.decode_tree(line.tree)
+        scene = ReplayedFleet(listed, tree, self.weights)
         index = scene.snapshot.index
         rows = ((index[node.name], freerows.row_of(self.snapshot, self.snapshot.index[node.name])) for node in kept)
         scene.put(freerows.moved_row(row, number) for number, row in rows)
@@ -145,14 +148,14 @@ def replay(
     since_s: float = 0.0,
 ) -> Iterator[Outcome]:
     """Every decision from `since_s` on, taken again; InvariantBroken where lines are missing."""
-    scene: Scene | None = None
+    scene: ReplayedFleet | None = None
     for where, line in lines:
-        if isinstance(line, Whole):
-            scene = Scene.of(line)
+        if isinstance(line, SnapshotLine):
+            scene = ReplayedFleet.of(line)
             _check(scene, line.snapshot, where)
         elif scene is None:
             raise errors.Permanent(f"{where}: the file does not begin with a snapshot; is its beginning missing?")
-        elif isinstance(line, Nodes):
+        elif isinstance(line, NodesLine):
             scene = scene.after(line)
         elif isinstance(line, Decision):
             scene.put(line.rows)
@@ -161,14 +164,14 @@ def replay(
                 yield _again(scene, where, line, policy, choosers or {})
 
 
-def _check(scene: Scene, digest: str, where: str) -> None:
+def _check(scene: ReplayedFleet, digest: str, where: str) -> None:
     if scene.digest != digest:
         raise errors.InvariantBroken(f"{where}: what is free is not what it was: lines are missing or were edited")
 
 
-def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
-    ask = decisions.ask_of(line)
-    asked = under(ask, policy) if policy else ask
+def _again(scene: ReplayedFleet, where: str, line: Decision, policy: str, choosers: Choosers) -> Outcome:
+    ask = decisions.read_ask(line)
+    asked = with_strategy(ask, policy) if policy else ask
     if asked.strategy == Strategy.MIXFIT and not policy and len(line.seats) == 1:
         answer = _on_recorded_node(scene, asked, line)
     elif line.by == "extender" and not policy:
@@ -183,7 +186,7 @@ def _again(scene: Scene, where: str, line: Decision, policy: str, choosers: Choo
     return Outcome(where, line, ask, answer, leaves, _difference(line.answer, answer))
 
 
-def _on_recorded_node(scene: Scene, ask: Ask, line: Decision) -> Answer:
+def _on_recorded_node(scene: ReplayedFleet, ask: Ask, line: Decision) -> Answer:
     """The recorded answer where the pod still fits its node.
 
     MixFit ranks nodes by prices that follow all pods so far. Those are not recorded, so the choice is not made again.
@@ -194,11 +197,11 @@ def _on_recorded_node(scene: Scene, ask: Ask, line: Decision) -> Answer:
     return line.answer if found.refused is None else found
 
 
-def _others(scene: Scene, among: Iterable[str]) -> set[str]:
+def _others(scene: ReplayedFleet, among: Iterable[str]) -> set[str]:
     return set(scene.snapshot.index) - set(among)
 
 
-def _pod(scene: Scene, ask: Ask, line: Decision) -> Answer:
+def _pod(scene: ReplayedFleet, ask: Ask, line: Decision) -> Answer:
     strategy = Strategy(ask.strategy) if ask.strategy else Strategy.SCORE
     rng = np.random.default_rng(line.draws[0]) if line.draws else None
     index = scene.snapshot.index
@@ -206,7 +209,7 @@ def _pod(scene: Scene, ask: Ask, line: Decision) -> Answer:
     return decisions.answer_of(scene.engine.decide(ask.request, strategy=strategy, rng=rng, candidates=among))
 
 
-def under(ask: Ask, policy: str) -> Ask:
+def with_strategy(ask: Ask, policy: str) -> Ask:
     """The same ask, placed by another strategy."""
     if policy not in POLICIES:
         raise errors.Permanent(f"no policy {policy!r}; the policies are {', '.join(POLICIES)}")
@@ -227,7 +230,7 @@ def _difference(old: Answer, new: Answer) -> str:
     return f"placed on {_nodes(new)}, was refused ({old.refused.reason if old.refused else ''})"
 
 
-def _no(refused: No) -> str:
+def _no(refused: RecordedRefusal) -> str:
     return f"{refused.reason} ({refused.message})"
 
 

@@ -93,13 +93,13 @@ async def test_what_a_real_scheduler_decided_comes_out_the_same(live: Live, tmp_
     assert await replica.metric('kgwe_decision_records_total{result="dropped"}') == 0
     replica.stop()
 
-    outcomes = list(replay.replay(journal.read(files(records))))
+    outcomes = list(replay.replay(journal.read_lines(files(records))))
     assert [(outcome.where, outcome.difference) for outcome in outcomes if outcome.difference] == []
     assert len({outcome.line.job for outcome in outcomes if outcome.line.refused is None}) >= 12
     assert any(outcome.line.refused is not None for outcome in outcomes)
     assert {outcome.line.by for outcome in outcomes} == {"plan", "extender"}
     assert any(len(outcome.line.seats) > 1 for outcome in outcomes)
-    jobs = recorded.workload("again", journal.read(files(records))).jobs
+    jobs = recorded.read_workload("again", journal.read_lines(files(records))).jobs
     assert {job.pods for job in jobs} == {1, 2}
 
     code, out, _ = await replayed(records)

@@ -42,7 +42,7 @@ def test_every_field_has_a_type_that_is_known(kind: type[Any]) -> None:
 
 
 def again(kind: type[Any], value: Any) -> Any:
-    return codec.restored(kind, msgspec.json.decode(msgspec.json.encode(codec.plain(value))))
+    return codec.decode_value(kind, msgspec.json.decode(msgspec.json.encode(codec.encode_value(value))))
 
 
 def test_a_part_of_a_gang_is_read_back() -> None:
@@ -75,7 +75,7 @@ def test_a_network_is_read_back_and_compared() -> None:
     speeds = {"leaf": domains.Speed(25.0, 2.0)}
     places = [domains.Place(f"n{i}", (f"leaf-{i // 2}", ""), nvlink="a" * (i % 2), gb_per_s=50.0) for i in range(5)]
     tree = domains.build(places, ("leaf", "spine"), speeds=speeds, connected=[("leaf", "leaf-0", "leaf-1")])
-    other = codec.tree_of(msgspec.json.decode(msgspec.json.encode(codec.of_tree(tree))))
+    other = codec.decode_tree(msgspec.json.decode(msgspec.json.encode(codec.encode_tree(tree))))
     assert codec.same_tree(tree, other)
     assert other.gb_per_s(0, 4) == tree.gb_per_s(0, 4)
     assert not codec.same_tree(tree, domains.build(places, ("leaf", "spine")))
@@ -84,4 +84,4 @@ def test_a_network_is_read_back_and_compared() -> None:
 
 def test_what_is_something_else_is_refused() -> None:
     with pytest.raises(errors.Permanent, match="not a Ask"):
-        codec.restored(Ask, {"owner": "w", "request": {"gpus": {"count": "many"}}})
+        codec.decode_value(Ask, {"owner": "w", "request": {"gpus": {"count": "many"}}})

@@ -29,7 +29,7 @@ DAY = [
 def simulate(jobs, rule, predict=job_queue.exact, nodes=1, **options) -> Simulation:
     world = World.of(small_fleet.nodes(nodes))
     chosen = Options(ReservationSettings(rule, refresh_s=1.0), predict, **options)
-    return Simulation(world, Workload.of("w", jobs), registry.find("kgwe"), chosen).run()
+    return Simulation(world, Workload.of("w", jobs), registry.find_policy("kgwe"), chosen).run()
 
 
 def starts(run: Simulation) -> dict[str, float | None]:

@@ -86,7 +86,7 @@ class TestOpenb:
 
         assert world.total == 6_212_000
         assert len(workload) == 8152
-        assert all(registry.find("first-fit")(world, workload, None).place(job) for job in workload.jobs[::500])  # type: ignore[arg-type] # draws nothing
+        assert all(registry.find_policy("first-fit")(world, workload, None).place(job) for job in workload.jobs[::500])  # type: ignore[arg-type] # draws nothing
 
 
 class TestPhilly:
@@ -130,7 +130,7 @@ class TestRecords:
         file = io.BytesIO()
         workload = Workload.of("w", jobs)
         world = World.of([small_fleet.node(0, cut=1), small_fleet.node(1)])
-        Simulation(world, workload, registry.find(policy), watchers=(RecordWriter(file),)).run()
+        Simulation(world, workload, registry.find_policy(policy), watchers=(RecordWriter(file),)).run()
         return file.getvalue()
 
     def test_a_decision_tells_request_state_and_seats(self):
@@ -151,7 +151,7 @@ class TestRecords:
         path = tmp_path / "decisions.jsonl"
         path.write_bytes(self.recorded(jobs, policy="kgwe"))
 
-        outcomes = list(replay.replay(decisions.read([path])))
+        outcomes = list(replay.replay(decisions.read_lines([path])))
 
         assert len(outcomes) == 12
         assert [outcome.difference for outcome in outcomes] == [""] * 12
@@ -173,19 +173,19 @@ class TestRecords:
         path = tmp_path / "decisions.jsonl"
         path.write_bytes(self.recorded(jobs))
 
-        again = recorded.workload("w", decisions.read([path]))
+        again = recorded.read_workload("w", decisions.read_lines([path]))
 
         assert again.jobs == Workload.of("w", jobs).jobs
-        assert codec.restored(Ask, msgspec.json.decode(msgspec.json.encode(codec.of_ask(ask)))) == ask
+        assert codec.decode_value(Ask, msgspec.json.decode(msgspec.json.encode(codec.encode_ask(ask)))) == ask
 
     def test_a_job_without_an_end_runs_until_the_last_line(self):
-        ask = msgspec.json.decode(msgspec.json.encode(codec.of_ask(Ask("a", Request(Gpus(), cpu_milli=1)))))
+        ask = msgspec.json.decode(msgspec.json.encode(codec.encode_ask(Ask("a", Request(Gpus(), cpu_milli=1)))))
         seats = (Seat("n0"),)
         decision = Decision(
             at_s=5, by="simulate", job="a", snapshot="", ask=ask, seats=seats, simulated=SimulatedJob(0)
         )
 
-        (job,) = recorded.workload("w", [("", decision), ("", End(65, "other"))]).jobs
+        (job,) = recorded.read_workload("w", [("", decision), ("", End(65, "other"))]).jobs
 
         assert (job.arrival_s, job.duration_s) == (0, 60)
 
@@ -194,7 +194,7 @@ class TestRecords:
         path.write_text('{"kind":"end","at_s":1.0,"job":"a"}\n{"kind":"guess"}\n')
 
         with pytest.raises(errors.Permanent, match=r"decisions.jsonl:2 is not a decision record"):
-            list(decisions.read([path]))
+            list(decisions.read_lines([path]))
 
 
 class TestGenerate:
@@ -236,7 +236,7 @@ class TestSensitivity:
     def test_the_defaults_are_what_the_measurements_give(self):
         folder = reference.reference(sensitivity.FOLDER)
 
-        assert sensitivity.fit(folder) == dict(sensitivity.DEFAULTS)
+        assert sensitivity.fit_slowdowns(folder) == dict(sensitivity.DEFAULTS)
 
     def test_only_leaving_the_box_is_charged(self):
         table = sensitivity.DEFAULTS
@@ -259,18 +259,18 @@ class TestSensitivity:
             "placement,local_bsz,step_time\n2,8,1.0\n11,8,1.5\n2,16,2.0\n11,16,5.0\n3,8,1.0\n111,8,0.5\n11,99,70\n"
         )
 
-        assert sensitivity.fit(tmp_path) == {"mine": (2.0, 1.0)}
+        assert sensitivity.fit_slowdowns(tmp_path) == {"mine": (2.0, 1.0)}
 
     def test_an_empty_folder_is_told(self, tmp_path):
         with pytest.raises(errors.NotFound, match="one CSV file per model"):
-            sensitivity.fit(tmp_path)
+            sensitivity.fit_slowdowns(tmp_path)
 
 
 class TestPrices:
     def test_the_prices_that_come_along_are_those_of_the_list(self):
         path = reference.reference("prices", "gpu_prices_2026-08-22.csv")
 
-        listed = prices.read(path, "us-east-1")
+        listed = prices.read_prices(path, "us-east-1")
 
         for name, (on_demand, spot) in prices.PRICES.items():
             assert (round(listed[name][0], 2), round(listed[name][1] or 0, 2)) == (on_demand, spot)
@@ -280,4 +280,4 @@ class TestPrices:
         path.write_text("a,b\n1,2\n")
 
         with pytest.raises(errors.Permanent, match="is not a price list"):
-            prices.read(path, "us-east-1")
+            prices.read_prices(path, "us-east-1")

@@ -75,7 +75,7 @@ def snapshot_of(fleet: str, nodes: int) -> Snapshot:
     pools = tuple(pool for pool in model.pools if len(pool.machine.wiring.slots) == CARDS)
     if not pools:
         raise errors.Permanent(f"fleet {fleet!r} has no machine with {CARDS} GPUs: name another, such as mixed")
-    return Snapshot.from_nodes(fleets.nodes(inventory.expand(dataclasses.replace(model, pools=pools), nodes)))
+    return Snapshot.from_nodes(fleets.build_nodes(inventory.expand(dataclasses.replace(model, pools=pools), nodes)))
 
 
 def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _measure(options: Options, nodes: int, step: Step) -> dict[str, Any]:
     for _, request in fleets.MIX:
         engine.decide(request)
     prepared = time.perf_counter() - started
-    churn(engine, running, fleets.requests(options.decisions // 10, rng), rng)
-    times, cpu_s, refused = churn(engine, running, fleets.requests(options.decisions, rng), rng)
+    churn(engine, running, fleets.draw_requests(options.decisions // 10, rng), rng)
+    times, cpu_s, refused = churn(engine, running, fleets.draw_requests(options.decisions, rng), rng)
     spent = np.array(times) / 1e3
     mean_us = float(np.median([part.mean() for part in np.array_split(spent, min(_ROUNDS, len(spent)))]))
     rss_mb = _rss_mb()
@@ -141,7 +141,7 @@ def _against_loop(
     for _, request in fleets.MIX:
         loop.prepare(request)
     agreed = spent = 0
-    for request, draw in zip(fleets.requests(count, rng), rng.random(count).tolist(), strict=True):
+    for request, draw in zip(fleets.draw_requests(count, rng), rng.random(count).tolist(), strict=True):
         version = engine.snapshot.version
         begun = time.perf_counter_ns()
         node = loop.decide(request)

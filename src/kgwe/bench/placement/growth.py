@@ -126,7 +126,7 @@ def _pod_by_nodes(options: Options, nodes: int) -> dict[str, float]:
     snapshot = pods.snapshot_of(_FLEET, nodes)
     rng = np.random.default_rng(options.seed)
     running = fleets.half_full(snapshot, options.seed)
-    return _pod(snapshot, running, fleets.requests(options.decisions, rng), rng)
+    return _pod(snapshot, running, fleets.draw_requests(options.decisions, rng), rng)
 
 
 def _pod_by_gpus(options: Options, cards: int) -> dict[str, float]:

@@ -103,7 +103,7 @@ class Fleet:
 def run(options: Options) -> report.Report:
     """Build the two fleets and time the plans on them."""
     listed = inventory.expand(models.load(_FLEET), options.nodes)
-    nodes, tree = fleets.nodes(listed), fleets.network(listed)
+    nodes, tree = fleets.build_nodes(listed), fleets.build_network(listed)
     machine = report.examine_machine()
     metrics: dict[str, Any] = {}
     full = Fleet(nodes, tree, 1.0, options.seed)

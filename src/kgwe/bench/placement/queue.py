@@ -74,7 +74,7 @@ def run(options: Options, progress: Progress) -> report.Report:
     machine = report.examine_machine()
     with progress.step(f"Costs on {options.nodes} nodes"):
         metrics: dict[str, Any] = _costs(options)
-    nodes = fleets.nodes(inventory.expand(models.load(_FLEET), options.small))
+    nodes = fleets.build_nodes(inventory.expand(models.load(_FLEET), options.small))
     with progress.step(f"Replays of {options.jobs} jobs on {options.small} nodes") as step:
         metrics["rules"] = _rules(nodes, options, step)
         metrics["told"] = _told(nodes, options, step)
@@ -88,7 +88,7 @@ class _Full:
     """A fleet with a pod on every card but those of the last node."""
 
     def __init__(self, options: Options) -> None:
-        self.world = World.of(fleets.nodes(inventory.expand(models.load(_FLEET), options.nodes)))
+        self.world = World.of(fleets.build_nodes(inventory.expand(models.load(_FLEET), options.nodes)))
         self.snapshot, self.tree = self.world.snapshot, self.world.tree
         self.grants: dict[str, Sequence[Grant]] = {}
         self.roster = RunningWorkloads(lambda key: self.grants[key])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kgwe.placement.fleet.snapshot import Snapshot
 
 
-def nodes(listed: Iterable[FleetNode], prices: Mapping[str, int] | None = None) -> list[Node]:
+def build_nodes(listed: Iterable[FleetNode], prices: Mapping[str, int] | None = None) -> list[Node]:
     """Placement nodes of an inventory; `prices`: pool -> micro-dollars per node and hour, not known when left out."""
     shapes: dict[str, Shape] = {}
     known = prices or {}
@@ -55,7 +55,7 @@ def _node(node: FleetNode, shape: Shape, price: int | None) -> Node:
     )
 
 
-def network(listed: Sequence[FleetNode], labels: domain_labels.Labels = domain_labels.TOPOGRAPH) -> domains.Tree:
+def build_network(listed: Sequence[FleetNode], labels: domain_labels.Labels = domain_labels.TOPOGRAPH) -> domains.Tree:
     """The tree of domains that the nodes' labels tell."""
     speeds = {
         machine.name: bandwidth.network_gb_per_s(machine.wiring, range(len(machine.wiring.slots)))
@@ -96,16 +96,16 @@ MIX: Final[tuple[tuple[int, Request], ...]] = (
 
 def half_full(snapshot: Snapshot, seed: int) -> list[Callable[[], None]]:
     """Fill half of it."""
-    return fill(snapshot, 0.5, np.random.default_rng(seed))
+    return fill_fleet(snapshot, 0.5, np.random.default_rng(seed))
 
 
-def requests(count: int, rng: np.random.Generator) -> list[Request]:
+def draw_requests(count: int, rng: np.random.Generator) -> list[Request]:
     """Pods of the mix, drawn by its weights."""
     weights = np.array([weight for weight, _ in MIX], np.float64)
     return [MIX[i][1] for i in rng.choice(len(MIX), size=count, p=weights / weights.sum()).tolist()]
 
 
-def fill(snapshot: Snapshot, share: float, rng: np.random.Generator) -> list[Callable[[], None]]:
+def fill_fleet(snapshot: Snapshot, share: float, rng: np.random.Generator) -> list[Callable[[], None]]:
     """Book pods of the mix on nodes drawn at random until that share of all card milli is gone; returns their undos.
 
     Random places leave every kind of remainder behind, as years of arrivals and departures do. Bounded: it gives up
@@ -118,7 +118,7 @@ def fill(snapshot: Snapshot, share: float, rng: np.random.Generator) -> list[Cal
     for _ in range(_TRIES_PER_NODE * len(snapshot)):
         if left <= until:
             break
-        (request,) = requests(1, rng)
+        (request,) = draw_requests(1, rng)
         grant = fitter.find_grant(request, int(rng.integers(len(snapshot))))
         if grant is not None:
             undos.append(snapshot.commit(grant))

@@ -30,7 +30,7 @@ class Spread:
     contention: float = 1.0
 
 
-def of(world: World, grants: Sequence[Grant]) -> Spread:
+def measure_spread(world: World, grants: Sequence[Grant]) -> Spread:
     nodes = {grant.node for grant in grants}
     leaves = {int(world.leaf[node]) for node in nodes}
     boxes = {int(world.box[node]) for node in nodes}
@@ -51,7 +51,7 @@ def _contention(world: World, nodes: Iterable[int]) -> float:
     return slower
 
 
-def fewest(world: World, job: Job) -> Spread:
+def find_least_spread(world: World, job: Job) -> Spread:
     """The least spread of the job; to be asked while the fleet is empty."""
     room = world.fitter.count_pods(job.request).astype(np.int64)
     leaves = _fewest(_sums(room, world.leaf - NO_LEAF)[1:], job.pods)

@@ -30,7 +30,7 @@ PRICES: Final[Mapping[str, tuple[float, float | None]]] = {
 }
 
 
-def read(path: Path, region: str) -> dict[str, tuple[float, float | None]]:
+def read_prices(path: Path, region: str) -> dict[str, tuple[float, float | None]]:
     """Prices of a region from a CSV file: instance_type, region, price_usd_h, spot_price_usd_h; the lowest of each."""
     found: dict[str, tuple[float, float | None]] = {}
     try:

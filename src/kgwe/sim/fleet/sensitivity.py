@@ -55,7 +55,7 @@ def slowdown(table: Mapping[str, tuple[float, ...]], model: str, *, found: Sprea
     return base * (1 + (ratio - 1) / ratio * (max(1.0, slower) - 1))
 
 
-def fit(folder: Path) -> Slowdowns:
+def fit_slowdowns(folder: Path) -> Slowdowns:
     """The table of a folder with one CSV file per model: placement, local_bsz, step_time."""
     files = sorted(folder.glob("*.csv"))
     if not files:

@@ -171,7 +171,7 @@ REGISTRY: Final[Mapping[str, Named]] = {
 }
 
 
-def find(name: str) -> PolicyFactory:
+def find_policy(name: str) -> PolicyFactory:
     if name in REGISTRY:
         return REGISTRY[name].make
     raise errors.Permanent(f"no policy {name!r}; the policies are {', '.join(REGISTRY)}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgwe.sim.traces.workload import Workload
 
 
-def run(
+def run_policy(
     nodes: Sequence[Node],
     workload: Workload,
     policy: str,
@@ -29,11 +29,11 @@ def run(
 ) -> Result:
     """What becomes of the workload under the policy of this name."""
     world = World.of(nodes, oversubscription)
-    simulation = Simulation(world, workload, registry.find(policy), options, watchers)
+    simulation = Simulation(world, workload, registry.find_policy(policy), options, watchers)
     return metrics.summarise(policy, simulation.run())
 
 
-def compare(
+def compare_policies(
     nodes: Sequence[Node],
     workload: Workload,
     names: Sequence[str],
@@ -44,5 +44,7 @@ def compare(
 ) -> list[Result]:
     """The same for each policy in turn; `watch(policy)` gives its watchers."""
     for name in names:
-        registry.find(name)  # a misspelt one is told before the others have run
-    return [run(nodes, workload, name, options, watch(name), oversubscription=oversubscription) for name in names]
+        registry.find_policy(name)  # a misspelt one is told before the others have run
+    return [
+        run_policy(nodes, workload, name, options, watch(name), oversubscription=oversubscription) for name in names
+    ]

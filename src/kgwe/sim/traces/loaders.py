@@ -76,7 +76,7 @@ def read_openb(path: Path, *, cards: int, load: float, any_model: bool = False) 
             ) from exc
     if any_model:
         jobs = [_of_any_model(job) for job in jobs]
-    return press(Workload.of(path.stem, jobs), cards=cards, load=load)
+    return scale_arrivals(Workload.of(path.stem, jobs), cards=cards, load=load)
 
 
 def _openb_request(row: dict[str, str]) -> Request:
@@ -99,7 +99,7 @@ def _of_any_model(job: Job) -> Job:
     return dataclasses.replace(job, request=dataclasses.replace(job.request, constraints=ANYWHERE))
 
 
-def press(workload: Workload, *, cards: int, load: float) -> Workload:
+def scale_arrivals(workload: Workload, *, cards: int, load: float) -> Workload:
     """The same jobs, with arrivals scaled so that while they arrive they would use `load` times the cards, on average.
 
     The few that come long before the rest (the first percent) are there from the beginning.

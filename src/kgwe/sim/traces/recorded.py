@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kgwe.records.decisions import Line
 
 
-def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
+def read_workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
     """The jobs that were placed. One that did not end ran until the last line; of one placed twice the first counts.
 
     Times count from the earliest job where the scheduler wrote the records, and are as they were in a simulation.
@@ -31,7 +31,7 @@ def workload(name: str, lines: Iterable[tuple[str, Line]]) -> Workload:
             first.setdefault(line.job, line)
         elif isinstance(line, End):
             ends[line.job] = line.at_s
-    asks = {job: decisions.ask_of(line) for job, line in first.items()}
+    asks = {job: decisions.read_ask(line) for job, line in first.items()}
     since_s = {job: _since_s(ask, first[job].at_s) for job, ask in asks.items()}
     start_s = min((at_s for job, at_s in since_s.items() if first[job].simulated is None), default=0.0)
     return Workload.of(

@@ -153,7 +153,7 @@ def test_it_packs_like_the_experiment_on_generated_pods():
     trace = openb.Trace("generated", tuple(pods))
     experiment = openb.draw_experiment(trace, nodes, 1)
     known = replay.replay(experiment, openb.count_mix(trace.pods), POLICIES["MixFit"], seed=1).allocation_at(100)
-    live, score = (fill.fill(experiment, registry.find(name), seed=1) for name in ("kgwe-mixfit", "kgwe"))
+    live, score = (fill.fill(experiment, registry.find_policy(name), seed=1) for name in ("kgwe-mixfit", "kgwe"))
     assert live.alloc_100 == pytest.approx(known, abs=1.0)
     assert live.alloc_100 > score.alloc_100
 
@@ -168,7 +168,9 @@ def test_on_the_openb_lists_it_is_within_0_3_points_of_the_experiment(name):
     trace = openb.read_trace(folder / f"openb_pod_list_{name}.csv")
     experiment = openb.draw_experiment(trace, openb.read_nodes(folder / openb.NODE_FILE), 42)
     known = replay.replay(experiment, openb.count_mix(trace.pods), POLICIES["MixFit"], seed=42).allocation_at(100)
-    assert fill.fill(experiment, registry.find("kgwe-mixfit"), seed=42).alloc_100 == pytest.approx(known, abs=0.3)
+    assert fill.fill(experiment, registry.find_policy("kgwe-mixfit"), seed=42).alloc_100 == pytest.approx(
+        known, abs=0.3
+    )
 
 
 def test_pods_that_run_already_are_the_mix_at_first():

@@ -22,7 +22,7 @@ from kgwe.placement.planning.ask import Ask
 from kgwe.placement.planning.plan import Plan
 from kgwe.records import decisions
 from kgwe.records.decisions import End
-from kgwe.records.rows import Copy, Mirror
+from kgwe.records.rows import FreeCopy, Mirror
 from kgwe.sim import replay
 from kgwe.sim.traces import recorded
 
@@ -43,9 +43,9 @@ def ledger() -> Ledger:
     return ledger
 
 
-def everything(ledger: Ledger) -> decisions.Everything:
-    mirror = Mirror(Copy.of(ledger.fleet.snapshot))
-    return decisions.Everything(0.0, mirror.last, mirror.digest, ledger.fleet.tree)
+def everything(ledger: Ledger) -> decisions.PendingSnapshot:
+    mirror = Mirror(FreeCopy.of(ledger.fleet.snapshot))
+    return decisions.PendingSnapshot(0.0, mirror.last, mirror.digest, ledger.fleet.tree)
 
 
 def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
@@ -57,7 +57,7 @@ def decide(recorder: Recorder, ledger: Ledger, number: int) -> None:
 
 
 def differences(directory: Path) -> list[str]:
-    return [outcome.difference for outcome in replay.replay(decisions.read(files(directory)))]
+    return [outcome.difference for outcome in replay.replay(decisions.read_lines(files(directory)))]
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -74,7 +74,9 @@ def is_longer(items: list[int], count: int) -> bool:
 def test_files_are_rotated_and_the_oldest_deleted(tmp_path: Path, ledger: Ledger) -> None:
     written: list[int] = []
     records = RecordFiles(tmp_path, 8, on_written=written.append)
-    line = decisions.Taken(0.0, "plan", Ask("w", ASK.request, name="x" * 100_000), planner.make_plan(ledger.fleet, ASK))
+    line = decisions.PendingDecision(
+        0.0, "plan", Ask("w", ASK.request, name="x" * 100_000), planner.make_plan(ledger.fleet, ASK)
+    )
     for number in range(200):
         if records.wants_snapshot:
             assert records.put(everything(ledger))
@@ -98,7 +100,7 @@ def test_every_file_can_be_replayed_alone(tmp_path: Path, ledger: Ledger) -> Non
     recorder.close()
     assert len(files(tmp_path)) == 2
     for path in files(tmp_path):
-        assert [outcome.difference for outcome in replay.replay(decisions.read([path]))] == ["", ""]
+        assert [outcome.difference for outcome in replay.replay(decisions.read_lines([path]))] == ["", ""]
 
 
 def test_a_disk_that_fails_costs_lines_and_nothing_else(tmp_path: Path, ledger: Ledger) -> None:
@@ -158,9 +160,9 @@ def test_ends_are_written_when_nothing_is_held_any_more(tmp_path: Path, ledger: 
     ledger.release_seats("w0")
     recorder.sweep(ledger)
     recorder.close()
-    lines = [line for _, line in decisions.read(files(tmp_path))]
+    lines = [line for _, line in decisions.read_lines(files(tmp_path))]
     assert [line.job for line in lines if isinstance(line, End)] == ["w0"]
-    jobs = recorded.workload("again", decisions.read(files(tmp_path))).jobs
+    jobs = recorded.read_workload("again", decisions.read_lines(files(tmp_path))).jobs
     assert [(job.name, job.pods, job.request) for job in jobs] == [("w0", 1, ASK.request)]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Item = decisions.Everything | decisions.Changed | decisions.Taken | End
+Item = decisions.PendingSnapshot | decisions.PendingNodes | decisions.PendingDecision | End
 
 _MIB: Final = 1 << 20
 # So many files make up the limit: the smaller they are, the less is lost with the oldest.
@@ -89,7 +89,7 @@ class RecordFiles:
             self._on_dropped(len(items))
             self.wants_snapshot = True
             return False
-        if isinstance(items[0], decisions.Everything):
+        if isinstance(items[0], decisions.PendingSnapshot):
             self.wants_snapshot = False
         for item in items:
             self._items.put(item)
@@ -117,7 +117,7 @@ class RecordFiles:
         self._shut()
 
     def _write(self, item: Item) -> None:
-        if isinstance(item, decisions.Everything):
+        if isinstance(item, decisions.PendingSnapshot):
             self._next_file()
         if self._file is None:
             self._on_dropped(1)
@@ -125,7 +125,7 @@ class RecordFiles:
         text = self._encode(_line(item)) + b"\n"
         self._file.write(text)
         self._on_written(1)
-        if not isinstance(item, decisions.Everything):
+        if not isinstance(item, decisions.PendingSnapshot):
             self._left -= len(text)
             if self._left <= 0:
                 self.wants_snapshot = True
@@ -167,7 +167,7 @@ def _line(item: Item) -> decisions.Line:
     if isinstance(item, End):
         return item
     # With one interpreter lock for all, the loop gets its turn in between.
-    return item.line(lambda: time.sleep(_REST_S)) if isinstance(item, decisions.Everything) else item.line()
+    return item.line(lambda: time.sleep(_REST_S)) if isinstance(item, decisions.PendingSnapshot) else item.line()
 
 
 # 2026-11-15T10:00:00Z -> 20261115T100000Z, which sorts as well and needs no quotes.

@@ -22,7 +22,7 @@ from kgwe.placement.planning.plan import Plan
 from kgwe.placement.refusal import Refusal
 from kgwe.records import codec, decisions
 from kgwe.records.decisions import End
-from kgwe.records.rows import Copy, Mirror, row_of
+from kgwe.records.rows import FreeCopy, Mirror, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kgwe.placement.pod.engine import Engine
     from kgwe.placement.pod.score import Weights
     from kgwe.placement.refusal import Refusal
-    from kgwe.records.decisions import Taken
+    from kgwe.records.decisions import PendingDecision
     from kgwe.records.rows import Row
 
 # How often it is looked for work that has ended, and how long after a decision it may not have begun.
@@ -119,7 +119,9 @@ class Recorder:
         self, place: Place, ask: Ask, answer: Plan | Refusal, *, avoid: Iterable[str] = (), draws: Sequence[int] = ()
     ) -> None:
         """The planner's; `place` is as it was then, but that nothing was to be had on the nodes of `avoid`."""
-        taken = decisions.Taken(self._clock(), "plan", ask, answer, avoid=tuple(sorted(avoid)), draws=tuple(draws))
+        taken = decisions.PendingDecision(
+            self._clock(), "plan", ask, answer, avoid=tuple(sorted(avoid)), draws=tuple(draws)
+        )
         self._record(place, taken)
         if isinstance(answer, Plan):
             self._jobs[ask.owner] = _Job(taken.at_s, is_pod=False)
@@ -135,25 +137,25 @@ class Recorder:
     ) -> None:
         """The extender's; `among`: the only nodes that were allowed."""
         offered = None if among is None else tuple(among)
-        taken = decisions.Taken(self._clock(), "extender", ask, answer, among=offered, draws=tuple(draws))
+        taken = decisions.PendingDecision(self._clock(), "extender", ask, answer, among=offered, draws=tuple(draws))
         self._record(place, taken)
         if taken.is_placed:
             self._jobs[ask.owner] = _Job(taken.at_s, is_pod=True)
 
-    def _record(self, place: Place, taken: Taken) -> None:
+    def _record(self, place: Place, taken: PendingDecision) -> None:
         with self._lock:
             mirror, lines, rows = self._catch_up(place, taken.at_s)
             weights = (place.engine.scorer.weights, place.gangs.weights)
             if self._files.wants_snapshot or weights != self._weights:
                 self._weights = weights
-                free = Copy.of(mirror.last)
-                lines = [decisions.Everything(taken.at_s, free, mirror.digest, place.tree, weights, self._version)]
+                free = FreeCopy.of(mirror.last)
+                lines = [decisions.PendingSnapshot(taken.at_s, free, mirror.digest, place.tree, weights, self._version)]
                 rows = ()
             elif not lines and not rows and self._is_known(taken, mirror.digest):
                 return
             self._files.put(*lines, replace(taken, snapshot=mirror.digest, rows=rows))
 
-    def _is_known(self, taken: Taken, digest: str) -> bool:
+    def _is_known(self, taken: PendingDecision, digest: str) -> bool:
         """Whether this was asked and refused before, with all as it is now: kube-scheduler asks again and again."""
         owner = taken.ask.owner
         if taken.is_placed:
@@ -170,11 +172,11 @@ class Recorder:
         """Lines that tell what has become of nodes and network, and rows of what is free elsewhere."""
         snapshot, tree = place.snapshot, place.tree
         if self._mirror is None or self._tree is None:
-            self._mirror, self._tree = Mirror(Copy.of(snapshot)), tree
+            self._mirror, self._tree = Mirror(FreeCopy.of(snapshot)), tree
         lines: list[Item] = []
         if self._mirror.last.nodes is not snapshot.nodes or self._tree is not tree:
             lines = self._nodes_changed(self._mirror, snapshot, tree, at_s)
-        return self._mirror, lines, self._mirror.changes(snapshot)
+        return self._mirror, lines, self._mirror.take_changes(snapshot)
 
     def _nodes_changed(self, mirror: Mirror, snapshot: Snapshot, tree: Tree, at_s: float) -> list[Item]:
         before = {node.name: node for node in mirror.last.nodes}
@@ -187,12 +189,12 @@ class Recorder:
         same_tree = self._tree is not None and codec.same_tree(self._tree, tree)
         self._tree = tree
         if mirror.last.nodes is not snapshot.nodes:
-            self._mirror = mirror.moved(snapshot, frozenset(changed))
+            self._mirror = mirror.follow_nodes(snapshot, frozenset(changed))
         if not changed and not gone and same_tree:
             return []
         nodes = tuple(snapshot.nodes[number] for number in changed)
         rows = tuple(row_of(snapshot, number) for number in changed)
-        return [decisions.Changed(at_s, nodes, gone, None if same_tree else tree, rows)]
+        return [decisions.PendingNodes(at_s, nodes, gone, None if same_tree else tree, rows)]
 
     # --- ends -------------------------------------------------------------------------------------------
 
