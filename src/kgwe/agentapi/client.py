@@ -144,7 +144,7 @@ class AgentClient:
             # A fleet of agents is many connections: one each is enough, and none outlives its use for long.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.client_idle_timeout_ms", 300_000),
-            # Agents are neighbours: nobody's proxy stands in between.
+            # Agents are in the same cluster: no proxy stands in between.
             ("grpc.enable_http_proxy", 0),
         ]
         if source is None:

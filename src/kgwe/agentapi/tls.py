@@ -1,8 +1,8 @@
 """Certificates of the agent and of those who call it, from files that are replaced while it runs.
 
-Both sides show one, and each must come from the authority the other trusts. Whoever renews the files (cert-manager, a
-Secret's volume) replaces them under our hands: every handshake looks whether they changed, and pairs that do not belong
-together yet (a key without its new certificate) leave the last good ones in use.
+Both sides show one, and each must come from the authority the other trusts. The files are replaced while we run (by
+cert-manager or a Secret's volume). Every handshake checks whether they changed; a pair that does not match yet (a key
+without its new certificate) leaves the last good one in use.
 """
 
 from __future__ import annotations

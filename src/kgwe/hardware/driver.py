@@ -1,4 +1,4 @@
-"""The GPUs of this machine, whoever makes them answer.
+"""The interface of a GPU driver; NVML implements it.
 
 Every call may take long or hang, as drivers do: implementations run them on a thread of their own and give up at a
 deadline with `errors.Transient`. What a card or a driver does not support is "not known" in the answer, never an

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable
 
-    from kgwe.telemetry.crowd import ConnectionLimiter
+    from kgwe.telemetry.connection_limiter import ConnectionLimiter
 
 log = structlog.get_logger(__name__)
 
@@ -44,8 +44,8 @@ class Connection(asyncio.Protocol):
     connection is closed.
     """
 
-    def __init__(self, crowd: ConnectionLimiter, peer: str = "") -> None:
-        self._crowd = crowd
+    def __init__(self, limiter: ConnectionLimiter, peer: str = "") -> None:
+        self._limiter = limiter
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.peer = peer
@@ -90,13 +90,13 @@ class Connection(asyncio.Protocol):
             return
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else ""
-        if not self._crowd.admit(self):
+        if not self._limiter.admit(self):
             self.abort()
 
     def secure(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         """Begin the handshake with a client that was accepted; `connection_made` is called when it is over."""
         self._handshake = self._loop.create_task(self._start_handshake(sock, context))
-        self._crowd.run(self._handshake)
+        self._limiter.run(self._handshake)
 
     async def _start_handshake(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         try:
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
 
     def _check_client(self, transport: asyncio.BaseTransport) -> None:
         """Who the client is, now that the handshake is over."""
-        tls, certificate = self._crowd.tls, transport.get_extra_info("peercert")
+        tls, certificate = self._limiter.tls, transport.get_extra_info("peercert")
         if tls is None or tls.files.authority is None:
             return
         if tls.admits(certificate):
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._set_due(_IDLE_S)
         else:
             self._stranger = True
-            self._crowd.log_refused_client(names_of(certificate), self.peer)
+            self._limiter.log_refused_client(names_of(certificate), self.peer)
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
     def _check_size(self) -> None:
         """A request that is not complete may be larger, or take longer, than is worth waiting for."""
         self._shorten_deadline(self.active_at + (_REQUEST_S if self._complete_head else _HEAD_S))
-        largest = self._crowd.limits.body
+        largest = self._limiter.limits.body
         if not self._complete_head:
             if self._heard > _LARGEST_HEAD:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self.is_open = False
         self._release()
-        self._crowd.remove(self)
+        self._limiter.remove(self)
         self.closed.set_result(None)
 
     def _set_due(self, in_s: float) -> None:
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
-        if self._size > self._crowd.limits.body or not self.is_open:
+        if self._size > self._limiter.limits.body or not self.is_open:
             return
         if not self._body:
             self._body = body
@@ -241,12 +241,12 @@ class Connection(asyncio.Protocol):
                 self._body = bytearray(self._body)
             self._body += body
         self._held += len(body)
-        self._crowd.reserve_body(len(body))
+        self._limiter.reserve_body(len(body))
 
     def on_message_complete(self) -> None:
         if self._parser is not None and self.is_open:
             keep = self._parser.should_keep_alive() and not self._parser.should_upgrade()
-            self._queue_request(keep=keep, too_large=self._size > self._crowd.limits.body)
+            self._queue_request(keep=keep, too_large=self._size > self._limiter.limits.body)
 
     # --- answering --------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request, keep: bool) -> None:  # noqa: FBT001 - as it waits
         try:
-            reply = self._crowd.app(request)
+            reply = self._limiter.app(request)
         except Exception:  # the application's fault must not end the connection without an answer
             log.exception("request_failed", path=request.path)
             reply = _BROKEN
@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
             self._write(request, reply, keep=keep)
         else:
             self._answering = True
-            self._crowd.run(self._loop.create_task(self._await(request, reply, keep=keep)))
+            self._limiter.run(self._loop.create_task(self._await(request, reply, keep=keep)))
 
     async def _await(self, request: Request, coming: Awaitable[Reply], *, keep: bool) -> None:
         """To its end, though the client may have gone: what it asked for may be half done."""
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
     def _release(self) -> None:
         """The bytes of its bodies are no longer held."""
         if self._held:
-            self._crowd.reserve_body(-self._held)
+            self._limiter.reserve_body(-self._held)
             self._held = 0
 
     def refuse_body(self) -> None:

@@ -5,7 +5,7 @@
 Written for these alone, because a general server spends more time on generality than the answers take. An application
 is a function of a request that returns its reply, or an awaitable of it. Left out on purpose: HTTP/2, streams,
 compression, WebSockets. What is larger, slower or stranger than what is asked here is turned away (`connection.py`),
-and many clients, or one with many connections, cannot keep others from being answered (`crowd.py`).
+and many clients, or one with many connections, cannot keep others from being answered (`connection_limiter.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import structlog
 
 from kgwe import errors
 from kgwe.telemetry.connection import Connection
-from kgwe.telemetry.crowd import ConnectionLimiter, Limits
+from kgwe.telemetry.connection_limiter import ConnectionLimiter, Limits
 from kgwe.telemetry.messages import JSON, TEXT, Reply, Request
 from kgwe.telemetry.tls import Files, ReloadingContext
 
@@ -108,25 +108,27 @@ async def serving(
     """Serve `app` while the context is open, over TLS with certificates; yields the port (useful when 0 was asked
     for). `sock`: the address as `bind` gave it; it is closed at the end."""
     with sock or bind(address) as listening:
-        crowd = ConnectionLimiter(app, limits or Limits(), tls)
+        limiter = ConnectionLimiter(app, limits or Limits(), tls)
         try:
-            stop = await (_listen_securely(listening, crowd, tls) if tls else _listen(listening, crowd))
+            stop = await (_listen_securely(listening, limiter, tls) if tls else _listen(listening, limiter))
         except OSError as exc:
             raise _taken(address, exc) from exc
         try:
             yield listening.getsockname()[1]
         finally:
             stop()
-            await crowd.finish()
+            await limiter.finish()
 
 
-async def _listen(sock: socket.socket, crowd: ConnectionLimiter) -> Callable[[], None]:
+async def _listen(sock: socket.socket, limiter: ConnectionLimiter) -> Callable[[], None]:
     """Accept connections; returns what ends that."""
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(crowd), sock=sock)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(limiter), sock=sock)
     return server.close
 
 
-async def _listen_securely(sock: socket.socket, crowd: ConnectionLimiter, tls: ReloadingContext) -> Callable[[], None]:
+async def _listen_securely(
+    sock: socket.socket, limiter: ConnectionLimiter, tls: ReloadingContext
+) -> Callable[[], None]:
     """The same over TLS. Connections are counted when they are accepted, not when their handshake is over, and each
     gets the newest certificates: the event loop's own server offers neither."""
     loop = asyncio.get_running_loop()
@@ -145,19 +147,19 @@ async def _listen_securely(sock: socket.socket, crowd: ConnectionLimiter, tls: R
                 loop.call_later(_ACCEPT_PAUSE_S, listen)
                 return
             accepted.settimeout(0)
-            connection = Connection(crowd, peer[0])
-            if crowd.admit(connection):
+            connection = Connection(limiter, peer[0])
+            if limiter.admit(connection):
                 connection.secure(accepted, tls.context())
             else:
                 accepted.close()
                 connection.connection_lost(None)
 
     def listen() -> None:
-        if not crowd.stopping:
+        if not limiter.stopping:
             loop.add_reader(sock, accept)
 
     def stop() -> None:
-        crowd.stopping = True
+        limiter.stopping = True
         loop.remove_reader(sock)
 
     listen()

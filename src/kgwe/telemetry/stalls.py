@@ -1,4 +1,4 @@
-"""Says what kept the event loop from its other work, and for how long: a thread looks over its shoulder.
+"""Logs what blocked the event loop and for how long: a thread watches it.
 
 For finding out, not for every day: the loop is woken some hundred times a second to show that it is alive.
 """

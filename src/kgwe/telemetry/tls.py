@@ -1,4 +1,4 @@
-"""Certificates of a server that only lets named clients in, from files that are replaced while it runs.
+"""TLS of a server that admits named clients only, with certificates that are reloaded while it runs.
 
 The client shows a certificate of the authority in `authority`, and a common name or alternative name of it is one of
 `names`: the authority of a cluster signs certificates for every kubelet and user, so coming from it is not enough.

@@ -1,7 +1,7 @@
 """One span per decision, sampled, over OTLP/HTTP.
 
 A decision takes fractions of a millisecond, so whether its span is kept is drawn before anything is made, and spans are
-recorded after the fact: who decides does not know that anybody watches. Without an endpoint nothing is imported.
+recorded after the fact: the deciders know nothing of tracing. Without an endpoint nothing is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Tracer(Protocol):
 
 
 class NoTracer:
-    """Nobody watches."""
+    """Records nothing."""
 
     def record(self, name: str, took_s: float, attributes: Mapping[str, Attribute]) -> None:
         pass

@@ -68,7 +68,7 @@ async def test_an_instance_is_shared_with_limits_of_its_own(daemons):
     [
         (pb.MpsRequest(gpu_uuid="GPU-1", enabled=True), errors.Permanent, "cannot span"),
         (pb.MpsRequest(gpu_uuid="GPU-2", enabled=True), errors.Permanent, "Volta"),
-        (pb.MpsRequest(gpu_uuid="GPU-9", enabled=True), errors.NotFound, "no card"),
+        (pb.MpsRequest(gpu_uuid="GPU-9", enabled=True), errors.NotFound, "no GPU"),
         (pb.MpsRequest(gpu_uuid="GPU-0", instance_uuid="MIG-1-0", enabled=True), errors.NotFound, "no instance"),
         (pb.MpsRequest(gpu_uuid="GPU-0", max_clients=49, enabled=True), errors.Permanent, "1 to 48"),
     ],

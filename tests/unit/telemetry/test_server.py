@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from kgwe import errors
-from kgwe.telemetry import connection, crowd, http
+from kgwe.telemetry import connection, connection_limiter, http
 from kgwe.telemetry.http import Reply, Request
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ async def test_answers_under_way_are_given_before_it_ends(app: App):
 
 
 async def test_an_answer_that_never_comes_does_not_keep_it_from_ending(app: App, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(crowd, "_GRACE_S", 0.05)
+    monkeypatch.setattr(connection_limiter, "_GRACE_S", 0.05)
     async with contextlib.AsyncExitStack() as stack:
         async with http.serving(app, ADDRESS) as port:
             reader, writer = await stack.enter_async_context(line(port))

@@ -1,4 +1,4 @@
-"""The pods of this node, as the API server tells them."""
+"""The pods of this node, as the API server shows them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AWAY_S: Final = 2.0
 
 
 class PodSource(Protocol):
-    """Who knows the pods of this node."""
+    """A source of the pods of this node."""
 
     async def find(self, namespace: str, name: str) -> core.Pod | None:
         """One the kubelet knows and `pods` does not show, or shows on its way out."""

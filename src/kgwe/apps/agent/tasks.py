@@ -1,7 +1,6 @@
-"""The parts of the agent, each a task that may fail without taking the others down.
+"""Supervised tasks: each may fail without stopping the others.
 
-A part that fails is started again after a while, ever longer while it keeps failing; what is wrong with it can be asked
-for. A part that returns has done what it had to do.
+A task that fails is restarted with back-off, and `problems` says why it failed. A task that returns is done.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-# A part that ran so long has worked: what was wrong with it before no longer counts.
+# A task that ran this long works: its earlier failures no longer count.
 _WELL_AFTER_S: Final = 30.0
 _CANCELLATIONS: Final = 8
 _CANCEL_S: Final = 1.0
 
 
 async def _cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel until they are over: a cancellation that meets the end of a wait can get lost on the way."""
+    """Cancel until all are done: a cancellation that coincides with the end of a wait can be lost."""
     pending = set(tasks)
     for _ in range(_CANCELLATIONS):
         if not pending:
@@ -35,14 +34,14 @@ async def _cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_CANCEL_S)
-    log.error("parts_do_not_end", parts=sorted(task.get_name() for task in pending))
+    log.error("task_shutdown_timeout", tasks=sorted(task.get_name() for task in pending))
 
 
 class SupervisedTasks:
     def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
         self._first_pause_s = first_pause_s
         self._runs: dict[str, Callable[[], Awaitable[None]]] = {}
-        #: part -> what is wrong with it
+        #: task -> why it failed
         self.problems: dict[str, str] = {}
 
     def add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -53,7 +52,7 @@ class SupervisedTasks:
         return tuple(self._runs)
 
     async def run(self) -> None:
-        """Run all of them until cancelled."""
+        """Run all tasks until cancelled."""
         tasks = [asyncio.create_task(self._supervise(name, run), name=name) for name, run in self._runs.items()]
         try:
             # Not gather: cancelled, it would wait for them by itself.
@@ -71,7 +70,7 @@ class SupervisedTasks:
             well = loop.call_later(_WELL_AFTER_S, self.problems.pop, name, None)
             try:
                 await run()
-            except Exception as exc:  # whatever it is, the other parts go on
+            except Exception as exc:  # whatever it is, the other tasks go on
                 failures = 0 if loop.time() - began > _WELL_AFTER_S else failures + 1
                 self.problems[name] = f"{type(exc).__name__}: {exc}"
                 log.exception("part_failed", part=name, failures=failures)

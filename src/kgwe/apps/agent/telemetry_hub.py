@@ -1,6 +1,6 @@
-"""Telemetry to whoever watches, without ever waiting for them.
+"""Sends telemetry to watchers without ever waiting for them.
 
-Every watcher has a short queue. One that reads too slowly loses the oldest of it and is told how many; the agent's
+Every watcher has a short queue. One that reads too slowly loses the oldest entries and gets their number; the agent's
 memory does not depend on how slow its callers are, nor (up to a limit) on how many. One that asks for aggregates is
 told with every message what was measured since the one before, however seldom it wants one.
 """

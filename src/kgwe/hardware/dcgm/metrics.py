@@ -101,7 +101,7 @@ Row = tuple[str, Values]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What identifies a row, whoever uses it."""
+    """The labels that identify a row."""
 
     index: int
     uuid: str

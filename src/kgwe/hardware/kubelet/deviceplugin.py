@@ -1,4 +1,4 @@
-"""One resource offered to the kubelet: a device plugin, `v1beta1`.
+"""A device plugin (`v1beta1`): advertises one resource to the kubelet.
 
 The plugin serves on a socket in the kubelet's folder and then registers; the kubelet connects back, reads the list of
 devices and asks before it gives any away. A kubelet that starts removes all sockets in the folder: `is_current` tells
@@ -44,7 +44,7 @@ _CODES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedDevice:
-    """A device as the kubelet is told of it."""
+    """A device as it is advertised to the kubelet."""
 
     id: str
     is_healthy: bool = True
@@ -94,7 +94,7 @@ class DevicePlugin:
     # --- what is offered --------------------------------------------------------------------------------
 
     def advertise(self, devices: Sequence[AdvertisedDevice]) -> None:
-        """These are the devices from now on; whoever reads the list hears it at once."""
+        """Set the devices and send them to every open ListAndWatch stream."""
         if tuple(devices) == self._devices:
             return
         self._devices = tuple(devices)
@@ -122,7 +122,7 @@ class DevicePlugin:
         )
 
     async def start(self) -> None:
-        """Serve anew and register; Transient when there is no kubelet, or it does not want us just now."""
+        """Serve and register again; Transient when there is no kubelet, or it refuses now."""
         kubelet = self._folder / KUBELET_SOCKET
         there = sockets.read_identity(kubelet)
         if there is None:
@@ -134,7 +134,7 @@ class DevicePlugin:
 
     async def _serve(self) -> None:
         path = self._folder / self._endpoint
-        # Left behind by one that was killed: nobody listens there.
+        # Left behind by a killed process: nothing listens there.
         path.unlink(missing_ok=True)
         server = grpc.aio.server(options=sockets.OPTIONS)
         server.add_generic_rpc_handlers((_handlers(self),))

@@ -1,7 +1,7 @@
 """gRPC over the kubelet's unix sockets.
 
-A kubelet that restarts makes its sockets anew and removes those of device plugins. A socket is therefore known by its
-file, not by its path: `identity` changes when somebody else listens there.
+A kubelet that restarts creates its sockets again and removes those of device plugins. A socket is therefore known by
+its file, not by its path: `read_identity` changes when another process listens there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # What a kubelet sends at most; its own client has the same limit.
 _MOST_BYTES: Final = 16 * 1024 * 1024
-# Nobody asks on another thread, and a kubelet that is back is to be found within a second.
+# One thread suffices, and a kubelet that is back must be found within a second.
 OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_send_message_length", _MOST_BYTES),
@@ -56,7 +56,7 @@ def open_channel(socket: Path) -> grpc.aio.Channel:
 
 
 def read_identity(socket: Path) -> tuple[int, int, int] | None:
-    """What changes when the socket is made anew; None when it is not there."""
+    """Return what changes when the socket is created again; None when it does not exist."""
     try:
         found = socket.stat()
     except OSError:

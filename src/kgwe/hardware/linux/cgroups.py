@@ -13,7 +13,7 @@ path is spelled depends on the cgroup driver and the runtime:
 
 A "-" separates in the names of systemd's slices, so those of the uid are written "_" there. The uid of a static pod
 is a bare hash. Version 1 has a line per controller, version 2 one line; a process in another cgroup namespace is
-shown by a path that begins with "/../". A process that is gone, or in no pod, is nobody's.
+shown by a path that begins with "/../". A process that is gone, or in no pod, belongs to none.
 """
 
 from __future__ import annotations

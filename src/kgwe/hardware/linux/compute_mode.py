@@ -1,4 +1,4 @@
-"""The compute mode of a card, through nvidia-smi.
+"""Sets the compute mode of a GPU through nvidia-smi.
 
 In exclusive-process mode one process at a time may use a card. With an MPS daemon that process is its server, so that
 nothing gets past the limits. The mode is the card's as a whole, and lasts until it is set again or the machine reboots.

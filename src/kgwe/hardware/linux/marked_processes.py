@@ -1,7 +1,7 @@
 """Processes that outlive the agent, recognised again by a mark in their environment.
 
 A pid written down means nothing after a restart: another process may have it. What we start carries a mark in its
-environment, which its children inherit; whoever carries it is ours, whether or not anybody wrote the pid down.
+environment, which its children inherit; a process that carries it is ours, even if its PID was not recorded.
 Signals go through a descriptor opened before the mark is read, so the process that was recognised gets them.
 """
 
@@ -114,7 +114,7 @@ def _environment(pid: int, name: str) -> str | None:
     try:
         data = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
-        return None  # gone, or somebody else's
+        return None  # gone, or of another user
     prefix = f"{name}=".encode()
     found = next((entry for entry in data.split(b"\0") if entry.startswith(prefix)), None)
     return None if found is None else found[len(prefix) :].decode(errors="surrogateescape")

@@ -31,7 +31,7 @@ MARK: Final = "KGWE_MPS_DAEMON"
 _PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _KEPT_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "NVIDIA_DRIVER_ROOT")
 _MAX_ANSWER: Final = 64 * 1024
-# Nobody tells us when a daemon that is not our child listens or ends: it is looked for so often.
+# A daemon that is not our child is polled this often: nothing notifies us when it listens or ends.
 _POLL_S: Final = 0.02
 # The longest path a unix socket can have; the daemon's longest name there is `control_privileged`.
 _MAX_SOCKET_PATH: Final = 107
@@ -120,7 +120,7 @@ class MpsControl:
         return daemon
 
     async def _await_daemon(self) -> MarkedProcess:
-        while (found := self.daemon()) is None or not await self.is_responding():  # noqa: ASYNC110 - nobody tells us
+        while (found := self.daemon()) is None or not await self.is_responding():  # noqa: ASYNC110 - nothing notifies us
             await asyncio.sleep(_POLL_S)
         return found
 
@@ -155,7 +155,7 @@ class MpsControl:
             await self.send_command("quit")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._deadline_s):
-                while any(marked_processes.is_alive(each, MARK) for each in known):  # noqa: ASYNC110 - nobody tells us
+                while any(marked_processes.is_alive(each, MARK) for each in known):  # noqa: ASYNC110 - nothing notifies us
                     await asyncio.sleep(_POLL_S)
         return not self.processes()
 

@@ -9,7 +9,7 @@ recognised: an agent that is killed at any moment finds its daemons again, start
     not wanted, no clients    ended, its directory removed
     not wanted, clients       left alone until they are gone (draining), unless forced
 
-MPS itself has no limit on the number of clients: `max_clients` is held by whoever hands out the unit; here it is only
+MPS itself does not limit the number of clients: the allocator of the unit enforces `max_clients`; here it is only
 watched.
 """
 
@@ -168,7 +168,7 @@ class MpsDaemons:
     # --- looking after them -----------------------------------------------------------------------------
 
     async def _check_all(self) -> None:
-        """Also to what runs without anybody knowing."""
+        """Check all units, including orphaned daemons."""
         for uuid in self._find_orphans():
             self._unit(uuid)
         await self._check_unit()
@@ -195,7 +195,7 @@ class MpsDaemons:
         return self._units[uuid]
 
     def _find_orphans(self) -> Iterable[str]:
-        """Units under our root that something runs for, or that left something, and nobody wants."""
+        """Return units under our root that have processes or files and are not desired."""
         prefix = mps_control.mark_of(self._root)
         found = {each.mark.removeprefix(prefix) for each in marked_processes.find_processes(MARK, prefix)}
         found |= {mps_control.unit_of(entry.name) for entry in self._root.iterdir() if entry.is_dir()}
@@ -231,7 +231,7 @@ class MpsDaemons:
                 self._record_failure(unit, str(exc))
                 return False
             log.info("mps_started", uuid=wish.uuid, pid=daemon.pid)
-            unit.asked_s = self._clock()  # nobody can be its client yet
+            unit.asked_s = self._clock()  # it cannot have clients yet
         else:
             log.info("mps_adopted", uuid=wish.uuid, pid=daemon.pid)
             unit.asked_s = -math.inf
@@ -284,7 +284,7 @@ class MpsDaemons:
         try:
             unit.servers = await unit.control.list_clients()
         except errors.Transient as exc:
-            # One that stays silent serves nobody.
+            # A daemon that does not respond serves no client.
             unit.silent += 1
             return str(exc) if unit.silent < _SILENT_ROUNDS else ""
         return "waiting for its clients to end" if any(unit.servers.values()) else ""

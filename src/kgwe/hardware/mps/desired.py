@@ -1,4 +1,4 @@
-"""Which MPS daemons are wanted, kept in a file that one process at a time may change."""
+"""The desired MPS daemons, in a file that one process at a time may change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DesiredDaemon(msgspec.Struct, frozen=True):
 
 
 class DesiredFile:
-    """The file. Whoever was killed with it open leaves it whole, and open to the next."""
+    """The file of desired daemons. A process killed with it open leaves it complete and unlocked."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -71,7 +71,7 @@ class DesiredFile:
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as exc:
-            # Guessing that nothing is wanted would end daemons that somebody uses.
+            # Assuming that none is desired would end daemons in use.
             raise errors.Permanent(f"{self._root / _WANTED_FILE} cannot be read: {exc}") from exc
         return {wish.uuid: wish for wish in wishes}
 

@@ -212,13 +212,13 @@ class NvmlDriver:
     # --- reset ----------------------------------------------------------------------------------------------
 
     def _reset(self, uuid: str) -> None:
-        """NVML has no function for it, nvidia-smi has; and nobody may have the card open, ourselves included."""
+        """Reset through nvidia-smi: NVML has no function for it. No process may have the GPU open, including ours."""
         session = self._open_session()
         if not session.knows(uuid):
-            raise errors.NotFound(f"there is no card {uuid}")
+            raise errors.NotFound(f"no GPU {uuid} on this machine")
         self._is_quiet.set()
         try:
-            # Both: nobody is inside, and nobody opens it again before the reset is done.
+            # Both locks: no call is under way, and none opens the driver again before the reset is done.
             with self._opening, self._gate:
                 session.close()
                 self._session = None

@@ -1,6 +1,6 @@
-"""XID errors, as NVML hands them out: an event set gathers them in the driver, and we take them from it.
+"""Reads XID errors from an NVML event set.
 
-What was taken waits here until somebody asks, so that a caller who is cancelled loses nothing.
+Events wait here until they are read, so that a cancelled caller loses none.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ _KINDS: Final[dict[int, type[errors.KgweError]]] = {
     Code.UNINITIALIZED: Detached,
 }
 
-# A card or a driver that does not have something: nothing to tell anybody about.
+# A GPU or driver without a feature: not an error.
 _ORDINARY: Final = frozenset({Code.SUCCESS, Code.NOT_SUPPORTED, Code.NOT_FOUND, Code.INVALID_ARGUMENT})
 
 _ABSENCES: Final = {

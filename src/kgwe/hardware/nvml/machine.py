@@ -1,4 +1,4 @@
-"""Reading what is built in: every card of the machine, its links and its cut."""
+"""Reads the hardware: every GPU of the machine, its links and its MIG layout."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class MachineReader:
     def _read_peer(self, card: str, handle: Any, link: int) -> tuple[Remote, str]:
         kind = self._library.call_if_supported("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         pci = self._library.call_if_supported("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-        if kind is None and pci is None:  # nobody says, as when the link is down
+        if kind is None and pci is None:  # not known, as when the link is down
             return self._memory.remotes.get((card, link), (Remote.UNKNOWN, ""))
         bus = values.bus_id(pci) if pci is not None else ""
         if kind is None:  # older drivers name the device and not what it is

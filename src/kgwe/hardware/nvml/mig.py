@@ -88,7 +88,7 @@ class MigControl:
         for profile, gpu_instance in self._gpu_instances(handle):
             info = self._library.call_if_supported("nvmlGpuInstanceGetInfo", gpu_instance)
             if info is None:
-                continue  # destroyed by somebody between the two calls
+                continue  # destroyed between the two calls
             found.append(
                 Instance(
                     uuid=uuids.get(info.id, ""),
@@ -103,7 +103,7 @@ class MigControl:
         return tuple(sorted(found, key=lambda instance: instance.start))
 
     def _is_listing_denied(self, handle: Any) -> bool:
-        """GPU instances are listed for root only; the devices made of them for everybody."""
+        """GPU instances are listed for root only; the devices made of them for all users."""
         profile = next(iter(self.profiles(handle)), None)
         return profile is not None and self._listed(handle, profile)[1] == Code.NO_PERMISSION
 
@@ -232,7 +232,7 @@ class MigControl:
             if profile.name == name:
                 return profile
         names = ", ".join(profile.name for profile in offered) or "no MIG profile"
-        raise errors.Permanent(f"the card has no MIG profile {name!r}; it offers {names}")
+        raise errors.Permanent(f"the GPU has no MIG profile {name!r}; it offers {names}")
 
     def _at(self, handle: Any, profile: Profile, start: int) -> Any:
         """The GPU instance of this profile at this place."""
@@ -252,7 +252,7 @@ class MigControl:
         name = f"{profile.name}@{start}"
         if code in {Code.INSUFFICIENT_RESOURCES, Code.IN_USE}:
             there = ", ".join(f"{each.profile}@{each.start}" for each in self.instances(handle)) or "nothing"
-            raise errors.Conflict(f"{name} has no room: the card holds {there} ({self._library.describe(code)})")
+            raise errors.Conflict(f"{name} has no room: the GPU holds {there} ({self._library.describe(code)})")
         raise self._library.error(code, f"creating {name}")
 
     def _size(self, handle: Any, profile: Profile, start: int) -> int:
@@ -263,7 +263,7 @@ class MigControl:
         sizes = {place.start: place.size for place in places}
         if start not in sizes:
             starts = " ".join(map(str, sorted(sizes)))
-            raise errors.Permanent(f"{profile.name}@{start} is no place on this card: it may only start at {starts}")
+            raise errors.Permanent(f"{profile.name}@{start} is not a valid placement: it may only start at {starts}")
         return int(sizes[start])
 
     def _places(self, handle: Any, profile: Profile) -> list[Any] | None:
@@ -281,7 +281,7 @@ class MigControl:
         for geometry in mig.GEOMETRIES.values():
             if {each.name for each in offered} <= set(geometry.profiles):
                 return geometry.profiles[profile.name].units, geometry.units
-        # A card nobody knows: eighths of its memory, as on all big ones.
+        # An unknown GPU: eighths of its memory, as on all large ones.
         whole = max(each.memory_mib for each in offered)
         return max(round(8 * profile.memory_mib / whole), 1), 8
 
@@ -315,10 +315,10 @@ class MigControl:
     def destroy(self, handle: Any, instance_id: int) -> None:
         gpu_instance, code = self._library.call_or_code("nvmlDeviceGetGpuInstanceById", handle, instance_id)
         if code in {Code.NOT_FOUND, Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT}:
-            raise errors.NotFound(f"the card has no GPU instance {instance_id}")
+            raise errors.NotFound(f"the GPU has no GPU instance {instance_id}")
         if code != Code.SUCCESS:
             raise self._library.error(code, "nvmlDeviceGetGpuInstanceById")
-        # First looked at as a whole: a GPU instance with some of its compute instances gone is of no use to anybody.
+        # First looked at as a whole: a GPU instance with some of its compute instances gone cannot be used.
         if instance_id in (nvml_processes.busy_instances(self._library, handle) or ()):
             raise errors.Conflict(f"GPU instance {instance_id} is in use by a process")
         for compute_instance in list(self._compute_instances(gpu_instance)):

@@ -1,4 +1,4 @@
-"""Which processes run on a card, and what each uses of it."""
+"""Reads the processes on a GPU and what each uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the instruments of every card."""
+"""Reads the instruments of every GPU."""
 
 from __future__ import annotations
 

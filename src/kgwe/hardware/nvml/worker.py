@@ -72,7 +72,7 @@ class Worker:
                 self._running = future
             try:
                 result = work()
-            except BaseException as exc:  # noqa: BLE001 -- it belongs to whoever waits
+            except BaseException as exc:  # noqa: BLE001 -- it belongs to the waiting caller
                 self._finish()
                 future.set_exception(exc)
             else:

@@ -64,7 +64,7 @@ _BUDGET_CAUSE = "DisruptionBudget"
 
 
 class Forbidden(errors.Permanent):
-    """Whoever we are may not do that."""
+    """Our user may not do that."""
 
 
 class QuotaExceeded(Forbidden):

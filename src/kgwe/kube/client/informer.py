@@ -7,8 +7,8 @@
 
 Handlers are called once per change, in order, from the informer's own task, and must not block: they
 update memory or put a key on a queue. A re-list is diffed against the store, so an object deleted (or
-deleted and created anew) while the watch was down is reported like any other. Nothing is reported twice
-for the same resource version. `synced` is set after the first complete list; nobody decides before it.
+deleted and created again) while the watch was down is reported like any other. Nothing is reported twice
+for the same resource version. `synced` is set after the first complete list; decisions wait for it.
 
 An object that cannot be decoded hides no other; if an earlier state of it was understood, that one stays, because
 what the object holds (a GPU, say) is not free just because we cannot read it. An error that a handler raises concerns
@@ -16,7 +16,7 @@ that object alone: it is logged and counted, the other handlers hear of the chan
 one. The change that failed is handed out again with the next list, whether or not the object has changed since.
 
 All of this is the same in JSON and in protobuf (`codec.py`). Of objects that `keep` picks, the bytes are kept too, as
-long as they are picked: whoever writes such an object back writes also what its struct leaves out.
+long as they are picked: a caller that writes such an object back also writes what its struct leaves out.
 
 Assumptions about the other side: a list without a version is a consistent read; a watch delivers every
 change after its version or fails with 410; bookmarks only move the version forward.

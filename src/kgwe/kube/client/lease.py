@@ -6,11 +6,11 @@
 
 Clocks of different machines are never compared: a standby measures, on its own clock and from the moment the
 answer arrived, how long the Lease has not been renewed. A leader counts from the moment it asked, and stops
-calling itself one `renew_deadline_s` after its last renewal, which is before anybody else may take over
+calling itself one `renew_deadline_s` after its last renewal, which is before another replica may take over
 (`lease_s`), even when the process or the machine was suspended meanwhile: `is_leader` looks at the clock each
 time it is asked. Writes carry a resourceVersion, so two candidates cannot both take the Lease.
 
-What this cannot see: a Lease deleted by hand while it is held. Whoever has watched the holder waits it out,
+What this cannot see: a Lease deleted by hand while it is held. A replica that has watched the holder waits it out,
 but a replica started just then has not, and for up to `retry_s` there may be two.
 """
 
@@ -96,11 +96,11 @@ class LeaderElector:
         self._stepping = asyncio.Lock()
 
     def is_leader(self) -> bool:
-        """True while our last renewal is recent enough that nobody else can hold the Lease."""
+        """True while our last renewal is recent enough that no other replica can hold the Lease."""
         return self._renewed_at is not None and self._clock() - self._renewed_at < self._times.renew_deadline_s
 
     def holder(self) -> str:
-        """Who holds the Lease as far as we know; empty when nobody does."""
+        """Return the known holder of the Lease; empty: none."""
         return self._seen.spec.holderIdentity if self._seen else ""
 
     async def wait_leading(self) -> None:
@@ -111,7 +111,7 @@ class LeaderElector:
     async def wait_lost(self) -> None:
         while self.is_leader():
             self._changed.clear()
-            # Nobody may tell us: the renewal that would is the very call that hangs. So look at the clock too.
+            # Nothing else may notice: the renewal that would is the call that hangs. So check the clock too.
             try:
                 await asyncio.wait_for(self._changed.wait(), timeout=self._times.retry_s / 2)
             except TimeoutError:
@@ -170,11 +170,11 @@ class LeaderElector:
         if leads != self._announced:
             self._announced = leads
             log.info("leader_elected" if leads else "leader_lost", lease=self._name, id=self.identity)
-        # Always: leadership also lapses by time alone, and whoever waits to lead must hear of every renewal after that.
+        # Always: leadership also lapses by time alone, and waiters must see every renewal after that.
         self._changed.set()
 
     async def _try_hold(self) -> bool | None:
-        """Take or renew the Lease; False when somebody else holds it, None when somebody else only touched it."""
+        """Take or renew the Lease; False when another holds it, None when another only wrote it."""
         if self.is_leader() and self._seen is not None:
             try:
                 await self._write(self._seen)

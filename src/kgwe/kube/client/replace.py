@@ -2,7 +2,7 @@
 
 A patch costs the API server more than a replacement in protobuf: it turns the object into JSON, merges, and reads the
 result again. What is written is the object as the watch showed it, every field of it, known here
-or not; whoever wrote meanwhile is not overwritten, because the version is named. Then, and when the bytes are not at
+or not; a concurrent write is not overwritten, because the version is named. Then, and when the bytes are not at
 hand, the patch is sent as it is.
 """
 

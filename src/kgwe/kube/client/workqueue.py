@@ -5,7 +5,7 @@ afterwards, never at the same time. So a burst of events about one object costs 
 two workers never hold the same object.
 
 An appointment (`add_after`, `retry`) promises that work on the key begins by then. Work that begins earlier
-keeps the promise: whoever still wants to come back later says so again from there.
+keeps the promise: a caller that still wants a later retry has to add it again.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def read_status(body: bytes) -> Status:
     """What a refusal says, in either encoding."""
     if not body.startswith(MAGIC):
         return _decode(_STATUS, body)
-    from kgwe.kube.transport import protobuf_codec  # noqa: PLC0415 - there where somebody asked for this encoding
+    from kgwe.kube.transport import protobuf_codec  # noqa: PLC0415 - only where this encoding is used
 
     return protobuf_codec.status(body.removeprefix(MAGIC))
 

@@ -21,7 +21,7 @@ class Unreadable(Exception):
 
 
 class Garbled(Unreadable):
-    """Not even of the encoding they claim: somebody else wrote them, or they were cut off."""
+    """Not even of the encoding they claim: another server wrote them, or they were cut off."""
 
 
 class Identity(msgspec.Struct, frozen=True):

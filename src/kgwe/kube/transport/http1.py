@@ -27,7 +27,7 @@ _SOCKET_OPTIONS = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *((socket.IPPROTO_TCP, getattr(socket, k), v) for k, v in _KEEPALIVE.items() if hasattr(socket, k)),
 ]
-# The peer has closed its side; where that cannot be told from data, data nobody asked for is as bad.
+# The peer has closed its side. Where that looks like data: unrequested data is as bad.
 _HUNG_UP = getattr(select, "POLLRDHUP", select.POLLIN)
 
 _HEAD_LIMIT = 64 * 1024
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._busy or self._parser is None:
-            self.abort()  # nobody asked
+            self.abort()  # data without a request
             return
         self._heard_at = self._loop.time()
         if not self.status:

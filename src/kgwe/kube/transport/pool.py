@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 
 class Stream:
-    """An answer whose body is read as it comes; the server waits when nobody reads."""
+    """A reply whose body is read as it arrives; the server has to wait while it is not read."""
 
     def __init__(self, connection: Connection, silence_s: float) -> None:
         self.status_code = connection.status
@@ -124,7 +124,7 @@ class ConnectionPool:
     # --- places -----------------------------------------------------------------------------------------
 
     async def _acquire(self, deadline: float, *, fresh: bool) -> Connection:
-        """A connection that nobody uses; `fresh` asks for one that was not idle."""
+        """Return an unused connection; `fresh` asks for one that was not idle."""
         if fresh and self._idle and not self._free:
             self._drop(self._idle.pop(0))
         while self._idle and not fresh:
@@ -143,7 +143,7 @@ class ConnectionPool:
             raise
 
     async def _wait_turn(self, deadline: float) -> Connection | None:
-        """Wait for somebody's connection, or (None) for a place to open one."""
+        """Wait for a connection of another request, or (None) for a place to open one."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Connection | None] = loop.create_future()
         self._queue.append(waiter)

@@ -108,7 +108,7 @@ class LocalCluster:
             return api.is_healthy("/readyz")
 
     def find_dead(self) -> ProcessRecord | None:
-        """A process that should run and does not. Waits for whoever works on the cluster: a restart is no death."""
+        """Return a process that should run and does not; waits for a command under way, such as a restart."""
         with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
             known = state.load(self.directory)
             everyone = known.everyone.values() if known is not None else ()

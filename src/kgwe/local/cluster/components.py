@@ -153,7 +153,7 @@ def _apiserver(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "tls-cert-file": tls.certificate,
         "tls-private-key-file": tls.key,
         "client-ca-file": layout.certificates.authority,
-        # Nobody is a front proxy here; without this the other components complain every minute that it is unset.
+        # There is no front proxy here; without this the other components complain every minute that it is unset.
         "requestheader-client-ca-file": layout.certificates.authority,
         "requestheader-allowed-names": "front-proxy-client",
         "requestheader-username-headers": "X-Remote-User",

@@ -1,4 +1,4 @@
-"""Bring a simulated fleet onto a cluster: make it so, whatever is there now.
+"""Applies a simulated fleet to a cluster, whatever is there now.
 
 The nodes of a fleet carry the label `kgwe.nvidia.io/fleet`; only those are ever touched. `apply` compares what
 the model says with what is there and writes the difference: three writes for a new node (Node, GPUNode,
@@ -88,7 +88,7 @@ async def apply_fleet(
 ) -> Outcome:
     """Make the cluster have exactly the first `nodes` nodes of `fleet`, and (with `wait`) see them become Ready.
 
-    `dra`: its cards can be had by ResourceClaims too. `progress(done, total)` is told about every node.
+    `dra`: its cards can be had by ResourceClaims too. `progress(done, total)` is called for every node.
     """
     if not 0 <= nodes <= MAX_NODES:
         raise errors.Permanent(f"a fleet has 0 to {MAX_NODES} nodes, not {nodes}")
@@ -225,7 +225,7 @@ async def _apply_node(client: KubeClient, node: inventory.FleetNode, there: _Exi
 
 
 def _is_managed_elsewhere(before: core.Node, old: gpunode.GPUNode, node: inventory.FleetNode) -> bool:
-    """Whether somebody cuts or describes this node, and the model still says what it said."""
+    """Return whether a controller partitions or describes this node, and the model has not changed."""
     is_told = bool(old.spec.cards) or old.spec.source == gpunode.Source.AGENT
     return is_told and before.metadata.annotations.get(gpunodes.DIGEST_ANNOTATION) == gpunodes.digest(node)
 

@@ -1,4 +1,4 @@
-"""Which pod has which card of a simulated node.
+"""Assigns the GPUs of a simulated node to its pods.
 
 In a real cluster the kubelet's device plugin decides that. Here it is the lowest free card, in the order in
 which pods started, per container that asks for GPUs or MIG slices; who claims cards has those. A pod keeps its
@@ -72,7 +72,7 @@ def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0)
 
 
 def assign(available: Sequence[Offer], pods: Iterable[GpuPod], held: Mapping[str, tuple[Grant, ...]]) -> Grants:
-    """What everybody has now: those who had something keep it, the others are served in order of start.
+    """Return what each pod has now: pods with devices keep them, the others are served in order of start.
 
     A pod that cannot be served whole gets nothing and is asked for again next time.
     """

@@ -132,7 +132,7 @@ async def serve(
     memory: Path | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Simulate the fleet and answer until SIGINT or SIGTERM; `ready` is told the port once it does."""
+    """Simulate the fleet and answer until SIGINT or SIGTERM; `ready` is called with the port once it does."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

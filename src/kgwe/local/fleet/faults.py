@@ -1,4 +1,4 @@
-"""Break simulated hardware on command, and mend it.
+"""Injects faults into simulated hardware, and clears them.
 
     node-down    the node stops answering: Ready becomes Unknown, kube-controller-manager taints it, its pods freeze
     gpu-xid      the driver reports an XID on a card; one that only a reset ends takes the card out of service
@@ -100,7 +100,7 @@ async def spot_notice(
     """Announce that the node is taken back `after_s` from now; the deadline."""
     node = await _fleet_node(client, name)
     if node.metadata.labels.get(inventory.CAPACITY_TYPE_LABELS[0]) != "spot":
-        raise errors.Permanent(f"node {name} is not a spot node; nobody takes it back")
+        raise errors.Permanent(f"node {name} is not a spot node and cannot be reclaimed")
     now = now or dt.datetime.now(dt.UTC)
     deadline = now + dt.timedelta(seconds=after_s)
     await _annotate(
@@ -173,7 +173,7 @@ def _wired_links(obj: gpunode.GPUNode, card: int, peer: int | None) -> int:
     nvlink = _device(obj, card).nvlink
     name = obj.metadata.name
     if nvlink is None:
-        raise errors.Permanent(f"the cards of node {name} have no NVLink")
+        raise errors.Permanent(f"the GPUs of node {name} have no NVLink")
     if nvlink.nvSwitch:
         if peer is not None:
             raise errors.Permanent(

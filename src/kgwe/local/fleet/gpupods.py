@@ -1,4 +1,4 @@
-"""Pods, as far as the simulated cards under them are concerned."""
+"""Pods of the simulated fleet, with the fields that concern GPUs."""
 
 import datetime as dt
 from typing import Any, Final

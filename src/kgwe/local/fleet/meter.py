@@ -2,7 +2,7 @@
 
 Counters (energy, NVLink traffic) are the sum of what was read between readings, so they only grow; energy begins
 at what an idle card has drawn since its node exists. The label part of every row is made when the cards or
-their users change, not when somebody asks.
+their users change, not on a scrape.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _daemon(*, background: bool) -> int:  # noqa: RET503 - serving never returns
     except OSError as exc:
         sys.stderr.write(f"Failed to bind to socket: {exc.strerror}\n")
         os._exit(1)
-    # Everything that was inherited goes, so that nobody waits for the daemon's end by accident.
+    # Everything that was inherited goes, so that no process waits for the daemon's end by accident.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)

@@ -1,4 +1,4 @@
-"""The cards of a simulated node as NVIDIA's DRA driver would publish them, and the device classes they are asked by."""
+"""ResourceSlices of a simulated node as NVIDIA's DRA driver would publish them, and their DeviceClasses."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Lock:
 
     @contextmanager
     def held(self, *, timeout_s: float, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Hold the lock, waiting for whoever has it; `waiting` is told once that we wait, and for whom."""
+        """Hold the lock, waiting for its holder; `waiting` is called once with the holder."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = self._acquire(time.monotonic() + timeout_s, waiting)
         try:
@@ -38,7 +38,7 @@ class Lock:
             os.close(descriptor)
 
     def remove(self) -> None:
-        """Remove the file, by whoever holds the lock: those who wait for it notice and use a new one."""
+        """Remove the file while holding the lock: waiting processes notice and use a new one."""
         self._path.unlink(missing_ok=True)
 
     def _acquire(self, deadline: float, waiting: Callable[[str], None] | None) -> int:

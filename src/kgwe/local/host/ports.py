@@ -1,8 +1,8 @@
 """Free ports on loopback.
 
-Between choosing a port and the process that binds it lies a moment in which anybody may take it. Two things keep that
-rare: ports are taken from below the range the kernel hands out for outgoing connections, and ports that other
-clusters wrote down are left to them even while they are stopped.
+Another process may take a port between its choice and its use. Two things keep that rare: ports come from below the
+range that the kernel uses for outgoing connections, and ports that other clusters recorded are left to them even while
+they are stopped.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Processes that outlive us, and how never to touch anybody else's.
+"""Processes that outlive us, and how never to touch any other.
 
 A component is started in a session of its own (Ctrl-C at our terminal must not reach it), with its output in a log
 file, and marked in its environment with the cluster it belongs to. A process is recognised by what cannot be had by
 accident:
 
     its pid, its start time since boot and the boot itself    a recycled pid starts later, a reboot starts over
-    the mark in its environment                               found again even if nobody wrote the pid down
+    the mark in its environment                               found again even if the PID was not recorded
 
 Signals are sent through a pidfd opened before the check, so the process that was checked is the one that is signalled.
 Linux only, like the control plane itself.
@@ -64,7 +64,7 @@ def spawn(
     log.parent.mkdir(parents=True, exist_ok=True)
     mark = mark_of(owner, name)
     environment = {**os.environ, **(env or {}), MARK: mark}
-    # posix_spawn and not subprocess: nobody here waits for the child, and a Popen object insists on being waited for.
+    # posix_spawn and not subprocess: we do not wait for the child, and a Popen object insists on being waited for.
     pid = os.posix_spawn(
         argv[0],
         list(argv),
@@ -112,7 +112,7 @@ def is_alive(record: ProcessRecord) -> bool:
 
 
 def find_marked(owner: Path) -> list[ProcessRecord]:
-    """Processes of a cluster by the mark in their environment, whether or not anybody wrote them down."""
+    """Processes of a cluster by the mark in their environment, even if they were not recorded."""
     found = []
     prefix = f"{owner}#".encode()
     for entry in _PROC.iterdir():
@@ -235,7 +235,7 @@ def _exited(fd: int) -> bool:
 
 
 def _reap(record: ProcessRecord) -> None:
-    # Only a child of ours leaves a zombie that we must collect; of anybody else's we hear ECHILD. The start time is
+    # Only a child of ours leaves a zombie that we must collect; for others we get ECHILD. The start time is
     # checked because another child of this program may have got the pid since, and its exit status is not ours.
     if record.boot == boot_id() and _start_ticks(record.pid) == record.start_ticks:
         with suppress(ChildProcessError):
@@ -265,7 +265,7 @@ def _mark(pid: int) -> bytes | None:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
-        return None  # gone, or somebody else's
+        return None  # gone, or of another user
     prefix = f"{MARK}=".encode()
     return next((line[len(prefix) :] for line in environment.split(b"\0") if line.startswith(prefix)), None)
 

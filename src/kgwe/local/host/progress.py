@@ -1,6 +1,6 @@
-"""Telling a person what takes so long.
+"""Progress messages for the terminal.
 
-A `Progress` is told about steps; what becomes of that is its own business: nothing (`Silent`), one line per change
+A `Progress` receives steps and shows them in its own way: not at all (`Silent`), one line per change
 (`Lines`, for logs and pipes), or a spinner with a clock (`Terminal`). Steps may nest in time but not in meaning: at
 most one is open.
 """

@@ -1,4 +1,4 @@
-"""A node of a fleet model as the hardware of a machine: what its cards are, how they are joined, how they are cut."""
+"""Turns a node of a fleet model into the hardware of a machine: GPUs, links and MIG layouts."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     driver = NvmlDriver(library=hardware.library, smi=hardware.smi, sysfs=hardware.sysfs)
     hardware.xid(3, 79)                               # something happens to card 3
 
-The state is a file that everybody maps: it outlives the processes that use it, and many can use it at once. Each
+The state is a file that all processes map: it outlives the processes that use it, and many can use it at once. Each
 folder has its own copy of the library, so that one process can hold many machines (a loader takes two links to one
 file for the same library).
 """
@@ -94,7 +94,7 @@ class Hardware:
 
     @classmethod
     def create(cls, folder: Path, node: FleetNode, *, generation: Generation = Generation.NEW) -> Hardware:
-        """Build the machine in a folder, or find it there as it was left; one of another version is built anew."""
+        """Build the machine in a folder, or find it there as it was left; one of another version is rebuilt."""
         built = build.ensure(generation)
         folder.mkdir(parents=True, exist_ok=True)
         with Lock(folder / "lock", purpose="building a simulated machine").held(timeout_s=_LOCK_TIMEOUT_S):
@@ -105,7 +105,7 @@ class Hardware:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process is told so that it finds this machine."""
+        """The environment by which a process finds this machine."""
         return {
             "KGWE_NVML_LIBRARY": str(self.library),
             "KGWE_NVIDIA_SMI": str(self.smi),
@@ -147,7 +147,7 @@ class Hardware:
         with self.locked() as now:
             for name, value in values.items():
                 if not hasattr(now.gpus[card], name):
-                    raise Permanent(f"a card has no {name!r}")
+                    raise Permanent(f"a GPU has no {name!r}")
                 setattr(now.gpus[card], name, value)
 
     def set_link(self, card: int, link: int, **values: int) -> None:
@@ -156,7 +156,7 @@ class Hardware:
         with self.locked() as now:
             found = now.gpus[card].links[link]
             if not found.present:
-                raise NotFound(f"card {card} has no link {link}")
+                raise NotFound(f"GPU {card} has no link {link}")
             for name, value in values.items():
                 if name in counters:
                     found.errors[counters[name]] = value
@@ -188,7 +188,7 @@ class Hardware:
             ]
             slot = next(iter([*mine, *(slot for slot in slots if not slot.used)]), None)
             if slot is None:
-                raise Permanent(f"card {card} has {state.MAX_PROCESSES} processes, no more can be simulated")
+                raise Permanent(f"GPU {card} has {state.MAX_PROCESSES} processes, no more can be simulated")
             slot.pid, slot.kind, slot.memory = pid, kind, memory_mib << 20
             slot.sm_util, slot.memory_util = util, memory_util
             slot.gpu_instance = _instance(instance_id)
@@ -277,7 +277,7 @@ def _is_of(built: Path, folder: Path) -> bool:
 
 def _assemble(folder: Path, built: Path, node: FleetNode) -> None:
     for name in (build.LIBRARY, build.SMI):
-        # Not over one that somebody has loaded.
+        # Not over one that a process has loaded.
         (folder / name).unlink(missing_ok=True)
         shutil.copy2(built / name, folder / name)
     shutil.rmtree(folder / SYSFS_FOLDER, ignore_errors=True)
@@ -286,7 +286,7 @@ def _assemble(folder: Path, built: Path, node: FleetNode) -> None:
 
 
 def _write_state(folder: Path, node: FleetNode) -> None:
-    """Complete before it has its name: whoever finds the file can use it."""
+    """Complete before it has its name: a process that finds the file can use it."""
     control = _control(folder / build.LIBRARY)
     made = state.State()
     made.version, made.size = state.VERSION, ctypes.sizeof(state.State)

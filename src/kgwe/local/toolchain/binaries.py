@@ -6,7 +6,7 @@ Looked for in this order, the first acceptable one wins:
     PATH
     the cache, bin/<version>/    where `build` puts what it built
 
-A program found outside the cache is asked for its version: a kubectl that somebody installed years ago must not be
+A program found outside the cache is asked for its version: a kubectl that was installed years ago must not be
 picked up silently. What was passed over is remembered, so that the reason can be shown.
 """
 

@@ -47,7 +47,7 @@ def ensure_binaries(progress: Progress | None = None) -> Binaries:
     with Lock(paths.cache_root() / "build.lock", purpose="building the control plane").held(
         timeout_s=_LOCK_TIMEOUT_S, waiting=progress.note
     ):
-        search = binaries.find()  # whoever held the lock may have built what we need
+        search = binaries.find()  # the last holder of the lock may have built what we need
         built = build(search.missing, progress)
     return Binaries({**search.found, **built})
 
@@ -93,7 +93,7 @@ def _build_one(go: Path, tool: Tool, narrator: _Narrator) -> Path:
     destination = binaries.cache_path(tool)
     destination.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in destination.parent.glob(f".{tool.name}.*.partial"):
-        abandoned.unlink()  # of a build that was killed: we hold the lock, so nobody is writing it
+        abandoned.unlink()  # of a build that was killed: we hold the lock, so no process is writing it
     with tempfile.TemporaryDirectory(prefix="kgwe-build-") as scratch:
         # A copy: the installed package may be read-only, and Go insists on a writable module directory.
         module = Path(scratch) / tool.module

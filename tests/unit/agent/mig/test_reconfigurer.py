@@ -183,7 +183,7 @@ def test_what_a_call_asked_stands_until_the_spec_changes() -> None:
 
 @pytest.mark.parametrize(
     ("product", "lost", "said"),
-    [("NVIDIA L40S", (), "cannot be cut"), ("NVIDIA X1", (), "no GPU model"), (None, ("GPU-0",), "off the bus")],
+    [("NVIDIA L40S", (), "does not support MIG"), ("NVIDIA X1", (), "no GPU model"), (None, ("GPU-0",), "off the bus")],
 )
 def test_cards_that_cannot_be_cut_say_so(product: str | None, lost: tuple[str, ...], said: str) -> None:
     driver = CuttableDriver(1)
@@ -192,7 +192,7 @@ def test_cards_that_cannot_be_cut_say_so(product: str | None, lost: tuple[str, .
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"), GPU_5=WHOLE)
     assert cutter.progress["GPU-0"].phase == "Failed"
     assert said in cutter.progress["GPU-0"].message
-    assert cutter.progress["GPU-5"].message == "there is no such card"
+    assert cutter.progress["GPU-5"].message == "no such GPU on this node"
 
 
 def test_the_status_says_what_is_being_done() -> None:

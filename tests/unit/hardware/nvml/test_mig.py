@@ -150,7 +150,7 @@ async def test_in_every_layout_whatever_does_not_fit_is_refused(tmp_path: Path, 
 
 async def test_the_refusal_names_what_is_in_the_way(cut: Bench) -> None:
     await cut.create("2g.20gb@4")
-    with pytest.raises(errors.Conflict, match=r"3g\.40gb@4 has no room: the card holds 2g\.20gb@4"):
+    with pytest.raises(errors.Conflict, match=r"3g\.40gb@4 has no room: the GPU holds 2g\.20gb@4"):
         await cut.create("3g.40gb@4")
 
 

@@ -1,4 +1,4 @@
-"""Who has what, where no kubelet tells: every device of a kind that some pod of this node asks for."""
+"""Devices that pods may hold, where the kubelet does not list them: all of a kind that a pod of this node requests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 def find_claimed_devices(machine: Machine, pods: Iterable[core.Pod]) -> frozenset[str]:
-    """UUIDs of cards and slices that pods may have. Which of them is whose is not known, so all of a kind are."""
+    """Return the UUIDs of GPUs and slices that pods may hold. Which pod holds which is not known, so all of a kind."""
     alive = [pod for pod in pods if pod.status.phase not in _ENDED]
     if any(pod.spec.resourceClaims for pod in alive):
-        # A claim may be for any of them.
+        # A ResourceClaim may be for any of them.
         return frozenset(
             uuid for card in machine.devices for uuid in (card.uuid, *(i.uuid for i in card.mig.instances))
         )
@@ -40,7 +40,7 @@ def find_claimed_devices(machine: Machine, pods: Iterable[core.Pod]) -> frozense
 
 
 class ClaimedDevices:
-    """`cutter.Users` from the pods that the API server shows on this node."""
+    """`DeviceUsers` from the pods that the API server shows on this node."""
 
     def __init__(self, driver: GpuDriver, pods: Informer[core.Pod]) -> None:
         self._driver = driver

@@ -1,4 +1,4 @@
-"""What the pods of this node really hold, read from the kubelet and laid beside their plans.
+"""Devices that pods of this node hold, as the kubelet lists them, compared with their plans.
 
 It is read every few seconds, and soon after anything that may have changed it. What the scheduler could not know (a pod
 without a plan, or one that got other devices) is published at once; that a plan came true can wait for the next report:
@@ -66,20 +66,20 @@ class PodHoldings:
         #: pods that hold something, as published
         self.held: tuple[gpunode.HeldDevices, ...] = ()
         self.differences: tuple[Difference, ...] = ()
-        #: why nothing can be read; empty when it can
+        #: why the kubelet's list cannot be read; empty when it can
         self.problem = "not read yet"
         self._on_news = on_news
         self._on_difference = on_difference
 
     def set_machine(self, machine: Machine) -> None:
-        """What the devices are called."""
+        """Set the machine, which names the devices."""
         names = Names.of(machine)
         if names != self._names:
             self._names = names
             self._soon.set()
 
     def request_refresh(self) -> None:
-        """Something may have changed: read soon."""
+        """Read soon: something may have changed."""
         self._soon.set()
 
     async def run(self) -> None:
@@ -131,13 +131,13 @@ class PodHoldings:
     # --- as reported ------------------------------------------------------------------------------------
 
     def amend_status(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
-        """With what pods hold; from before a restart until it has been read."""
+        """Return the status with the devices that pods hold; until they were read, those of before a restart."""
         return msgspec.structs.replace(status, held=self.held if self._is_read else status.held)
 
     def condition(self) -> Condition:
         if self.problem:
             # Without the error itself, which may read differently each time: every change would be written.
-            message = "the kubelet does not tell what pods hold; the agent's log says why"
+            message = "the devices of pods cannot be read from the kubelet; see the agent's log"
             return Condition(CONDITION, "Unknown", "PodResourcesNotRead", message)
         if not self.differences:
             return Condition(CONDITION, "True", "AsPlanned", "every pod with a plan holds what was planned")

@@ -1,8 +1,8 @@
 """The health of this node's GPUs: what the driver reports, as `kgwe.model.health` judges it.
 
     health = HealthMonitor(on_change=…)
-    health.restore(status)                  what the agent before wrote
-    health.on_events(events)                changes are called back at once
+    health.restore(status)                  the status that was published before
+    health.on_events(events)                changes call `on_change` at once
     health.on_readings(readings), on_machine(machine), on_reset(uuid)
     status = health.amend_status(status)    with reliability and incidents
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A card that nobody has listed for so long is forgotten.
+# A GPU that the driver has not listed for so long is forgotten.
 _FORGOTTEN_S: Final = 86_400.0
 
 
 class Change(NamedTuple):
-    """A card's state, or the reason for it, is another."""
+    """A GPU's state, or the reason for it, changed."""
 
     uuid: str
     before: Verdict
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class HealthMonitor:
-    """Keeps a watch for every card."""
+    """Keeps a health record for every GPU."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class HealthMonitor:
         """Call it as well, with every change."""
         self._listeners.append(on_change)
 
-    # --- what is seen -----------------------------------------------------------------------------------
+    # --- observations -----------------------------------------------------------------------------------
 
     def restore(self, status: gpunode.GPUNodeStatus) -> None:
-        """Begin where the agent before left off; once, and what was seen since counts as well."""
+        """Continue from the published status, once; events seen since the start are kept."""
         if self._is_restored:
             return
         self._is_restored = True
@@ -117,7 +117,7 @@ class HealthMonitor:
 
     def on_readings(self, readings: Sequence[Reading]) -> None:
         now_s = self._wall()
-        # A card that was lost before anybody read its name has none.
+        # A GPU that was lost before its UUID was read has none.
         self._apply_transitions({each.uuid: self._check_reading(each, now_s) for each in readings if each.uuid})
 
     def _check_reading(self, reading: Reading, now_s: float) -> Callable[[Watch], Watch]:
@@ -144,12 +144,12 @@ class HealthMonitor:
         self._own_incidents = (*self._own_incidents, new)[-self._policy.incidents_most :]
 
     def on_reset(self, uuid: str) -> None:
-        """Somebody reset the card."""
+        """The GPU was reset."""
         now_s = self._wall()
         self._apply_transitions({uuid: lambda watch: watching.on_reset(watch, now_s, self._policy)})
 
     def tick(self) -> None:
-        """Time has passed, whether or not anybody answered."""
+        """Apply the passing of time: GPUs that have not been read for long become unknown."""
         now_s = self._wall()
         self._apply_transitions(
             {uuid: lambda watch: watching.on_silence(watch, now_s, self._policy) for uuid in self.watches}
@@ -176,14 +176,14 @@ class HealthMonitor:
             for listener in self._listeners:
                 listener(changes)
 
-    # --- what is told -----------------------------------------------------------------------------------
+    # --- reports -----------------------------------------------------------------------------------
 
     def health_of(self, device: Device) -> gpunode.GPUHealth:
         watch = self.watches.get(device.uuid)
         return health_status.encode_health(watch or Watch.new(self._wall()))
 
     def amend_status(self, status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
-        """With what went wrong before, and what that says."""
+        """Return the status with past incidents and the reliability that follows from them."""
         gpus = tuple(msgspec.structs.replace(each, reliability=self._reliability_of(each.uuid)) for each in status.gpus)
         listed = {each.uuid: watch for each in status.gpus if (watch := self.watches.get(each.uuid)) is not None}
         told = health_status.encode_node_reliability(listed.values(), self._own, self._wall(), self._told.get("", 1.0))

@@ -1,7 +1,7 @@
 """Health as the GPUNode tells it, and back: what an agent wrote is all that the next one needs.
 
 Times of the API have seconds, counts of incidents are powers of two and scores change in steps, so that nothing is
-written again for a difference nobody would act on.
+written again for a difference that changes no decision.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     /health     200 while samples come in, else 503 with the reason; also as /readyz
     /healthz    200: a machine without a working driver is no reason to start the agent again
 
-Text is made when somebody asks, at most once per sample; label parts are made when the machine changes. Samples that
+Text is rendered on a scrape, at most once per sample; label parts are made when the machine changes. Samples that
 have grown old are not shown: a driver that hangs makes gauges vanish, not freeze.
 """
 
@@ -49,7 +49,7 @@ def _escape(value: str) -> str:
 
 
 class Exporter:
-    """What is shown. Fed by the agent's loop; asked by whoever scrapes."""
+    """Holds what /metrics shows. The agent's loop sets it; scrapes render it."""
 
     def __init__(self, node: str, *, stale_after_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
@@ -65,7 +65,7 @@ class Exporter:
         self._made: tuple[Sample | None, bytes] | None = None
 
     def set_machine(self, machine: Machine | None) -> None:
-        """What is built in and how it is cut; None: nobody knows any more."""
+        """Set the GPUs and their MIG layouts; None: not known any more."""
         if machine == self._machine:
             return
         self._machine = machine

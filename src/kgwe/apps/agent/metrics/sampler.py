@@ -35,7 +35,7 @@ class Surroundings:
     pods: Mapping[int, str] = field(default_factory=dict)
     """pid -> pod, for those that are in one."""
     holders: Mapping[str, Sequence[str]] | None = None
-    """uuid of a card or an instance -> pods that were given it; None: nobody could be asked."""
+    """UUID of a GPU or slice -> pods that were given it; None: not known."""
     mps: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """pid of an MPS server -> pids of its clients."""
     activities: Mapping[Unit, Activity] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def _sole(holders: Sequence[str]) -> str:
 
 
 def _loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tuple[Load, ...]:
-    """Processes as loads of pods. Where one pod has the device, a process of a pod nobody can name is that pod's."""
+    """Processes as loads of pods. Where one pod has the device, a process of an unknown pod is charged to that pod."""
     pods: Mapping[int, str] = around.pods
     if sole := _sole(around.holders_of(uuid)):
         pods = {pid: pod if "/" in pod else sole for pid, pod in pods.items()}
@@ -167,7 +167,7 @@ def _cut_shares(device: Device, instances: Sequence[InstanceSample]) -> Shares:
 
 @functools.lru_cache(maxsize=256)
 def _weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...], int] | None:
-    """What part of its card each instance is, over a common denominator; None for a card or a cut nobody knows."""
+    """What part of its card each instance is, over a common denominator; None for an unknown GPU or layout."""
     try:
         geometry = catalog.find(product).geometry
         if geometry is None:

@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How soon a card is looked at again while something is in the way, and otherwise.
+# How soon a GPU is observed again while something blocks it, and otherwise.
 _WAITING_S: Final = 5.0
 _IDLE_S: Final = 60.0
 _MOST_MESSAGE: Final = 512
 
 
 class DeviceUsers(Protocol):
-    """Who has what: UUIDs of cards and slices that pods have been given, as the kubelet says.
+    """Returns the UUIDs of GPUs and slices that pods hold, as the kubelet lists them.
 
-    None: it cannot be told now, and then everything that is there counts as somebody's.
+    None: not known now; every device then counts as in use.
     """
 
     async def __call__(self) -> frozenset[str] | None: ...
@@ -56,7 +56,7 @@ class DeviceUsers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the GPUNode says of a card."""
+    """Progress of a GPU's layout, as the GPUNode shows it."""
 
     phase: str = ""
     message: str = ""
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Job:
-    """One card that is to be cut."""
+    """One GPU that is to get a layout."""
 
     layout: MIGLayout
     effort: Effort | None = None
@@ -118,14 +118,14 @@ class MigReconfigurer:
         self._on_withhold = on_withhold
         self._on_change = on_change
 
-    # --- what is asked ----------------------------------------------------------------------------------
+    # --- desired layouts ----------------------------------------------------------------------------------
 
     def on_gpunode(self, change: Change[GPUNode]) -> None:
         """The spec of this machine's GPUNode."""
         self.set_layouts(mig_layouts.read_layouts(change.new))
 
     def set_layouts(self, layouts: Mapping[str, MIGLayout]) -> None:
-        """These cards are to be cut so; others are left as they are. What a call asked of a card since stands."""
+        """Set the layouts of the spec. GPUs without one are left as they are; a layout set by a later call stays."""
         for uuid in self._spec.keys() | layouts.keys():
             if self._spec.get(uuid) != layouts.get(uuid):
                 self._set_layout(uuid, layouts.get(uuid))
@@ -139,26 +139,26 @@ class MigReconfigurer:
         self._wake.set()
 
     async def apply_layout(self, uuid: str, *, enabled: bool, layout: Sequence[str]) -> Sequence[Instance]:
-        """Cut a card now, by a call; its instances when that is done.
+        """Apply a layout now, for a gRPC call; return the instances when done.
 
-        Conflict: something in use is in the way, or it was taken back; the card is then left as it is.
+        Conflict: something in use is in the way, or the layout was replaced; the GPU is then left as it is.
         """
         device = next((each for each in (await self._driver.machine()).devices if each.uuid == uuid), None)
         if device is None:
-            raise errors.NotFound(f"there is no card {uuid} here")
+            raise errors.NotFound(f"no GPU {uuid} on this node")
         lifecycle.read_wish(_find_geometry(device), enabled=enabled, instances=layout)
         self._set_layout(uuid, MIGLayout(enabled, tuple(layout)))
         await self._wait_settled(uuid)
         work = self._work.get(uuid)
         if work is None or work.progress.phase:
-            # A call is for now: what cannot be done now is not done later, behind the caller's back.
+            # A call is for now: a layout that cannot be applied now is not applied later.
             self._set_layout(uuid, self._spec.get(uuid))
-            raise errors.Conflict(work.progress.message if work else "somebody else decided otherwise meanwhile")
+            raise errors.Conflict(work.progress.message if work else "another request replaced this layout")
         devices = (await self._driver.machine()).devices
         return next(each.mig.instances for each in devices if each.uuid == uuid)
 
     async def _wait_settled(self, uuid: str) -> None:
-        """Until the card is as asked or cannot be now; that the limits of an effort end it is theirs to say."""
+        """Step until the GPU has its layout or cannot get it now; the limits of the attempt end it."""
         while True:
             is_moving = await self.step()
             work = self._work.get(uuid)
@@ -167,15 +167,15 @@ class MigReconfigurer:
             if not is_moving:
                 await asyncio.sleep(self._retry_s)
 
-    # --- what is said -----------------------------------------------------------------------------------
+    # --- reports -----------------------------------------------------------------------------------
 
     @property
     def progress(self) -> Mapping[str, Progress]:
-        """Card -> how far it is; cards that are as asked say nothing."""
+        """UUID -> progress; empty for a GPU that has its layout."""
         return {uuid: work.progress for uuid, work in self._work.items()}
 
     def amend_status(self, status: GPUNodeStatus) -> GPUNodeStatus:
-        """The status, with what is being done to each card."""
+        """Return the status with the progress of each GPU."""
         gpus = []
         for each in status.gpus:
             work = self._work.get(each.uuid)
@@ -186,10 +186,10 @@ class MigReconfigurer:
                 gpus.append(each)
         return msgspec.structs.replace(status, gpus=tuple(gpus))
 
-    # --- doing ------------------------------------------------------------------------------------------
+    # --- rounds ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Apply the layouts until cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -203,7 +203,7 @@ class MigReconfigurer:
                         await self._wake.wait()
 
     def wake_if_waiting(self) -> None:
-        """Something ended, or may have."""
+        """Start a round now if a GPU waits: something in its way may have ended."""
         if any(work.progress.phase for work in self._work.values()):
             self._wake.set()
 
@@ -214,7 +214,7 @@ class MigReconfigurer:
         return _WAITING_S if phases - {""} else _IDLE_S
 
     async def step(self) -> bool:
-        """One round: at most one step on each card. Whether another round is due at once."""
+        """Run one round with at most one step on each GPU; return whether another round is due at once."""
         async with self._turn:
             if not self._work:
                 if self.withheld:
@@ -224,7 +224,7 @@ class MigReconfigurer:
             decisions = self._decide_steps(seen)
             withheld = self._find_changing_devices(seen, decisions)
             if withheld - self.withheld:
-                # Somebody may have been given one of them until now, and it takes a moment to show: look again.
+                # A pod may have been given one of them until now, and that takes a moment to show: observe again.
                 await self._withhold_devices(withheld | self.withheld)
                 await asyncio.sleep(self._grace_s)
                 return True
@@ -254,7 +254,7 @@ class MigReconfigurer:
             card = lifecycle.observe(geometry, device, held, is_busy=device.uuid in busy)
             seen[device.uuid] = _ObservedGpu(device, geometry, card)
         for uuid in self._work.keys() - {each.uuid for each in devices}:
-            self._set_progress(uuid, Phase.FAILED, "there is no such card")
+            self._set_progress(uuid, Phase.FAILED, "no such GPU on this node")
         return seen
 
     def _decide_steps(self, seen: Mapping[str, _ObservedGpu]) -> dict[str, Decision]:
@@ -262,7 +262,7 @@ class MigReconfigurer:
         for uuid, each in seen.items():
             work = self._work[uuid]
             if each.device.is_lost:
-                self._set_progress(uuid, Phase.FAILED, "the card has fallen off the bus")
+                self._set_progress(uuid, Phase.FAILED, "GPU lost: it has fallen off the bus")
                 continue
             if work.effort is None:
                 try:
@@ -295,7 +295,7 @@ class MigReconfigurer:
                 each.uuid for each in device.mig.instances if each.uuid and (each.profile, each.start) not in stay
             }
         for uuid, each in seen.items():
-            # Pods were asked to leave these; nobody else is to come in.
+            # Pods are being drained from these; no other pod may get one.
             kept = self._work[uuid].layout.withheld
             found |= {one.uuid for one in each.device.mig.instances if f"{one.profile}@{one.start}" in kept}
         return frozenset(found)
@@ -306,7 +306,7 @@ class MigReconfigurer:
         self._on_change()
 
     async def _run_step(self, seen: _ObservedGpu, decision: Decision) -> bool:
-        """Whether the next step may follow at once."""
+        """Run one step; return whether the next may follow at once."""
         uuid, step = seen.device.uuid, decision.step
         work = self._work.get(uuid)
         if step is None or work is None:
@@ -350,5 +350,5 @@ class MigReconfigurer:
 def _find_geometry(device: Device) -> mig.Geometry:
     geometry = catalog.find(device.product).geometry
     if geometry is None or not device.mig.is_capable:
-        raise errors.Permanent(f"a {device.product} cannot be cut")
+        raise errors.Permanent(f"{device.product} does not support MIG")
     return geometry

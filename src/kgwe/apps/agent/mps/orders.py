@@ -35,10 +35,10 @@ RESTARTS: Final = counter("kgwe_mps_daemon_restarts_total", "Times the daemon en
 
 
 class MpsOrders:
-    """Gives them to the daemons, after a look whether there is such a card and MPS is legal there."""
+    """Passes orders to the daemons, after checking that the GPU exists and allows MPS."""
 
     def __init__(self, daemons: MpsDaemons, agent: Knows, *, is_exclusive: bool = False) -> None:
-        """`is_exclusive`: whole cards that are shared take no work but through their daemon."""
+        """`is_exclusive`: shared whole GPUs accept processes only through their daemon."""
         self._daemons = daemons
         self._agent = agent
         self._is_exclusive = is_exclusive
@@ -70,7 +70,7 @@ class MpsOrders:
         return _reply(status)
 
     def render(self, node: str) -> bytes:
-        """For whoever scrapes the agent."""
+        """Return the lines of /metrics about MPS."""
         told = self._daemons.last_status()
         text = []
         for family, values in (
@@ -91,7 +91,7 @@ class MpsOrders:
             raise errors.Transient("nothing is known of the GPUs yet")
         card = next((each for each in machine.devices if each.uuid == request.gpu_uuid), None)
         if card is None:
-            raise errors.NotFound(f"there is no card {request.gpu_uuid} here")
+            raise errors.NotFound(f"no GPU {request.gpu_uuid} on this node")
         if request.instance_uuid and request.instance_uuid not in {each.uuid for each in card.mig.instances}:
             raise errors.NotFound(f"{card.uuid} has no instance {request.instance_uuid}")
         return mps.targets(machine)[request.instance_uuid or request.gpu_uuid]

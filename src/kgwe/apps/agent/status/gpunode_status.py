@@ -36,7 +36,7 @@ def basic_health(card: driver_data.Device) -> gpunode.GPUHealth:
         return gpunode.GPUHealth(
             state=gpunode.HealthState.UNHEALTHY,
             reason="FallenOffTheBus",
-            message="the driver has lost the card: nothing can be read of it",
+            message="GPU lost: the driver no longer responds for this device",
         )
     return gpunode.GPUHealth(state=gpunode.HealthState.HEALTHY)
 
@@ -215,7 +215,7 @@ def _bus(card: gpunode.GPUDevice) -> str:
 
 
 def without_driver(known: gpunode.GPUNodeStatus, why: str) -> gpunode.GPUNodeStatus:
-    """What was known, with nobody to say how the cards are now."""
+    """Return the last status with the health of every GPU unknown."""
     unknown = gpunode.GPUHealth(state=gpunode.HealthState.UNKNOWN, reason=DRIVER_NOT_READY, message=why[:1024])
     gpus = tuple(msgspec.structs.replace(each, health=_worse(each.health, unknown)) for each in known.gpus)
     return msgspec.structs.replace(known, gpus=gpus, healthyGPUs=0)

@@ -1,8 +1,8 @@
-"""What the agent knows, kept true in the API: the GPUNode of this node.
+"""Writes the GPUNode of this node.
 
 Only changes are written, by server-side apply, so that fields of others are left alone. While nothing changes there is
-a heartbeat now and then: one field. The newest report is kept for as long as the API server is away; what somebody else
-wrote over, or deleted, is written again with the next report.
+a heartbeat now and then: one field. The newest report is kept while the API server is away. Fields that another client
+overwrote, or a deleted object, are written again with the next report.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSED_RETRY_S: Final = 60.0
 
 
 class StatusPublisher:
-    """Brings the GPUNode to what was last offered."""
+    """Brings the GPUNode to the last status set."""
 
     def __init__(
         self,
@@ -69,16 +69,16 @@ class StatusPublisher:
         self.problem = ""
         self._on_write = on_write
 
-    # --- what is known ----------------------------------------------------------------------------------
+    # --- desired status ----------------------------------------------------------------------------------
 
     def set_status(self, status: gpunode.GPUNodeStatus, conditions: Sequence[Condition]) -> None:
-        """The newest report. Conditions without a time get that of their last change."""
+        """Set the newest status. Conditions without a time get that of their last change."""
         self._wanted = msgspec.structs.replace(status, conditions=tuple(conditions), heartbeatTime=None)
         if self._is_outdated():
             self._wake.set()
 
     def on_change(self, change: Change[gpunode.GPUNode]) -> None:
-        """What the watch shows; older than the reply to our last write, it is no news."""
+        """Take over the object of the watch, unless it is older than the reply to our last write."""
         if change.new is None:
             self.stored = None
             self._wake.set()
@@ -125,7 +125,7 @@ class StatusPublisher:
             log.warning("publishing_failed", node=self._node, error=str(exc))
         self.problem = str(exc)
         self._wake.set()
-        # A refusal may pass too: an API server that has just started does not know everybody's rights yet.
+        # A refusal may pass too: an API server that has just started may not have loaded all RBAC rules.
         longest = _LONGEST_RETRY_S if isinstance(exc, errors.Transient) else _REFUSED_RETRY_S
         pause = min(backoff.delay_s(_RETRY_S, self._failures, random.random()), longest)  # noqa: S311 - spreads load
         self._failures += 1
@@ -149,21 +149,21 @@ class StatusPublisher:
                 wanted, heartbeatTime=now, conditions=self._with_transition_times(wanted.conditions, now)
             )
         )
-        # Counts of zero are said aloud: for people who list the objects.
+        # Zero counts are written too: `kubectl get` shows them.
         status.setdefault("gpuCount", 0)
         status.setdefault("healthyGPUs", 0)
         body = {"metadata": {"name": self._node}, "status": status}
         try:
             self.stored = await self._client.apply(resources.GPU_NODE, body, subresource="status")
         except errors.NotFound:
-            self.stored = None  # deleted under our hands: made anew with the next try
+            self.stored = None  # deleted meanwhile: created again with the next attempt
             raise
         self._accepted = (_normalize(wanted), _normalize(self.stored.status))
         self._note_write("status", body)
         log.info("published", node=self._node, gpus=wanted.gpuCount, healthy=wanted.healthyGPUs)
 
     async def _create_object(self) -> None:
-        """The object itself. It belongs to its Node and goes with it."""
+        """Create the object, owned by its Node so that it is deleted with it."""
         node = await self._client.get(resources.NODE, self._node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.metadata.uid}
         body = {
@@ -198,7 +198,7 @@ class StatusPublisher:
 
 
 def _normalize(status: gpunode.GPUNodeStatus) -> gpunode.GPUNodeStatus:
-    """What the agent answers for: without times, and without conditions of others."""
+    """Return the fields that the agent owns: without times, and without conditions of other writers."""
     return msgspec.structs.replace(
         status,
         heartbeatTime=None,

@@ -1,4 +1,4 @@
-"""What all connections of one server have in common, and what each may take of it.
+"""Limits over all connections of one server: their number, and the bytes of their bodies.
 
 A server that is full makes room: it closes the connection that is least likely to be missed. That is the oldest one
 that has not proved itself yet, by a certificate or by one complete request; failing that, the one that has been idle
