@@ -29,21 +29,24 @@ if typing.TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: what annotations of the classes speak of, which their modules import for the type checker alone
+#: classes that annotations name, which their modules import for the type checker alone
 _NAMES: dict[str, Any] = {
-    "Constraints": constraints.Constraints,
-    "Following": gang_request.Following,
-    "GangRequest": gang_request.GangRequest,
-    "Geometry": mig.Geometry,
-    "Mapping": Mapping,
-    "Partial": partial_gang.PartialGang,
-    "Placement": mig.Placement,
-    "Profile": mig.Profile,
-    "Request": node.Request,
-    "Segment": gang_request.Segment,
-    "Taint": taints.Taint,
-    "Toleration": taints.Toleration,
-    "Wiring": topology.Wiring,
+    kind.__name__: kind
+    for kind in (
+        constraints.Constraints,
+        gang_request.Following,
+        gang_request.GangRequest,
+        mig.Geometry,
+        Mapping,
+        partial_gang.PartialGang,
+        mig.Placement,
+        mig.Profile,
+        node.Request,
+        gang_request.Segment,
+        taints.Taint,
+        taints.Toleration,
+        topology.Wiring,
+    )
 }
 _PLAIN = (str, int, float, bool, type(None))
 

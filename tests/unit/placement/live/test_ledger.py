@@ -259,3 +259,28 @@ def test_only_restored_seats_that_do_not_fit_are_announced_when_dropped(announci
     announcing.reserve_seats("w", {1: Holding("n0", TWO)})
     assert announcing.drop_unfit_seats("w", [1]) == [1]
     assert len(freed) == 1
+
+
+def test_a_pod_may_use_what_is_reserved_for_it_and_keeps_it_when_nothing_is_found(ledger):
+    reserved = Holding("n1", {amounts.GPU: 4, amounts.PODS: 1}, 0xF)
+    ledger.reserve_seats("nominated:p", {0: reserved})
+    before = free(ledger)
+    seen = []
+
+    def refuse():
+        seen.append(free(ledger))
+
+    assert not ledger.try_assume_pod("p", "nominated:p", refuse, until=10.0)
+    assert max(map(sum, seen)) == sum(before) + 4, "the decision sees its reservation as free"
+    assert free(ledger) == before
+    assert ledger.reserved_seat("nominated:p", 0) == reserved
+
+    def accept():
+        (grant,), _ = plan(ledger, 2)
+        return TWO, grant
+
+    for _ in range(2):  # the second time in place of the first
+        assert ledger.try_assume_pod("p", "nominated:p", accept, until=10.0)
+        assert sum(free(ledger)) == sum(before) + 4 - 2
+    assert not ledger.has_seats("nominated:p")
+    assert "p" in ledger.assumed
