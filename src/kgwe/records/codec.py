@@ -115,7 +115,7 @@ def _request(request: node.Request) -> msgspec.Raw:
 
 
 def encode_ask(ask: Ask) -> dict[str, Any]:
-    """As `plain`, with the request of equal pods worked out once."""
+    """As `encode_value`, with the request of equal pods encoded once."""
     found = encode_value(dataclasses.replace(ask, request=_NO_REQUEST))
     return {**found, "request": _request(ask.request)}
 
