@@ -48,6 +48,9 @@ _NAMES: dict[str, Any] = {
         topology.Wiring,
     )
 }
+#: fields that records call by another name than the code does
+_WRITTEN: dict[str, str] = {"min_members": "least"}
+_FIELDS: dict[type, dict[str, str]] = {partial_gang.PartialGang: {name: field for field, name in _WRITTEN.items()}}
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -57,7 +60,8 @@ def encode_value(value: Any, but: str = "") -> Any:
         return value
     if dataclasses.is_dataclass(value):
         found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != but)
-        return {field.name: encode_value(each) for field, each in found if each != _default(field)}
+        read = {field.name: encode_value(each) for field, each in found if each != _default(field)}
+        return {_WRITTEN.get(name, name): each for name, each in read.items()} if type(value) in _FIELDS else read
     if isinstance(value, Mapping):
         return {key: encode_value(each) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
@@ -70,7 +74,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def decode_value(kind: type[T], value: Mapping[str, Any], **given: Any) -> T:
-    """What `plain` was made of, with the fields that are `given`; Permanent when it was made of something else."""
+    """What `encode_value` was given, with the fields that are `given`; Permanent when it was made of something else."""
     try:
         found: T = _object(kind, value, given)
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -97,7 +101,9 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def _object(kind: Any, value: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    hints = _hints(kind)
+    hints, named = _hints(kind), _FIELDS.get(kind)
+    if named is not None:
+        value = {named.get(name, name): item for name, item in value.items()}
     return kind(**{name: _read(hints[name], item) for name, item in value.items()}, **given)
 
 

@@ -53,6 +53,7 @@ def test_a_part_of_a_gang_is_read_back() -> None:
     )
     ask = Ask("gang", REQUEST, pods=1, partial=partial)
     assert again(Ask, ask) == ask
+    assert codec.encode_value(partial)["least"] == 1  # as records have called it from the start
 
 
 def test_the_gangs_that_follow_an_ask_are_read_back() -> None:
