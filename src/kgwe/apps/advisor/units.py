@@ -29,8 +29,25 @@ if TYPE_CHECKING:
 
 #: what places pods that have a seat of ours
 OURS: Final = "kgwe"
-_JOB_PREFIX: Final = "job:"
+_JOB: Final = "job:"
 _CARD_MILLI: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedJob:
+    """An Indexed Job of others: its pods are judged together, though they are no gang."""
+
+    namespace: str
+    uid: str
+
+    @property
+    def text(self) -> str:
+        """The key of its unit."""
+        return f"{_JOB}{self.namespace}/{self.uid}"
+
+    @staticmethod
+    def is_text(key: str) -> bool:
+        return key.startswith(_JOB)
 
 
 @dataclass(frozen=True)
@@ -75,7 +92,7 @@ def key_of(view: View, pod: core.Pod) -> str:
         and controller.kind == "Job"
         and placement_annotations.INDEX_ANNOTATION in pod.metadata.annotations
     ):
-        return f"{_JOB_PREFIX}{pod.metadata.namespace}/{controller.uid}"
+        return IndexedJob(pod.metadata.namespace, controller.uid).text
     return pod.metadata.uid
 
 
@@ -86,7 +103,7 @@ def unit(view: View, key: str, pods: Iterable[core.Pod]) -> Unit | Partial | Non
     if not bound or not all(is_gpu_pod(pod) for pod in listed):
         return None
     name = _name(view, key, listed[0])
-    whole = max(len(listed), _pods_of_job(view, listed[0]) if key.startswith(_JOB_PREFIX) else 0)
+    whole = max(len(listed), _pods_of_job(view, listed[0]) if IndexedJob.is_text(key) else 0)
     if len(bound) < whole:
         return Partial(key, name, len(bound), whole)
     ask = _ask(view, key, listed)
@@ -131,7 +148,7 @@ def _scheduler(pod: core.Pod) -> str:
 
 def _name(view: View, key: str, pod: core.Pod) -> str:
     controller = pod.metadata.controller
-    if key.startswith(_JOB_PREFIX) and controller is not None:
+    if IndexedJob.is_text(key) and controller is not None:
         return f"job {pod.metadata.namespace}/{controller.name}"
     return view.state.owners.title(key)
 
@@ -139,7 +156,7 @@ def _name(view: View, key: str, pod: core.Pod) -> str:
 def _ask(view: View, key: str, pods: list[core.Pod]) -> Ask | None:
     """What was asked for, as if nothing of it had a place."""
     try:
-        running = None if key.startswith(_JOB_PREFIX) else view.census.find(key)
+        running = None if IndexedJob.is_text(key) else view.census.find(key)
         if running is not None and running.gang is not None:
             gang: GangRequest | None = running.gang
         else:

@@ -1,7 +1,7 @@
 """Looks at externally created gangs whose pods changed, and requests plans for complete ones.
 
 pods ──► all exist? ──► request to the planner ──► a seat for every pod
-           no: nothing is reserved, and kube-scheduler is told what is missing
+           no: nothing is reserved, and the extender answers what is missing
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Plain pods in the queue: GPU pods of no gang that were created behind the gate wait their turn like any other work.
+"""Queued plain pods: gated GPU pods of no gang wait in the queue like workloads.
 
 deploy/admission.yaml adds the gate in namespaces with the label `kgwe.nvidia.io/fair-queue: enabled`. Such a pod is
-planned as a work of one pod, gets its seat and loses its gate. Once it is bound it is a plain pod again: what it holds
-counts against the share of its namespace, and nothing else is remembered of it.
+planned as a gang of one pod, gets its seat and loses its gate. Once bound it is a plain pod again: its GPUs count
+against the share of its namespace.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from kgwe.kube.api import core
     from kgwe.kube.translate.podrequest import PodRequest
 
-#: what a queued pod speaks instead of a dialect of gangs
+#: the dialect in the membership of a queued pod
 QUEUED: Final = "queued pod"
 
 
 def read_membership(pod: core.Pod) -> Membership | None:
-    """A queued pod as a work of its own; None: kube-scheduler places it, or it has its node."""
+    """A queued pod as a gang of one; None: kube-scheduler places it, or it is bound."""
     if pod.spec.nodeName:
         return None
     key = Key(pod.metadata.namespace, "Pod", pod.metadata.name)
@@ -67,7 +67,7 @@ def ask_for(owner: str, group: Group, pod: core.Pod, found: PodRequest) -> Ask:
 
 
 class PlainPods:
-    """What bound pods of no gang and no workload hold, by namespace."""
+    """GPUs of bound pods that belong to no gang and no workload, by namespace."""
 
     def __init__(self) -> None:
         #: namespace -> thousandths of a GPU
@@ -75,7 +75,7 @@ class PlainPods:
         self._counted: dict[str, tuple[str, int]] = {}  # pod uid -> namespace, milli
 
     def set(self, uid: str, pod: core.Pod | None) -> None:
-        """Count the pod; None: it is gone, is not bound, or counts elsewhere."""
+        """Count the pod; None: it is removed, not bound, or counted elsewhere."""
         if pod is None:
             self._remove(uid)
         elif uid not in self._counted:

@@ -1,7 +1,7 @@
-"""Places as they are: where a pod sits on other cards than its seat, its own are what can fail under it.
+"""Seats with the devices that their pods really have, as the kubelet reports them.
 
-That holds for as long as the seat is the one the pod was started for. A seat that was given other cards since is a new
-place, whoever is still in the old one.
+A pod may have other GPUs than its seat: those are the ones that can fail under it. This holds only while the seat is
+the one that the pod was started for. A seat that has been moved since is a new place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def effective_seats(state: ClusterState, owner: str) -> dict[int, Holding]:
-    """The owner's seats, each with the cards its pod really has."""
+    """The owner's seats, each with the GPUs that its pod really has."""
     return {
         number: effective_seat(state, owner, number, seat)
         for number, seat in state.ledger.reserved_seats(owner).items()
@@ -35,6 +35,6 @@ def effective_seat(state: ClusterState, owner: str, number: int, seat: Holding) 
 
 
 def effective_cards(state: ClusterState, pod: core.Pod) -> int:
-    """Mask of the cards the pod has, as its kubelet says, else as planned."""
+    """Mask of the GPUs that the pod has, as its kubelet reports, else as planned."""
     held = state.reader.reported_devices(pod.spec.nodeName, pod.metadata)
     return (held or assignment.planned(pod.metadata.annotations)).cards

@@ -1,4 +1,4 @@
-"""How a run stands: whether it runs, and if not, what keeps which of its pods from their places."""
+"""Whether a run is running, and if not, what keeps its pods from their places."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from kgwe.cluster.workload.workload import Workload
     from kgwe.kube.api import core
 
-#: kube-scheduler said no to the planned node
+#: kube-scheduler refused the planned node
 NODE_REFUSED: Final = "NodeRefused"
-#: the planned node, or cards of it, are not there any more
+#: the planned node or GPUs of it no longer exist
 PLACE_LOST: Final = "PlaceLost"
 #: the kubelet of the planned node rejects its pods
 POD_REJECTED: Final = "PodRejected"
 #: a user scaled the Job or Deployment to fewer pods than it has seats
 SCALED_DOWN: Final = "ScaledDown"
-#: a user scaled it up again, and others have the room that it gave up
+#: a user scaled it up again, and the room that it gave up is in use
 NO_ROOM_TO_SCALE: Final = "NoRoomToScale"
 NOT_SCHEDULED: Final = "NotScheduled"
 PODS_NOT_CREATED: Final = "PodsNotCreated"
@@ -37,25 +37,25 @@ class Unplaced:
 
     reason: str
     message: str
-    #: nodes that the next plan should leave out
+    #: nodes that the next plan should exclude
     avoid: frozenset[str] = frozenset()
-    #: time does not mend it: the status says it at once
+    #: waiting does not help: the status shows it at once
     is_certain: bool = False
 
     @property
     def is_nodes_fault(self) -> bool:
-        """Whether another node may do at once; otherwise somebody else has to mend something."""
+        """Whether another node helps; otherwise something else has to be fixed."""
         return self.reason in (NODE_REFUSED, PLACE_LOST, POD_REJECTED)
 
 
 def has_started(workload: Workload, run: Run) -> bool:
-    """Whether all of it has been running: from then on a lost pod is for recovery, and others go on."""
+    """Whether all its pods have been running: from then on recovery deals with lost pods."""
     status = workload.status
     return bool(status.start_time) and status.job_name == run.meta.name and status.phase != Phase.PENDING
 
 
 def is_running(workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> bool:
-    """Inference runs with its first pod; other work when all its pods do, and then as long as one does."""
+    """Inference runs with its first pod; other workloads once all pods run, and then while one does."""
     running = sum(pod.status.phase == "Running" for pod in pods.values())
     if not running:
         return False
@@ -67,16 +67,19 @@ def is_bound(pods: Mapping[str, core.Pod]) -> bool:
 
 
 def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mapping[str, core.Pod]) -> Unplaced | None:
-    """What keeps pods of the run from their places; None when nothing does, or when it is not for us to say."""
+    """What keeps pods of the run from their places; None if nothing does, or recovery deals with it."""
     if is_bound(pods) and (run.serves or has_started(workload, run)):
         return None
     live = [pod for pod in pods.values() if pod.metadata.deletionTimestamp is None]
     waiting = [pod for pod in live if not pod.spec.nodeName]
     if not run.seats:
-        return Unplaced(PLACE_LOST, "its plan is gone or cannot be read; somebody edited an annotation")
+        return Unplaced(PLACE_LOST, "the annotation with its plan is missing or malformed")
     if lost := _lost(state, workload, run):
         # The next plan sees for itself what these nodes have, and may use them again as soon as they can.
-        return Unplaced(PLACE_LOST, f"{', '.join(sorted(lost))}: gone, taking no work, or with too few free GPUs")
+        return Unplaced(
+            PLACE_LOST,
+            f"planned nodes no longer usable: {', '.join(sorted(lost))} (deleted, unschedulable, or too few free GPUs)",
+        )
     for pod in waiting:
         if (said := scheduler_refusal(pod)) is not None:
             number = run.seat_of(pod)
@@ -89,7 +92,7 @@ def find_unplaced(state: ClusterState, workload: Workload, run: Run, pods: Mappi
         )
         return Unplaced(NOT_SCHEDULED, text)
     if run.made >= run.pods or len(pods) + len(run.done) >= run.pods:
-        return None  # its pods are there, or were; our watch of them is a little behind
+        return None  # its pods exist or existed; the watch of pods is a little behind
     if missing := scheduler_policy.missing_class(workload, state.priority_classes):
         return Unplaced(PODS_NOT_CREATED, missing, is_certain=True)
     kind, name = run.resource.kind, run.meta.name
@@ -123,5 +126,5 @@ def _lost(state: ClusterState, workload: Workload, run: Run) -> frozenset[str]:
 
 
 def scheduler_refusal(pod: core.Pod) -> core.Condition | None:
-    """kube-scheduler's word that the pod fits nowhere it may go."""
+    """kube-scheduler's condition that the pod is unschedulable."""
     return next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.reason == "Unschedulable"), None)

@@ -1,8 +1,8 @@
-"""Everything that has seats, as the plans that would disturb it see it (`kgwe.placement.disruption.running`).
+"""Running workloads, gangs and pods as preemption and recovery see them (`kgwe.placement.disruption.running`).
 
-What a workload of ours needs is read from its spec, how its GPUs were divided from what runs it. A gang of others is
-read from its pods as they were before they got their places. Members are named by the number of their seat, or by
-the uid of the pod where there is no seat, and stand in the order of ranks.
+What a workload needs is read from its spec, and how its GPUs were divided from its run. An externally created gang is
+read from its pods as they were before they got their places. A member is named by the number of its seat, or by the
+uid of the pod if there is no seat. Members are in the order of ranks.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: on pods of others: what is done when one of their gang is lost (ReplaceFailed, RestartGang, None)
+#: on external pods: what recovery does when a pod of the gang is lost (ReplaceFailed, RestartGang, None)
 RECOVERY_ANNOTATION: Final = "kgwe.nvidia.io/recovery"
-#: on pods of others: "true" lets work of higher priority stop them
+#: on external pods: "true" allows workloads of higher priority to preempt them
 PREEMPTIBLE_ANNOTATION: Final = podrequest.PREEMPTIBLE
 
 _REPAIRS: Final = {
@@ -61,7 +61,7 @@ def _nowhere(_: Holding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """The pods of a gang of others that are there, and what each asked for."""
+    """The existing pods of an externally created gang, and the request of each."""
 
     order: tuple[core.Pod, ...]
     request: GangRequest
@@ -69,7 +69,7 @@ class _Pods:
 
 
 class RunningView:
-    """One term's view; asks are worked out once per spec."""
+    """What runs; the request of a workload is read once per spec."""
 
     def __init__(self, state: ClusterState, gangs: ExternalGangs, default_image: str) -> None:
         self._state = state
@@ -81,22 +81,22 @@ class RunningView:
         self._asks.pop(owner, None)
 
     def find(self, owner: str, is_lost: Callable[[Holding], bool] = _nowhere) -> Running | None:
-        """The owner with its members; those for whose place `is_lost` says so must leave it. None: it is not known."""
+        """The owner with its members; a member must leave its place if `is_lost` is true for it. None: not known."""
         if self._gangs.group(owner) is not None:
             return self._of_gang(owner, is_lost)
         return self._of_workload(owner, is_lost)
 
     def list_all(self) -> Iterator[Running]:
-        """Everybody who has seats."""
+        """All owners that have seats."""
         for owner in list(self._state.ledger.owners()):
             found = self.find(owner)
             if found is not None:
                 yield found
 
     def list_preemptible(self, on_error: Callable[[str, str, Exception], None] | None = None) -> Iterator[Running]:
-        """All preemptible work; a gang that loses a member stops as a whole.
+        """All preemptible owners; a gang that loses a member stops as a whole.
 
-        `on_error` hears of an owner that cannot be read because of an error; without it the error is raised.
+        `on_error` is called for an owner that cannot be read; without it the error is raised.
         """
         for read, keys in (
             (self._preemptible_workload, list(self._state.runs)),
@@ -136,7 +136,7 @@ class RunningView:
         return Running(uid, (Member(uid, request, grant),), pod.spec.priority, started_at_s=started)
 
     def list_preemptible_priorities(self) -> Iterator[int]:
-        """Of all that says it may be stopped, whether or not it holds anything: quick to say."""
+        """Priorities of everything preemptible, whether or not it holds GPUs: cheap."""
         for owner in self._state.runs:
             workload = self._state.workload(owner)
             if workload is not None and workload.preemptible:
@@ -154,7 +154,7 @@ class RunningView:
         return bool(pod.spec.nodeName) and self._state.is_external(pod) and self._gangs.seat(pod.metadata.uid) is None
 
     def grant_of(self, key: str) -> Grant | None:
-        """What the holder has, as one; None when its node is not there, or it has several kinds."""
+        """What the holder has, as one grant; None if its node does not exist, or it has several kinds of devices."""
         grants = self._state.fleet.grants(key)
         if len(grants) <= 1:
             return grants[0] if grants else None
@@ -163,7 +163,7 @@ class RunningView:
             return None
         return replace(first, slices=tuple(each for other in others for each in other.slices))
 
-    # --- workloads of ours ------------------------------------------------------------------------------
+    # --- workloads --------------------------------------------------------------------------------------
 
     def _of_workload(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
         run, workload = self._state.runs.get(owner), self._state.workload(owner)
@@ -195,7 +195,7 @@ class RunningView:
         )
 
     def _ask(self, workload: Workload, run: Run) -> Ask | None:
-        """What each pod of the run asks for; worked out from the spec as it is now, and divided as the run is."""
+        """What each pod of the run asks for: read from the present spec, divided as the run is."""
         key = (workload.meta.generation, run.meta.uid)
         known = self._asks.get(workload.meta.uid)
         if known is None or known[0] != key:
@@ -225,7 +225,7 @@ class RunningView:
             # Some ranks are done: its segments are no longer whole. What binds all of it still does.
             return planner.gang_request(replace(ask, nearness=replace(ask.nearness, segments=())))
 
-    # --- gangs of others --------------------------------------------------------------------------------
+    # --- externally created gangs -----------------------------------------------------------------------
 
     def _of_gang(self, owner: str, is_lost: Callable[[Holding], bool]) -> Running | None:
         group = self._gangs.group(owner)
@@ -280,7 +280,7 @@ class RunningView:
         return podrequest.read_request(pod, pieces=self._state.fleet.shares_per_gpu(pod.spec.nodeName)).request
 
     def _readable(self, pod: core.Pod) -> Request | None:
-        """None when nobody can read what it asks for: others may have bound it all the same."""
+        """The request of the pod; None if it cannot be read."""
         try:
             return self._request(pod)
         except errors.Permanent:
@@ -288,11 +288,11 @@ class RunningView:
 
 
 def repair_of(pods: Sequence[core.Pod]) -> Repair:
-    """What the pods say; without a word ReplaceFailed, where somebody makes them anew.
+    """The recovery policy in the annotation of the pods; by default ReplaceFailed if a controller recreates them.
 
-    A StatefulSet promises that no two pods of one name ever run, which nobody can hold on a node that does not answer:
-    there it has to be asked for. Pods that nobody makes anew are left alone: taking them away would be their end. And
-    what nobody knows means that nothing is done.
+    A StatefulSet guarantees that no two pods of one name run, which cannot be kept on a node that does not respond:
+    there recovery has to be requested. Pods without a controller are left alone, because nothing would recreate them.
+    Unknown or contradicting policies mean None.
     """
     said = {pod.metadata.annotations.get(RECOVERY_ANNOTATION, "") for pod in pods} - {""}
     makers = {pod.metadata.controller.kind if pod.metadata.controller else "" for pod in pods}
@@ -305,5 +305,5 @@ def repair_of(pods: Sequence[core.Pod]) -> Repair:
 
 
 def _seconds(text: str | None) -> float:
-    """When it started; what has not started yet loses nothing."""
+    """When it started; now if it has not started, because then it loses nothing."""
     return timestamp.epoch_seconds(text) if text else time.time()

@@ -81,7 +81,7 @@ def device_uuids(place: Holding | Seat, names: Naming) -> tuple[str, ...]:
         whole = [cards.uuids[card] for card in list_cards(place.cards)] if not place.slices else []
         found = whole + [cards.slices[each][1] for each in place.slices]
     except KeyError as exc:
-        raise errors.Permanent(f"{place.node}: nobody says what its card or slice {exc} is called") from exc
+        raise errors.Permanent(f"{place.node}: no device name is known for its GPU or slice {exc}") from exc
     if not found:
         raise errors.Permanent(f"{place.node}: the plan names no cards")
     return tuple(found)

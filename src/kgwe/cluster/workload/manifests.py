@@ -191,7 +191,7 @@ def build_pod_template(workload: Workload, default_image: str) -> dict[str, Any]
     for part in ("labels", "annotations"):
         meta[part] = {key: value for key, value in meta.get(part, {}).items() if key not in _OURS}
     ours = build_labels(workload)
-    # `app` belongs to the user if he uses it: Services may select on it.
+    # `app` belongs to the user, if set: Services may select on it.
     meta["labels"] = {"app": ours["app"], **meta.get("labels", {})} | {k: v for k, v in ours.items() if k != "app"}
     if workload.model_name:
         meta["annotations"] = meta.get("annotations", {}) | {MODEL_ANNOTATION: workload.model_name}
@@ -342,7 +342,7 @@ def encode_details(found: Details) -> str:
 
 
 def decode_details(annotations: Mapping[str, str]) -> Details | None:
-    """Why a plan is as it is, as stored with it; None when nobody says, or not readably."""
+    """The details stored with a plan; None if they are missing or cannot be read."""
     try:
         return msgspec.json.decode(annotations.get(DETAILS_ANNOTATION, "null"), type=Details | None)
     except (msgspec.DecodeError, RecursionError):
@@ -412,14 +412,14 @@ def _deployment(workload: Workload, template: dict[str, Any], pods: int) -> dict
         "selector": {
             "matchLabels": {UID_LABEL: workload.meta.uid, RUN_LABEL: template["metadata"]["labels"][RUN_LABEL]}
         },
-        # A second pod beside the first would need GPUs that nobody planned.
+        # A second pod beside the first would need GPUs that were not planned.
         "strategy": {"type": "Recreate"},
         "template": template,
     }
 
 
 def build_companions(workload: Workload, plan: Plan, names: Naming) -> Iterator[tuple[Resource[Any], dict[str, Any]]]:
-    """What has to be there before its pods are; whoever has the name of one already is the one."""
+    """Objects that must exist before the pods; an existing object of that name is reused."""
     if len(plan.seats) > 1 and not workload.serves:
         yield resources.SERVICE, build_service(workload)
     if workload.claims:

@@ -3,7 +3,7 @@
 A plan is stored as one line of text (`plantext`). A pod knows its seat by its completion index, or by the annotation it
 gets with its place.
 
-Anyone who may edit the object may edit its annotations: a text that we would not write is not believed.
+Anyone who may edit the object may edit its annotations: a text that KGWE would not write is ignored.
 """
 
 from __future__ import annotations
@@ -86,5 +86,5 @@ def seat_of(annotations: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def count_in(text: str) -> int:
-    """A number somebody wrote into an annotation or label; -1 when it is none that we would write."""
+    """The number in an annotation or label; -1 if KGWE would not have written it."""
     return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else -1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 #: bytes of a stored plan. Kubernetes allows 256 KiB of annotations on one object; the rest is for the reasons of the
-#: plan, notes of recovery and the annotations of others.
+#: plan, notes of recovery and the annotations of other tools.
 MOST_BYTES: Final = 208 * 1024
 #: bytes of a plan when the work starts: recovery moves pods to nodes outside the ranges, which makes the text longer
 MOST_BYTES_AT_START: Final = 176 * 1024

@@ -1,8 +1,8 @@
-"""A gang's plan is changed: stored anew, after which pods that are not where it wants them have to go.
+"""Changes the plan of a running gang: stores the new plan, and finds the pods that are not where it wants them.
 
-Who has to go is read off the run and its pods alone. A pod is a stray when it is bound, or held by its affinity, to
-another node than its seat's; when it was started in an earlier round of a gang that is started again as a whole; and
-when it was given a card that has failed since, while its seat has other cards now.
+Misplaced pods are found from the run and its pods alone. A pod is misplaced if it is bound or pinned to another node
+than its seat's, if it was started in an earlier round of a gang that is restarted as a whole, or if it has a GPU that
+has failed since, while its seat has other GPUs now.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kgwe import errors
 from kgwe.cluster.workload import placement_annotations
 
-# What torchrun and torch.distributed use when nobody says otherwise.
+# Default of torchrun and torch.distributed.
 PORT: Final = 29500
 
 # Linux: 32 pages for one variable, with its name and what the rank adds.
@@ -51,7 +51,7 @@ def add_environment(spec: dict[str, Any], job: str, *, pods: int, gpus: int, ran
     for container in spec["containers"]:
         mine = container.get("env", [])
         known = {entry.get("name") for entry in mine}
-        # Before the user's, so that his may refer to ours.
+        # Before the user's variables, which may refer to these.
         container["env"] = [*(entry for entry in env if entry["name"] not in known), *mine]
 
 

@@ -1,7 +1,7 @@
-"""What runs a workload, as it stands: the Job or Deployment read into one noun.
+"""The run of a workload: its Job or Deployment, read into one type.
 
-A user who may edit a Job may edit its annotations, or create the Job himself. The plan in them is believed if KGWE has
-signed it (`signing`), and if it reserves no more than the workload asks for. The template may be edited too: a seat
+A user who may edit a Job may edit its annotations, or create the Job. The plan in them counts only if KGWE has signed
+it (`signatures`), and if it reserves no more than the workload asks for. The template may be edited too: a seat
 reserves no more of its node than was planned.
 """
 
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One Job or Deployment of ours."""
+    """One Job or Deployment that KGWE created."""
 
     resource: Resource[Any]
     meta: ObjectMeta
-    #: pods it is to have
+    #: pods it should have
     pods: int
-    #: where they go; empty when the plan is lost
+    #: their places; empty if the plan is lost
     seats: tuple[Seat, ...]
     #: what each pod takes of its node
     wanted: Amounts
-    #: what each pod was planned to take; None: the plan does not say, or KGWE did not write it
+    #: what each pod was planned to take; None: not in the plan, or the plan is not signed
     planned: Amounts | None = None
-    #: why they go there, as it was decided
+    #: details of the decision
     details: Details | None = None
     #: seats whose pods have succeeded
     done: frozenset[int] = frozenset()
     #: the condition that ended it
     ended: core.Condition | None = None
-    #: it has failed, and waits for its last pods to go
+    #: it has failed, and its last pods are ending
     failing: bool = False
     suspended: bool = False
     #: its pods get their GPUs by ResourceClaims
     claims: bool = False
-    #: pods it has made that have not failed
+    #: pods it created that have not failed
     made: int = 0
-    #: pods that it is to have at a time: fewer than seats when a user scaled it down
+    #: pods that may run at a time: fewer than seats if a user scaled it down
     at_once: int = MOST_PODS
     start_time: str | None = None
     completion_time: str | None = None
@@ -193,7 +193,7 @@ def _is_within(wanted: Amounts, seats: Sequence[Seat]) -> bool:
 
 
 def limit_to_workload(run: Run, workload: Workload) -> Run:
-    """The run with the plan that may be believed of it; a lost one is put together from the workload's status."""
+    """The run with a plan within what the workload asks for; a lost plan is rebuilt from the workload's status."""
     placed = workload.status.placed
     if not run.seats and placed is not None:
         seats = tuple(Seat(node) for node, pods, _ in placed.placements for _ in range(pods))

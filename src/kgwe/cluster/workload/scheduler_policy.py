@@ -30,7 +30,7 @@ def spec_of(config: SchedulerConfig | None) -> SchedulerConfigSpec:
 def with_device_mode(workload: Workload, config: SchedulerConfig | None) -> Workload:
     """The workload, which gets its GPUs as it says itself, else as the cluster has it."""
     mode = workload.device_mode or spec_of(config).deviceMode
-    # Nobody can claim a share.
+    # A share cannot be claimed.
     claims = mode == "DRA" and workload.resource != amounts.SHARED
     return workload if workload.claims == claims else replace(workload, claims=claims)
 

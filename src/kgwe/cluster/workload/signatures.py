@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.plan import Seat
 
 SIGNATURE_ANNOTATION: Final = placement_annotations.SIGNATURE_ANNOTATION
-#: on pods and pod templates: what is believed only with a signature
+#: on pods and pod templates: annotations that count only with a signature
 POD_DECISIONS: Final = frozenset(
     {
         placement_annotations.SEAT_ANNOTATION,
