@@ -18,7 +18,7 @@ quick = examples(150)
 
 PODS = ("", "a", "b", "c")
 assert A100.geometry is not None
-ATLAS = layout_graph.atlas(A100.geometry, layout_graph.plain_profiles(A100.geometry))
+ATLAS = layout_graph.get_layout_graph(A100.geometry, layout_graph.plain_profiles(A100.geometry))
 utils = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.01, 0.25, 0.99, 1.0, 1.5, -0.1]))
 sizes = st.one_of(st.none(), st.integers(0, 90_000))
 loads = st.lists(st.builds(Load, pod=st.sampled_from(PODS), util=utils, memory_mib=sizes), max_size=8)

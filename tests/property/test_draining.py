@@ -10,8 +10,8 @@ from tests.support.examples import examples
 from tests.support.machines.mig_card import A30, A100
 
 from kgwe.model.gpu import mig
-from kgwe.sharing.mig.rebalance import Decision, decide
-from kgwe.sharing.mig.types import Ask, CutCard, Gate, Group, Movable
+from kgwe.sharing.mig.rebalance import Decision, decide_layouts
+from kgwe.sharing.mig.types import Gate, Group, MovablePod, PartitionedGpu, SliceRequest
 
 NODES = ("n0", "n1")
 
@@ -27,27 +27,27 @@ def crowded(draw: st.DrawFn) -> Group:
         layout = [mig.Placement(small, start) for start in starts]
         used = tuple(place for place in layout if draw(st.integers(0, 3)))
         spare = tuple(place for place in layout if place not in used)
-        card = CutCard(f"GPU-{number}", NODES[number % 2], used, spare, is_open=draw(st.integers(0, 5)) > 0)
+        card = PartitionedGpu(f"GPU-{number}", NODES[number % 2], used, spare, is_open=draw(st.integers(0, 5)) > 0)
         cards.append(card)
         for place in (place for place in used if draw(st.integers(0, 3))):
             nodes = None if draw(st.integers(0, 3)) else frozenset(draw(st.sets(st.sampled_from(NODES))))
             uid = f"{card.uuid}-{place.start}"
-            movable.append(Movable(uid, Ask(uid, small.name, 1, nodes), ((card.uuid, place),)))
+            movable.append(MovablePod(uid, SliceRequest(uid, small.name, 1, nodes), ((card.uuid, place),)))
     shares = {small.name: draw(st.sampled_from((0.5, 1.0)))}
     return Group(geometry, shares, tuple(cards), is_dynamic=True, is_due=draw(st.booleans()), movable=tuple(movable))
 
 
-def asked(data: st.DataObject, group: Group) -> list[Ask]:
+def asked(data: st.DataObject, group: Group) -> list[SliceRequest]:
     names = sorted(
         name
         for name, each in group.geometry.profiles.items()
         if each.is_plain and 2 * each.units >= group.geometry.units
     )
     wanted = data.draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from((1, 1, 2))), min_size=1, max_size=3))
-    return [Ask(f"pod-{number}", profile, count) for number, (profile, count) in enumerate(wanted)]
+    return [SliceRequest(f"pod-{number}", profile, count) for number, (profile, count) in enumerate(wanted)]
 
 
-def left(card: CutCard) -> CutCard:
+def left(card: PartitionedGpu) -> PartitionedGpu:
     """Everybody has gone who was asked to."""
     if card.drain is None:
         return card
@@ -64,9 +64,9 @@ def drained(decision: Decision) -> list[tuple[str, frozenset[str], str]]:
 def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataObject, group: Group) -> None:
     asks = asked(data, group)
     gate = Gate(slots=data.draw(st.integers(0, 2)))
-    decision = decide(group, asks, gate)
+    decision = decide_layouts(group, asks, gate)
     consenting = {each.uid: each for each in group.movable}
-    without = decide(replace(group, may_drain=False), asks, gate)
+    without = decide_layouts(replace(group, may_drain=False), asks, gate)
     assert not drained(without)
     for old, card in zip(group.cards, decision.cards, strict=True):
         assert old.used == card.used, "nothing in use is touched"
@@ -82,7 +82,7 @@ def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataO
         moved = sum(place.profile.units for uid in pods for _, place in consenting[uid].slices)
         assert moved <= units[ask.profile] * ask.count
     # Asked again with nothing changed, nobody else is asked.
-    again = decide(replace(group, cards=decision.cards, is_due=False), asks, Gate(0, begun=decision.gate.begun))
+    again = decide_layouts(replace(group, cards=decision.cards, is_due=False), asks, Gate(0, begun=decision.gate.begun))
     assert set(drained(decision)) <= set(drained(again)) or not drained(decision)
 
 
@@ -90,14 +90,14 @@ def test_only_those_who_consent_are_asked_and_only_where_it_helps(data: st.DataO
 @given(st.data(), crowded())
 def test_when_they_have_left_all_of_them_and_who_waited_have_places(data: st.DataObject, group: Group) -> None:
     (ask, *_) = asks = asked(data, group)[:1]
-    decision = decide(group, asks, Gate(slots=data.draw(st.integers(1, 2))))
+    decision = decide_layouts(group, asks, Gate(slots=data.draw(st.integers(1, 2))))
     if not drained(decision):
         return
     uids = {uid for _, pods, _ in drained(decision) for uid in pods}
-    homes = [each.home for each in group.movable if each.uid in uids]
+    homes = [each.request for each in group.movable if each.uid in uids]
     begun = frozenset(card.node for card in decision.cards if card.drain)
     now = tuple(left(card) for card in decision.cards)
     stay = tuple(each for each in group.movable if each.uid not in uids)
-    done = decide(replace(group, cards=now, movable=stay, is_due=False), [*homes, ask], Gate(2, begun=begun))
+    done = decide_layouts(replace(group, cards=now, movable=stay, is_due=False), [*homes, ask], Gate(2, begun=begun))
     assert not done.waiting, "those who were moved, and the one it was for"
     assert not drained(done)

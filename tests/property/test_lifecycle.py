@@ -12,15 +12,19 @@ from kgwe.model.gpu import mig
 from kgwe.model.gpu.mig import Phase
 from kgwe.sharing.mig import attempt, lifecycle
 from kgwe.sharing.mig.attempt import Limits
-from kgwe.sharing.mig.lifecycle import Life, Mode, Wish
+from kgwe.sharing.mig.lifecycle import DesiredLayout, Life, Mode
 
 GEOMETRIES = (A30, A100, mig.GEOMETRIES["RTX-PRO-6000"])
 MOST_STEPS = 40
 
 
 @st.composite
-def wishes(draw: st.DrawFn, geometry: mig.Geometry) -> Wish:
-    return Wish(is_enabled=True, layout=draw(layouts(geometry))) if draw(st.booleans()) else Wish(is_enabled=False)
+def wishes(draw: st.DrawFn, geometry: mig.Geometry) -> DesiredLayout:
+    return (
+        DesiredLayout(is_enabled=True, layout=draw(layouts(geometry)))
+        if draw(st.booleans())
+        else DesiredLayout(is_enabled=False)
+    )
 
 
 @st.composite
@@ -38,7 +42,7 @@ def benches(draw: st.DrawFn) -> Bench:
     )
 
 
-def is_as(bench: Bench, wish: Wish) -> bool:
+def is_as(bench: Bench, wish: DesiredLayout) -> bool:
     mode = Mode.ON if wish.is_enabled else Mode.OFF
     return bench.mode is mode and tuple(sorted(bench.lives, key=lambda place: place.start)) == wish.layout
 
@@ -50,7 +54,7 @@ def test_steps_end_and_a_kill_at_any_of_them_changes_nothing(data: st.DataObject
     wish = data.draw(wishes(bench.geometry))
     kills = data.draw(st.sets(st.integers(0, MOST_STEPS // 2), max_size=8))
     for number in range(MOST_STEPS):
-        left = lifecycle.plan(bench.geometry, bench.card(), wish)
+        left = lifecycle.plan_steps(bench.geometry, bench.card(), wish)
         if not left.steps:
             break
         bench.do(left.steps[0], dies=number in kills)
@@ -64,7 +68,7 @@ def test_steps_end_and_a_kill_at_any_of_them_changes_nothing(data: st.DataObject
     bench.is_occupied = False
     bench.lives = {place: Life.FREE if life in SOMEBODYS else life for place, life in bench.lives.items()}
     for _ in range(MOST_STEPS):
-        left = lifecycle.plan(bench.geometry, bench.card(), wish)
+        left = lifecycle.plan_steps(bench.geometry, bench.card(), wish)
         if left.is_done:
             break
         bench.do(left.steps[0])
@@ -76,27 +80,29 @@ def test_steps_end_and_a_kill_at_any_of_them_changes_nothing(data: st.DataObject
 def test_all_steps_of_a_plan_can_be_done_in_its_order(data: st.DataObject, bench: Bench) -> None:
     wish = data.draw(wishes(bench.geometry))
     bench.needs_reset = bench.mode in (Mode.ENABLING, Mode.DISABLING)
-    for step in lifecycle.plan(bench.geometry, bench.card(), wish).steps:
+    for step in lifecycle.plan_steps(bench.geometry, bench.card(), wish).steps:
         bench.do(step)
 
 
 @examples(150)
 @given(st.data(), benches())
 def test_with_failures_it_rests_in_a_legal_layout_and_gets_there_later(data: st.DataObject, bench: Bench) -> None:
-    wish, limits = data.draw(wishes(bench.geometry)), Limits(most_s=30, tries=2, rest_s=100)
+    wish, limits = data.draw(wishes(bench.geometry)), Limits(timeout_s=30, max_failures=2, backoff_s=100)
     used = {place for place, life in bench.lives.items() if life in SOMEBODYS}
-    running, now, failing = attempt.begin(bench.card(), wish, 0.0), 0.0, True
+    running, now, failing = attempt.start_attempt(bench.card(), wish, 0.0), 0.0, True
     for _ in range(10 * MOST_STEPS):
         now += data.draw(st.sampled_from((0.1, 7.0)))
-        decision = attempt.decide(bench.geometry, running, bench.card(), now, limits)
-        running = decision.effort
+        decision = attempt.decide_step(bench.geometry, running, bench.card(), now, limits)
+        running = decision.attempt
         if decision.step is None:
             break
         if failing and data.draw(st.integers(0, 2)) == 0:
-            running = attempt.failed(running, decision.step, "broken", now, limits, is_final=data.draw(st.booleans()))
+            running = attempt.record_failure(
+                running, decision.step, "broken", now, limits, is_final=data.draw(st.booleans())
+            )
         else:
             bench.do(decision.step)
-            running = attempt.done(running)
+            running = attempt.record_success(running)
     else:
         raise AssertionError(bench.log)
     assert used <= set(bench.lives)
@@ -105,10 +111,10 @@ def test_with_failures_it_rests_in_a_legal_layout_and_gets_there_later(data: st.
     if decision.phase in (Phase.FAILED, Phase.ROLLED_BACK):
         bench.is_occupied = False
         bench.lives = {place: Life.FREE if life in SOMEBODYS else life for place, life in bench.lives.items()}
-        now += 16 * limits.rest_s
+        now += 16 * limits.backoff_s
         for _ in range(MOST_STEPS):
-            decision = attempt.decide(bench.geometry, running, bench.card(), now, limits)
-            running = decision.effort
+            decision = attempt.decide_step(bench.geometry, running, bench.card(), now, limits)
+            running = decision.attempt
             if decision.step is None:
                 break
             bench.do(decision.step)

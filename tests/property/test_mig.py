@@ -15,7 +15,7 @@ from kgwe.sharing.mig.recut import Card
 
 GEOMETRIES = sorted(mig.GEOMETRIES)
 A100 = mig.GEOMETRIES["A100-80GB"]
-PLAIN = layout_graph.atlas(A100, layout_graph.plain_profiles(A100))
+PLAIN = layout_graph.get_layout_graph(A100, layout_graph.plain_profiles(A100))
 TABLE = slots.SlotTable(PLAIN)
 
 
@@ -43,14 +43,14 @@ def distributions(geometry):
 @examples(100)
 @given(cards=cut_cards(), profile=st.sampled_from([p.name for p in PLAIN.profiles]), count=st.integers(1, 9))
 def test_a_recut_serves_all_stays_legal_and_never_touches_what_is_in_use(cards, profile, count):
-    plan = recut.plan(TABLE, cards, profile, count)
-    if isinstance(plan, recut.Stuck):
+    plan = recut.plan_recut(TABLE, cards, profile, count)
+    if isinstance(plan, recut.RecutRefusal):
         return
     served = [(change.card, each) for change in plan.changes for each in change.serve]
     assert len(served) == len(set(served)) == count
     for change in plan.changes:
         before = cards[change.card]
-        after = change.applied(before)
+        after = change.apply_to(before)
         assert not set(change.destroy) & set(before.used)
         assert set(change.destroy) <= set(before.spare)
         assert set(before.used) <= set(after.used)
@@ -62,34 +62,34 @@ def test_a_recut_serves_all_stays_legal_and_never_touches_what_is_in_use(cards, 
 @examples(100)
 @given(cards=cut_cards(), profile=st.sampled_from([p.name for p in PLAIN.profiles]), count=st.integers(1, 9))
 def test_a_no_is_true_and_what_it_says_must_end_is_enough(cards, profile, count):
-    plan = recut.plan(TABLE, cards, profile, count)
-    states = np.array([PLAIN.state(card.used) for card in cards])
-    room = int(PLAIN.room[states, PLAIN.index(profile)].sum())
-    assert isinstance(plan, recut.Stuck) == (room < count)
-    if not isinstance(plan, recut.Stuck):
+    plan = recut.plan_recut(TABLE, cards, profile, count)
+    states = np.array([PLAIN.find_state(card.used) for card in cards])
+    room = int(PLAIN.room[states, PLAIN.find_profile(profile)].sum())
+    assert isinstance(plan, recut.RecutRefusal) == (room < count)
+    if not isinstance(plan, recut.RecutRefusal):
         return
     assert plan.possible == room
     if not plan.ends:
-        assert len(cards) * PLAIN.profiles[PLAIN.index(profile)].limit < count
+        assert len(cards) * PLAIN.profiles[PLAIN.find_profile(profile)].limit < count
         return
     ended = list(cards)
     for card, placement in plan.ends:
         assert placement in ended[card].used
-        ended[card] = recut.freed(ended[card], placement)
-    assert isinstance(recut.plan(TABLE, ended, profile, count), recut.Recut)
+        ended[card] = recut.free_instance(ended[card], placement)
+    assert isinstance(recut.plan_recut(TABLE, ended, profile, count), recut.Recut)
 
 
 @examples(100)
 @given(cards=cut_cards(), profile=st.sampled_from([p.name for p in PLAIN.profiles]))
 def test_one_blocked_instance_needs_the_end_of_no_fewer(cards, profile):
-    plan = recut.plan(TABLE, cards, profile)
-    if not isinstance(plan, recut.Stuck) or len(plan.ends) < 2:
+    plan = recut.plan_recut(TABLE, cards, profile)
+    if not isinstance(plan, recut.RecutRefusal) or len(plan.ends) < 2:
         return
     # Ending any smaller number on one card is not enough: all single ends are tried.
     for number, card in enumerate(cards):
         for placement in card.used:
-            ended = [*cards[:number], recut.freed(card, placement), *cards[number + 1 :]]
-            assert isinstance(recut.plan(TABLE, ended, profile), recut.Stuck)
+            ended = [*cards[:number], recut.free_instance(card, placement), *cards[number + 1 :]]
+            assert isinstance(recut.plan_recut(TABLE, ended, profile), recut.RecutRefusal)
 
 
 @examples(50)
@@ -97,9 +97,9 @@ def test_one_blocked_instance_needs_the_end_of_no_fewer(cards, profile):
 def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, cards):
     geometry = mig.GEOMETRIES[name]
     shares = data.draw(distributions(geometry))
-    cut = strategy.plan(geometry, cards, shares)
+    cut = strategy.plan_uncut(geometry, cards, shares)
     assert len(cut.cards) == cards
-    assert cut == strategy.plan(geometry, cards, dict(reversed(shares.items())))
+    assert cut == strategy.plan_uncut(geometry, cards, dict(reversed(shares.items())))
     for card in cut.cards:
         assert mig.problems(geometry, card.layout) == []
     units = sum(each.profile.units for card in cut.cards for each in card.layout)
@@ -107,13 +107,13 @@ def test_a_distribution_gives_legal_layouts_and_sums_that_are_exact(data, name, 
     for each, n in cut.wanted.items():
         assert cut.counts.get(each, 0) + cut.short.get(each, 0) == n
         assert abs(n - shares[each] * cards * geometry.units / geometry.profile(each).units) < 1 + 1e-6
-    assert cut.whole >= strategy.whole_cards(geometry, cards, shares)
+    assert cut.whole >= strategy.count_whole_gpus(geometry, cards, shares)
 
 
 @examples(40)
 @given(data=st.data(), cards=cut_cards(most=6))
 def test_a_new_distribution_keeps_every_instance_in_use(data, cards):
-    cut = strategy.cut(A100, cards, data.draw(distributions(A100)))
+    cut = strategy.fit_distribution(A100, cards, data.draw(distributions(A100)))
     for card, plan in zip(cards, cut.cards, strict=True):
         assert set(card.used) <= set(plan.layout)
         assert mig.problems(A100, plan.layout) == []
@@ -126,10 +126,10 @@ def test_parts_and_rest_of_any_card_are_the_card(data, name):
     geometry = mig.GEOMETRIES[name]
     # All profiles where they differ: with seven slices they are those of the A100.
     is_widest = geometry is A100 or geometry.compute == 4
-    atlas = layout_graph.atlas(geometry, None if is_widest else layout_graph.plain_profiles(geometry))
+    atlas = layout_graph.get_layout_graph(geometry, None if is_widest else layout_graph.plain_profiles(geometry))
     layout = atlas.layout(data.draw(st.integers(0, len(atlas) - 1)))
-    parts = share.settle(geometry, layout)
-    assert sum(parts) + share.idle(geometry, layout) == 1
+    parts = share.settle_shares(geometry, layout)
+    assert sum(parts) + share.idle_share(geometry, layout) == 1
     assert all(part > 0 for part in parts)
 
 
@@ -137,9 +137,9 @@ def test_parts_and_rest_of_any_card_are_the_card(data, name):
 @given(data=st.data(), profiles=st.lists(st.sampled_from([p.name for p in PLAIN.profiles]), min_size=1, max_size=5))
 def test_several_instances_are_placed_whenever_they_can_be(data, profiles):
     states = np.array(data.draw(st.lists(st.integers(0, len(PLAIN) - 1), min_size=1, max_size=2)))
-    found = TABLE.choose_all(states, profiles)
+    found = TABLE.choose_slots(states, profiles)
     layouts_after = [list(PLAIN.layout(int(state))) for state in states]
-    if not isinstance(found, slots.Blocked):
+    if not isinstance(found, slots.SlotRefusal):
         assert [slot.placement.profile.name for slot in found] == profiles
         for slot in found:
             layouts_after[slot.card].append(slot.placement)
@@ -153,7 +153,7 @@ def _can_place(states, profiles):
         return True
     for card, state in enumerate(states):
         for place in PLAIN.places_of(profiles[0]):
-            after = int(PLAIN.grown[state, place])
+            after = int(PLAIN.with_place[state, place])
             if after != layout_graph.NONE and _can_place([*states[:card], after, *states[card + 1 :]], profiles[1:]):
                 return True
     return False
@@ -162,7 +162,7 @@ def _can_place(states, profiles):
 @pytest.mark.parametrize("mix", streams.MIXES)
 @pytest.mark.parametrize("load", [0.7, 0.9])
 def test_never_worse_than_first_fit_or_most_free_on_streams(mix, load):
-    atlas = layout_graph.atlas(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
+    atlas = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
     named = streams.named(atlas, streams.MIXES[mix])
     served = dict.fromkeys(policies.POLICIES, 0)
     slices = dict.fromkeys(policies.POLICIES, 0)

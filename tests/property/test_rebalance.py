@@ -12,12 +12,12 @@ from tests.support.machines.mig_card import A30, A100
 
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import strategy
-from kgwe.sharing.mig.rebalance import decide
-from kgwe.sharing.mig.types import Ask, CutCard, Gate, Group
+from kgwe.sharing.mig.rebalance import decide_layouts
+from kgwe.sharing.mig.types import Gate, Group, PartitionedGpu, SliceRequest
 
 
 @st.composite
-def cards(draw: st.DrawFn, geometry: mig.Geometry) -> tuple[CutCard, ...]:
+def cards(draw: st.DrawFn, geometry: mig.Geometry) -> tuple[PartitionedGpu, ...]:
     plain = [profile for profile in geometry.profiles.values() if profile.is_plain]
     small = mig.Geometry(geometry.name, geometry.units, geometry.compute, {each.name: each for each in plain})
     made = []
@@ -27,7 +27,7 @@ def cards(draw: st.DrawFn, geometry: mig.Geometry) -> tuple[CutCard, ...]:
         used = tuple(place for place in layout if draw(st.booleans()))
         spare = tuple(place for place in layout if place not in used)
         made.append(
-            CutCard(
+            PartitionedGpu(
                 f"GPU-{number}",
                 f"n{number % 2}",
                 used,
@@ -64,9 +64,9 @@ def groups(draw: st.DrawFn) -> Group:
 def test_decisions_are_legal_bounded_gentle_and_stable(data: st.DataObject, group: Group) -> None:
     names = sorted(name for name, profile in group.geometry.profiles.items() if profile.is_plain)
     asked = data.draw(st.lists(st.tuples(st.sampled_from(names), st.integers(1, 2)), max_size=4))
-    asks = [Ask(f"pod-{number}", profile, count) for number, (profile, count) in enumerate(asked)]
+    asks = [SliceRequest(f"pod-{number}", profile, count) for number, (profile, count) in enumerate(asked)]
     gate = Gate(slots=data.draw(st.integers(0, 2)), busy=frozenset(data.draw(st.sets(st.sampled_from(["n0", "n1"])))))
-    decision = decide(group, asks, gate)
+    decision = decide_layouts(group, asks, gate)
     begun = set()
     for before, after in zip(group.cards, decision.cards, strict=True):
         assert not mig.problems(group.geometry, after.layout)
@@ -79,12 +79,12 @@ def test_decisions_are_legal_bounded_gentle_and_stable(data: st.DataObject, grou
             begun.add(after.node)
     assert len(begun) <= gate.slots
     assert not begun & gate.busy
-    least = strategy.whole_cards(group.geometry, len(group.cards), group.distribution)
+    least = strategy.count_whole_gpus(group.geometry, len(group.cards), group.distribution)
     now = sum(card.is_whole for card in group.cards)
     assert sum(card.is_whole for card in decision.cards) >= min(least, now)
     # The same question again, when all of it is done: nothing more to do for what waits.
     settled = replace(group, cards=tuple(replace(card, is_open=True) for card in decision.cards), is_due=False)
     if group.is_dynamic and all(card.is_decided for card in decision.cards):
-        second = decide(settled, asks, Gate(slots=10))
-        third = decide(replace(settled, cards=second.cards), asks, Gate(slots=10))
+        second = decide_layouts(settled, asks, Gate(slots=10))
+        third = decide_layouts(replace(settled, cards=second.cards), asks, Gate(slots=10))
         assert not third.changed, "it came to rest"

@@ -165,9 +165,9 @@ def check(file: Path) -> None:
         source = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as exc:
         raise errors.Permanent(f"reading {file}: {exc.strerror}") from exc
-    sharing = timeslicing.parse(source)
+    sharing = timeslicing.parse_config(source)
     for name, _ in sharing.replicas:
-        [(shown, count)] = timeslicing.offered(sharing, {timeslicing.full_name(name): 1}).items()
+        [(shown, count)] = timeslicing.offered_resources(sharing, {timeslicing.full_name(name): 1}).items()
         many = "" if sharing.refuses_many else "; a pod may ask for several"
         sys.stdout.write(f"{sharing.method}: every {name} is offered as {count} {shown}{many}\n")
 
@@ -183,9 +183,9 @@ def _resources(given: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 
 
 def _print(sharing: Sharing, config_map: str, key: str, namespace: str, output: str) -> None:
-    made = timeslicing.document(sharing)
+    made = timeslicing.build_document(sharing)
     if config_map:
-        made = timeslicing.config_map({key: sharing}, name=config_map, namespace=namespace)
+        made = timeslicing.build_config_map({key: sharing}, name=config_map, namespace=namespace)
     _write(made, output)
 
 

@@ -80,7 +80,7 @@ class Admission:
         return not self.problems
 
 
-def targets(machine: Machine) -> dict[str, Target]:
+def list_targets(machine: Machine) -> dict[str, Target]:
     """uuid -> everything on the machine that a server could be asked for."""
     found: dict[str, Target] = {}
     for device in machine.devices:
@@ -99,12 +99,12 @@ def _instances(device: Device) -> dict[str, Target]:
     }
 
 
-def problems(target: Target, limits: Limits) -> list[str]:
+def find_problems(target: Target, limits: Limits) -> list[str]:
     """Everything that speaks against a server there with such limits; empty: nothing does."""
-    return [*_of_target(target, limits), *_of_limits(target, limits)]
+    return [*_target_problems(target, limits), *_limit_problems(target, limits)]
 
 
-def _of_target(target: Target, limits: Limits) -> list[str]:
+def _target_problems(target: Target, limits: Limits) -> list[str]:
     found = []
     if target.compute_capability is None:
         found.append(f"the architecture of {target.uuid} is not known; MPS needs Volta or newer")
@@ -118,7 +118,7 @@ def _of_target(target: Target, limits: Limits) -> list[str]:
     return found
 
 
-def _of_limits(target: Target, limits: Limits) -> list[str]:
+def _limit_problems(target: Target, limits: Limits) -> list[str]:
     found = []
     if not 1 <= limits.thread_percentage <= _ALL_THREADS:
         found.append(f"an active thread percentage of {limits.thread_percentage} is not within 1 and 100")
@@ -138,9 +138,9 @@ def memory_limit_mib(target: Target, limits: Limits) -> int | None:
     return None if target.memory_mib is None else target.memory_mib // limits.max_clients
 
 
-def admit(target: Target, limits: Limits, clients: Sequence[Client]) -> Admission:
+def admit_clients(target: Target, limits: Limits, clients: Sequence[Client]) -> Admission:
     """Whether these may share the unit, and with what each. All or none."""
-    found = problems(target, limits)
+    found = find_problems(target, limits)
     if found:
         return Admission(tuple(found))
     if len(clients) > limits.max_clients:
@@ -152,7 +152,7 @@ def admit(target: Target, limits: Limits, clients: Sequence[Client]) -> Admissio
         asked = client.thread_percentage
         if asked is not None and not 1 <= asked <= _ALL_THREADS:
             found.append(f"{client.name}: an active thread percentage of {asked} is not within 1 and 100")
-    sizes, wrong = _memory(target, limits, clients)
+    sizes, wrong = _split_memory(target, limits, clients)
     found += wrong
     if found:
         return Admission(tuple(found))
@@ -165,7 +165,7 @@ def admit(target: Target, limits: Limits, clients: Sequence[Client]) -> Admissio
     return Admission(clients=given, is_oversubscribed=sum(threads) > _ALL_THREADS)
 
 
-def _memory(target: Target, limits: Limits, clients: Sequence[Client]) -> tuple[list[int | None], list[str]]:
+def _split_memory(target: Target, limits: Limits, clients: Sequence[Client]) -> tuple[list[int | None], list[str]]:
     """Each client's memory, and what is wrong with it."""
     limit = memory_limit_mib(target, limits)
     sizes = [limit if client.memory_mib is None else client.memory_mib for client in clients]
@@ -197,13 +197,13 @@ class Choice:
     reason: str
 
 
-def choose(target: Target, limits: Limits, clients: Sequence[Client], *, trust_each_other: bool) -> Choice:
+def choose_method(target: Target, limits: Limits, clients: Sequence[Client], *, trust_each_other: bool) -> Choice:
     """How these clients best share the unit: side by side where that is legal, else in turn."""
     if len(clients) <= 1:
         return Choice(Method.EXCLUSIVE, "there is nobody to share with")
     if not trust_each_other:
         return Choice(Method.TIME_SLICING, "an error of one MPS client ends all of its server's")
-    answer = admit(target, limits, clients)
+    answer = admit_clients(target, limits, clients)
     if answer.is_admitted:
         return Choice(Method.MPS, "clients run side by side, with limits")
     return Choice(Method.TIME_SLICING, "; ".join(answer.problems))

@@ -61,7 +61,7 @@ class Sharing:
     """none, single or mixed; empty: what the plugin was started with."""
 
 
-def offered(sharing: Sharing, devices: Mapping[str, int]) -> dict[str, int]:
+def offered_resources(sharing: Sharing, devices: Mapping[str, int]) -> dict[str, int]:
     """What a node with these devices (resource -> count) will offer."""
     pieces = {full_name(name): count for name, count in sharing.replicas}
     found = {}
@@ -76,19 +76,19 @@ def full_name(name: str) -> str:
     return name if name.startswith(_PREFIX) else _PREFIX + name
 
 
-def problems(sharing: Sharing) -> list[str]:
+def find_problems(sharing: Sharing) -> list[str]:
     """Everything the plugin would refuse or silently not do."""
     found = [] if sharing.replicas else ["no resources: name at least one, such as nvidia.com/gpu"]
     names = [full_name(name) for name, _ in sharing.replicas]
     found += [f"{name} is named twice" for name in sorted({name for name in names if names.count(name) > 1})]
     for name, (_, count) in zip(names, sharing.replicas, strict=True):
-        found += _of_resource(sharing, name, count)
+        found += _resource_problems(sharing, name, count)
     if sharing.mig_strategy and sharing.mig_strategy not in _MIG_STRATEGIES:
         found.append(f"migStrategy {sharing.mig_strategy!r} is none of {', '.join(_MIG_STRATEGIES)}")
     return found
 
 
-def _of_resource(sharing: Sharing, name: str, count: int) -> list[str]:
+def _resource_problems(sharing: Sharing, name: str, count: int) -> list[str]:
     found = []
     short = name.removeprefix(_PREFIX)
     if not _NAME.fullmatch(short) or len(name) > _MAX_NAME:
@@ -105,9 +105,9 @@ def _of_resource(sharing: Sharing, name: str, count: int) -> list[str]:
     return found
 
 
-def document(sharing: Sharing) -> dict[str, Any]:
+def build_document(sharing: Sharing) -> dict[str, Any]:
     """The configuration, checked."""
-    if wrong := problems(sharing):
+    if wrong := find_problems(sharing):
         raise errors.Permanent("; ".join(wrong))
     replicated: dict[str, Any] = {}
     if sharing.renames:
@@ -118,17 +118,17 @@ def document(sharing: Sharing) -> dict[str, Any]:
     return {"version": VERSION, **flags, "sharing": {str(sharing.method): replicated}}
 
 
-def text(sharing: Sharing) -> str:
-    return str(yaml.safe_dump(document(sharing), sort_keys=False))
+def render_config(sharing: Sharing) -> str:
+    return str(yaml.safe_dump(build_document(sharing), sort_keys=False))
 
 
-def config_map(configs: Mapping[str, Sharing], *, name: str, namespace: str) -> dict[str, Any]:
+def build_config_map(configs: Mapping[str, Sharing], *, name: str, namespace: str) -> dict[str, Any]:
     """A ConfigMap with one configuration per key; a node chooses by its label nvidia.com/device-plugin.config."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": namespace},
-        "data": {key: text(sharing) for key, sharing in configs.items()},
+        "data": {key: render_config(sharing) for key, sharing in configs.items()},
     }
 
 
@@ -139,29 +139,29 @@ _REPLICATED: Final = frozenset({"renameByDefault", "failRequestsGreaterThanOne",
 _RESOURCE: Final = frozenset({"name", "rename", "devices", "replicas"})
 
 
-def parse(source: str) -> Sharing:
+def parse_config(source: str) -> Sharing:
     """Somebody's configuration as the plugin would understand it; Permanent with everything that is wrong with it."""
     try:
         tree = yaml.safe_load(source)
     except (yaml.YAMLError, RecursionError) as exc:
         raise errors.Permanent(f"this is not YAML: {exc}") from exc
-    _only(tree, _TOP, "the configuration")
+    _reject_unknown(tree, _TOP, "the configuration")
     if tree.get("version", VERSION) != VERSION:
         raise errors.Permanent(f"version {tree['version']!r}: the plugin reads {VERSION}")
     sharing = tree.get("sharing")
-    _only(sharing, frozenset(Method), "sharing")
+    _reject_unknown(sharing, frozenset(Method), "sharing")
     given = [method for method in Method if method in sharing]
     if len(given) != 1:
         raise errors.Permanent("sharing: give timeSlicing or mps; with both the plugin takes mps and says nothing")
-    read = _replicated(sharing[given[0]], given[0], tree.get("flags") or {})
-    if wrong := problems(read):
+    read = _parse_replicated(sharing[given[0]], given[0], tree.get("flags") or {})
+    if wrong := find_problems(read):
         raise errors.Permanent("; ".join(wrong))
     return read
 
 
-def _replicated(tree: Any, method: Method, flags: Mapping[str, Any]) -> Sharing:
+def _parse_replicated(tree: Any, method: Method, flags: Mapping[str, Any]) -> Sharing:
     where = f"sharing.{method}"
-    _only(tree, _REPLICATED, where)
+    _reject_unknown(tree, _REPLICATED, where)
     resources = tree.get("resources")
     if not isinstance(resources, list):
         raise errors.Permanent(f"{where}.resources: a list of resources is needed")
@@ -169,7 +169,7 @@ def _replicated(tree: Any, method: Method, flags: Mapping[str, Any]) -> Sharing:
         if not isinstance(tree.get(key, False), bool):
             raise errors.Permanent(f"{where}.{key}: true or false, not {tree[key]!r}")
     return Sharing(
-        tuple(_resource(each, f"{where}.resources[{i}]") for i, each in enumerate(resources)),
+        tuple(_parse_resource(each, f"{where}.resources[{i}]") for i, each in enumerate(resources)),
         method,
         renames=tree.get("renameByDefault", False),
         refuses_many=tree.get("failRequestsGreaterThanOne", method is Method.MPS),
@@ -177,8 +177,8 @@ def _replicated(tree: Any, method: Method, flags: Mapping[str, Any]) -> Sharing:
     )
 
 
-def _resource(tree: Any, where: str) -> tuple[str, int]:
-    _only(tree, _RESOURCE, where)
+def _parse_resource(tree: Any, where: str) -> tuple[str, int]:
+    _reject_unknown(tree, _RESOURCE, where)
     for key in ("rename", "devices"):
         if tree.get(key, "all") != "all":
             raise errors.Permanent(f"{where}.{key}: the plugin reads this and ignores it")
@@ -190,7 +190,7 @@ def _resource(tree: Any, where: str) -> tuple[str, int]:
     return name, replicas
 
 
-def _only(tree: Any, known: frozenset[str], where: str) -> None:
+def _reject_unknown(tree: Any, known: frozenset[str], where: str) -> None:
     if not isinstance(tree, dict):
         raise errors.Permanent(f"{where}: a mapping with {', '.join(sorted(known))} is needed")
     if unknown := [str(key) for key in tree if key not in known]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kgwe import errors
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import lifecycle
-from kgwe.sharing.mig.lifecycle import Card, Event, Life, Mode, Slice, Step, name_of
+from kgwe.sharing.mig.lifecycle import Card, Event, Life, Mode, Slice, Step, format_placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,9 +22,9 @@ def places(geometry: mig.Geometry, names: str) -> tuple[mig.Placement, ...]:
     return tuple(mig.parse_placement(geometry, name) for name in names.split())
 
 
-def wish(geometry: mig.Geometry, names: str | None) -> lifecycle.Wish:
+def wish(geometry: mig.Geometry, names: str | None) -> lifecycle.DesiredLayout:
     """`None`: a whole card."""
-    return lifecycle.read_wish(geometry, enabled=names is not None, instances=(names or "").split())
+    return lifecycle.parse_desired_layout(geometry, enabled=names is not None, instances=(names or "").split())
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Bench:
             self.lives[place] = life
 
     def check(self) -> None:
-        assert not mig.problems(self.geometry, list(self.lives)), sorted(map(name_of, self.lives))
+        assert not mig.problems(self.geometry, list(self.lives)), sorted(map(format_placement, self.lives))
         assert not self.lives or self.mode is Mode.ON, "instances without MIG mode"
 
     def cut(self, names: str, life: Life = Life.FREE) -> None:

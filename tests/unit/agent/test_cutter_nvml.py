@@ -14,7 +14,7 @@ from tests.support.machines import cut_actor
 from kgwe.kube.api.kgwe.gpunode import MIGLayout
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph
-from kgwe.sharing.mig.lifecycle import name_of
+from kgwe.sharing.mig.lifecycle import format_placement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,14 +70,14 @@ def cut_elsewhere(machine: Hardware, uuid: str, layout: tuple[str, ...], held: t
 async def set_layouts(tmp_path: Path, count: int) -> None:
     """From one layout to another at random, whatever lies between."""
     machine = gpus.hardware(tmp_path, gpus.box("A100-SXM4-80GB"))
-    atlas = layout_graph.atlas(A100)
+    atlas = layout_graph.get_layout_graph(A100)
     everything = [atlas.layout(state) for state in range(len(atlas))]
     chosen = random.Random(4).sample(everything, min(count, len(everything)))
     driver = gpus.driver(machine)
     uuid = (await gpus.card(driver)).uuid
     await driver.close()
     for layout in chosen:
-        wanted = [name_of(place) for place in layout]
+        wanted = [format_placement(place) for place in layout]
         await cut_actor.go(machine, {uuid: MIGLayout(enabled=True, instances=tuple(wanted))})
         assert names(machine) == wanted
         check(machine)

@@ -15,7 +15,7 @@ from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph
 
 A100 = mig.GEOMETRIES["A100-80GB"]
-PLAIN = layout_graph.atlas(A100, layout_graph.plain_profiles(A100))
+PLAIN = layout_graph.get_layout_graph(A100, layout_graph.plain_profiles(A100))
 SMALL = bench.Options(models=("A100-80GB",), cards=3, requests=80, mixes=("halves",), loads=(0.9,), seeds=2, short=1)
 
 
@@ -37,8 +37,12 @@ def test_without_short_streams_there_is_no_optimum():
 
 def test_sizes_a_model_has_not_are_left_out_of_the_mix():
     a30 = mig.GEOMETRIES["A30-24GB"]
-    assert streams.named(layout_graph.atlas(a30), streams.MIXES["even"]) == {"1g.6gb": 1, "2g.12gb": 1, "4g.24gb": 1}
-    every = layout_graph.atlas(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
+    assert streams.named(layout_graph.get_layout_graph(a30), streams.MIXES["even"]) == {
+        "1g.6gb": 1,
+        "2g.12gb": 1,
+        "4g.24gb": 1,
+    }
+    every = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
     assert streams.named(every, {"1g": 1, "1g2": 2}) == {"1g.10gb": 1, "1g.20gb": 2}
 
 
@@ -74,14 +78,14 @@ def test_the_load_of_a_stream_is_the_load_asked_for():
 
 
 def test_places_come_free_when_work_ends():
-    whole = PLAIN.index("7g.80gb")
+    whole = PLAIN.find_profile("7g.80gb")
     requests = [Request(0.0, 1.0, whole), Request(0.5, 2.0, whole), Request(1.0, 3.0, whole)]
     policy = policies.POLICIES["first-fit"](PLAIN, {}, 1)
     assert streams.replay(PLAIN, policy, 1, requests) == Outcome(2, 3, 14, 21)
 
 
 def test_who_knows_the_future_refuses_the_whole_card_that_blocks_seven():
-    whole, small = PLAIN.index("7g.80gb"), PLAIN.index("1g.10gb")
+    whole, small = PLAIN.find_profile("7g.80gb"), PLAIN.find_profile("1g.10gb")
     requests = [Request(0.0, 9.0, whole), *(Request(1.0 + n / 10, 9.0, small) for n in range(7))]
     assert optimum.most_served(PLAIN, 1, requests) == 7
     assert optimum.most_served(PLAIN, 1, requests, may_refuse=False) == 1

@@ -20,7 +20,7 @@ def run(capsys, *arguments: str) -> str:
 
 def test_a_configuration_is_printed_and_is_one_the_plugin_reads(capsys):
     text = run(capsys, "timeslicing", "4", "nvidia.com/mig-1g.10gb=2", "--rename", "-o", "yaml")
-    read = timeslicing.parse(text)
+    read = timeslicing.parse_config(text)
     assert read.replicas == (("nvidia.com/gpu", 4), ("nvidia.com/mig-1g.10gb", 2))
     assert (read.renames, read.refuses_many) == (True, True)
 
@@ -30,7 +30,7 @@ def test_a_config_map_holds_it_as_readable_text(capsys):
     assert "  mps-8: |\n    version: v1\n" in text
     made = yaml.safe_load(text)
     assert made["kind"] == "ConfigMap"
-    assert timeslicing.parse(made["data"]["mps-8"]).method is timeslicing.Method.MPS
+    assert timeslicing.parse_config(made["data"]["mps-8"]).method is timeslicing.Method.MPS
     assert json.loads(run(capsys, "mps", "8", "-o", "json"))["sharing"]["mps"]["resources"][0]["replicas"] == 8
 
 

@@ -16,7 +16,7 @@ CARD = Target("GPU-0", 80_000, (9, 0))
 
 def test_the_defaults_are_those_of_the_seed():
     assert Limits() == Limits(thread_percentage=25, memory_mib=None, max_clients=8)
-    assert mps.problems(CARD, Limits()) == []
+    assert mps.find_problems(CARD, Limits()) == []
     assert mps.memory_limit_mib(CARD, Limits()) == 10_000
 
 
@@ -36,9 +36,9 @@ def test_the_defaults_are_those_of_the_seed():
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(target, limits, word):
-    [problem] = mps.problems(target, limits)
+    [problem] = mps.find_problems(target, limits)
     assert word in problem
-    assert not mps.admit(target, limits, [Client("a")]).is_admitted
+    assert not mps.admit_clients(target, limits, [Client("a")]).is_admitted
 
 
 def test_an_instance_can_have_a_server_and_its_card_cannot():
@@ -46,9 +46,9 @@ def test_an_instance_can_have_a_server_and_its_card_cannot():
         replace(card(0, A100, cut=cut_into("3g.40gb@0", "3g.40gb@4")), compute_capability=(8, 0)),
         replace(card(1, A100), compute_capability=(8, 0)),
     )
-    found = mps.targets(on)
+    found = mps.list_targets(on)
     assert set(found) == {"GPU-0", "GPU-1", "MIG-0-0", "MIG-0-1"}
-    assert {uuid for uuid, target in found.items() if not mps.problems(target, Limits())} == {
+    assert {uuid for uuid, target in found.items() if not mps.find_problems(target, Limits())} == {
         *("MIG-0-0", "MIG-0-1", "GPU-1")
     }
     assert mps.memory_limit_mib(found["MIG-0-0"], Limits(max_clients=4)) == found["MIG-0-0"].memory_mib // 4  # type: ignore[operator] # known
@@ -56,18 +56,18 @@ def test_an_instance_can_have_a_server_and_its_card_cannot():
 
 def test_clients_are_admitted_all_or_none():
     crowd = [Client("a"), Client("b"), Client("c")]
-    assert "3 clients for a server that takes 2" in mps.admit(CARD, Limits(max_clients=2), crowd).problems
-    assert "one user" in mps.admit(CARD, Limits(), [Client("a", user=1), Client("b", user=2)]).problems[0]
-    assert "10000 MiB" in mps.admit(CARD, Limits(), [Client("a", memory_mib=10_001)]).problems[0]
-    too_much = mps.admit(CARD, Limits(memory_mib=30_000), [Client("a"), Client("b"), Client("c")])
+    assert "3 clients for a server that takes 2" in mps.admit_clients(CARD, Limits(max_clients=2), crowd).problems
+    assert "one user" in mps.admit_clients(CARD, Limits(), [Client("a", user=1), Client("b", user=2)]).problems[0]
+    assert "10000 MiB" in mps.admit_clients(CARD, Limits(), [Client("a", memory_mib=10_001)]).problems[0]
+    too_much = mps.admit_clients(CARD, Limits(memory_mib=30_000), [Client("a"), Client("b"), Client("c")])
     assert too_much.problems == ("90000 MiB for all clients are more than the 80000 MiB there are",)
 
 
 def test_a_client_gets_less_than_the_default_if_it_asks_and_never_more():
-    answer = mps.admit(CARD, Limits(), [Client("a", thread_percentage=10), Client("b", 90), Client("c")])
+    answer = mps.admit_clients(CARD, Limits(), [Client("a", thread_percentage=10), Client("b", 90), Client("c")])
     assert [client.thread_percentage for client in answer.clients] == [10, 25, 25]
     assert not answer.is_oversubscribed
-    assert mps.admit(CARD, Limits(), [Client(str(i)) for i in range(8)]).is_oversubscribed
+    assert mps.admit_clients(CARD, Limits(), [Client(str(i)) for i in range(8)]).is_oversubscribed
 
 
 @examples(150)
@@ -89,7 +89,7 @@ def test_a_client_gets_less_than_the_default_if_it_asks_and_never_more():
 )
 def test_whoever_is_admitted_fits(memory, limits, clients):
     target = Target("GPU-0", memory, (8, 0))
-    answer = mps.admit(target, limits, clients)
+    answer = mps.admit_clients(target, limits, clients)
     if not answer.is_admitted:
         assert answer.clients == ()
         return
@@ -102,10 +102,10 @@ def test_whoever_is_admitted_fits(memory, limits, clients):
 
 def test_sharing_is_side_by_side_where_that_is_legal_else_in_turn():
     two = [Client("a"), Client("b")]
-    assert mps.choose(CARD, Limits(), two[:1], trust_each_other=True).method is Method.EXCLUSIVE
-    assert mps.choose(CARD, Limits(), two, trust_each_other=True).method is Method.MPS
-    assert mps.choose(CARD, Limits(), two, trust_each_other=False).method is Method.TIME_SLICING
-    old = mps.choose(replace(CARD, compute_capability=(6, 0)), Limits(), two, trust_each_other=True)
+    assert mps.choose_method(CARD, Limits(), two[:1], trust_each_other=True).method is Method.EXCLUSIVE
+    assert mps.choose_method(CARD, Limits(), two, trust_each_other=True).method is Method.MPS
+    assert mps.choose_method(CARD, Limits(), two, trust_each_other=False).method is Method.TIME_SLICING
+    old = mps.choose_method(replace(CARD, compute_capability=(6, 0)), Limits(), two, trust_each_other=True)
     assert old.method is Method.TIME_SLICING
     assert "Volta" in old.reason
 

@@ -14,7 +14,7 @@ GPU = "nvidia.com/gpu"
 
 
 def test_the_text_is_what_the_plugin_documents():
-    assert timeslicing.text(Sharing(((GPU, 4),))) == (
+    assert timeslicing.render_config(Sharing(((GPU, 4),))) == (
         "version: v1\n"
         "sharing:\n"
         "  timeSlicing:\n"
@@ -26,7 +26,7 @@ def test_the_text_is_what_the_plugin_documents():
 
 
 def test_mps_renaming_and_the_mig_strategy_have_their_keys():
-    made = timeslicing.document(Sharing(((GPU, 10),), Method.MPS, renames=True, refuses_many=False))
+    made = timeslicing.build_document(Sharing(((GPU, 10),), Method.MPS, renames=True, refuses_many=False))
     assert made["sharing"] == {
         "mps": {
             "renameByDefault": True,
@@ -34,7 +34,7 @@ def test_mps_renaming_and_the_mig_strategy_have_their_keys():
             "resources": [{"name": GPU, "replicas": 10}],
         }
     }
-    cut = timeslicing.document(Sharing((("mig-1g.10gb", 2),), mig_strategy="mixed"))
+    cut = timeslicing.build_document(Sharing((("mig-1g.10gb", 2),), mig_strategy="mixed"))
     assert cut["flags"] == {"migStrategy": "mixed"}
     assert cut["sharing"]["timeSlicing"]["resources"] == [{"name": "nvidia.com/mig-1g.10gb", "replicas": 2}]
 
@@ -56,7 +56,7 @@ def test_mps_renaming_and_the_mig_strategy_have_their_keys():
 )
 def test_what_the_plugin_would_refuse_is_refused_here(sharing, word):
     with pytest.raises(errors.Permanent, match=word):
-        timeslicing.text(sharing)
+        timeslicing.render_config(sharing)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_what_the_plugin_would_refuse_is_refused_here(sharing, word):
 )
 def test_a_bad_configuration_is_told_what_is_wrong_with_it(source, word):
     with pytest.raises(errors.Permanent, match=word):
-        timeslicing.parse(source)
+        timeslicing.parse_config(source)
 
 
 def test_defaults_are_the_plugins_own():
     plain = "version: v1\nsharing: {%s: {resources: [{name: gpu, replicas: 4, devices: all}]}}"
-    assert timeslicing.parse(plain % "timeSlicing") == Sharing((("gpu", 4),), refuses_many=False)
-    assert timeslicing.parse(plain % "mps") == Sharing((("gpu", 4),), Method.MPS, refuses_many=True)
+    assert timeslicing.parse_config(plain % "timeSlicing") == Sharing((("gpu", 4),), refuses_many=False)
+    assert timeslicing.parse_config(plain % "mps") == Sharing((("gpu", 4),), Method.MPS, refuses_many=True)
 
 
 @examples(60)
@@ -104,22 +104,22 @@ def test_defaults_are_the_plugins_own():
     )
 )
 def test_what_is_written_is_read_back_and_what_is_wrong_is_never_written(sharing):
-    if timeslicing.problems(sharing):
+    if timeslicing.find_problems(sharing):
         with pytest.raises(errors.Permanent):
-            timeslicing.document(sharing)
+            timeslicing.build_document(sharing)
     else:
-        assert timeslicing.parse(timeslicing.text(sharing)) == sharing
+        assert timeslicing.parse_config(timeslicing.render_config(sharing)) == sharing
 
 
 def test_a_node_offers_pieces_under_the_name_they_are_given():
     sharing = Sharing(((GPU, 4),), renames=True)
-    assert timeslicing.offered(sharing, {GPU: 8, "nvidia.com/mig-1g.10gb": 7}) == {
+    assert timeslicing.offered_resources(sharing, {GPU: 8, "nvidia.com/mig-1g.10gb": 7}) == {
         "nvidia.com/gpu.shared": 32,
         "nvidia.com/mig-1g.10gb": 7,
     }
 
 
 def test_a_config_map_has_a_configuration_per_key():
-    made = timeslicing.config_map({"any": Sharing(((GPU, 4),))}, name="gpu-sharing", namespace="ops")
+    made = timeslicing.build_config_map({"any": Sharing(((GPU, 4),))}, name="gpu-sharing", namespace="ops")
     assert made["metadata"] == {"name": "gpu-sharing", "namespace": "ops"}
     assert yaml.safe_load(made["data"]["any"])["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 4

@@ -19,7 +19,7 @@ from kgwe.model.devices.assignment import Places
 from kgwe.model.gpu import catalog, mig
 from kgwe.model.gpu.mig import Phase
 from kgwe.model.units import amounts
-from kgwe.sharing.mig.types import CutCard
+from kgwe.sharing.mig.types import PartitionedGpu
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -84,7 +84,7 @@ def _places_of_pod(pod: core.Pod, report: HeldDevices | None, wanted: int, *, fo
 class MigCard:
     """One card, beside what is decided on."""
 
-    card: CutCard
+    card: PartitionedGpu
     device: GPUDevice
     geometry: mig.Geometry
     is_settled: bool
@@ -133,7 +133,7 @@ def read_card(gpu_node: GPUNode, device: GPUDevice, taken: Held, clocks: Clocks,
     used = _used_slices(device, there, taken)
     future = _beside(geometry, used, progress.wished) if progress.is_followed else there
     is_enabled = progress.layout.enabled if progress.layout and progress.is_followed else device.mig.enabled
-    card = CutCard(
+    card = PartitionedGpu(
         device.uuid,
         gpu_node.metadata.name,
         used,

@@ -26,7 +26,7 @@ from kgwe.kube.translate import mig_layouts
 from kgwe.model.gpu import mig
 from kgwe.model.units import quantity
 from kgwe.sharing.mig import rebalance
-from kgwe.sharing.mig.lifecycle import name_of
+from kgwe.sharing.mig.lifecycle import format_placement
 from kgwe.sharing.mig.types import Gate, Group
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
     from kgwe.kube.api.kgwe.migstrategy import MIGStrategy
     from kgwe.kube.client.client import KubeClient
-    from kgwe.sharing.mig.types import Ask, CutCard, Movable
+    from kgwe.sharing.mig.types import MovablePod, PartitionedGpu, SliceRequest
 
 log = structlog.get_logger(__name__)
 
@@ -76,9 +76,9 @@ class _Round:
 
     now_s: float
     gate: Gate
-    asks: list[Ask]
+    asks: list[SliceRequest]
     taken: dict[str, census.Held]
-    movable: dict[str, Movable]  # by uid
+    movable: dict[str, MovablePod]  # by uid
     served_by: dict[str, int] = field(default_factory=dict)  # request -> group that has a place for it
     drained_by: dict[str, int] = field(default_factory=dict)  # request -> group in which others make way for it
     layouts: dict[str, dict[str, CardSpec]] = field(default_factory=dict)  # node -> card -> what is asked of it
@@ -159,7 +159,7 @@ class Controller:
         found.gate = self._open_gate(stores, cards, found.now_s)
         groups = _group_by_geometry(cards)
         # A request that existing slices serve, or soon will, is no reason for another strategy to cut GPUs.
-        found.served_by = rebalance.served_by([[seen.card for seen in mine] for _, mine in groups], found.asks)
+        found.served_by = rebalance.assign_groups([[seen.card for seen in mine] for _, mine in groups], found.asks)
         for name in cards:
             found.outcomes[name].seen = tuple(cards[name])
             self._remember(stores.strategies[name], cards[name], found)
@@ -188,7 +188,7 @@ class Controller:
 
     def _find_movable(
         self, stores: Stores, taken: Mapping[str, census.Held], nodes: demand.Nodes
-    ) -> dict[str, Movable]:
+    ) -> dict[str, MovablePod]:
         if not self._settings.enable_draining:
             return {}
         willing = drains.ConsentingPods(stores.pods.values(), stores.workloads.values(), self.drain_executor.refused)
@@ -289,7 +289,7 @@ class Controller:
     def _group(self, strategy: MIGStrategy, cards: Sequence[MigCard], found: _Round) -> Group:
         spec, settings = strategy.spec, self._settings
         memory, outcome, geometry = self._memories[strategy.metadata.name], found.outcomes, cards[0].geometry
-        if not rebalance.known(geometry, spec.profileDistribution):
+        if not rebalance.known_profiles(geometry, spec.profileDistribution):
             outcome[strategy.metadata.name].strange.append(geometry.name)
         is_dynamic = spec.allowDynamicReconfig and settings.enable_auto_rebalancing
         mine = {seen.card.uuid for seen in cards}
@@ -311,7 +311,7 @@ class Controller:
     def _decide_group(number: int, group: Group, found: _Round) -> rebalance.Decision:
         theirs = {**found.drained_by, **found.served_by} if group.may_drain else found.served_by
         asks = [ask for ask in found.asks if theirs.get(ask.name, number) == number]
-        decision = rebalance.decide(group, asks, found.gate)
+        decision = rebalance.decide_layouts(group, asks, found.gate)
         found.gate = decision.gate
         for ask in asks:
             if ask.profile in group.geometry.profiles and ask.name not in decision.waiting:
@@ -319,7 +319,7 @@ class Controller:
         return decision
 
     @staticmethod
-    def _with_warm(seen: MigCard, memory: _Memory, threshold: float) -> CutCard:
+    def _with_warm(seen: MigCard, memory: _Memory, threshold: float) -> PartitionedGpu:
         warm = {
             place
             for each, place in zip(seen.device.mig.instances, _places(seen), strict=True)
@@ -333,7 +333,7 @@ class Controller:
             wanted = found.layouts.setdefault(new.node, {})
             is_changed = new.uuid in decision.changed
             if is_changed or (new.is_decided and seen.asked is None):
-                layout = MIGLayout(not new.is_whole, tuple(name_of(place) for place in new.layout))
+                layout = MIGLayout(not new.is_whole, tuple(format_placement(place) for place in new.layout))
                 is_new = is_changed and (seen.asked is None or layout != drains.end_drain(seen.asked).mig)
                 wanted[new.uuid] = CardSpec(new.uuid, layout, now if is_new or seen.asked is None else seen.asked.since)
                 if is_new:

@@ -17,7 +17,7 @@ from kgwe.kube.translate import podspec
 from kgwe.model.gpu import catalog, mig
 from kgwe.placement.fleet.constraints import any_term_matches
 from kgwe.placement.fleet.taints import Taint
-from kgwe.sharing.mig.types import Ask
+from kgwe.sharing.mig.types import SliceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,7 +98,7 @@ def list_requests(
     workloads: Iterable[GPUWorkload],
     nodes: Nodes,
     claims: Claims,
-) -> list[Ask]:
+) -> list[SliceRequest]:
     """Who waits for slices, oldest first. A workload's pods come with its plan, so only the workload itself waits.
 
     A pod may claim slices instead of asking for them in its spec.
@@ -106,7 +106,7 @@ def list_requests(
     claimed, holders = claims.requested_slices(), claims.list_holders()
     # By namespace and uid: a label or owner reference that names an object of another namespace is not to be believed.
     placed: set[tuple[str, str]] = set()
-    found: list[tuple[str, Ask]] = []
+    found: list[tuple[str, SliceRequest]] = []
     for pod in pods:
         meta = pod.metadata
         if (uid := meta.labels.get(manifests.UID_LABEL)) is not None:
@@ -118,12 +118,14 @@ def list_requests(
             (requested_slices(pod.spec) or claimed.get((meta.namespace, meta.uid))) if is_waiting_pod(pod) else None
         )
         if wanted is not None:
-            found.append((meta.creationTimestamp or "", Ask(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec))))
+            found.append(
+                (meta.creationTimestamp or "", SliceRequest(f"pod {meta.key}", *wanted, nodes.for_pod(pod.spec)))
+            )
     for workload in workloads:
         meta, wants = workload.metadata, workload.spec.gpuRequirements
         if wants.mig is None or (meta.namespace, meta.uid) in placed or not is_waiting_workload(workload):
             continue
-        ask = Ask(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed_nodes(workload, nodes))
+        ask = SliceRequest(f"workload {meta.key}", wants.mig.profile, wants.mig.count, allowed_nodes(workload, nodes))
         found.append((meta.creationTimestamp or "", ask))
     return [ask for _, ask in sorted(found, key=lambda each: (each[0], each[1].name))]
 

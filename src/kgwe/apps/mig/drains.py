@@ -29,8 +29,8 @@ from kgwe.kube.client.events import Event
 from kgwe.kube.translate import podspec
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
-from kgwe.sharing.mig.lifecycle import name_of
-from kgwe.sharing.mig.types import Ask, Drain, Movable
+from kgwe.sharing.mig.lifecycle import format_placement
+from kgwe.sharing.mig.types import Drain, MovablePod, SliceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kgwe.kube.api.kgwe.gpuworkload import GPUWorkload
     from kgwe.kube.api.meta import ObjectMeta
     from kgwe.kube.client.client import KubeClient
-    from kgwe.sharing.mig.types import CutCard
+    from kgwe.sharing.mig.types import PartitionedGpu
 
 log = structlog.get_logger(__name__)
 
@@ -83,9 +83,9 @@ class ConsentingPods:
         nodes: demand.Nodes,
         *,
         started_before_s: float,
-    ) -> dict[str, Movable]:
+    ) -> dict[str, MovablePod]:
         """Uid -> what it has and where it could go. Seconds are those since 1970."""
-        found: dict[str, Movable] = {}
+        found: dict[str, MovablePod] = {}
         for name in {pod.spec.nodeName for pod in self.pods.values()} & gpu_nodes.keys():
             has: dict[str, list[tuple[str, mig.Placement]]] = {}
             owners = taken[name].owners
@@ -100,7 +100,7 @@ class ConsentingPods:
                 home = self._home(self.pods[uid], nodes)
                 if home is not None and home.count == len(slices) and self._may_go(self.pods[uid], started_before_s):
                     is_leaving = self.pods[uid].metadata.deletionTimestamp is not None
-                    found[uid] = Movable(uid, home, tuple(slices), is_leaving)
+                    found[uid] = MovablePod(uid, home, tuple(slices), is_leaving)
         return found
 
     def _may_go(self, pod: core.Pod, started_before_s: float) -> bool:
@@ -117,16 +117,20 @@ class ConsentingPods:
             and timestamp.parse(status.startTime).timestamp() <= started_before_s
         )
 
-    def _home(self, pod: core.Pod, nodes: demand.Nodes) -> Ask | None:
+    def _home(self, pod: core.Pod, nodes: demand.Nodes) -> SliceRequest | None:
         """What it will ask for when it is created again; None where that is not known."""
         wanted = demand.requested_slices(pod.spec)
         if wanted is None or podspec.sum_requests(pod.spec).get(amounts.GPU):
             return None
         if manifests.UID_LABEL not in pod.metadata.labels:
-            return Ask(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
+            return SliceRequest(f"pod {pod.metadata.key}", *wanted, nodes.for_pod(pod.spec))
         # Its own spec holds it to the node it was planned for.
         workload = self._workload(pod.metadata)
-        return Ask(f"pod {pod.metadata.key}", *wanted, demand.allowed_nodes(workload, nodes)) if workload else None
+        return (
+            SliceRequest(f"pod {pod.metadata.key}", *wanted, demand.allowed_nodes(workload, nodes))
+            if workload
+            else None
+        )
 
 
 # --- who was asked --------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def read_drain(
     asked = seen.asked
     if asked is None or asked.drain is None:
         return None
-    places = tuple(place for place in seen.card.layout if name_of(place) in asked.mig.withheld)
+    places = tuple(place for place in seen.card.layout if format_placement(place) in asked.mig.withheld)
     uids = frozenset(each.uid for each in asked.drain.pods)
     owners = {taken.owners.get((seen.device.index, place.start)) for place in places} - {None}
     staying = [
@@ -150,14 +154,16 @@ def read_drain(
     return Drain(asked.drain.waiting, uids, places, is_broken)
 
 
-def write_drain(asked: CardSpec, old: CutCard, new: CutCard, movable: Mapping[str, Movable], now: str) -> CardSpec:
+def write_drain(
+    asked: CardSpec, old: PartitionedGpu, new: PartitionedGpu, movable: Mapping[str, MovablePod], now: str
+) -> CardSpec:
     """What is asked of a card that stays as it is, but for who is to leave it."""
     if new.drain is None:
         return end_drain(asked)
     if new.drain == old.drain:
         return asked
-    pods = tuple(DrainedPod(movable[uid].home.name.removeprefix("pod "), uid) for uid in sorted(new.drain.pods))
-    withheld = tuple(name_of(place) for place in new.drain.places)
+    pods = tuple(DrainedPod(movable[uid].request.name.removeprefix("pod "), uid) for uid in sorted(new.drain.pods))
+    withheld = tuple(format_placement(place) for place in new.drain.places)
     log.info("card_to_drain", node=new.node, uuid=new.uuid, withheld=withheld, waiting=new.drain.ask)
     layout = msgspec.structs.replace(asked.mig, withheld=withheld)
     return msgspec.structs.replace(asked, mig=layout, drain=gpunode.Drain(new.drain.ask, pods, now))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kgwe.placement.planning.ask import Ask
 
 _LISTED: Final = 5
-_LONGEST: Final = f"a cut is taken back when it takes more than {Limits().most_s:.0f} s"
+_LONGEST: Final = f"a cut is taken back when it takes more than {Limits().timeout_s:.0f} s"
 _NOT_NOW: Final = (Phase.FAILED, Phase.ROLLED_BACK)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kgwe.bench.mig.optimum import Request
     from kgwe.bench.mig.streams import Outcome
     from kgwe.local.host.progress import Progress
-    from kgwe.sharing.mig.layout_graph import Atlas
+    from kgwe.sharing.mig.layout_graph import LayoutGraph
 
 OURS = "kgwe"
 ALL_MIXES = tuple(streams.MIXES)
@@ -206,14 +206,14 @@ def _short_streams(options: Options, model: str, key: tuple[int, int], mix: str)
     return rates
 
 
-def _draw(options: Options, atlas: Atlas, key: tuple[int, ...], mix: str, load: float) -> list[Request]:
+def _draw(options: Options, atlas: LayoutGraph, key: tuple[int, ...], mix: str, load: float) -> list[Request]:
     named = streams.named(atlas, streams.MIXES[mix])
     rng = np.random.default_rng([options.seed, 1, *key])
     return streams.draw(atlas, named, cards=options.cards, load=load, requests=options.requests, rng=rng)
 
 
 def _replay_all(
-    atlas: Atlas, mix: str, requests: list[Request], cards: int, *, clock: Clock | None = None, warm_up: int = 0
+    atlas: LayoutGraph, mix: str, requests: list[Request], cards: int, *, clock: Clock | None = None, warm_up: int = 0
 ) -> dict[str, Outcome]:
     named = streams.named(atlas, streams.MIXES[mix])
     found = {}
@@ -231,7 +231,9 @@ def _decision_us(clock: Clock) -> dict[str, float]:
     return {name: round(seconds / clock.requests[name] * 1e6, 1) for name, seconds in clock.seconds.items()}
 
 
-def _atlas(model: str) -> Atlas:
+def _atlas(model: str) -> LayoutGraph:
     """All profiles without suffix."""
     geometry = mig.GEOMETRIES[model]
-    return layout_graph.atlas(geometry, [name for name, profile in geometry.profiles.items() if profile.is_plain])
+    return layout_graph.get_layout_graph(
+        geometry, [name for name, profile in geometry.profiles.items() if profile.is_plain]
+    )

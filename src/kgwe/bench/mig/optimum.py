@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 def most_served(
-    atlas: layout_graph.Atlas,
+    atlas: layout_graph.LayoutGraph,
     cards: int,
     requests: Sequence[Request],
     *,
@@ -71,16 +71,16 @@ def most_served(
 
 
 def _grown(
-    atlas: layout_graph.Atlas, states: dict[_Card, int], fleet: _Fleet, gone: int, places: Sequence[int]
+    atlas: layout_graph.LayoutGraph, states: dict[_Card, int], fleet: _Fleet, gone: int, places: Sequence[int]
 ) -> Iterator[_Fleet]:
     """The fleet with one instance more, in every way that differs."""
     for number, card in enumerate(fleet):
         if number and card == fleet[number - 1]:
             continue
         if card not in states:
-            states[card] = atlas.find(sum(1 << place for place, _ in card))
+            states[card] = atlas.find_mask(sum(1 << place for place, _ in card))
         for place in places:
-            if atlas.grown[states[card], place] != layout_graph.NONE:
+            if atlas.with_place[states[card], place] != layout_graph.NONE:
                 grown = tuple(sorted((*card, (place, gone))))
                 yield tuple(sorted((*fleet[:number], grown, *fleet[number + 1 :])))
 

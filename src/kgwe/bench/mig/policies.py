@@ -38,22 +38,22 @@ class Policy(Protocol):
 
 
 class Kgwe:
-    def __init__(self, atlas: layout_graph.Atlas, mix: Mapping[str, float], cards: int) -> None:
+    def __init__(self, atlas: layout_graph.LayoutGraph, mix: Mapping[str, float], cards: int) -> None:
         del cards
         self._atlas = atlas
         self._table = slots.SlotTable(atlas, mix)
         self._numbers = {placement: number for number, placement in enumerate(atlas.places)}
 
     def place(self, states: NDArray[np.int64], profile: int) -> tuple[int, int] | None:
-        slot = self._table.choose(states, self._atlas.profiles[profile].name)
-        return None if isinstance(slot, slots.Blocked) else (slot.card, self._numbers[slot.placement])
+        slot = self._table.choose_slot(states, self._atlas.profiles[profile].name)
+        return None if isinstance(slot, slots.SlotRefusal) else (slot.card, self._numbers[slot.placement])
 
     def released(self, card: int, place: int) -> None:
         pass
 
 
 class FirstFit:
-    def __init__(self, atlas: layout_graph.Atlas, mix: Mapping[str, float], cards: int) -> None:
+    def __init__(self, atlas: layout_graph.LayoutGraph, mix: Mapping[str, float], cards: int) -> None:
         del mix, cards
         self._first = _first_places(atlas)
 
@@ -67,7 +67,7 @@ class FirstFit:
 
 
 class MostFree:
-    def __init__(self, atlas: layout_graph.Atlas, mix: Mapping[str, float], cards: int) -> None:
+    def __init__(self, atlas: layout_graph.LayoutGraph, mix: Mapping[str, float], cards: int) -> None:
         del mix, cards
         self._first = _first_places(atlas)
         self._free = atlas.geometry.units - np.array([int(mask).bit_count() for mask in atlas.occupied])
@@ -83,13 +83,13 @@ class MostFree:
 
 
 class CountBased:
-    def __init__(self, atlas: layout_graph.Atlas, mix: Mapping[str, float], cards: int) -> None:
+    def __init__(self, atlas: layout_graph.LayoutGraph, mix: Mapping[str, float], cards: int) -> None:
         del mix
         self._atlas = atlas
         # What each card is cut into, in use or not.
         self._cuts = np.zeros(cards, np.int64)
         # Known geometries are listed with the most slices first.
-        self._full = sorted(np.flatnonzero(atlas.maximal).tolist(), key=lambda state: -len(atlas.bits(state)))
+        self._full = sorted(np.flatnonzero(atlas.maximal).tolist(), key=lambda state: -len(atlas.list_places(state)))
         self._recuts: dict[tuple[int, int], int] = {}
 
     def place(self, states: NDArray[np.int64], profile: int) -> tuple[int, int] | None:
@@ -133,17 +133,17 @@ class CountBased:
         return self._recuts[key]
 
 
-def _first_places(atlas: layout_graph.Atlas) -> list[NDArray[np.int64]]:
+def _first_places(atlas: layout_graph.LayoutGraph) -> list[NDArray[np.int64]]:
     """For each profile: state -> the lowest place that is free, or NONE."""
     first = []
     for profile in atlas.profiles:
         places = np.array(atlas.places_of(profile.name))
-        fits = atlas.grown[:, places] != layout_graph.NONE
+        fits = atlas.with_place[:, places] != layout_graph.NONE
         first.append(np.where(fits.any(axis=1), places[fits.argmax(axis=1)], layout_graph.NONE))
     return first
 
 
-POLICIES: Final[Mapping[str, Callable[[layout_graph.Atlas, Mapping[str, float], int], Policy]]] = {
+POLICIES: Final[Mapping[str, Callable[[layout_graph.LayoutGraph, Mapping[str, float], int], Policy]]] = {
     "kgwe": Kgwe,
     "first-fit": FirstFit,
     "most-free": MostFree,

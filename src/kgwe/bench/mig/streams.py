@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kgwe.bench.mig.policies import Policy
-    from kgwe.sharing.mig.layout_graph import Atlas
+    from kgwe.sharing.mig.layout_graph import LayoutGraph
 
 # Profiles are written by their size, so that one mix serves all models: compute slices, and memory if unusual.
 MIXES: Mapping[str, Mapping[str, float]] = {
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     asked_slices: int
 
 
-def named(atlas: Atlas, mix: Mapping[str, float]) -> dict[str, float]:
+def named(atlas: LayoutGraph, mix: Mapping[str, float]) -> dict[str, float]:
     """The mix by a model's profile names (`1g2`: the 1g with twice the memory); sizes it has not are left out."""
     found = {}
     for size, share in mix.items():
@@ -52,7 +52,7 @@ def named(atlas: Atlas, mix: Mapping[str, float]) -> dict[str, float]:
 
 
 def draw(
-    atlas: Atlas, mix: Mapping[str, float], *, cards: int, load: float, requests: int, rng: np.random.Generator
+    atlas: LayoutGraph, mix: Mapping[str, float], *, cards: int, load: float, requests: int, rng: np.random.Generator
 ) -> list[Request]:
     """A stream of that many requests, in time order."""
     shares = np.array([mix.get(profile.name, 0) for profile in atlas.profiles], float)
@@ -65,7 +65,7 @@ def draw(
     return [Request(*each) for each in zip(starts.tolist(), ends.tolist(), profiles.tolist(), strict=True)]
 
 
-def replay(atlas: Atlas, policy: Policy, cards: int, requests: Sequence[Request], warm_up: int = 0) -> Outcome:
+def replay(atlas: LayoutGraph, policy: Policy, cards: int, requests: Sequence[Request], warm_up: int = 0) -> Outcome:
     """Serve a stream from an empty fleet; the first `warm_up` requests fill it and are not counted."""
     states = np.zeros(cards, np.int64)
     running: list[tuple[float, int, int]] = []
@@ -73,13 +73,13 @@ def replay(atlas: Atlas, policy: Policy, cards: int, requests: Sequence[Request]
     for position, request in enumerate(requests):
         while running and running[0][0] <= request.start:
             _, card, place = heapq.heappop(running)
-            states[card] = atlas.shrunk[states[card], place]
+            states[card] = atlas.without_place[states[card], place]
             policy.released(card, place)
         found = policy.place(states, request.profile)
         slices = atlas.profiles[request.profile].compute
         if found is not None:
             card, place = found
-            states[card] = atlas.grown[states[card], place]
+            states[card] = atlas.with_place[states[card], place]
             heapq.heappush(running, (request.end, card, place))
         if position >= warm_up:
             asked_slices += slices

@@ -1,9 +1,9 @@
-"""What a node's driver has to offer, as the resources a device plugin names.
+"""The devices that a node advertises, as the resources of a device plugin.
 
-A card that is whole is one device of `<prefix>/gpu`, or, where cards are shared, so many pieces of
-`<prefix>/gpu.shared`, never both: who has a card whole has it alone. Each slice of a card that is cut is one of
-`<prefix>/mig-<profile>`. A card that is lost, out of service, or about to be cut is offered as unhealthy, all of its
-pieces with it: who has it keeps it, nobody else gets it.
+A whole GPU is one device of `<prefix>/gpu` or, where GPUs are shared, several shares of `<prefix>/gpu.shared`, never
+both: a whole GPU belongs to one pod. Each slice of a partitioned GPU is one device of `<prefix>/mig-<profile>`. A GPU
+that is lost, out of service or about to be cut is advertised as unhealthy with all its shares: pods keep it, but no new
+pod gets it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def offers(
         found[renamed(amounts.SHARED, prefix)] = []
     for device in machine.devices:
         is_fit = not (device.is_lost or device.mig.is_pending or device.uuid in out_of_service)
-        for resource, each in _of(device, pieces):
+        for resource, each in _list_devices(device, pieces):
             fit = is_fit and each.id not in out_of_service
             found.setdefault(renamed(resource, prefix), []).append(replace(each, is_healthy=fit))
     return {
@@ -67,7 +67,7 @@ def offers(
     }
 
 
-def _of(device: Device, pieces: int) -> Iterable[tuple[str, Offer]]:
+def _list_devices(device: Device, pieces: int) -> Iterable[tuple[str, Offer]]:
     numa, minor = device.slot.numa, device.minor
     if not device.mig.is_enabled:
         whole = Offer(device.uuid, device.index, is_healthy=True, numa=numa, minor=minor)

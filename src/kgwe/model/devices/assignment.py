@@ -1,8 +1,8 @@
-"""Cards and slices of one node, as a plan names them for a pod and as a pod holds them.
+"""GPUs and slices of one node, as a plan assigns them to a pod and as a pod holds them.
 
-Cards are numbered as the driver numbers them; a set of whole cards is a mask, a slice is (card, first memory slice).
-On objects they are text: cards as a hexadecimal mask, slices as `card@start,card@start`. Annotations can be edited by
-whoever may edit the object: what does not read as if we had written it is not believed.
+GPUs are numbered as by the driver; a set of whole GPUs is a mask, a slice is (GPU, first memory slice). On objects they
+are text: GPUs as a hexadecimal mask, slices as `gpu@start,gpu@start`. Annotations can be edited: a value that KGWE
+would not have written is ignored.
 """
 
 from __future__ import annotations

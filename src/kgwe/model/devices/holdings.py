@@ -1,8 +1,7 @@
-"""Which pods hold which devices of a node, as its kubelet tells, beside what was planned for them.
+"""Which pods hold which devices of a node, as reported by its kubelet, compared with their plans.
 
-A device is known to the kubelet by an id: the UUID of a card or of a MIG slice, or, where the device plugin offers a
-card several times, the UUID and the number of the replica (`GPU-…::3`). Devices of a ResourceClaim have the names
-their driver gave them.
+The kubelet knows a device by an id: the UUID of a GPU or of a MIG slice or, where the device plugin shares a GPU, the
+UUID and the number of the share (`GPU-…::3`). Devices of a ResourceClaim have the names their driver gave them.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
     cards, replicas = 0, 0
     slices: set[tuple[int, int]] = set()
     strangers = []
-    for each in _ids(pod, names, claimed or {}):
+    for each in _list_ids(pod, names, claimed or {}):
         uuid, shared, _ = each.partition(REPLICA)
         if uuid in names.cards:
             cards |= 1 << names.cards[uuid]
@@ -152,7 +151,7 @@ def clash(one: str, other: str) -> bool:
     return one == other or (uuid_of(one) == uuid_of(other) and not (is_piece(one) and is_piece(other)))
 
 
-def _ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iterable[str]:
+def _list_ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iterable[str]:
     for container in pod.containers:
         for _, ids in container.devices:
             yield from ids
@@ -208,10 +207,10 @@ def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tup
         for pod, mine in held.items()
         if mine.strangers
     ]
-    return tuple(sorted([*found, *_twice(held)], key=lambda each: (each.pod, each.reason)))
+    return tuple(sorted([*found, *_find_double_use(held)], key=lambda each: (each.pod, each.reason)))
 
 
-def _twice(held: Mapping[str, Taken]) -> Iterable[Difference]:
+def _find_double_use(held: Mapping[str, Taken]) -> Iterable[Difference]:
     """Devices that several pods have whole; pieces of a card are there to be held by several."""
     holders: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
     for pod, mine in held.items():

@@ -126,7 +126,7 @@ def problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
     for placement in layout:
         name = f"{placement.profile.name}@{placement.start}"
         if placement.start not in placement.profile.starts:
-            found.append(f"{name} may only start at {_listed(placement.profile.starts)}")
+            found.append(f"{name} may only start at {_format_numbers(placement.profile.starts)}")
         if clash := sorted({taken[unit] for unit in placement.occupied if unit in taken}):
             found.append(f"{name} overlaps {', '.join(clash)}")
         taken.update(dict.fromkeys(placement.occupied, name))
@@ -149,7 +149,7 @@ def problems(geometry: Geometry, layout: Sequence[Placement]) -> list[str]:
     return found
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _format_numbers(numbers: Iterable[int]) -> str:
     return " ".join(map(str, numbers))
 
 
@@ -157,7 +157,7 @@ def _geometry(name: str, units: int, compute: int, *profiles: Profile) -> Geomet
     return Geometry(name, units, compute, {profile.name: profile for profile in profiles})
 
 
-def _eighths(
+def _geometry_of_eighths(
     name: str, total_mib: int, sizes: tuple[int, int, int, int], memory_mib: Sequence[int] | None = None
 ) -> Geometry:
     """A card of 8 units and 7 slices; `sizes` are the gigabytes in the names for 1, 2, 4 and 8 units.
@@ -182,17 +182,17 @@ def _eighths(
 
 
 _KNOWN: Final = (
-    _eighths("A100-40GB", 40960, (5, 10, 20, 40), (4864, 9856, 19968, 40192)),
-    _eighths("A100-80GB", 81920, (10, 20, 40, 80), (9856, 19968, 40192, 80384)),
-    _eighths("H100-80GB", 81559, (10, 20, 40, 80), (9984, 20096, 40448, 81152)),
-    _eighths("H100-94GB", 95830, (12, 24, 47, 94), (11008, 22144, 47488, 95360)),
-    _eighths("H100-96GB", 97871, (12, 24, 48, 96)),
-    _eighths("H200-141GB", 143771, (18, 35, 71, 141)),
-    _eighths("GH200-144GB", 147456, (18, 36, 72, 144)),
-    _eighths("B200-180GB", 183359, (23, 45, 90, 180)),
-    _eighths("GB200-186GB", 189471, (23, 47, 93, 186)),
-    _eighths("B300-269GB", 275040, (34, 67, 135, 269)),
-    _eighths("GB300-278GB", 284208, (35, 70, 139, 278)),
+    _geometry_of_eighths("A100-40GB", 40960, (5, 10, 20, 40), (4864, 9856, 19968, 40192)),
+    _geometry_of_eighths("A100-80GB", 81920, (10, 20, 40, 80), (9856, 19968, 40192, 80384)),
+    _geometry_of_eighths("H100-80GB", 81559, (10, 20, 40, 80), (9984, 20096, 40448, 81152)),
+    _geometry_of_eighths("H100-94GB", 95830, (12, 24, 47, 94), (11008, 22144, 47488, 95360)),
+    _geometry_of_eighths("H100-96GB", 97871, (12, 24, 48, 96)),
+    _geometry_of_eighths("H200-141GB", 143771, (18, 35, 71, 141)),
+    _geometry_of_eighths("GH200-144GB", 147456, (18, 36, 72, 144)),
+    _geometry_of_eighths("B200-180GB", 183359, (23, 45, 90, 180)),
+    _geometry_of_eighths("GB200-186GB", 189471, (23, 47, 93, 186)),
+    _geometry_of_eighths("B300-269GB", 275040, (34, 67, 135, 269)),
+    _geometry_of_eighths("GB300-278GB", 284208, (35, 70, 139, 278)),
     _geometry(
         "A30-24GB",
         4,

@@ -157,10 +157,10 @@ def _devices(root: _Element) -> Iterator[_Device]:
         number = cpu.integer("numaid", -1)
         cpus = _cpu_list(cpu)
         for child in cpu.children:
-            yield from _below(child, None if number < 0 else number, cpus, ())
+            yield from _walk(child, None if number < 0 else number, cpus, ())
 
 
-def _below(element: _Element, numa: int | None, cpus: str, path: PciePath) -> Iterator[_Device]:
+def _walk(element: _Element, numa: int | None, cpus: str, path: PciePath) -> Iterator[_Device]:
     if element.tag != "pci":
         yield _Device(element, numa, cpus, path)
         return
@@ -171,7 +171,7 @@ def _below(element: _Element, numa: int | None, cpus: str, path: PciePath) -> It
     name = _long_bus(element)
     here = (*path, name) if path else (f"bridge-{name}", name)
     for child in element.children:
-        yield from _below(child, numa, cpus, here)
+        yield from _walk(child, numa, cpus, here)
 
 
 def _cards(devices: Sequence[_Device]) -> list[_Device]:

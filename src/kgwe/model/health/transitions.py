@@ -62,98 +62,98 @@ _SLACK_J: Final = 1.0
 def on_xid(watch: Watch, number: int, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The driver reported an XID error on the card."""
     xid = look_up(number)
-    watch = _last_xid(_advanced(watch, now_s, policy), xid)
+    watch = _last_xid(_advance(watch, now_s, policy), xid)
     weight = WEIGHTS[xid.xid_class]
     message = f"XID {number}: {xid.words}"
     state = STATES[xid.xid_class]
     if state is HealthState.UNHEALTHY:
         trouble = Trouble(xid.reason, message, state, xid.action, number, until_reset=True)
-        watch = _seen(watch, trouble, weight, policy)
+        watch = _add_trouble(watch, trouble, weight, policy)
     elif state is HealthState.DEGRADED:
         trouble = Trouble(xid.reason, message, state, xid.action, number, quiet_s=policy.contained_quiet_s)
-        watch = _contained(_seen(watch, trouble, weight, policy), policy)
+        watch = _count_contained(_add_trouble(watch, trouble, weight, policy), policy)
     else:
-        watch = _told(watch, Incident(watch.wall_s, xid.reason, number), weight, policy)
-    return _settled(watch, policy)
+        watch = _record_incident(watch, Incident(watch.wall_s, xid.reason, number), weight, policy)
+    return _settle(watch, policy)
 
 
 def on_reading(watch: Watch, reading: Reading, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The instruments of the card. A reading in which nothing is known is no answer."""
-    watch = _advanced(watch, now_s, policy)
+    watch = _advance(watch, now_s, policy)
     if reading.is_lost:
         message = "the driver has lost the card"
         trouble = Trouble(
             "GPULost", message, HealthState.UNHEALTHY, Action.RESTART_NODE, quiet_s=policy.contained_quiet_s
         )
-        return _settled(_seen(watch, trouble, Weight.FATAL, policy), policy)
-    if not _says_anything(reading):
-        return _settled(watch, policy)
-    watch = _listened(watch, policy)
-    watch = _energy(watch, reading.energy_j)
-    watch = _heat(watch, reading, policy)
-    watch = _memory(watch, reading.faults, policy)
+        return _settle(_add_trouble(watch, trouble, Weight.FATAL, policy), policy)
+    if not _has_values(reading):
+        return _settle(watch, policy)
+    watch = _count_listening(watch, policy)
+    watch = _check_energy(watch, reading.energy_j)
+    watch = _check_temperature(watch, reading, policy)
+    watch = _check_memory(watch, reading.faults, policy)
     for errors in reading.faults.links:
-        watch = _link_errors(watch, errors, policy)
-    watch = _links_down(watch, policy)
-    return _settled(_healed(watch), policy)
+        watch = _check_link_errors(watch, errors, policy)
+    watch = _check_links_down(watch, policy)
+    return _settle(_remove_healed(watch), policy)
 
 
 def on_links(watch: Watch, links: Iterable[Link], now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """Which NVLinks are up. One that was never seen up may lead nowhere: nothing is wrong with it."""
-    watch = _advanced(watch, now_s, policy)
+    watch = _advance(watch, now_s, policy)
     for link in links:
         known = _link(watch, link.index)
         if link.is_up is None or link.is_up == known.is_up or not (link.is_up or known.is_up):
             continue
         has_turned = known.is_up is not None
         if has_turned:
-            flaps = (*_within(known.flaps_s, watch.clock_s - policy.window_s), watch.clock_s)[-policy.flaps_most :]
+            flaps = (*_keep_since(known.flaps_s, watch.clock_s - policy.window_s), watch.clock_s)[-policy.flaps_most :]
             known = replace(known, flaps_s=flaps)
         watch = _with_link(watch, link.index, replace(known, is_up=link.is_up))
         if has_turned and len(known.flaps_s) >= policy.flaps_most:
             trouble = _degraded("NVLinkFlapping", f"NVLink {link.index} comes and goes", policy, link.index)
-            watch = _seen(watch, trouble, Weight.CONTAINED, policy)
-    return _settled(_links_down(watch, policy), policy)
+            watch = _add_trouble(watch, trouble, Weight.CONTAINED, policy)
+    return _settle(_check_links_down(watch, policy), policy)
 
 
 def on_silence(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The driver did not answer, or nobody asked: time passes, and heals nothing."""
-    return _settled(_advanced(watch, now_s, policy), policy)
+    return _settle(_advance(watch, now_s, policy), policy)
 
 
 def on_reset(watch: Watch, now_s: float, policy: Policy = DEFAULTS) -> Watch:
     """The card was reset: what was wrong is over unless it shows again, and it has to speak first."""
-    return _settled(_reborn(_advanced(watch, now_s, policy)), policy)
+    return _settle(_clear_after_reset(_advance(watch, now_s, policy)), policy)
 
 
 # --- time ------------------------------------------------------------------------------------------------
 
 
-def _advanced(watch: Watch, now_s: float, policy: Policy) -> Watch:
+def _advance(watch: Watch, now_s: float, policy: Policy) -> Watch:
     step = min(max(now_s - watch.wall_s, 0.0), policy.longest_step_s)
     return replace(watch, wall_s=now_s, clock_s=watch.clock_s + step)
 
 
-def _listened(watch: Watch, policy: Policy) -> Watch:
+def _count_listening(watch: Watch, policy: Policy) -> Watch:
     """It has answered: the time since the answer before counts, if that was not long ago."""
     since = 0.0 if watch.heard_s is None else watch.clock_s - watch.heard_s
     gained = since if since <= policy.silent_s else 0.0
     return replace(watch, heard_s=watch.clock_s, listened_s=watch.listened_s + gained)
 
 
-def _settled(watch: Watch, policy: Policy) -> Watch:
+def _settle(watch: Watch, policy: Policy) -> Watch:
     state = state_of(watch, policy)
     return watch if state == watch.state else replace(watch, state=state, since_s=watch.wall_s)
 
 
-def _within(times: Sequence[float], since_s: float) -> tuple[float, ...]:
+def _keep_since(times: Sequence[float], since_s: float) -> tuple[float, ...]:
     return tuple(each for each in times if each > since_s)
 
 
 # --- troubles --------------------------------------------------------------------------------------------
 
 
-def _seen(watch: Watch, trouble: Trouble, weight: float, policy: Policy) -> Watch:
+def _add_trouble(watch: Watch, trouble: Trouble, weight: float, policy: Policy) -> Watch:
     """The trouble is there now; a new one, or one that was not seen for a while, is an incident."""
     before = next((each for each in watch.troubles if each.key == trouble.key), None)
     is_new = before is None or (
@@ -171,21 +171,21 @@ def _seen(watch: Watch, trouble: Trouble, weight: float, policy: Policy) -> Watc
     watch = replace(watch, troubles=kept)
     if not is_new:
         return watch
-    return _told(watch, Incident(watch.wall_s, trouble.reason, trouble.xid, trouble.link), weight, policy)
+    return _record_incident(watch, Incident(watch.wall_s, trouble.reason, trouble.xid, trouble.link), weight, policy)
 
 
 def _degraded(reason: str, message: str, policy: Policy, link: int | None = None) -> Trouble:
     return Trouble(reason, message, HealthState.DEGRADED, link=link, quiet_s=policy.quiet_s)
 
 
-def _healed(watch: Watch) -> Watch:
+def _remove_healed(watch: Watch) -> Watch:
     left = tuple(each for each in watch.troubles if each.until_reset or watch.listened_s - each.seen_s < each.quiet_s)
     return watch if len(left) == len(watch.troubles) else replace(watch, troubles=left)
 
 
-def _contained(watch: Watch, policy: Policy) -> Watch:
+def _count_contained(watch: Watch, policy: Policy) -> Watch:
     """One more contained error; too many of them condemn the card."""
-    times = _within(watch.contained_s, watch.clock_s - policy.window_s)
+    times = _keep_since(watch.contained_s, watch.clock_s - policy.window_s)
     # One failure of memory is told in several ways at once.
     if not times or watch.clock_s - times[-1] >= policy.same_s:
         times = (*times, watch.clock_s)[-policy.contained_most :]
@@ -194,10 +194,10 @@ def _contained(watch: Watch, policy: Policy) -> Watch:
         return watch
     message = f"{len(times)} contained errors within {policy.window_s / 3600:g} h"
     trouble = Trouble(REPEATED_CONTAINED, message, HealthState.UNHEALTHY, Action.RESET, until_reset=True)
-    return _seen(watch, trouble, Weight.FATAL, policy)
+    return _add_trouble(watch, trouble, Weight.FATAL, policy)
 
 
-def _told(watch: Watch, incident: Incident, weight: float, policy: Policy) -> Watch:
+def _record_incident(watch: Watch, incident: Incident, weight: float, policy: Policy) -> Watch:
     """Write the incident down, and charge it to the card or to its link."""
     past, link = watch.incidents, incident.link
     last = next((each for each in reversed(past) if each.key == incident.key), None)
@@ -223,7 +223,7 @@ def _last_xid(watch: Watch, xid: Xid) -> Watch:
 # --- resets ----------------------------------------------------------------------------------------------
 
 
-def _reborn(watch: Watch) -> Watch:
+def _clear_after_reset(watch: Watch) -> Watch:
     """As after a reset: no trouble, no counters; the past is kept."""
     links = {
         index: LinkWatch(is_up=each.is_up, record=each.record)
@@ -236,7 +236,7 @@ def _reborn(watch: Watch) -> Watch:
     )  # fmt: skip
 
 
-def _energy(watch: Watch, energy_j: float | None) -> Watch:
+def _check_energy(watch: Watch, energy_j: float | None) -> Watch:
     """A counter that starts anew shows that the card was reset; one odd reading shows nothing."""
     if energy_j is None:
         return watch
@@ -248,13 +248,13 @@ def _energy(watch: Watch, energy_j: float | None) -> Watch:
     if watch.doubted_j is None or energy_j < watch.doubted_j - _SLACK_J:
         return replace(watch, doubted_j=energy_j)
     heard_s = watch.heard_s
-    return replace(_reborn(watch), energy_j=energy_j, heard_s=heard_s)
+    return replace(_clear_after_reset(watch), energy_j=energy_j, heard_s=heard_s)
 
 
 # --- instruments -----------------------------------------------------------------------------------------
 
 
-def _says_anything(reading: Reading) -> bool:
+def _has_values(reading: Reading) -> bool:
     known = (
         reading.util, reading.memory_util, reading.memory_used_mib, reading.memory_total_mib, reading.power_w,
         reading.energy_j, reading.gpu_c, reading.memory_c, reading.sm_mhz, reading.memory_mhz, reading.throttle,
@@ -262,7 +262,7 @@ def _says_anything(reading: Reading) -> bool:
     return any(each is not None for each in known)
 
 
-def _heat(watch: Watch, reading: Reading, policy: Policy) -> Watch:
+def _check_temperature(watch: Watch, reading: Reading, policy: Policy) -> Watch:
     is_hot = reading.throttle is not None and Throttle.THERMAL_HARDWARE in reading.throttle
     is_cool = not is_hot
     if reading.gpu_c is not None and reading.slowdown_c is not None:
@@ -275,15 +275,17 @@ def _heat(watch: Watch, reading: Reading, policy: Policy) -> Watch:
     if not has_lasted and (is_cool or not is_known):
         return watch
     at = "" if reading.slowdown_c is None else f" ({reading.slowdown_c} °C)"
-    return _seen(
+    return _add_trouble(
         watch, _degraded("Overheated", f"as hot as where it slows itself down{at}", policy), Weight.SLOW, policy
     )
 
 
-def _memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
-    rising = _rise(watch.corrected, faults.ecc_corrected)
-    failing = _rise(watch.uncorrected, faults.ecc_uncorrected)
-    bucket = _drained(watch.bucket, watch.clock_s - watch.drained_s, policy.corrected_most, policy.window_s) + rising
+def _check_memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
+    rising = _counter_rise(watch.corrected, faults.ecc_corrected)
+    failing = _counter_rise(watch.uncorrected, faults.ecc_uncorrected)
+    bucket = (
+        _drain_bucket(watch.bucket, watch.clock_s - watch.drained_s, policy.corrected_most, policy.window_s) + rising
+    )
     watch = replace(
         watch,
         corrected=watch.corrected if faults.ecc_corrected is None else faults.ecc_corrected,
@@ -293,18 +295,18 @@ def _memory(watch: Watch, faults: Faults, policy: Policy) -> Watch:
     )
     if bucket >= policy.corrected_most:
         message = "memory is corrected far more often than usual"
-        watch = _seen(watch, _degraded("CorrectedECCErrors", message, policy), Weight.SLOW, policy)
+        watch = _add_trouble(watch, _degraded("CorrectedECCErrors", message, policy), Weight.SLOW, policy)
     if failing:
         message = "memory could not be corrected"
         quiet_s = policy.contained_quiet_s
         trouble = Trouble("UncorrectedECCErrors", message, HealthState.DEGRADED, Action.RESET, quiet_s=quiet_s)
-        watch = _contained(_seen(watch, trouble, Weight.CONTAINED, policy), policy)
-    for trouble, weight in _pending(faults, policy):
-        watch = _seen(watch, trouble, weight, policy)
+        watch = _count_contained(_add_trouble(watch, trouble, Weight.CONTAINED, policy), policy)
+    for trouble, weight in _check_pending(faults, policy):
+        watch = _add_trouble(watch, trouble, weight, policy)
     return watch
 
 
-def _pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, float]]:
+def _check_pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, float]]:
     """What the card itself says of its memory."""
     quiet_s = policy.quiet_s
     if faults.has_remap_failed:
@@ -327,12 +329,12 @@ def _pending(faults: Faults, policy: Policy) -> Iterable[tuple[Trouble, float]]:
         )
 
 
-def _rise(before: int | None, now: int | None) -> int:
+def _counter_rise(before: int | None, now: int | None) -> int:
     """How far a counter rose; one that was not known, or starts anew, did not."""
     return 0 if before is None or now is None else max(now - before, 0)
 
 
-def _drained(level: float, passed_s: float, most: float, window_s: float) -> float:
+def _drain_bucket(level: float, passed_s: float, most: float, window_s: float) -> float:
     return max(level - max(passed_s, 0.0) * most / window_s, 0.0)
 
 
@@ -347,25 +349,25 @@ def _with_link(watch: Watch, index: int, link: LinkWatch) -> Watch:
     return replace(watch, links={**(watch.links or {}), index: link})
 
 
-def _links_down(watch: Watch, policy: Policy) -> Watch:
+def _check_links_down(watch: Watch, policy: Policy) -> Watch:
     """Links are looked at more seldom than instruments: what was down when last looked at still is."""
     down = [index for index, link in (watch.links or {}).items() if link.is_up is False]
     for index in down:
         trouble = _degraded(LINK_DOWN, f"NVLink {index} is down", policy, index)
-        watch = _seen(watch, trouble, Weight.CONTAINED, policy)
+        watch = _add_trouble(watch, trouble, Weight.CONTAINED, policy)
     return watch
 
 
-def _link_errors(watch: Watch, errors: LinkErrors, policy: Policy) -> Watch:
+def _check_link_errors(watch: Watch, errors: LinkErrors, policy: Policy) -> Watch:
     counted = [each for each in (errors.replays, errors.recoveries, errors.crc) if each is not None]
     if not counted:
         return watch
     known, now = _link(watch, errors.index), sum(counted)
-    bucket = _drained(
+    bucket = _drain_bucket(
         known.bucket, watch.clock_s - known.drained_s, policy.link_errors_most, policy.link_window_s
-    ) + _rise(known.errors, now)
+    ) + _counter_rise(known.errors, now)
     watch = _with_link(watch, errors.index, replace(known, errors=now, bucket=bucket, drained_s=watch.clock_s))
     if bucket < policy.link_errors_most:
         return watch
     message = f"NVLink {errors.index} repeats far more than usual"
-    return _seen(watch, _degraded("NVLinkErrors", message, policy, errors.index), Weight.SLOW, policy)
+    return _add_trouble(watch, _degraded("NVLinkErrors", message, policy, errors.index), Weight.SLOW, policy)

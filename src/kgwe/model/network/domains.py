@@ -226,7 +226,7 @@ def build(
     keys = [_sort_key(place, path) for place, path in zip(places, paths, strict=True)]
     order = sorted(range(len(places)), key=keys.__getitem__)
     sorted_paths = [paths[i] for i in order]
-    domain_of, built = _number(sorted_paths, levels, speeds or {}, domain_speeds or {})
+    domain_of, built = _number_domains(sorted_paths, levels, speeds or {}, domain_speeds or {})
     nvlink_names = tuple(dict.fromkeys(places[i].nvlink for i in order if places[i].nvlink))
     numbers = {name: i for i, name in enumerate(nvlink_names)}
     return Tree(
@@ -260,7 +260,7 @@ _DIGITS: Final = re.compile(r"(\d+)")
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
+def _natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """node-2 before node-10."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name) if part)
 
@@ -272,18 +272,18 @@ def _sort_key(place: Place, path: tuple[str, ...]) -> _SortKey:
     """Top level first; where one is not known, by the nearest that is, so that a known leaf stays together."""
     parts = []
     for level in reversed(range(len(path))):
-        name = path[level] or _stand_in(path, level)
-        parts.append((not path[level], _natural(name), name))
-    parts += [(not text, _natural(text), text) for text in (place.nvlink, place.node)]
+        name = path[level] or _stand_in_name(path, level)
+        parts.append((not path[level], _natural_key(name), name))
+    parts += [(not text, _natural_key(text), text) for text in (place.nvlink, place.node)]
     return tuple(parts)
 
 
-def _stand_in(path: tuple[str, ...], level: int) -> str:
+def _stand_in_name(path: tuple[str, ...], level: int) -> str:
     """What tells unknown domains of a level apart: the nearest known domain below; empty: the node alone does."""
     return next((path[below] for below in reversed(range(level)) if path[below]), "")
 
 
-def _number(
+def _number_domains(
     paths: Sequence[tuple[str, ...]],
     names: Sequence[str],
     speeds: Mapping[str, Speed],
@@ -297,7 +297,7 @@ def _number(
     for number in reversed(range(len(names))):
         starts, last = [], None
         for node, path in enumerate(paths):
-            stand_in = path[number] or _stand_in(path, number)
+            stand_in = path[number] or _stand_in_name(path, number)
             # Without a name and without anything known below, a node shares its domain with nobody.
             identity = (int(above[node]), bool(path[number]), stand_in or node)
             if identity != last:
@@ -306,7 +306,7 @@ def _number(
             domain_of[number, node] = len(starts) - 1
         labels = tuple(paths[start][number] for start in starts)
         usual = speeds.get(names[number], Speed())
-        each = [_over(domain_speeds.get((names[number], label), usual), usual) for label in labels]
+        each = [_override_speed(domain_speeds.get((names[number], label), usual), usual) for label in labels]
         built.append(
             Level(
                 name=names[number],
@@ -322,7 +322,7 @@ def _number(
     return domain_of, tuple(reversed(built))
 
 
-def _over(speed: Speed, usual: Speed) -> Speed:
+def _override_speed(speed: Speed, usual: Speed) -> Speed:
     """What is said of a domain, and of its level where the domain is silent."""
     return Speed(speed.gb_per_s or usual.gb_per_s, speed.oversubscription or usual.oversubscription)
 

@@ -125,11 +125,11 @@ def loads(
     }
     for server, clients in (mps or {}).items():
         if server in given:
-            _hand_on(given, server, clients, pods)
+            _pass_on_to_clients(given, server, clients, pods)
     return tuple(given.values())
 
 
-def _hand_on(given: dict[int, Load], server: int, clients: Sequence[int], pods: Mapping[int, str]) -> None:
+def _pass_on_to_clients(given: dict[int, Load], server: int, clients: Sequence[int], pods: Mapping[int, str]) -> None:
     for pid in clients:
         given.setdefault(pid, Load(pods.get(pid, NOBODY)))
     silent = [pid for pid in dict.fromkeys(clients) if pid != server and not given[pid].util]
@@ -154,7 +154,7 @@ def split(busy: float | None, on_it: Sequence[Load], holder: str = NOBODY) -> Sh
     silent = [load for load in on_it if load.util is None]
     weights = [_parts(load.util or 0.0) for load in measured]
     if busy is None:
-        return _without_whole(measured, weights, silent)
+        return _split_processes_only(measured, weights, silent)
     whole = _parts(busy)
     given = min(sum(weights), whole)
     parts = apportion(given, weights) if given else [0] * len(weights)
@@ -168,7 +168,7 @@ def split(busy: float | None, on_it: Sequence[Load], holder: str = NOBODY) -> Sh
     )
 
 
-def _without_whole(measured: Sequence[Load], weights: list[int], silent: Sequence[Load]) -> Shares:
+def _split_processes_only(measured: Sequence[Load], weights: list[int], silent: Sequence[Load]) -> Shares:
     """Only processes were measured: they are the whole if every one was, else the least there is."""
     if not measured:
         pods = tuple((pod, 0) for pod in sorted(_pods(silent)))

@@ -107,7 +107,7 @@ class Hindsight:
         A refusal: it would not have placed the work at all.
         """
         place, snapshot = self._place, self._place.snapshot
-        with _released(snapshot, grants):
+        with _release_all(snapshot, grants):
             found = planner.make_plan(place, ask, rng=NO_CHANCE, explain=False)
             if not isinstance(found, Plan):
                 return found
@@ -127,7 +127,7 @@ def _count(grants: Iterable[Grant]) -> int:
 
 
 @contextlib.contextmanager
-def _released(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
+def _release_all(snapshot: Snapshot, grants: Iterable[Grant]) -> Iterator[None]:
     with snapshot.trial() as trial:
         trial.release_all(grants)
         yield
@@ -163,11 +163,11 @@ def islands_broken(snapshot: Snapshot, grants: Iterable[Grant]) -> int:
     for grant in grants:
         taken[grant.node] = taken.get(grant.node, 0) | grant.card_mask
     return sum(
-        _broken(snapshot.nodes[node].shape.wiring, int(snapshot.free[node]), mask) for node, mask in taken.items()
+        _count_broken(snapshot.nodes[node].shape.wiring, int(snapshot.free[node]), mask) for node, mask in taken.items()
     )
 
 
-def _broken(wiring: Wiring, free: int, taken: int) -> int:
+def _count_broken(wiring: Wiring, free: int, taken: int) -> int:
     if gpu_tables.is_wide(wiring):
         return 0
     whole = (island for island in gpu_tables.find_islands(gpu_tables.read_links(wiring)) if free & island == island)

@@ -1,12 +1,12 @@
-"""Which piece of which shared card a kubelet should give to the container it is about to start.
+"""Which share of which GPU the kubelet should give to the container it is about to start.
 
-Who asks is found out as for whole cards (`handout.who`). A plan names the card, not the piece, and several pods may be
-planned on one card: what is kept for others is therefore counted. Each pod that is still to get its piece takes one of
-those its card has left; a piece that was advised already is taken out by its name, and never advised twice while there
-is another.
+The requesting pod is found as for whole GPUs (`whole.find_requester`). A plan names the GPU, not the share, and several
+pods may be planned on one GPU, so the shares needed by others are counted. Each pod that still lacks its share takes
+one of those left on its GPU. A share that was advised already is excluded by its id, and never advised twice while
+there is another.
 
-A pod without a plan gets a piece of the card that then has fewest left, so that other cards stay free: the rule by
-which the engine plans shares (`fit`). What plans of others need is touched only where nothing else is left.
+A pod without a plan gets a share of the GPU with fewest left, so that other GPUs stay free: the rule by which the
+engine plans shares. Shares needed by plans of others are used only when nothing else is left.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class _Claim(enum.IntEnum):
-    """How good the pod's claim to a piece is; the best first."""
+    """How suitable a share is for the pod; the best first."""
 
     PLANNED = 0
     SPARE = 1
-    """Left when everybody who is planned on the card has got a piece."""
+    """Left when all pods planned on the GPU have their shares."""
     WANTED = 2
-    """Somebody who is planned on the card goes without."""
+    """Needed by a pod that is planned on the GPU."""
     PROMISED = 3
-    """Somebody was advised this very piece and is about to take it."""
+    """Advised to another pod, which is about to take it."""
 
 
 def advise(
@@ -46,14 +46,14 @@ def advise(
     promised: Mapping[str, frozenset[str]] | None = None,
     to_come: Sequence[Ask] = (),
 ) -> Advice:
-    """`must` has to be in the answer; `promised` is what pods were advised, or given, that the kubelet does not show
-    yet (without a name: pods nobody knows); `to_come` are pods with plans that it has not heard of."""
+    """Choose shares. `must` is part of the answer; `promised`: pod -> shares advised or given that the kubelet does not
+    report yet (empty name: unknown pods); `to_come`: planned pods that it does not know yet."""
     ask = whole.who(asks, must, size)
     promises = promised or {}
     gone = frozenset[str]().union(*promises.values())
     pool = frozenset(free) - frozenset(must)
-    mine = _cards(stock, ask.planned) if ask is not None else frozenset()
-    spare = _spare(stock, pool - gone, [each for each in (*asks, *to_come) if each is not ask], promises)
+    mine = _gpus_of(stock, ask.planned) if ask is not None else frozenset()
+    spare = _count_spare(stock, pool - gone, [each for each in (*asks, *to_come) if each is not ask], promises)
 
     def claim(piece: str) -> _Claim:
         card = stock.cards.get(piece, -1)
@@ -71,18 +71,18 @@ def advise(
     return Advice((*must, *chosen), ask.pod if ask is not None else "")
 
 
-def _spare(
+def _count_spare(
     stock: Stock, free: frozenset[str], others: Iterable[Ask], promises: Mapping[str, frozenset[str]]
 ) -> collections.Counter[int]:
-    """Card -> pieces left when all others have got theirs; less than none where too many are planned on it."""
+    """GPU -> shares left when all others have theirs; negative where too many are planned."""
     spare = collections.Counter(stock.cards.get(piece, -1) for piece in free)
     for ask in others:
-        # What it was promised is out of the count already, or is another card's.
+        # Promised shares are not counted as free.
         lacks = ask.lacks - len(promises.get(ask.pod, ()))
-        for card in _cards(stock, ask.planned) if lacks > 0 else ():
+        for card in _gpus_of(stock, ask.planned) if lacks > 0 else ():
             spare[card] -= lacks
     return spare
 
 
-def _cards(stock: Stock, pieces: Iterable[str]) -> frozenset[int]:
+def _gpus_of(stock: Stock, pieces: Iterable[str]) -> frozenset[int]:
     return frozenset(stock.cards[each] for each in pieces if each in stock.cards)

@@ -1,9 +1,9 @@
-"""Which devices a kubelet should give to the container it is about to start.
+"""Which devices the kubelet should give to the container it is about to start.
 
-The kubelet says how many devices it wants and which are free, not for whom. It admits one pod after another, so the pod
-is one of those that still lack devices (`Ask`), most often the only one. Its plan's devices are the answer. What plans
-of other pods name is kept for them as long as there is anything else; among the rest the choice is that of the engine:
-the fastest ring, then the most useful remainder; slices fill the cards that are fullest.
+The kubelet tells how many devices it wants and which are free, but not for which pod. It admits one pod after another,
+so the pod is one of those that still lack devices (`Ask`), most often the only one. Its planned devices are the answer.
+Devices planned for other pods are avoided as long as there are others. Among the rest the choice is that of the engine:
+the fastest ring, then the most useful remainder; slices fill the fullest GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kgwe.model.gpu.topology import Wiring
 
-# All ways to add cards to some that are given: 16 over 8.
+# Combinations tried to extend given GPUs: 16 over 8.
 _MOST_WAYS: Final = 12_870
 
 
@@ -27,7 +27,7 @@ class Ask:
 
     pod: str
     sizes: tuple[int, ...]
-    """What each container asks for that has none yet; any of them may be next."""
+    """Requests of the containers without devices; any of them may be next."""
     planned: frozenset[str] = frozenset()
     """Devices of its plan; empty: it has no plan, or one that names none of this resource."""
     has: frozenset[str] = frozenset()
@@ -36,9 +36,9 @@ class Ask:
     """When it was created, as the API writes it: a kubelet takes the oldest first."""
     uid: str = ""
     advised: int = 0
-    """How often it was advised since it last got anything: a pod that was advised in vain has been refused."""
+    """How often it was advised since it last got devices: a pod that did not take the advice was refused."""
     lacks: int = 1
-    """How many it will take in all beside those it has; counts where devices are pieces."""
+    """How many more devices it will take; used for shares."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class Stock:
     cards: Mapping[str, int] = field(default_factory=dict)
     """Device -> number of its card; whole cards and slices alike."""
     order: Mapping[str, int] = field(default_factory=dict)
-    """Device -> where a slice starts on its card, or which of its pieces it is."""
+    """Device -> start of the slice on its GPU, or number of the share."""
     wiring: Wiring | None = None
-    """Between whole cards; None: slices, pieces, or nothing is known of it."""
+    """Topology of whole GPUs; None: slices, shares, or unknown."""
     is_shared: bool = False
-    """They are pieces of shared cards: `pieces` advises."""
+    """The devices are shares of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     devices: tuple[str, ...]
     pod: str = ""
-    """Whose plan was followed, or who was taken to ask; empty: nobody is known to."""
+    """The pod the advice is for; empty: unknown."""
 
 
 def advise(
@@ -71,49 +71,49 @@ def advise(
     must: Sequence[str] = (),
     spoken_for: Iterable[str] = (),
 ) -> Advice:
-    """`must` has to be in the answer; `spoken_for` is kept for others as long as there is anything else."""
+    """Choose devices. `must` is part of the answer; `spoken_for` is avoided as long as there are others."""
     ask = who(asks, must, size)
     pool = frozenset(free) - frozenset(must)
     missing = size - len(must)
     wanted = ask.planned - ask.has if ask is not None else frozenset()
     others = frozenset(spoken_for).union(*(each.planned for each in asks if each is not ask)) - wanted
-    chosen = _first(stock, wanted & pool, missing)
+    chosen = _take_first(stock, wanted & pool, missing)
     for rest in (pool - others, pool):
         left = missing - len(chosen)
         if left > 0:
             chosen |= nearest(stock, rest - chosen, frozenset(must) | chosen, min(left, len(rest - chosen)))
-    return Advice((*must, *_sorted(stock, chosen)), ask.pod if ask is not None else "")
+    return Advice((*must, *_sort_devices(stock, chosen)), ask.pod if ask is not None else "")
 
 
 def who(asks: Sequence[Ask], must: Sequence[str], size: int) -> Ask | None:
-    """Of the pods that lack devices the one that is being served."""
+    """The pod the kubelet is asking for, of those that lack devices."""
     fits = [ask for ask in asks if size in ask.sizes]
-    # Devices that must be included come from an init container of the same pod, which got them by its plan.
+    # Devices that must be included come from an init container of the same pod, by its plan.
     mine = [ask for ask in fits if must and frozenset(must) & ask.planned]
     return min(mine or fits, key=lambda ask: (ask.advised, ask.since, ask.pod), default=None)
 
 
-def _first(stock: Stock, devices: frozenset[str], count: int) -> frozenset[str]:
-    """Of a plan that several containers share, each in turn gets the next."""
-    return frozenset(_sorted(stock, devices)[:count])
+def _take_first(stock: Stock, devices: frozenset[str], count: int) -> frozenset[str]:
+    """The next planned devices: containers of a pod take them in order."""
+    return frozenset(_sort_devices(stock, devices)[:count])
 
 
-def _sorted(stock: Stock, devices: Iterable[str]) -> list[str]:
+def _sort_devices(stock: Stock, devices: Iterable[str]) -> list[str]:
     return sorted(devices, key=lambda each: (stock.cards.get(each, -1), stock.order.get(each, 0), each))
 
 
 def nearest(stock: Stock, pool: frozenset[str], given: frozenset[str], count: int) -> frozenset[str]:
-    """The best `count` of the pool to join those that are given."""
+    """The best `count` devices of the pool beside the given ones."""
     if count >= len(pool):
         return pool
     if stock.wiring is None or not all(each in stock.cards for each in pool | given):
-        return frozenset(_fullest_first(stock, pool)[:count])
+        return frozenset(_sort_fullest_first(stock, pool)[:count])
     by_card = {stock.cards[each]: each for each in pool}
-    return frozenset(by_card[card] for card in _cards(stock.wiring, sorted(by_card), given, stock, count))
+    return frozenset(by_card[card] for card in _choose_gpus(stock.wiring, sorted(by_card), given, stock, count))
 
 
-def _fullest_first(stock: Stock, pool: frozenset[str]) -> list[str]:
-    """Slices of the cards that have least left, so that others stay whole."""
+def _sort_fullest_first(stock: Stock, pool: frozenset[str]) -> list[str]:
+    """Slices of the fullest GPUs first, so that others stay whole."""
     left: dict[int, int] = {}
     for each in pool:
         card = stock.cards.get(each, -1)
@@ -129,7 +129,9 @@ def _fullest_first(stock: Stock, pool: frozenset[str]) -> list[str]:
     )
 
 
-def _cards(wiring: Wiring, pool: Sequence[int], given: frozenset[str], stock: Stock, count: int) -> tuple[int, ...]:
+def _choose_gpus(
+    wiring: Wiring, pool: Sequence[int], given: frozenset[str], stock: Stock, count: int
+) -> tuple[int, ...]:
     from kgwe.placement.gpuset import bitmask, gpu_tables  # noqa: PLC0415 - NumPy, only where a pod has no plan
 
     if gpu_tables.is_wide(wiring) or max(pool) >= len(wiring.slots):

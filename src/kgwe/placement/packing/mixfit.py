@@ -66,7 +66,7 @@ class MixFit:
             self._update()
         self._asked += 1
         fleet = self._fleet
-        lost, whole_after = self._take(demand, nodes)
+        lost, whole_after = self._value_taken(demand, nodes)
         cpu_after = fleet.cpu_free[nodes] - demand.cpu_milli
         usable_after = self._reach.usable(self._worth[nodes] - lost, cpu_after, self._card_worth)
         cost = self._usable[nodes] - usable_after
@@ -82,7 +82,7 @@ class MixFit:
 
     def choose_card(self, demand: Demand, node: int, cards: Iterable[int]) -> int:
         """Of these GPUs of the node, the one where a share costs least; the fullest on ties."""
-        levels, losses = self._levels[:, node], self._loss_of(demand)
+        levels, losses = self._levels[:, node], self._find_losses(demand)
         return min(cards, key=lambda card: (losses[levels[card]], levels[card]))
 
     def placed(self, demand: Demand, node: int, cards: tuple[int, ...]) -> None:
@@ -101,16 +101,16 @@ class MixFit:
     def _card_worth(self) -> float:
         return float(self._shares.worth[LEVELS])
 
-    def _take(self, demand: Demand, nodes: IntArray) -> tuple[FloatArray | float, IntArray]:
+    def _value_taken(self, demand: Demand, nodes: IntArray) -> tuple[FloatArray | float, IntArray]:
         """Worth of the cards the demand would take on each node, and the whole cards left there."""
         whole = self._fleet.whole[nodes]
         if not demand.is_share:
             return self._card_worth * demand.num_gpu, whole - demand.num_gpu
-        losses = self._loss_of(demand)
+        losses = self._find_losses(demand)
         lost = losses[self._levels[:, nodes]].min(axis=0)
         return lost, whole - (lost >= losses[LEVELS])
 
-    def _loss_of(self, demand: Demand) -> FloatArray:
+    def _find_losses(self, demand: Demand) -> FloatArray:
         size = level(demand.gpu_milli)
         if size not in self._losses:
             self._losses[size] = self._shares.losses(size)

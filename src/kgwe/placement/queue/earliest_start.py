@@ -1,11 +1,11 @@
-"""When and where work that does not fit now will: by what is known to end.
+"""When and where a workload that does not fit now can start first.
 
-Running work is ended, in a shadow of the fleet, in the order it is expected to end, until the waiting work fits; the
-place it then gets, by the same planner that places work, is where it can start first. Room only grows on the way, so
-the moment is found by doubling and halving rather than one end after the other.
+Running workloads are ended on a scratch copy of the fleet, in the order of their expected ends, until the waiting one
+fits. The planner then says where it starts. Room only grows on the way, so the moment is found by doubling and halving
+instead of one end after the other.
 
-Work whose end is not known is taken to stay. Where that makes waiting endless, the place is the domain that lacks
-least, and the start is not known.
+Workloads with an unknown end are expected to stay. If that makes waiting endless, the place is the domain that lacks
+least, and the start is unknown.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _SURELY: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class EarliestStart:
-    """Where work will start, and when."""
+    """Where a workload can start first, and when."""
 
     nodes: frozenset[str]
     start_s: float | None
-    """None: not by anything that is known to end."""
+    """None: unknown."""
     level: str
     domain: str
     free: int = 0
-    """Cards free there, where the start is not known."""
+    """GPUs free there, if the start is unknown."""
 
 
 class StartForecast:
-    """Looks ahead over one fleet and its roster."""
+    """Forecasts over one fleet and its running workloads."""
 
     def __init__(self, source: Source, running: RunningWorkloads) -> None:
         self._source = source
-        self._roster = running
-        self._shadow = ScratchFleet(source)
+        self._running = running
+        self._scratch = ScratchFleet(source)
 
     def find_start(
         self,
@@ -66,50 +66,50 @@ class StartForecast:
         part: float = 0.5,
         share: float = 1.0,
     ) -> EarliestStart | None:
-        """Where it can start first without the masked nodes; None: nowhere, not even on an empty fleet.
+        """Find the earliest start off the masked nodes; None: it fits nowhere, even if nothing runs.
 
-        `share`: where the start is not known, the nodes have at most this share of the GPUs it could use.
+        `share`: if the start is unknown, the nodes have at most this share of the GPUs it could use.
         """
-        found = _find_place(self._shadow, request, self.find_start_time(request, now_s, masked, part), masked)
+        found = _find_place(self._scratch, request, self.find_start_time(request, now_s, masked, part), masked)
         if found is None or found.start_s is not None:
             return found
         return self._limit_to_share(found, request, share) if share > 0 else None
 
     def gpu_share(self, nodes: frozenset[str], request: Request | GangRequest) -> float:
-        """How much of the GPUs that the work could use, if nothing ran, are on these nodes."""
+        """The share of the GPUs usable by the workload that is on these nodes."""
         usable = self._usable_gpus(request)
-        index = self._shadow.snapshot.index
+        index = self._scratch.snapshot.index
         return sum(int(usable[index[name]]) for name in nodes if name in index) / max(1, int(usable.sum()))
 
     def _limit_to_share(self, start: EarliestStart, request: Request | GangRequest, share: float) -> EarliestStart:
-        """The emptiest of its nodes, one at least: a fleet of one node has no half."""
-        snapshot, usable = self._shadow.snapshot, self._usable_gpus(request)
+        """Keep the emptiest of its nodes up to the share, at least one."""
+        snapshot, usable = self._scratch.snapshot, self._usable_gpus(request)
         free = np.bitwise_count(snapshot.free)
         left = share * int(usable.sum())
-        entry: list[str] = []
+        chosen: list[str] = []
         for name in sorted(start.nodes, key=lambda name: (-int(free[snapshot.index[name]]), name)):
             left -= int(usable[snapshot.index[name]])
-            if entry and left < 0:
+            if chosen and left < 0:
                 break
-            entry.append(name)
-        idle = sum(int(free[snapshot.index[name]]) for name in entry)
-        return replace(start, nodes=frozenset(entry), free=idle)
+            chosen.append(name)
+        idle = sum(int(free[snapshot.index[name]]) for name in chosen)
+        return replace(start, nodes=frozenset(chosen), free=idle)
 
     def _usable_gpus(self, request: Request | GangRequest) -> NDArray[np.int64]:
-        """GPUs of each node that would take a pod of the work if nothing ran."""
+        """GPUs of each node on which a pod of the request fits if nothing runs."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
-        takes = np.any([self._shadow.fitter.check_empty_nodes(pod) == FitStatus.FITS for pod in pods], axis=0)
-        cards = np.array([node.shape.cards for node in self._shadow.snapshot.nodes], np.int64)
+        takes = np.any([self._scratch.fitter.check_empty_nodes(pod) == FitStatus.FITS for pod in pods], axis=0)
+        cards = np.array([node.shape.cards for node in self._scratch.snapshot.nodes], np.int64)
         return np.where(takes, cards, 0)
 
     def find_start_time(
         self, request: Request | GangRequest, now_s: float, masked: frozenset[str] = NO_NODES, part: float = 0.5
     ) -> float | None:
-        """Just when that is; None: not by anything that is known to end. Leaves the shadow at that moment."""
-        scratch = self._shadow
+        """Find the earliest start time; None: unknown. Leaves the scratch fleet at that moment."""
+        scratch = self._scratch
         scratch.sync(masked)
-        ends = self._roster.sort_by_end(now_s, part)
-        clock = _Timeline(scratch, ends, self._roster)
+        ends = self._running.sort_by_end(now_s, part)
+        clock = _Timeline(scratch, ends, self._running)
         count = clock.find_first_fit(lambda: scratch.fits(request), self._min_ends_needed(scratch, request, ends))
         return None if count is None else max(now_s, ends[count - 1][0] if count else now_s)
 
@@ -124,11 +124,11 @@ class StartForecast:
         until_s: float,
         masked: frozenset[str],
     ) -> bool:
-        """Whether it fits then, with all gone that ends until then 19 times out of 20, and with these grants taken."""
-        scratch = self._shadow
+        """Whether the request fits at `until_s` beside these grants, counting only ends that are 95 % certain."""
+        scratch = self._scratch
         scratch.sync(masked)
-        ends = self._roster.sort_by_end(now_s, _SURELY)
-        _Timeline(scratch, ends, self._roster).move_to(sum(end_s <= until_s for end_s, _ in ends))
+        ends = self._running.sort_by_end(now_s, _SURELY)
+        _Timeline(scratch, ends, self._running).move_to(sum(end_s <= until_s for end_s, _ in ends))
         for grant in grants:
             scratch.snapshot.book(grant)
         return scratch.fits(request)
@@ -137,7 +137,7 @@ class StartForecast:
     def _min_ends_needed(
         scratch: ScratchFleet, request: Request | GangRequest, ends: Sequence[tuple[float, RunningWorkload]]
     ) -> int:
-        """So many must end before there are cards enough, wherever they are."""
+        """Lower bound of the workloads that must end before there are enough GPUs anywhere."""
         pods = [role.request for role in request.roles] if isinstance(request, GangRequest) else [request]
         if not all(pod.gpus.count for pod in pods):
             return 0
@@ -150,14 +150,14 @@ class StartForecast:
 
 
 class _Timeline:
-    """A shadow in which the first so many of the running have ended."""
+    """A scratch fleet in which the first `count` running workloads have ended."""
 
     def __init__(
         self, scratch: ScratchFleet, ends: Sequence[tuple[float, RunningWorkload]], running: RunningWorkloads
     ) -> None:
-        self._shadow = scratch
+        self._scratch = scratch
         self._ends = ends
-        self._roster = running
+        self._running = running
         self._trial = scratch.snapshot.trial()
         self._marks: list[int] = []
         """For each that has ended, the length of the trial before that."""
@@ -168,10 +168,10 @@ class _Timeline:
         while len(self._marks) < count:
             workload = self._ends[len(self._marks)][1]
             self._marks.append(len(self._trial))
-            self._shadow.release(self._roster.grants_of(workload.key), self._trial)
+            self._scratch.release(self._running.grants_of(workload.key), self._trial)
 
     def find_first_fit(self, fits: Callable[[], bool], least: int) -> int | None:
-        """How many must end until it fits; None: that is never. Leaves the shadow at that moment."""
+        """How many must end until it fits; None: never. Leaves the scratch fleet at that moment."""
         low, high, step = least, least, 1
         self.move_to(high)
         while not fits():
@@ -216,7 +216,7 @@ def _find_node(scratch: ScratchFleet, request: Request, start_s: float | None) -
 def _find_emptiest_domain(
     scratch: ScratchFleet, gang: GangRequest, missing: Shortfall, masked: frozenset[str]
 ) -> EarliestStart | None:
-    """Of the domain with most room, the nodes that would hold the gang once they are empty, the emptiest first."""
+    """Of the domain with most room, the nodes that fit the gang when empty, the emptiest first."""
     ladder = scratch.search.level_tables.for_levels(gang.named_levels)
     rung = ladder.levels[ladder.find_level(missing.level)]
     if missing.domain not in rung.names:

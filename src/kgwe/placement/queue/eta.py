@@ -1,19 +1,18 @@
-"""When what waits will start: as often before p50 as after it, nine times out of ten before p90.
+"""Estimated start times of waiting workloads: the median (p50) and the 90th percentile (p90).
 
-The queue is played forward many times over, each time with other run times, drawn from what is known of each work. A
-work starts when cards enough have come free in a domain that may hold it, and nobody who is behind it in the queue has
-them before; then it holds them for its own run time. What is counted is whole cards, on nodes that could hold the pods
-if nothing ran there (`kgwe.placement.queue.playout`).
+The queue is played out many times, each time with other run times, drawn from what is known of each workload. A
+workload starts when enough GPUs are free in a domain that fits it and no workload behind it took them; it then holds
+them for its own run time. Whole GPUs are counted, on nodes that fit the pods if nothing runs there
+(`kgwe.placement.queue.playout`).
 
-What is not known is not estimated. Work whose run time is unknown stays for ever, and who waits for that has no
-estimate.
+Unknown values are not estimated. A workload with an unknown run time stays forever, and those that wait for its GPUs
+have no estimate.
 
-Two things are left out: backfill, by which some start earlier, and work that is yet to come and goes ahead, by which
-others start later. Both show in how earlier estimates came true: told when they start, the estimator stretches what it
-says by what would have been right lately.
+Two things are left out: backfill, which lets some start earlier, and later workloads that go ahead, which let others
+start later. Both show in how earlier estimates came true: the estimator corrects its figures by recent errors.
 
-Nothing is drawn by chance: a work's run times follow from its key, so estimates do not flicker, and one more work ahead
-moves them in one direction.
+The samples are deterministic: run times follow from the workload's key, so estimates do not flicker, and one more
+workload ahead moves them in one direction.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _REMEMBERED: Final = 10_000
 
 
 class Estimator:
-    """Estimates over one fleet and its roster."""
+    """Estimates over one fleet and its running workloads."""
 
     def __init__(self, source: Source, running: RunningWorkloads) -> None:
         self._source = source
@@ -80,7 +79,7 @@ class Estimator:
         self._ratios = tuple(collections.deque[float](maxlen=_COUNTED) for _ in range(2))
 
     def estimate(self, workloads: Sequence[QueuedWorkload], now_s: float) -> dict[str, Eta]:
-        """The works in the order of the queue, those a place is kept for first."""
+        """Estimate starts; workloads come in queue order, those with a reservation first."""
         found = self._build_playout(workloads, now_s)
         for key, eta in found.items():
             self._told.setdefault(key, (now_s, eta))
@@ -91,14 +90,14 @@ class Estimator:
     # --- how it came true -------------------------------------------------------------------------------
 
     def record_start(self, key: str, now_s: float) -> None:
-        """The work has its place."""
+        """Compare the start of a workload with its estimate."""
         told_s, eta = self._told.pop(key, (now_s, NOT_KNOWN))
         for estimate_s, ratios in zip((eta.p50_s, eta.p90_s), self._ratios, strict=True):
             if estimate_s is not None:
                 ratios.append((now_s - told_s + FIRST_S) / (estimate_s - told_s + FIRST_S))
 
     def forget(self, key: str) -> None:
-        """It will not start."""
+        """Forget a workload that will not start."""
         self._told.pop(key, None)
 
     def _apply_correction(self, eta: Eta, now_s: float) -> Eta:
@@ -131,7 +130,7 @@ class Estimator:
         }
 
     def _to_need(self, request: Request | GangRequest) -> Need | None:
-        """None: not in whole cards, or not to be had."""
+        """The request in whole GPUs; None: it asks for something else, or fits nowhere."""
         if not isinstance(request, GangRequest):
             return self._to_pods_need(request, 1, "", one_per_node=False)
         largest = max(request.roles, key=lambda role: role.required_replicas * role.request.gpus.count)
@@ -162,7 +161,7 @@ class Estimator:
         return Need(self._kinds.setdefault(kind, kind), pods, inside)
 
     def _choose_group_level(self, needs: Iterable[Need]) -> tuple[LevelTable, int]:
-        """The rung whose domains are counted apart: the lowest anybody has to be inside of, else leaves if few."""
+        """The level whose domains are counted separately: the lowest required one, else leaves if few."""
         levels = {need.level for need in needs}
         ladder = self._ladders.for_levels(tuple(name for name in self._level_names() if name in levels))
         rung = ladder.leaf_level
@@ -172,11 +171,11 @@ class Estimator:
         return ladder, min([rung, *named])
 
     def _level_names(self) -> list[str]:
-        """Levels a gang can have to be inside of, the outermost first."""
+        """Names of the levels a gang can require, the outermost first."""
         return [*(level.name for level in reversed(self._source.tree.levels)), NVLINK]
 
     def _sample_free_times(self, now_s: float) -> Floats:
-        """Sample, node, card -> seconds until it is free, the first to be free first."""
+        """Sample, node, GPU -> seconds until it is free, sorted."""
         snapshot = self._source.snapshot
         listed, (started, p50, p95) = self._roster.list_timed()
         parts = draw_uniform([workload.key for workload in listed])

@@ -1,11 +1,11 @@
-"""The queue played forward over a grid of times, all samples of run times at once.
+"""A simulation of the queue over a grid of times, for all samples of run times at once.
 
-    card of a node free from …      sorted: the c-th is when c cards are free there
+    GPU of a node free from …       sorted: the c-th is when c GPUs are free there
     pods that fit until …           counted over the grid, per group of nodes
     first time that all fit         one comparison, for all samples together
 
-Nobody overtakes within a group of nodes: from when a work starts in a group, the group is open to those behind it. So
-room in a group only grows from then on, and one more work ahead never makes a later one start earlier there.
+Workloads do not overtake within a group of nodes: once one starts in a group, the group is open to those behind it. So
+room in a group only grows from then on, and one more workload ahead never makes a later one start earlier there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NOT_KNOWN: Final = Eta(None, None)
 
 
 class Kind(NamedTuple):
-    """Pods that count alike."""
+    """Pods that are counted alike."""
 
     cards: int
     one_per_node: bool
@@ -66,10 +66,10 @@ class Need(NamedTuple):
 
 
 class Playout:
-    """The queue played forward, all samples at once."""
+    """The state of the simulated queue, for all samples."""
 
     def __init__(self, ladder: LevelTable, rung: int, cards_free: Floats, kinds: Sequence[Kind]) -> None:
-        """`cards_free`: sample, node, card -> seconds until it is free, sorted along the cards."""
+        """`cards_free`: sample, node, GPU -> seconds until it is free, sorted along the GPUs."""
         self._ladder = ladder
         self._rung = rung
         self._cards = cards_free.shape[2]
@@ -111,7 +111,7 @@ class Playout:
         return 1.0 if taken == of else common * taken.cards / of.cards
 
     def start_workload(self, need: Need, lasts_s: Floats, now_s: float) -> Eta:
-        """When it starts; it then has its cards for as long as it lasts."""
+        """Start the workload as early as possible; it then holds its GPUs for its run time."""
         if not self._is_possible(need):
             return NOT_KNOWN
         begins = self._find_start_times(need)
@@ -126,7 +126,7 @@ class Playout:
         return Eta(*(now_s + float(each) if np.isfinite(each) else None for each in (at_s[_P50], at_s[_P90])))
 
     def _find_start_times(self, need: Need) -> NDArray[np.int64]:
-        """Per sample the first time that a domain holds it. Room only grows in time, once a group is open.
+        """Per sample the first time at which it fits in a domain. Room only grows once a group is open.
 
         It is no earlier than for one before it that needed no more: room at any time only shrinks from work to work.
         """
@@ -138,7 +138,7 @@ class Playout:
         return found
 
     def _is_possible(self, need: Need) -> bool:
-        """Whether the nodes would hold it if nothing ran."""
+        """Whether it fits if nothing runs."""
         if need not in self._possible:
             able = self._able[self._number[need.kind]]
             each = 1 if need.kind.one_per_node else self._cards // need.kind.cards
@@ -167,7 +167,7 @@ class Playout:
         begins: NDArray[np.int64],
         lasts_s: Floats,
     ) -> None:
-        """Its pods are there while it lasts, and nobody behind it is before it starts."""
+        """Occupy its GPUs for its run time; workloads behind it start no earlier in these groups."""
         sample, group = np.nonzero(touched)
         ends = np.searchsorted(self._grid, self._grid[np.minimum(begins, _TIMES - 1)] + lasts_s)
         is_open = self._times >= begins[sample][:, None]
@@ -189,7 +189,7 @@ def _sum_per_domain(room: Floats, starts: NDArray[np.int64]) -> Floats:
 
 
 def _fill_largest_first(room: Floats, pods: int) -> Floats:
-    """Sample, group -> so many pods in all, from the groups with most room."""
+    """Distribute pods over the groups with most room, per sample."""
     given = np.zeros_like(room)
     rows, largest = np.arange(len(room)), room.argmax(axis=1)
     if (room[rows, largest] >= pods).all():
@@ -203,7 +203,7 @@ def _fill_largest_first(room: Floats, pods: int) -> Floats:
 
 
 def draw_run_times(workloads: Sequence[QueuedWorkload]) -> Floats:
-    """Per work and sample, how long it lasts."""
+    """Run time per workload and sample."""
     known = [(w.run_time.p50_s, w.run_time.p95_s) if w.run_time else (1.0, 1.0) for w in workloads]
     p50, p95 = np.array(known, np.float64).reshape(-1, 2).T
     lasts = remaining_s(
@@ -214,7 +214,7 @@ def draw_run_times(workloads: Sequence[QueuedWorkload]) -> Floats:
 
 
 def draw_uniform(keys: Sequence[str]) -> NDArray[np.float64]:
-    """Numbers in (0, 1) that follow from each key, one per sample."""
+    """Deterministic uniform numbers in (0, 1), one per key and sample."""
     seeds = np.array([zlib.crc32(key.encode()) for key in keys], np.uint64).reshape(-1, 1)
     mixed: Any = (seeds * np.uint64(SAMPLES) + np.arange(1, SAMPLES + 1, dtype=np.uint64)) * np.uint64(_GOLDEN)
     # splitmix64

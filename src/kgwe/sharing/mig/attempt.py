@@ -1,8 +1,8 @@
-"""A wish carried out, with time and failure: forth, and back where it does not get there.
+"""One reconfiguration attempt of a GPU: deadline, retries, rollback and back-off.
 
-A cut that fails, or takes too long, is taken back to the layout it began with, as far as what is in use by then allows;
-then it rests, longer each time, before it is tried again. Nothing of this is needed after a kill: the next attempt
-begins with what is there.
+An attempt that fails, or takes too long, is rolled back to the layout it started with, as far as what is in use by then
+allows. The next attempt follows after a back-off that doubles each time. Nothing of this is stored: after a restart the
+next attempt begins with the layout that is found.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kgwe.model.gpu.mig import Phase
-from kgwe.sharing.mig.lifecycle import Wish, fallback, plan
+from kgwe.sharing.mig.lifecycle import DesiredLayout, choose_fallback, plan_steps
 
 if TYPE_CHECKING:
     from kgwe.model.gpu import mig
     from kgwe.sharing.mig.lifecycle import Card, Step
 
 
-class Way(enum.StrEnum):
-    """Which way a card is going."""
+class Direction(enum.StrEnum):
+    """What the attempt is doing."""
 
-    FORTH = "forth"
-    BACK = "back"
-    REST = "rest"
-    """It failed; the next attempt comes later."""
+    FORWARD = "forth"
+    ROLLBACK = "back"
+    BACKOFF = "rest"
+    """It failed; the next attempt follows later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How patient a cut is."""
+    """Limits of one attempt."""
 
-    most_s: float = 60.0
-    """Longest time from the first step to the last; waiting for the end of work does not count."""
-    tries: int = 3
-    """Failures in a row after which it goes back."""
-    rest_s: float = 300.0
-    """Until the next attempt; twice as long each time, up to 16 times."""
+    timeout_s: float = 60.0
+    """Longest time from the first step to the last; waiting for workloads to end does not count."""
+    max_failures: int = 3
+    """Consecutive failures after which it is rolled back."""
+    backoff_s: float = 300.0
+    """Time until the next attempt; doubles each time, up to 16 times."""
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """One wish being carried out. Lost with the process: it then begins anew from what is there."""
+class Attempt:
+    """A desired layout being applied. Memory only: a new process starts over from the layout it finds."""
 
-    wish: Wish
-    before: Wish
+    desired: DesiredLayout
+    before: DesiredLayout
     began_s: float
-    way: Way = Way.FORTH
+    direction: Direction = Direction.FORWARD
     failures: int = 0
     attempts: int = 0
     reason: str = ""
@@ -56,83 +56,87 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and what to say of the card."""
+    """The next step, and the status of the GPU."""
 
-    effort: Effort
+    attempt: Attempt
     step: Step | None = None
     phase: str = ""
     message: str = ""
-    target: Wish | None = None
-    """The layout the card is going to now; None: it stays as it is."""
+    target: DesiredLayout | None = None
+    """The layout the GPU is changing to now; None: it stays as it is."""
 
 
-_LONGEST_REST: Final = 16
+_MAX_BACKOFF: Final = 16
 
 
-def begin(card: Card, wish: Wish, now_s: float) -> Effort:
-    return Effort(wish, Wish(card.is_enabled, card.layout), now_s)
+def start_attempt(card: Card, desired: DesiredLayout, now_s: float) -> Attempt:
+    return Attempt(desired, DesiredLayout(card.is_enabled, card.layout), now_s)
 
 
-def decide(geometry: mig.Geometry, effort: Effort, card: Card, now_s: float, limits: Limits) -> Decision:
+def decide_step(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: float, limits: Limits) -> Decision:
     """The next step, or why there is none."""
-    if effort.way is Way.REST:
-        rest_s = limits.rest_s * min(2 ** (effort.attempts - 1), _LONGEST_REST)
-        if now_s - effort.began_s < rest_s and not plan(geometry, card, effort.wish).is_done:
-            return Decision(effort, phase=effort.phase, message=effort.reason)
-        again = begin(card, effort.wish, now_s)
-        effort = replace(again, attempts=effort.attempts)
-    if effort.way is Way.FORTH:
-        return _forth(geometry, effort, card, now_s, limits)
-    return _back(geometry, effort, card, now_s, limits)
+    if attempt.direction is Direction.BACKOFF:
+        rest_s = limits.backoff_s * min(2 ** (attempt.attempts - 1), _MAX_BACKOFF)
+        if now_s - attempt.began_s < rest_s and not plan_steps(geometry, card, attempt.desired).is_done:
+            return Decision(attempt, phase=attempt.phase, message=attempt.reason)
+        again = start_attempt(card, attempt.desired, now_s)
+        attempt = replace(again, attempts=attempt.attempts)
+    if attempt.direction is Direction.FORWARD:
+        return _go_forward(geometry, attempt, card, now_s, limits)
+    return _roll_back(geometry, attempt, card, now_s, limits)
 
 
-def _forth(geometry: mig.Geometry, effort: Effort, card: Card, now_s: float, limits: Limits) -> Decision:
-    left = plan(geometry, card, effort.wish)
+def _go_forward(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: float, limits: Limits) -> Decision:
+    left = plan_steps(geometry, card, attempt.desired)
     if left.is_done:
-        return Decision(begin(card, effort.wish, now_s), target=effort.wish)
+        return Decision(start_attempt(card, attempt.desired, now_s), target=attempt.desired)
     if not left.steps:
-        # Waiting is for others to end; the clock is for us.
-        waiting = replace(effort, began_s=now_s)
-        return Decision(waiting, phase=Phase.WAITING, message="; ".join(left.waits), target=effort.wish)
-    if now_s - effort.began_s > limits.most_s:
-        late = _turned(effort, f"not done within {limits.most_s:g} s: {left.steps[0]}", now_s)
-        return _back(geometry, late, card, now_s, limits)
+        # Waiting for workloads to end does not count against the timeout.
+        waiting = replace(attempt, began_s=now_s)
+        return Decision(waiting, phase=Phase.WAITING, message="; ".join(left.waits), target=attempt.desired)
+    if now_s - attempt.began_s > limits.timeout_s:
+        late = _turn_back(attempt, f"not done within {limits.timeout_s:g} s: {left.steps[0]}", now_s)
+        return _roll_back(geometry, late, card, now_s, limits)
     message = f"{left.steps[0]}, then {len(left.steps) - 1} more" if len(left.steps) > 1 else str(left.steps[0])
-    return Decision(effort, left.steps[0], Phase.CUTTING, message, effort.wish)
+    return Decision(attempt, left.steps[0], Phase.CUTTING, message, attempt.desired)
 
 
-def _back(geometry: mig.Geometry, effort: Effort, card: Card, now_s: float, limits: Limits) -> Decision:
-    target = fallback(geometry, card, effort.before)
-    left = plan(geometry, card, target)
+def _roll_back(geometry: mig.Geometry, attempt: Attempt, card: Card, now_s: float, limits: Limits) -> Decision:
+    target = choose_fallback(geometry, card, attempt.before)
+    left = plan_steps(geometry, card, target)
     if not left.steps:
         phase = Phase.FAILED if left.waits else Phase.ROLLED_BACK
-        rest = _resting(effort, phase, effort.reason, now_s)
+        rest = _back_off(attempt, phase, attempt.reason, now_s)
         return Decision(rest, phase=phase, message=rest.reason)
-    if now_s - effort.began_s > limits.most_s:
-        rest = _resting(effort, Phase.FAILED, f"{effort.reason}; could not be taken back: {left.steps[0]}", now_s)
+    if now_s - attempt.began_s > limits.timeout_s:
+        rest = _back_off(attempt, Phase.FAILED, f"{attempt.reason}; could not be taken back: {left.steps[0]}", now_s)
         return Decision(rest, phase=Phase.FAILED, message=rest.reason)
-    return Decision(effort, left.steps[0], Phase.CUTTING, f"taking back: {effort.reason}", target)
+    return Decision(attempt, left.steps[0], Phase.CUTTING, f"taking back: {attempt.reason}", target)
 
 
-def failed(effort: Effort, step: Step, reason: str, now_s: float, limits: Limits, *, is_final: bool) -> Effort:
-    """A step failed; `is_final`: trying again cannot help."""
-    count = effort.failures + 1
-    if count < limits.tries and not is_final:
-        return replace(effort, failures=count)
-    if effort.way is Way.FORTH:
-        return _turned(effort, f"{step}: {reason}", now_s)
-    return _resting(effort, Phase.FAILED, f"{effort.reason}; could not be taken back: {step}: {reason}", now_s)
+def record_failure(
+    attempt: Attempt, step: Step, reason: str, now_s: float, limits: Limits, *, is_final: bool
+) -> Attempt:
+    """Record a failed step; `is_final`: a retry cannot help."""
+    count = attempt.failures + 1
+    if count < limits.max_failures and not is_final:
+        return replace(attempt, failures=count)
+    if attempt.direction is Direction.FORWARD:
+        return _turn_back(attempt, f"{step}: {reason}", now_s)
+    return _back_off(attempt, Phase.FAILED, f"{attempt.reason}; could not be taken back: {step}: {reason}", now_s)
 
 
-def done(effort: Effort) -> Effort:
-    """A step succeeded."""
-    return replace(effort, failures=0)
+def record_success(attempt: Attempt) -> Attempt:
+    """Record a successful step."""
+    return replace(attempt, failures=0)
 
 
-def _turned(effort: Effort, reason: str, now_s: float) -> Effort:
-    return replace(effort, way=Way.BACK, failures=0, reason=reason, began_s=now_s)
+def _turn_back(attempt: Attempt, reason: str, now_s: float) -> Attempt:
+    return replace(attempt, direction=Direction.ROLLBACK, failures=0, reason=reason, began_s=now_s)
 
 
-def _resting(effort: Effort, phase: Phase, reason: str, now_s: float) -> Effort:
-    attempts = effort.attempts + 1
-    return replace(effort, way=Way.REST, failures=0, phase=phase, reason=reason, began_s=now_s, attempts=attempts)
+def _back_off(attempt: Attempt, phase: Phase, reason: str, now_s: float) -> Attempt:
+    attempts = attempt.attempts + 1
+    return replace(
+        attempt, direction=Direction.BACKOFF, failures=0, phase=phase, reason=reason, began_s=now_s, attempts=attempts
+    )

@@ -1,16 +1,16 @@
-"""Every way a card can be cut, numbered, with every step between two ways.
+"""The graph of all MIG layouts of a geometry, numbered, with every step between two of them.
 
-A *place* is a profile at one of its starts; a *layout* is a set of places that can live on one card together.
-There are few of them (298 on a seven-slice card with the five plain profiles), so all questions about cutting
-are answered from tables that are made once per geometry:
+A *place* is a profile at one of its starts; a *layout* is a set of places that fit on one GPU together. There are few
+of them (298 on a seven-slice GPU with the five plain profiles), so all questions about cutting are answered from tables
+that are built once per geometry:
 
-    atlas = layouts.atlas(mig.GEOMETRIES["A100-80GB"])
-    atlas.layouts[state]          the layout as a bit mask over atlas.places
-    atlas.grown[state, place]     the layout with that instance more, or NONE
-    atlas.shrunk[state, place]    the layout with that instance less, or NONE
+    graph = layout_graph.get_layout_graph(mig.GEOMETRIES["A100-80GB"])
+    graph.layouts[state]                the layout as a bit mask over graph.places
+    graph.with_place[state, place]      the layout with that instance more, or NONE
+    graph.without_place[state, place]   the layout with that instance less, or NONE
 
-`state` is the layout's number; 0 is the uncut card. States are ordered by their masks, so they mean the same
-in every process.
+`state` is the layout's number; 0 is the uncut GPU. States are ordered by their masks, so they mean the same in every
+process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Atlas:
+class LayoutGraph:
     """All layouts of one geometry, or of some of its profiles."""
 
     geometry: mig.Geometry
@@ -48,9 +48,9 @@ class Atlas:
     """state -> the set of places, as bits."""
     occupied: NDArray[np.int64]
     """state -> the memory units taken, as bits."""
-    grown: NDArray[np.int32]
+    with_place: NDArray[np.int32]
     """[state, place] -> state with that instance created, or NONE."""
-    shrunk: NDArray[np.int32]
+    without_place: NDArray[np.int32]
     """[state, place] -> state with that instance destroyed, or NONE."""
 
     def __len__(self) -> int:
@@ -59,9 +59,9 @@ class Atlas:
     @property
     def maximal(self) -> NDArray[np.bool_]:
         """state -> nothing more can be created."""
-        return np.asarray((self.grown == NONE).all(axis=1))
+        return np.asarray((self.with_place == NONE).all(axis=1))
 
-    def index(self, profile: str) -> int:
+    def find_profile(self, profile: str) -> int:
         """The number of a profile by its name."""
         for number, known in enumerate(self.profiles):
             if known.name == profile:
@@ -71,10 +71,10 @@ class Atlas:
 
     def places_of(self, profile: str) -> range:
         """The places of a profile: they lie side by side."""
-        found = np.flatnonzero(self.profile_of == self.index(profile))
+        found = np.flatnonzero(self.profile_of == self.find_profile(profile))
         return range(int(found[0]), int(found[-1]) + 1)
 
-    def place(self, placement: mig.Placement) -> int:
+    def find_place(self, placement: mig.Placement) -> int:
         """The number of a place."""
         try:
             return self.places.index(placement)
@@ -82,36 +82,36 @@ class Atlas:
             name = f"{placement.profile.name}@{placement.start}"
             raise errors.Permanent(f"{name} is no place on a {self.geometry.name}") from None
 
-    def state(self, layout: Iterable[mig.Placement]) -> int:
+    def find_state(self, layout: Iterable[mig.Placement]) -> int:
         """The number of a layout; Permanent with the reason when it is not legal."""
         found = list(layout)
         if wrong := mig.problems(self.geometry, found):
             raise errors.Permanent(f"a {self.geometry.name} cannot be cut like this: {'; '.join(wrong)}")
-        return self.find(sum(1 << self.place(placement) for placement in found))
+        return self.find_mask(sum(1 << self.find_place(placement) for placement in found))
 
-    def find(self, mask: int) -> int:
+    def find_mask(self, mask: int) -> int:
         """The number of a layout given as bits."""
-        if not self.has(mask):
+        if not self.is_layout(mask):
             raise errors.Permanent(f"{mask:#x} is no layout of a {self.geometry.name}")
         return int(np.searchsorted(self.layouts, mask))
 
-    def has(self, mask: int) -> bool:
+    def is_layout(self, mask: int) -> bool:
         """Whether these places, as bits, are a layout."""
         state = int(np.searchsorted(self.layouts, mask))
         return state < len(self) and int(self.layouts[state]) == mask
 
     def layout(self, state: int) -> tuple[mig.Placement, ...]:
         """The instances of a state, by where they start."""
-        return tuple(sorted((self.places[place] for place in self.bits(state)), key=lambda each: each.start))
+        return tuple(sorted((self.places[place] for place in self.list_places(state)), key=lambda each: each.start))
 
-    def bits(self, state: int) -> tuple[int, ...]:
+    def list_places(self, state: int) -> tuple[int, ...]:
         """The places of a state."""
         mask = int(self.layouts[state])
         return tuple(place for place in range(len(self.places)) if mask >> place & 1)
 
-    def multiset(self, state: int) -> Mapping[str, int]:
+    def count_profiles(self, state: int) -> Mapping[str, int]:
         """How many of each profile a state has; profiles it has none of are left out."""
-        return Counter(self.places[place].profile.name for place in self.bits(state))
+        return Counter(self.places[place].profile.name for place in self.list_places(state))
 
     @property
     def room(self) -> NDArray[np.int64]:
@@ -119,24 +119,24 @@ class Atlas:
         room = np.zeros((len(self), len(self.profiles)), np.int64)
         # States with an instance more have larger masks, so the last come first.
         for state in range(len(self) - 1, -1, -1):
-            for place in np.flatnonzero(self.grown[state] != NONE):
+            for place in np.flatnonzero(self.with_place[state] != NONE):
                 profile = self.profile_of[place]
-                room[state, profile] = max(room[state, profile], 1 + room[self.grown[state, place], profile])
+                room[state, profile] = max(room[state, profile], 1 + room[self.with_place[state, place], profile])
         return room
 
 
 @functools.cache
-def _atlas(name: str, profiles: tuple[str, ...]) -> Atlas:
-    return _draw(mig.GEOMETRIES[name], profiles)
+def _cached_graph(name: str, profiles: tuple[str, ...]) -> LayoutGraph:
+    return _build_graph(mig.GEOMETRIES[name], profiles)
 
 
-def atlas(geometry: mig.Geometry, profiles: Sequence[str] | None = None) -> Atlas:
+def get_layout_graph(geometry: mig.Geometry, profiles: Sequence[str] | None = None) -> LayoutGraph:
     """The layouts of a geometry, of all its profiles or of those named (in the geometry's order)."""
     wanted = set(geometry.profiles if profiles is None else (geometry.profile(name).name for name in profiles))
     chosen = tuple(name for name in geometry.profiles if name in wanted)
     if mig.GEOMETRIES.get(geometry.name) is geometry:
-        return _atlas(geometry.name, chosen)
-    return _draw(geometry, chosen)
+        return _cached_graph(geometry.name, chosen)
+    return _build_graph(geometry, chosen)
 
 
 def plain_profiles(geometry: mig.Geometry) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def plain_profiles(geometry: mig.Geometry) -> tuple[str, ...]:
     return tuple(profile.name for profile in plain.values())
 
 
-def _draw(geometry: mig.Geometry, names: Sequence[str]) -> Atlas:
+def _build_graph(geometry: mig.Geometry, names: Sequence[str]) -> LayoutGraph:
     profiles = tuple(geometry.profiles[name] for name in names)
     places = tuple(mig.Placement(profile, start) for profile in profiles for start in profile.starts)
     masks = _legal_masks(geometry, places)
@@ -158,15 +158,15 @@ def _draw(geometry: mig.Geometry, names: Sequence[str]) -> Atlas:
         for place in range(len(places)):
             steps[mask >> place & 1, state, place] = number.get(mask ^ 1 << place, NONE)
     units = [sum(1 << unit for unit in placement.occupied) for placement in places]
-    return Atlas(
+    return LayoutGraph(
         geometry=geometry,
         profiles=profiles,
         places=places,
         profile_of=np.array([profiles.index(placement.profile) for placement in places], np.int64),
         layouts=np.array(masks, np.int64),
         occupied=np.array([sum(u for i, u in enumerate(units) if mask >> i & 1) for mask in masks], np.int64),
-        grown=steps[0],
-        shrunk=steps[1],
+        with_place=steps[0],
+        without_place=steps[1],
     )
 
 

@@ -114,7 +114,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        return name_of(self.place)
+        return format_placement(self.place)
 
     @property
     def may_go(self) -> bool:
@@ -141,26 +141,26 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredLayout:
     """What a card is to be: whole, or cut into these instances."""
 
     is_enabled: bool
     layout: tuple[mig.Placement, ...] = ()
 
 
-def name_of(place: mig.Placement) -> str:
+def format_placement(place: mig.Placement) -> str:
     """As it is written in a GPUNode."""
     return f"{place.profile.name}@{place.start}"
 
 
-def read_wish(geometry: mig.Geometry, *, enabled: bool, instances: Iterable[str]) -> Wish:
+def parse_desired_layout(geometry: mig.Geometry, *, enabled: bool, instances: Iterable[str]) -> DesiredLayout:
     """A wish as it is written; Permanent with the reason where no card of this kind can be cut like that."""
     layout = tuple(mig.parse_placement(geometry, text) for text in instances)
     if layout and not enabled:
-        raise errors.Permanent(f"{', '.join(map(name_of, layout))} need MIG mode, which is to be off")
+        raise errors.Permanent(f"{', '.join(map(format_placement, layout))} need MIG mode, which is to be off")
     if wrong := mig.problems(geometry, layout):
         raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
-    return Wish(enabled, tuple(sorted(layout, key=lambda place: place.start)))
+    return DesiredLayout(enabled, tuple(sorted(layout, key=lambda place: place.start)))
 
 
 def observe(geometry: mig.Geometry, device: Device, held: frozenset[str] | None, *, is_busy: bool = False) -> Card:
@@ -206,7 +206,7 @@ class Step:
 
     def __str__(self) -> str:
         if self.place is not None:
-            return f"{self.event} {name_of(self.place)}"
+            return f"{self.event} {format_placement(self.place)}"
         return "reset the card" if self.event is Event.RESET else f"{self.event} MIG mode"
 
 
@@ -222,20 +222,20 @@ class Plan:
         return not self.steps and not self.waits
 
 
-def plan(geometry: mig.Geometry, card: Card, wish: Wish) -> Plan:
+def plan_steps(geometry: mig.Geometry, card: Card, wish: DesiredLayout) -> Plan:
     """What is left to do until the card is as wished."""
     if wish.is_enabled:
-        opening = _turn(card, (Event.ENABLE, Mode.ON))
+        opening = _plan_mode_change(card, (Event.ENABLE, Mode.ON))
         if opening.waits:
             return opening
-        inside = _recut(geometry, card, wish.layout)
+        inside = _plan_recut(geometry, card, wish.layout)
         return Plan(opening.steps + inside.steps, inside.waits)
-    emptied = _recut(geometry, card, ())
-    closing = Plan() if emptied.waits else _turn(card, (Event.DISABLE, Mode.OFF))
+    emptied = _plan_recut(geometry, card, ())
+    closing = Plan() if emptied.waits else _plan_mode_change(card, (Event.DISABLE, Mode.OFF))
     return Plan(emptied.steps + closing.steps, emptied.waits + closing.waits)
 
 
-def _turn(card: Card, goal: tuple[Event, Mode]) -> Plan:
+def _plan_mode_change(card: Card, goal: tuple[Event, Mode]) -> Plan:
     """Steps to a mode. Whether a card has to be reset shows only after the mode was asked for."""
     event, mode = goal
     if card.mode is mode:
@@ -245,7 +245,7 @@ def _turn(card: Card, goal: tuple[Event, Mode]) -> Plan:
     return Plan((step,)) if is_free else Plan(waits=(f"the card is in use, so it cannot {step} now",))
 
 
-def _recut(geometry: mig.Geometry, card: Card, layout: Sequence[mig.Placement]) -> Plan:
+def _plan_recut(geometry: mig.Geometry, card: Card, layout: Sequence[mig.Placement]) -> Plan:
     wanted = set(layout)
     here = {each.place: each for each in card.slices}
     surplus = [each for each in card.slices if each.place not in wanted]
@@ -257,24 +257,24 @@ def _recut(geometry: mig.Geometry, card: Card, layout: Sequence[mig.Placement]) 
     for place in sorted(missing, key=lambda each: (-each.profile.units, each.start)):
         if place in here:
             steps.append(Step(Event.CREATE, place, here[place].instance_id))
-        elif wrong := _clash(geometry, kept, place):
-            waits.append(f"{name_of(place)} waits: {wrong}")
+        elif wrong := _find_conflicts(geometry, kept, place):
+            waits.append(f"{format_placement(place)} waits: {wrong}")
         else:
             kept.append(place)
             steps.append(Step(Event.CREATE, place))
     return Plan(tuple(steps), tuple(waits))
 
 
-def _clash(geometry: mig.Geometry, kept: Sequence[mig.Placement], place: mig.Placement) -> str:
+def _find_conflicts(geometry: mig.Geometry, kept: Sequence[mig.Placement], place: mig.Placement) -> str:
     return "; ".join(mig.problems(geometry, [*kept, place]))
 
 
-def fallback(geometry: mig.Geometry, card: Card, before: Wish) -> Wish:
+def choose_fallback(geometry: mig.Geometry, card: Card, before: DesiredLayout) -> DesiredLayout:
     """The layout to go back to: as before, as far as what somebody has by now leaves room."""
     kept = [each.place for each in card.slices if not each.may_go]
     if not before.is_enabled and not kept:
-        return Wish(is_enabled=False)
+        return DesiredLayout(is_enabled=False)
     for place in before.layout:
-        if place not in kept and not _clash(geometry, kept, place):
+        if place not in kept and not _find_conflicts(geometry, kept, place):
             kept.append(place)
-    return Wish(is_enabled=True, layout=tuple(sorted(kept, key=lambda each: each.start)))
+    return DesiredLayout(is_enabled=True, layout=tuple(sorted(kept, key=lambda each: each.start)))

@@ -21,22 +21,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kgwe.sharing.mig import draining
-from kgwe.sharing.mig.working_set import Workbench, known
+from kgwe.sharing.mig.working_set import WorkingSet, known_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kgwe.model.gpu import mig
-    from kgwe.sharing.mig.types import Ask, CutCard, Gate, Group
+    from kgwe.sharing.mig.types import Gate, Group, PartitionedGpu, SliceRequest
 
-__all__ = ["Decision", "decide", "known", "served_by"]
+__all__ = ["Decision", "assign_groups", "decide_layouts", "known_profiles"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What became of it."""
 
-    cards: tuple[CutCard, ...]
+    cards: tuple[PartitionedGpu, ...]
     """In the order given, as they are to be."""
     gate: Gate
     changed: frozenset[str]
@@ -47,31 +47,31 @@ class Decision:
     """Instances of the distribution that no layout has room for."""
 
 
-def decide(group: Group, asks: Sequence[Ask], gate: Gate) -> Decision:
+def decide_layouts(group: Group, asks: Sequence[SliceRequest], gate: Gate) -> Decision:
     """What the cards are to be cut into now."""
-    work = Workbench(group, gate)
-    left = _put_aside(work, (ask for ask in asks if ask.profile in group.geometry.profiles))
-    under_way = {uid for card in work.cards if card.drain for uid in card.drain.pods}
-    work.put_aside(each.home for each in group.movable if each.uid in under_way)
-    short = work.conform()
-    left = _put_aside(work, left)
+    working_set = WorkingSet(group, gate)
+    left = _set_aside(working_set, (ask for ask in asks if ask.profile in group.geometry.profiles))
+    under_way = {uid for card in working_set.cards if card.drain for uid in card.drain.pods}
+    working_set.set_aside(each.request for each in group.movable if each.uid in under_way)
+    short = working_set.apply_distribution()
+    left = _set_aside(working_set, left)
     if group.is_dynamic:
-        drained = {card.drain.ask for card in work.cards if card.drain}
+        drained = {card.drain.ask for card in working_set.cards if card.drain}
         # Those for whom others make way come first: else who was moved might have his old place back.
         left.sort(key=lambda ask: ask.name not in drained)
-        waiting = {ask.name: why for ask in left if (why := _serve(work, ask)) is not None}
+        waiting = {ask.name: why for ask in left if (why := _serve_request(working_set, ask)) is not None}
         if group.may_drain:
-            _make_way(work, group, left, waiting)
+            _request_drains(working_set, group, left, waiting)
         for profile in group.preferred:
-            work.warm_up(profile)
+            working_set.warm_up(profile)
     else:
-        work.end_drains(lambda _card, _drain: True)
+        working_set.end_drains(lambda _card, _drain: True)
         waiting = {ask.name: f"no {ask.profile} is spare, and the distribution is fixed" for ask in left}
-    changed = {new.uuid for old, new in zip(group.cards, work.cards, strict=True) if _shape(old) != _shape(new)}
-    return Decision(work.cards, work.gate, frozenset(changed), waiting, short)
+    changed = {new.uuid for old, new in zip(group.cards, working_set.cards, strict=True) if _shape(old) != _shape(new)}
+    return Decision(working_set.cards, working_set.gate, frozenset(changed), waiting, short)
 
 
-def served_by(groups: Sequence[Sequence[CutCard]], asks: Iterable[Ask]) -> dict[str, int]:
+def assign_groups(groups: Sequence[Sequence[PartitionedGpu]], asks: Iterable[SliceRequest]) -> dict[str, int]:
     """Request -> the first of several groups that has spare instances for it, or will have; the others are left out."""
     spare: dict[tuple[str, int, str], int] = {}
     for number, cards in enumerate(groups):
@@ -84,38 +84,44 @@ def served_by(groups: Sequence[Sequence[CutCard]], asks: Iterable[Ask]) -> dict[
     found = {}
     for ask in asks:
         for (profile, number, node), count in spare.items():
-            if profile == ask.profile and count >= ask.count and ask.may_go(node):
+            if profile == ask.profile and count >= ask.count and ask.allows_node(node):
                 spare[profile, number, node] -= ask.count
                 found[ask.name] = number
                 break
     return found
 
 
-def _shape(card: CutCard) -> tuple[tuple[mig.Placement, ...], bool]:
+def _shape(card: PartitionedGpu) -> tuple[tuple[mig.Placement, ...], bool]:
     return card.layout, card.is_whole
 
 
-def _put_aside(work: Workbench, asks: Iterable[Ask]) -> list[Ask]:
+def _set_aside(working_set: WorkingSet, asks: Iterable[SliceRequest]) -> list[SliceRequest]:
     """Who is left when spare instances are put aside. Nobody has to make way for the others, nor in vain."""
-    left = work.put_aside(asks)
-    broken = {card.drain.ask for card in work.cards if card.drain and card.drain.is_broken}
+    left = working_set.set_aside(asks)
+    broken = {card.drain.ask for card in working_set.cards if card.drain and card.drain.is_broken}
     names = {ask.name for ask in left} - broken
-    work.end_drains(lambda _card, drain: drain.ask not in names)
+    working_set.end_drains(lambda _card, drain: drain.ask not in names)
     return left
 
 
-def _serve(work: Workbench, ask: Ask) -> str | None:
-    drained = [card for card in work.cards if card.drain is not None and card.drain.ask == ask.name]
-    if not all(card.is_idle and card.is_open and work.gate.lets(card.node) for card in drained):
+def _serve_request(working_set: WorkingSet, ask: SliceRequest) -> str | None:
+    drained = [card for card in working_set.cards if card.drain is not None and card.drain.ask == ask.name]
+    if not all(card.is_idle and card.is_open and working_set.gate.admits(card.node) for card in drained):
         nodes = ", ".join(sorted({card.node for card in drained}))
         return f"pods that consent are asked to make way on {nodes}"
-    work.end_drains(lambda _card, drain: drain.ask == ask.name)
-    return work.serve(ask)
+    working_set.end_drains(lambda _card, drain: drain.ask == ask.name)
+    return working_set.recut_for(ask)
 
 
-def _make_way(work: Workbench, group: Group, asks: Iterable[Ask], waiting: dict[str, str]) -> None:
+def _request_drains(
+    working_set: WorkingSet, group: Group, asks: Iterable[SliceRequest], waiting: dict[str, str]
+) -> None:
     """Others are asked to leave for those whom no cut serves, when all have been served that one does."""
-    drained = {card.drain.ask for card in work.cards if card.drain}
+    drained = {card.drain.ask for card in working_set.cards if card.drain}
     for ask in asks:
-        if ask.name in waiting and ask.name not in drained and (moved := draining.begin(work, group, ask)):
-            waiting[ask.name] = f"{', '.join(each.home.name for each in moved)}: asked to make way"
+        if (
+            ask.name in waiting
+            and ask.name not in drained
+            and (moved := draining.request_drain(working_set, group, ask))
+        ):
+            waiting[ask.name] = f"{', '.join(each.request.name for each in moved)}: asked to make way"

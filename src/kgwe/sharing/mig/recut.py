@@ -52,7 +52,7 @@ class Change:
     vacate: tuple[mig.Placement, ...] = ()
     """Instances whose users have to make way first; then they are destroyed, too."""
 
-    def applied(self, card: Card) -> Card:
+    def apply_to(self, card: Card) -> Card:
         """The card afterwards, the served instances in use."""
         gone = {*self.destroy, *self.serve, *self.vacate}
         used = (*card.used, *(each for each in card.yielding if each not in gone), *self.serve)
@@ -90,7 +90,7 @@ class Recut:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class RecutRefusal:
     """No legal way, and the certificate of it."""
 
     profile: str
@@ -135,7 +135,7 @@ class _Kind(NamedTuple):
     yielding: int
 
 
-class _Way(NamedTuple):
+class _Option(NamedTuple):
     """One way to serve some instances on one card."""
 
     cost: _Cost
@@ -144,82 +144,82 @@ class _Way(NamedTuple):
     """Places as bits, as is `serve`."""
 
 
-def plan(table: SlotTable, cards: Sequence[Card], profile: str, count: int = 1) -> Recut | Stuck:
+def plan_recut(table: SlotTable, cards: Sequence[Card], profile: str, count: int = 1) -> Recut | RecutRefusal:
     """Serve `count` instances of a profile on these cards, or say what stands in the way."""
-    atlas = table.atlas
-    wanted = list(atlas.places_of(profile))
-    masks = [_Kind(*(_mask(atlas, part) for part in (card.used, card.spare, card.yielding))) for card in cards]
-    states = np.array([atlas.find(kind.used | kind.yielding) for kind in masks], np.int64)
-    worth = table.worth(np.bincount(states, minlength=len(atlas)))
-    ways: dict[_Kind, list[_Way | None]] = {}
+    graph = table.atlas
+    wanted = list(graph.places_of(profile))
+    masks = [_Kind(*(_mask(graph, part) for part in (card.used, card.spare, card.yielding))) for card in cards]
+    states = np.array([graph.find_mask(kind.used | kind.yielding) for kind in masks], np.int64)
+    worth = table.state_worth(np.bincount(states, minlength=len(graph)))
+    ways: dict[_Kind, list[_Option | None]] = {}
     few: dict[_Kind, int] = {}
-    chosen: list[tuple[int, list[_Way | None]]] = []
+    chosen: list[tuple[int, list[_Option | None]]] = []
     for number, kind in enumerate(masks):
         # Cards of a kind are alike: more of them than instances are asked cannot help.
         few[kind] = few.get(kind, 0) + 1
         if few[kind] > count:
             continue
         if kind not in ways:
-            ways[kind] = _ways(atlas, kind, wanted, count, worth)
+            ways[kind] = _list_options(graph, kind, wanted, count, worth)
         chosen.append((number, ways[kind]))
-    shared = _share_out(chosen, count)
+    shared = _distribute(chosen, count)
     if len(shared) > count:
-        return Recut(tuple(_change(atlas, card, masks[card], way) for card, way in shared[count]))
-    return _stuck(table, cards, profile, count, shared)
+        return Recut(tuple(_change(graph, card, masks[card], way) for card, way in shared[count]))
+    return _refuse(table, cards, profile, count, shared)
 
 
-def _ways(
-    atlas: layout_graph.Atlas, kind: _Kind, wanted: Sequence[int], count: int, worth: NDArray[np.float64]
-) -> list[_Way | None]:
+def _list_options(
+    graph: layout_graph.LayoutGraph, kind: _Kind, wanted: Sequence[int], count: int, worth: NDArray[np.float64]
+) -> list[_Option | None]:
     """The cheapest way to serve 0, 1, 2 ... instances on a card of this kind; None: there is none."""
     used, spare, yielding = kind
-    before = worth[atlas.find(used | yielding)]
-    best: list[_Way | None] = [_Way(_NOTHING, 0, 0)]
+    before = worth[graph.find_mask(used | yielding)]
+    best: list[_Option | None] = [_Option(_NOTHING, 0, 0)]
     for amount in range(1, min(count, len(wanted)) + 1):
         found = None
         for places in itertools.combinations(wanted, amount):
             serve = sum(1 << place for place in places)
             # That one makes way so that another has the very same is no re-cut.
-            if serve & (used | yielding) or not atlas.has(used | serve):
+            if serve & (used | yielding) or not graph.is_layout(used | serve):
                 continue
-            destroy = _fewest(atlas, used | serve, spare & ~serve | yielding, yielding)
+            destroy = _find_fewest_removed(graph, used | serve, spare & ~serve | yielding, yielding)
             vacate = destroy & yielding
-            lost = float(before - worth[atlas.find(used | serve | yielding & ~vacate)])
+            lost = float(before - worth[graph.find_mask(used | serve | yielding & ~vacate)])
             cost = _Cost(
-                _units(atlas, vacate), (destroy & ~vacate).bit_count(), (serve & ~spare).bit_count(), round(lost, 12)
+                _units(graph, vacate), (destroy & ~vacate).bit_count(), (serve & ~spare).bit_count(), round(lost, 12)
             )
             if found is None or cost < found.cost:
-                found = _Way(cost, serve, destroy)
+                found = _Option(cost, serve, destroy)
         best.append(found)
         if found is None:
             break
     return best
 
 
-def _fewest(atlas: layout_graph.Atlas, kept: int, others: int, dear: int = 0) -> int:
+def _find_fewest_removed(graph: layout_graph.LayoutGraph, kept: int, others: int, dear: int = 0) -> int:
     """The smallest part of `others` to be taken away so that the rest can live beside `kept`; first of all with as few
     memory units of `dear` as will do."""
     bits = [1 << bit for bit in range(others.bit_length()) if others >> bit & 1]
     # One that cannot live beside `kept` alone must go; usually that is all.
-    gone = sum(bit for bit in bits if not atlas.has(kept | bit))
+    gone = sum(bit for bit in bits if not graph.is_layout(kept | bit))
     rest = [bit for bit in bits if not bit & gone]
     ways = (sum(more) for amount in range(len(rest) + 1) for more in itertools.combinations(rest, amount))
     if dear:
-        return _first(atlas, kept, others, gone, sorted(ways, key=lambda w: (_units(atlas, w & dear), w.bit_count())))
-    return _first(atlas, kept, others, gone, ways)
+        return _first(graph, kept, others, gone, sorted(ways, key=lambda w: (_units(graph, w & dear), w.bit_count())))
+    return _first(graph, kept, others, gone, ways)
 
 
-def _first(atlas: layout_graph.Atlas, kept: int, others: int, gone: int, ways: Iterable[int]) -> int:
-    return next((gone | more for more in ways if atlas.has(kept | others & ~(gone | more))), others)
+def _first(graph: layout_graph.LayoutGraph, kept: int, others: int, gone: int, ways: Iterable[int]) -> int:
+    return next((gone | more for more in ways if graph.is_layout(kept | others & ~(gone | more))), others)
 
 
-def _units(atlas: layout_graph.Atlas, mask: int) -> int:
-    return sum(place.profile.units for place in _placements(atlas, mask)) if mask else 0
+def _units(graph: layout_graph.LayoutGraph, mask: int) -> int:
+    return sum(place.profile.units for place in _placements(graph, mask)) if mask else 0
 
 
-def _share_out(cards: Sequence[tuple[int, list[_Way | None]]], count: int) -> list[tuple[tuple[int, _Way], ...]]:
+def _distribute(cards: Sequence[tuple[int, list[_Option | None]]], count: int) -> list[tuple[tuple[int, _Option], ...]]:
     """For 0, 1, 2 ... instances the cheapest ways over all cards; as long as that many can be had."""
-    best: list[tuple[_Cost, tuple[tuple[int, _Way], ...]] | None] = [(_NOTHING, ())] + [None] * count
+    best: list[tuple[_Cost, tuple[tuple[int, _Option], ...]] | None] = [(_NOTHING, ())] + [None] * count
     for number, ways in cards:
         for total in range(count, 0, -1):
             for amount in range(1, min(total, len(ways) - 1) + 1):
@@ -233,62 +233,62 @@ def _share_out(cards: Sequence[tuple[int, list[_Way | None]]], count: int) -> li
     return [each[1] for each in itertools.takewhile(lambda each: each is not None, best) if each is not None]
 
 
-def _stuck(
-    table: SlotTable, cards: Sequence[Card], profile: str, count: int, shared: Sequence[tuple[tuple[int, _Way], ...]]
-) -> Stuck:
+def _refuse(
+    table: SlotTable, cards: Sequence[Card], profile: str, count: int, shared: Sequence[tuple[tuple[int, _Option], ...]]
+) -> RecutRefusal:
     """Place what can be placed, then end the least for each that is missing."""
-    atlas = table.atlas
+    graph = table.atlas
     possible = len(shared) - 1
     held = [0] * len(cards)
     for card, way in shared[possible]:
         held[card] = way.serve
-    used = [_mask(atlas, (*card.used, *card.yielding)) for card in cards]
-    wanted = list(atlas.places_of(profile))
+    used = [_mask(graph, (*card.used, *card.yielding)) for card in cards]
+    wanted = list(graph.places_of(profile))
     ends: list[tuple[int, mig.Placement]] = []
     for _ in range(count - possible):
         openings = [
             opening
             for number in range(len(cards))
-            for opening in _openings(atlas, used[number], held[number], wanted, number)
+            for opening in _openings(graph, used[number], held[number], wanted, number)
         ]
         if not openings:
             ends = []
             break
         _, _, number, place, blockers = min(openings)
-        ends += [(number, atlas.places[bit]) for bit in range(len(atlas.places)) if blockers >> bit & 1]
+        ends += [(number, graph.places[bit]) for bit in range(len(graph.places)) if blockers >> bit & 1]
         used[number] &= ~blockers
         held[number] |= 1 << place
-    free = [table.free[atlas.find(_mask(atlas, (*card.used, *card.yielding)))] for card in cards]
-    units = atlas.profiles[atlas.index(profile)].units
+    free = [table.free[graph.find_mask(_mask(graph, (*card.used, *card.yielding)))] for card in cards]
+    units = graph.profiles[graph.find_profile(profile)].units
     spread = sum(int(each) // units for each in free)
-    return Stuck(profile, count, possible, Shortage.HOLE if spread >= count else Shortage.FULL, tuple(ends))
+    return RecutRefusal(profile, count, possible, Shortage.HOLE if spread >= count else Shortage.FULL, tuple(ends))
 
 
 def _openings(
-    atlas: layout_graph.Atlas, used: int, held: int, wanted: Sequence[int], number: int
+    graph: layout_graph.LayoutGraph, used: int, held: int, wanted: Sequence[int], number: int
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """(instances, units, card, place, instances as bits) whose end opens a place, for each place."""
     for place in wanted:
-        if atlas.has(held | 1 << place) and not held >> place & 1:
+        if graph.is_layout(held | 1 << place) and not held >> place & 1:
             # One of the same profile in the same place is in the way, too, though it looks like what is wanted.
-            blockers = _fewest(atlas, held | 1 << place, used & ~(1 << place)) | used & 1 << place
-            yield blockers.bit_count(), _units(atlas, blockers), number, place, blockers
+            blockers = _find_fewest_removed(graph, held | 1 << place, used & ~(1 << place)) | used & 1 << place
+            yield blockers.bit_count(), _units(graph, blockers), number, place, blockers
 
 
-def _change(atlas: layout_graph.Atlas, number: int, kind: _Kind, way: _Way) -> Change:
+def _change(graph: layout_graph.LayoutGraph, number: int, kind: _Kind, way: _Option) -> Change:
     parts = way.destroy & ~kind.yielding, way.serve & ~kind.spare, way.serve, way.destroy & kind.yielding
-    return Change(number, *(_placements(atlas, part) for part in parts))
+    return Change(number, *(_placements(graph, part) for part in parts))
 
 
-def _mask(atlas: layout_graph.Atlas, placements: Sequence[mig.Placement]) -> int:
-    return sum(1 << atlas.place(placement) for placement in placements)
+def _mask(graph: layout_graph.LayoutGraph, placements: Sequence[mig.Placement]) -> int:
+    return sum(1 << graph.find_place(placement) for placement in placements)
 
 
-def _placements(atlas: layout_graph.Atlas, mask: int) -> tuple[mig.Placement, ...]:
-    return tuple(atlas.places[place] for place in range(len(atlas.places)) if mask >> place & 1)
+def _placements(graph: layout_graph.LayoutGraph, mask: int) -> tuple[mig.Placement, ...]:
+    return tuple(graph.places[place] for place in range(len(graph.places)) if mask >> place & 1)
 
 
-def freed(card: Card, placement: mig.Placement) -> Card:
+def free_instance(card: Card, placement: mig.Placement) -> Card:
     """The card when an instance in use has ended: it stays cut, as spare."""
     return replace(
         card,

@@ -30,7 +30,7 @@ def list_share(geometry: mig.Geometry, profile: mig.Profile) -> Fraction:
     return max(Fraction(profile.compute, geometry.compute), Fraction(profile.units, geometry.units))
 
 
-def settle(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tuple[Fraction, ...]:
+def settle_shares(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tuple[Fraction, ...]:
     """The part of the card each instance pays for, in the order given; with `idle` they add up to 1."""
     if wrong := mig.problems(geometry, layout):
         raise errors.Permanent(f"a {geometry.name} cannot be cut like this: {'; '.join(wrong)}")
@@ -40,9 +40,9 @@ def settle(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> tuple[Fra
     return tuple(share * scale for share in listed)
 
 
-def idle(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> Fraction:
+def idle_share(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> Fraction:
     """The part of the card that nobody pays for; 0 when nothing more fits."""
-    return 1 - sum(settle(geometry, layout), Fraction(0))
+    return 1 - sum(settle_shares(geometry, layout), Fraction(0))
 
 
 def is_full(geometry: mig.Geometry, layout: Sequence[mig.Placement]) -> bool:

@@ -67,7 +67,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class SlotRefusal:
     """No card has a place."""
 
     profile: str
@@ -92,55 +92,55 @@ class Blocked:
 class SlotTable:
     """The judgement of places for one geometry and one forecast mix; immutable."""
 
-    def __init__(self, atlas: layout_graph.Atlas, mix: Mapping[str, float] | None = None) -> None:
+    def __init__(self, graph: layout_graph.LayoutGraph, mix: Mapping[str, float] | None = None) -> None:
         """`mix`: profile -> share of requests (any positive scale); all plain profiles alike when not known."""
-        self.atlas = atlas
-        self.shares = _shares(atlas, mix)
-        self._units = np.array([profile.units for profile in atlas.profiles], np.int64)
-        self.room = atlas.room
-        self.free = atlas.geometry.units - np.array([int(mask).bit_count() for mask in atlas.occupied], np.int64)
-        self.waste = _waste(atlas, self.shares, self.free)
+        self.atlas = graph
+        self.shares = _request_shares(graph, mix)
+        self._units = np.array([profile.units for profile in graph.profiles], np.int64)
+        self.room = graph.room
+        self.free = graph.geometry.units - np.array([int(mask).bit_count() for mask in graph.occupied], np.int64)
+        self.waste = _expected_waste(graph, self.shares, self.free)
         self.unusable: NDArray[np.float64] = self.free - (self.room * self._units) @ self.shares
         """state -> expected free units that cannot serve the next request of the mix."""
         self._weights = self.shares * self._units
-        self._places = [np.array(atlas.places_of(profile.name)) for profile in atlas.profiles]
+        self._places = [np.array(graph.places_of(profile.name)) for profile in graph.profiles]
 
-    def choose(
+    def choose_slot(
         self, states: NDArray[np.integer], profile: str, allowed: NDArray[np.bool_] | None = None
-    ) -> Slot | Blocked:
+    ) -> Slot | SlotRefusal:
         """The best place over all cards, or over those allowed; scarcity is always that of all."""
-        number = self.atlas.index(profile)
+        number = self.atlas.find_profile(profile)
         counts = np.bincount(states, minlength=len(self.atlas))
         present = np.flatnonzero(counts) if allowed is None else np.unique(states[allowed])
-        costs, places = self._judge(present, number, counts)
+        costs, places = self._rate_states(present, number, counts)
         lowest = costs.min(initial=np.inf)
         if lowest == np.inf:
-            return self._blocked(states if allowed is None else states[allowed], number)
+            return self._refuse(states if allowed is None else states[allowed], number)
         is_best = np.zeros(len(self.atlas), np.bool_)
         is_best[present[costs <= lowest + _SAME]] = True
         candidates = is_best[states] if allowed is None else is_best[states] & allowed
         card = int(candidates.argmax())
         return self._slot(card, int(states[card]), int(places[np.searchsorted(present, states[card])]), float(lowest))
 
-    def choose_all(
+    def choose_slots(
         self, states: NDArray[np.integer], profiles: Sequence[str], allowed: NDArray[np.bool_] | None = None
-    ) -> tuple[Slot, ...] | Blocked:
+    ) -> tuple[Slot, ...] | SlotRefusal:
         """A place for each of several instances (one pod's), or for none of them; in the order asked.
 
         Wide ones are placed first. If that leads into a corner, all combinations are tried.
         """
-        wide_first = sorted(range(len(profiles)), key=lambda i: -self._units[self.atlas.index(profiles[i])])
+        wide_first = sorted(range(len(profiles)), key=lambda i: -self._units[self.atlas.find_profile(profiles[i])])
         after = np.array(states, np.int64)
         found: dict[int, Slot] = {}
         for i in wide_first:
-            slot = self.choose(after, profiles[i], allowed)
-            if isinstance(slot, Blocked):
+            slot = self.choose_slot(after, profiles[i], allowed)
+            if isinstance(slot, SlotRefusal):
                 return self._search(states, profiles, wide_first, allowed) or slot
             found[i] = slot
             after[slot.card] = slot.state
         return tuple(found[i] for i in range(len(profiles)))
 
-    def worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    def state_worth(self, counts: NDArray[np.integer]) -> NDArray[np.float64]:
         """state -> what a card in it is worth to a fleet with that many cards in each state; a cost is a difference."""
         weights = self._weights / (1 + counts @ self.room)
         return np.asarray(self.room @ weights - self.waste * (_LOOK_AHEAD / max(1, counts.sum())))
@@ -150,20 +150,20 @@ class SlotTable:
         milli: NDArray[np.float64] = self.unusable[states] * (_CARD_MILLI / self.atlas.geometry.units)
         return np.floor(milli + _SAME).astype(np.int64)
 
-    def _judge(
+    def _rate_states(
         self, present: NDArray[np.int64], number: int, counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """For each state that occurs the cost of its best place (inf: none) and that place."""
         places = self._places[number]
-        after = self.atlas.grown[np.ix_(present, places)]
-        worth = self.worth(counts)
+        after = self.atlas.with_place[np.ix_(present, places)]
+        worth = self.state_worth(counts)
         costs = np.where(after == layout_graph.NONE, np.inf, worth[present][:, None] - worth[after])
         # Rounded, so that places alike in all but the last bit are alike, and the order of places decides.
         best = np.round(costs, 13).argmin(axis=1)
         return costs[np.arange(len(present)), best], places[best]
 
     def _slot(self, card: int, state: int, place: int, cost: float) -> Slot:
-        after = int(self.atlas.grown[state, place])
+        after = int(self.atlas.with_place[state, place])
         lost = self.room[state] - self.room[after]
         named = {
             profile.name: int(count)
@@ -172,12 +172,12 @@ class SlotTable:
         }
         return Slot(card, self.atlas.places[place], after, cost, named)
 
-    def _blocked(self, states: NDArray[np.integer], number: int) -> Blocked:
+    def _refuse(self, states: NDArray[np.integer], number: int) -> SlotRefusal:
         free = self.free[states]
         most = int(free.max(initial=0))
         profile = self.atlas.profiles[number]
         reason = Shortage.HOLE if most >= profile.units else Shortage.FULL
-        return Blocked(profile.name, reason, most, int(free.sum()))
+        return SlotRefusal(profile.name, reason, most, int(free.sum()))
 
     def _search(
         self,
@@ -201,7 +201,7 @@ class SlotTable:
             for state in dict.fromkeys(current[cards].tolist()):
                 card = int(cards[(current[cards] == state).argmax()])
                 for number in self.atlas.places_of(profiles[order[depth]]):
-                    if self.atlas.grown[state, number] == layout_graph.NONE:
+                    if self.atlas.with_place[state, number] == layout_graph.NONE:
                         continue
                     slot = self._slot(card, state, number, 0.0)
                     current[card], found[order[depth]] = slot.state, slot
@@ -214,32 +214,34 @@ class SlotTable:
         return tuple(found[i] for i in range(len(order))) if place(0) else None
 
 
-def _shares(atlas: layout_graph.Atlas, mix: Mapping[str, float] | None) -> NDArray[np.float64]:
-    shares = np.zeros(len(atlas.profiles))
+def _request_shares(graph: layout_graph.LayoutGraph, mix: Mapping[str, float] | None) -> NDArray[np.float64]:
+    shares = np.zeros(len(graph.profiles))
     if mix is None:
-        plain = layout_graph.plain_profiles(atlas.geometry)
-        mix = {profile.name: 1.0 for profile in atlas.profiles if profile.name in plain}
+        plain = layout_graph.plain_profiles(graph.geometry)
+        mix = {profile.name: 1.0 for profile in graph.profiles if profile.name in plain}
     for name, share in mix.items():
         if not share >= 0:
             raise errors.Permanent(f"the forecast share of {name} is {share}: it must be 0 or more")
-        shares[atlas.index(name)] = share
+        shares[graph.find_profile(name)] = share
     total = shares.sum()
     if not 0 < total < np.inf:
         raise errors.Permanent("the forecast mix is empty: give at least one profile a share above 0")
     return np.asarray(shares / total)
 
 
-def _waste(atlas: layout_graph.Atlas, shares: NDArray[np.float64], free: NDArray[np.int64]) -> NDArray[np.float64]:
+def _expected_waste(
+    graph: layout_graph.LayoutGraph, shares: NDArray[np.float64], free: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Expected units left when requests of the mix fill the card, each in its best place, until none fits."""
-    waste = np.zeros(len(atlas))
+    waste = np.zeros(len(graph))
     known = [
-        (share, atlas.places_of(profile.name)) for share, profile in zip(shares, atlas.profiles, strict=True) if share
+        (share, graph.places_of(profile.name)) for share, profile in zip(shares, graph.profiles, strict=True) if share
     ]
     # A layout grows only into states of larger number.
-    for state in range(len(atlas) - 1, -1, -1):
+    for state in range(len(graph) - 1, -1, -1):
         outcome = weight = 0.0
         for share, places in known:
-            after = atlas.grown[state, places.start : places.stop]
+            after = graph.with_place[state, places.start : places.stop]
             if (after := after[after != layout_graph.NONE]).size:
                 outcome += share * waste[after].min()
                 weight += share

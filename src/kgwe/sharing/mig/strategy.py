@@ -52,7 +52,7 @@ class CardPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class FittedLayouts:
     """The layouts of all cards, in the order given, and how near they come."""
 
     cards: tuple[CardPlan, ...]
@@ -80,7 +80,7 @@ class Cut:
 
 def round_shares(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> dict[str, int]:
     """Instances of each profile on that many cards, by the rule above."""
-    shares = _read(geometry, distribution)
+    shares = _parse_distribution(geometry, distribution)
     units = cards * geometry.units
     exact = {name: share * units / geometry.profile(name).units for name, share in shares.items()}
     counts = {name: int(amount) for name, amount in exact.items()}
@@ -93,34 +93,34 @@ def round_shares(geometry: mig.Geometry, cards: int, distribution: Mapping[str, 
     return counts
 
 
-def whole_cards(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> int:
+def count_whole_gpus(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> int:
     """Cards that no profile may cut."""
-    return int((1 - sum(_read(geometry, distribution).values())) * cards)
+    return int((1 - sum(_parse_distribution(geometry, distribution).values())) * cards)
 
 
-def cut(geometry: mig.Geometry, cards: Sequence[Card], distribution: Mapping[str, float]) -> Cut:
+def fit_distribution(geometry: mig.Geometry, cards: Sequence[Card], distribution: Mapping[str, float]) -> FittedLayouts:
     """The layouts that come nearest to a distribution without touching what is in use."""
     wanted = round_shares(geometry, len(cards), distribution)
-    whole = whole_cards(geometry, len(cards), distribution)
+    whole = count_whole_gpus(geometry, len(cards), distribution)
     names = {*wanted, *(each.profile.name for card in cards for each in (*card.used, *card.spare))}
-    atlas = layout_graph.atlas(geometry, tuple(names))
+    graph = layout_graph.get_layout_graph(geometry, tuple(names))
     # In use first, then those already cut: the whole ones are the least work to leave whole.
     order = sorted(range(len(cards)), key=lambda i: (not cards[i].used, not cards[i].spare, i))
     open_cards = np.zeros(len(cards), np.bool_)
     open_cards[order[: len(cards) - whole]] = True
-    kept = _keep(cards, wanted, open_cards)
-    fresh = _fill(atlas, [card.used for card in cards], wanted, open_cards)
-    gentle = _fill(atlas, kept, wanted, open_cards)
-    states = gentle if _units(atlas, gentle, wanted) >= _units(atlas, fresh, wanted) else fresh
-    return _describe(atlas, cards, states, wanted)
+    kept = _keep_used(cards, wanted, open_cards)
+    fresh = _fill_layouts(graph, [card.used for card in cards], wanted, open_cards)
+    gentle = _fill_layouts(graph, kept, wanted, open_cards)
+    states = gentle if _units(graph, gentle, wanted) >= _units(graph, fresh, wanted) else fresh
+    return _describe(graph, cards, states, wanted)
 
 
-def plan(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> Cut:
+def plan_uncut(geometry: mig.Geometry, cards: int, distribution: Mapping[str, float]) -> FittedLayouts:
     """Layouts for that many uncut cards."""
-    return cut(geometry, [Card()] * cards, distribution)
+    return fit_distribution(geometry, [Card()] * cards, distribution)
 
 
-def _read(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, Fraction]:
+def _parse_distribution(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, Fraction]:
     shares: dict[str, Fraction] = {}
     for name in sorted(distribution):
         geometry.profile(name)
@@ -133,7 +133,7 @@ def _read(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str
     return {name: share / max(total, Fraction(1)) for name, share in shares.items()}
 
 
-def _keep(
+def _keep_used(
     cards: Sequence[Card], wanted: Mapping[str, int], open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> list[tuple[mig.Placement, ...]]:
     """What is in use, and the spare instances that are wanted; the first ones where they are too many."""
@@ -150,31 +150,31 @@ def _keep(
     return kept
 
 
-def _fill(
-    atlas: layout_graph.Atlas,
+def _fill_layouts(
+    graph: layout_graph.LayoutGraph,
     kept: Sequence[Sequence[mig.Placement]],
     wanted: Mapping[str, int],
     open_cards: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> list[int]:
     """Add what is wanted, wide and choosy profiles first, each where it takes least from those that follow."""
-    states = np.array([atlas.state(layout) for layout in kept], np.int64)
+    states = np.array([graph.find_state(layout) for layout in kept], np.int64)
     present = Counter(each.profile.name for layout in kept for each in layout)
-    room = atlas.room
+    room = graph.room
     order = sorted(
-        (atlas.geometry.profile(name) for name, n in wanted.items() if n > present[name]),
+        (graph.geometry.profile(name) for name, n in wanted.items() if n > present[name]),
         key=lambda each: (-each.units, len(each.starts), each.limit, -each.compute, each.name),
     )
     for number, profile in enumerate(order):
         # Room of wide profiles counts before any room of narrow ones: no card holds 16 of anything.
-        worth = np.zeros(len(atlas), np.int64)
+        worth = np.zeros(len(graph), np.int64)
         for later in order[number + 1 :]:
-            worth = worth * 16 + room[:, atlas.index(later.name)]
-        places = np.array(atlas.places_of(profile.name))
-        after = atlas.grown[:, places]
+            worth = worth * 16 + room[:, graph.find_profile(later.name)]
+        places = np.array(graph.places_of(profile.name))
+        after = graph.with_place[:, places]
         lost = np.where(after == layout_graph.NONE, np.iinfo(np.int64).max, 2 * (worth[:, None] - worth[after]))
         # Of equal places one on a card that is cut already.
-        cost = lost.min(axis=1) + ((np.arange(len(atlas)) == 0) & (lost.min(axis=1) < np.iinfo(np.int64).max))
-        best = after[np.arange(len(atlas)), lost.argmin(axis=1)]
+        cost = lost.min(axis=1) + ((np.arange(len(graph)) == 0) & (lost.min(axis=1) < np.iinfo(np.int64).max))
+        best = after[np.arange(len(graph)), lost.argmin(axis=1)]
         for _ in range(wanted[profile.name] - present[profile.name]):
             costs = np.where(open_cards, cost[states], np.iinfo(np.int64).max)
             if not len(costs) or (card := int(costs.argmin())) < 0 or costs[card] == np.iinfo(np.int64).max:
@@ -183,26 +183,26 @@ def _fill(
     return [int(state) for state in states]
 
 
-def _units(atlas: layout_graph.Atlas, states: Sequence[int], wanted: Mapping[str, int]) -> int:
+def _units(graph: layout_graph.LayoutGraph, states: Sequence[int], wanted: Mapping[str, int]) -> int:
     """Memory units of wanted instances."""
-    counts = _count(atlas, states)
-    return sum(min(n, counts[name]) * atlas.geometry.profile(name).units for name, n in wanted.items())
+    counts = _count(graph, states)
+    return sum(min(n, counts[name]) * graph.geometry.profile(name).units for name, n in wanted.items())
 
 
-def _count(atlas: layout_graph.Atlas, states: Sequence[int]) -> Counter[str]:
+def _count(graph: layout_graph.LayoutGraph, states: Sequence[int]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for state, times in Counter(states).items():
-        for name, n in atlas.multiset(state).items():
+        for name, n in graph.count_profiles(state).items():
             counts[name] += n * times
     return counts
 
 
 def _describe(
-    atlas: layout_graph.Atlas, cards: Sequence[Card], states: Sequence[int], wanted: Mapping[str, int]
-) -> Cut:
+    graph: layout_graph.LayoutGraph, cards: Sequence[Card], states: Sequence[int], wanted: Mapping[str, int]
+) -> FittedLayouts:
     plans = []
     for card, state in zip(cards, states, strict=True):
-        layout = atlas.layout(state)
+        layout = graph.layout(state)
         before = {*card.used, *card.spare}
         plans.append(
             CardPlan(
@@ -211,7 +211,7 @@ def _describe(
                 create=tuple(each for each in layout if each not in before),
             )
         )
-    counts = dict(sorted(_count(atlas, states).items()))
-    units = max(1, len(cards) * atlas.geometry.units)
-    shares = {name: n * atlas.geometry.profile(name).units / units for name, n in counts.items()}
-    return Cut(tuple(plans), wanted, counts, shares)
+    counts = dict(sorted(_count(graph, states).items()))
+    units = max(1, len(cards) * graph.geometry.units)
+    shares = {name: n * graph.geometry.profile(name).units / units for name, n in counts.items()}
+    return FittedLayouts(tuple(plans), wanted, counts, shares)

@@ -1,4 +1,4 @@
-"""Cards, requests for slices, who would make way, and who may begin with a cut: what `rebalance` decides on."""
+"""Types of a rebalance: GPUs, requests for slices, pods that may move, and the gate for new cuts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Slices of a card that are to be cut away for somebody who waits, once pods have left that were asked to. Until
-    then the card stays as it is; nobody is given one of the slices meanwhile."""
+    """Slices of a GPU that are destroyed for a waiting request once the asked pods have left.
+
+    Until then the GPU stays as it is, and the slices are withheld from other pods.
+    """
 
     ask: str
-    """Who waits."""
+    """The waiting request."""
     pods: frozenset[str]
-    """Uids of those who were asked."""
+    """Uids of the pods that were asked to leave."""
     places: tuple[mig.Placement, ...]
     is_broken: bool = False
-    """Nothing will come of it: somebody does not go, or somebody else has one of the slices."""
+    """It cannot complete: a pod does not leave, or another pod got one of the slices."""
 
 
 @dataclass(frozen=True, slots=True)
-class CutCard:
-    """A card as it will be when what was asked of it is done."""
+class PartitionedGpu:
+    """A GPU as it will be when its desired layout is applied."""
 
     uuid: str
     node: str
@@ -35,18 +37,18 @@ class CutCard:
     spare: tuple[mig.Placement, ...] = ()
     is_whole: bool = False
     is_decided: bool = True
-    """Somebody has said what it is to be."""
+    """It has a desired layout."""
     is_open: bool = True
     """It may be changed now."""
     is_taken: bool = False
-    """Somebody has the whole card."""
+    """A pod uses the whole GPU."""
     warm: frozenset[mig.Placement] = frozenset()
-    """Spare ones that were busy for much of the time."""
+    """Spare instances that were often in use."""
     drain: Drain | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether everybody has left who was asked to."""
+        """Whether all asked pods have left."""
         return self.drain is not None and not any(place in self.used for place in self.drain.places)
 
     @property
@@ -55,49 +57,49 @@ class CutCard:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The slices of one pod; they have to be on one node."""
+class SliceRequest:
+    """The slices that one pod requests; they must be on one node."""
 
     name: str
     profile: str
     count: int = 1
     nodes: frozenset[str] | None = None
-    """Where it may go; None: anywhere."""
+    """Allowed nodes; None: all."""
 
-    def may_go(self, node: str) -> bool:
+    def allows_node(self, node: str) -> bool:
         return self.nodes is None or node in self.nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Movable:
+class MovablePod:
     """A pod that has slices and consents to be moved."""
 
     uid: str
-    home: Ask
-    """What it will ask for."""
+    request: SliceRequest
+    """What it will request again."""
     slices: tuple[tuple[str, mig.Placement], ...]
-    """(UUID of the card, where on it)."""
+    """(UUID of the GPU, placement on it)."""
     is_leaving: bool = False
-    """It is on its way already."""
+    """It is leaving already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cards of one geometry that one strategy decides on."""
+    """GPUs of one geometry under one strategy."""
 
     geometry: mig.Geometry
     distribution: Mapping[str, float]
-    cards: tuple[CutCard, ...]
+    cards: tuple[PartitionedGpu, ...]
     is_dynamic: bool = False
     is_due: bool = False
     """A rebalance is due."""
     mix: Mapping[str, float] = field(default_factory=dict)
     """Profile -> weight of recent requests."""
     preferred: tuple[str, ...] = ()
-    movable: tuple[Movable, ...] = ()
-    """Who may be asked to make way, and who was."""
+    movable: tuple[MovablePod, ...] = ()
+    """Pods that may be asked to move, and those that were."""
     may_drain: bool = True
-    """Whether anybody else may be asked now."""
+    """Whether more pods may be asked now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +107,16 @@ class Gate:
     """Which nodes may begin a cut."""
 
     slots: int
-    """How many more."""
+    """How many more nodes."""
     busy: frozenset[str] = frozenset()
-    """Nodes that are at it already."""
+    """Nodes that are being cut already."""
     begun: frozenset[str] = frozenset()
-    """Nodes let through now: more of their cards may be changed in the same go."""
+    """Nodes admitted now: more of their GPUs may change in the same round."""
 
-    def lets(self, node: str) -> bool:
+    def admits(self, node: str) -> bool:
         return node in self.begun or (self.slots > 0 and node not in self.busy)
 
-    def through(self, node: str) -> Gate:
+    def admit(self, node: str) -> Gate:
         if node in self.begun:
             return self
         return replace(self, slots=self.slots - 1, begun=self.begun | {node})

@@ -1,6 +1,6 @@
-"""The cards of a strategy while they are being decided on: what is put aside, laid out, cut anew, drained.
+"""The working copy of a rebalance: GPUs while slices are set aside, laid out, re-cut and drained.
 
-`rebalance` says in which order; nothing here looks at a clock.
+`rebalance` decides the order; nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph, recut, strategy
-from kgwe.sharing.mig.recut import Card, Recut, Stuck
+from kgwe.sharing.mig.recut import Card, Recut, RecutRefusal
 from kgwe.sharing.mig.slots import SlotTable
-from kgwe.sharing.mig.types import Ask, CutCard
+from kgwe.sharing.mig.types import PartitionedGpu, SliceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kgwe.sharing.mig.types import Drain, Gate, Group, Movable
+    from kgwe.sharing.mig.types import Drain, Gate, Group, MovablePod
 
 #: moving less than this part of the memory units is not worth a cut
 DEAD_BAND: Final = 0.1
@@ -28,19 +28,19 @@ DEAD_BAND: Final = 0.1
 _MIX_STEPS: Final = 10
 
 
-def known(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, float]:
-    """The part of a distribution that a kind of card can be cut into."""
+def known_profiles(geometry: mig.Geometry, distribution: Mapping[str, float]) -> dict[str, float]:
+    """The part of a distribution that the geometry supports."""
     return {name: share for name, share in distribution.items() if name in geometry.profiles}
 
 
-class Workbench:
-    """The cards while they are being decided on."""
+class WorkingSet:
+    """The GPUs of a group during a rebalance."""
 
     def __init__(self, group: Group, gate: Gate) -> None:
         self._group = group
         self.gate = gate
         self._cards = list(group.cards)
-        # Cards that are left as they are until those have left who were asked to.
+        # GPUs that stay as they are until the asked pods have left.
         self._frozen = {number for number, card in enumerate(group.cards) if card.drain is not None}
         self._put_aside: dict[int, list[mig.Placement]] = {number: [] for number in range(len(group.cards))}
         self._seen: dict[tuple[int, bool], Card] = {}
@@ -48,17 +48,17 @@ class Workbench:
         self._on: dict[str, list[int]] = {}
         for number, card in enumerate(group.cards):
             self._on.setdefault(card.node, []).append(number)
-        self._distribution = known(group.geometry, group.distribution)
-        self._least_whole = strategy.whole_cards(group.geometry, len(group.cards), self._distribution)
+        self._distribution = known_profiles(group.geometry, group.distribution)
+        self._least_whole = strategy.count_whole_gpus(group.geometry, len(group.cards), self._distribution)
 
     @property
-    def cards(self) -> tuple[CutCard, ...]:
-        """In the order given, as they are to be."""
+    def cards(self) -> tuple[PartitionedGpu, ...]:
+        """The GPUs in their order, as decided so far."""
         return tuple(self._cards)
 
-    def copy(self) -> Workbench:
-        """To try something on."""
-        other = Workbench(self._group, self.gate)
+    def copy(self) -> WorkingSet:
+        """A copy for trials."""
+        other = WorkingSet(self._group, self.gate)
         other._cards, other._frozen = list(self._cards), set(self._frozen)
         other._put_aside = {number: list(places) for number, places in self._put_aside.items()}
         return other
@@ -68,15 +68,15 @@ class Workbench:
         kept = (*self._put_aside[number], *(card.drain.places if card.drain else ()))
         return [place for place in card.spare if place not in kept]
 
-    def _held(self, number: int, *, and_warm: bool) -> tuple[mig.Placement, ...]:
+    def _occupied_places(self, number: int, *, and_warm: bool) -> tuple[mig.Placement, ...]:
         card = self._cards[number]
         warm = [place for place in card.warm if place in card.spare] if and_warm else []
         return tuple(dict.fromkeys((*card.used, *self._put_aside[number], *warm)))
 
     # --- 1. what is there already -----------------------------------------------------------------------
 
-    def put_aside(self, asks: Iterable[Ask]) -> list[Ask]:
-        """Spare instances for those who wait; returns who is left."""
+    def set_aside(self, asks: Iterable[SliceRequest]) -> list[SliceRequest]:
+        """Set spare instances aside for waiting requests; returns the requests that remain."""
         spare: dict[tuple[str, str], list[tuple[int, mig.Placement]]] = {}
         for node, numbers in self._on.items():
             for number in numbers:
@@ -87,7 +87,7 @@ class Workbench:
             enough = (
                 found
                 for (profile, node), found in spare.items()
-                if profile == ask.profile and len(found) >= ask.count and ask.may_go(node)
+                if profile == ask.profile and len(found) >= ask.count and ask.allows_node(node)
             )
             places = next(enough, None)
             if places is None:
@@ -95,32 +95,32 @@ class Workbench:
                 continue
             for number, place in (places.pop() for _ in range(ask.count)):
                 self._put_aside[number].append(place)
-                self._touch(number)
+                self._invalidate(number)
         return left
 
     # --- 2. the distribution ----------------------------------------------------------------------------
 
-    def conform(self) -> Mapping[str, int]:
-        """Lay the distribution out where that is due; returns what it is short of."""
+    def apply_distribution(self) -> Mapping[str, int]:
+        """Apply the distribution where that is due; returns the missing instances."""
         group = self._group
         everywhere = group.is_due or not group.is_dynamic
         if not everywhere and all(card.is_decided for card in self._cards):
             return {}
         if not self._distribution:
-            self._accept()
+            self._mark_decided()
             return {}
         # New cards first, then idle ones: what the distribution leaves whole is best what somebody has whole.
         order = sorted(range(len(self._cards)), key=lambda i: (self._cards[i].is_decided, self._cards[i].is_taken, i))
         shares = self._wanted_shares()
-        cut = strategy.cut(
+        cut = strategy.fit_distribution(
             group.geometry, [self._as_is(i, is_open=self._may_change(i, everywhere=everywhere)) for i in order], shares
         )
         if group.is_dynamic and group.is_due and not self._is_worth_it(cut):
-            self._accept()
+            self._mark_decided()
             return {}
         # Those that become whole come first: no other is cut for them before.
         for number, plan in sorted(zip(order, cut.cards, strict=True), key=lambda each: bool(each[1].layout)):
-            self._lay_out(number, plan.layout, may_change=self._may_change(number, everywhere=everywhere))
+            self._set_layout(number, plan.layout, may_change=self._may_change(number, everywhere=everywhere))
         return cut.short
 
     def _may_change(self, number: int, *, everywhere: bool) -> bool:
@@ -132,13 +132,13 @@ class Workbench:
         return card.is_open and everywhere and not (self._group.is_dynamic and card.is_taken)
 
     def _as_is(self, number: int, *, is_open: bool) -> Card:
-        held = self._held(number, and_warm=self._group.is_dynamic)
+        held = self._occupied_places(number, and_warm=self._group.is_dynamic)
         if not is_open:
             return Card(self._cards[number].layout)
         return Card(held, tuple(place for place in self._cards[number].spare if place not in held))
 
     def _wanted_shares(self) -> Mapping[str, float]:
-        """The distribution; where it may follow demand, half of the way to what was asked of late."""
+        """The distribution; a dynamic one moves halfway to the recent requests."""
         group, given = self._group, self._distribution
         asked = {name: weight for name, weight in group.mix.items() if name in group.geometry.profiles and weight > 0}
         if not group.is_dynamic or not asked:
@@ -151,7 +151,7 @@ class Workbench:
             for name in sorted({*given, *units})
         }
 
-    def _is_worth_it(self, cut: strategy.Cut) -> bool:
+    def _is_worth_it(self, cut: strategy.FittedLayouts) -> bool:
         units = max(1, len(self._cards) * self._group.geometry.units)
         now: Counter[str] = Counter()
         for card in self._cards:
@@ -161,33 +161,33 @@ class Workbench:
         moved = sum(abs(cut.shares.get(name, 0.0) - now[name] / units) for name in names) / 2
         return moved >= DEAD_BAND or not all(card.is_decided for card in self._cards)
 
-    def _accept(self) -> None:
-        """New cards stay as they are."""
+    def _mark_decided(self) -> None:
+        """Keep the layout of new GPUs."""
         self._cards = [replace(card, is_decided=True) for card in self._cards]
 
-    def _lay_out(self, number: int, layout: tuple[mig.Placement, ...], *, may_change: bool) -> None:
+    def _set_layout(self, number: int, layout: tuple[mig.Placement, ...], *, may_change: bool) -> None:
         card = self._cards[number]
         # A card with MIG mode on and nothing on it is not whole; one that stays whole needs no cut.
         is_same = layout == card.layout and card.is_whole == (not layout)
         if is_same:
             self._cards[number] = replace(card, is_decided=True)
-        elif may_change and self.gate.lets(card.node) and (not card.is_whole or self._whole_to_spare() > 0):
-            self.gate = self.gate.through(card.node)
+        elif may_change and self.gate.admits(card.node) and (not card.is_whole or self._count_spare_whole() > 0):
+            self.gate = self.gate.admit(card.node)
             spare = tuple(place for place in layout if place not in card.used)
             self._cards[number] = replace(card, spare=spare, is_whole=not layout, is_decided=True)
 
-    def _whole_to_spare(self) -> int:
-        """Whole cards beyond those that the distribution leaves whole."""
+    def _count_spare_whole(self) -> int:
+        """Whole GPUs beyond those that the distribution leaves whole."""
         return sum(card.is_whole for card in self._cards) - self._least_whole
 
     # --- 3. demand --------------------------------------------------------------------------------------
 
-    def serve(self, ask: Ask) -> str | None:
-        """Cut anew for one pod; the reason when there is no way."""
+    def recut_for(self, ask: SliceRequest) -> str | None:
+        """Re-cut GPUs for one request, or refuse it with the reason."""
         stuck: str | None = None
         for and_warm in (True, False):
-            for candidates in self.candidates(ask):
-                numbers = self._unlike(candidates, and_warm=and_warm) if ask.count == 1 else candidates
+            for candidates in self.list_candidates(ask):
+                numbers = self._select_distinct(candidates, and_warm=and_warm) if ask.count == 1 else candidates
                 plan = self._plan(numbers, ask, and_warm=and_warm)
                 if isinstance(plan, Recut):
                     self.apply(numbers, plan)
@@ -195,13 +195,13 @@ class Workbench:
                 stuck = plan.detail
         return stuck or "every card is being cut, is used as a whole, or stays whole"
 
-    def candidates(self, ask: Ask) -> Iterator[list[int]]:
-        """Cards to look at together: all of them for a single slice, else node by node."""
-        whole = self._whole_to_spare()
+    def list_candidates(self, ask: SliceRequest) -> Iterator[list[int]]:
+        """GPUs to consider together: all of them for a single slice, else node by node."""
+        whole = self._count_spare_whole()
         numbers = []
         for number, card in enumerate(self._cards):
             is_open = card.is_open and card.is_decided and number not in self._frozen
-            if not (is_open and self.gate.lets(card.node) and ask.may_go(card.node)):
+            if not (is_open and self.gate.admits(card.node) and ask.allows_node(card.node)):
                 continue
             if card.is_whole:
                 if whole <= 0 or card.is_taken:
@@ -217,29 +217,29 @@ class Workbench:
             nodes.setdefault(self._cards[number].node, []).append(number)
         yield from nodes.values()
 
-    def _plan(self, numbers: Sequence[int], ask: Ask, *, and_warm: bool) -> Recut | Stuck:
-        return self._planned([self._as_asked(number, and_warm=and_warm) for number in numbers], ask)
+    def _plan(self, numbers: Sequence[int], ask: SliceRequest, *, and_warm: bool) -> Recut | RecutRefusal:
+        return self._plan_single([self._to_recut_card(number, and_warm=and_warm) for number in numbers], ask)
 
-    def _planned(self, cards: Sequence[Card], ask: Ask) -> Recut | Stuck:
+    def _plan_single(self, cards: Sequence[Card], ask: SliceRequest) -> Recut | RecutRefusal:
         parts = (part for card in cards for part in (card.used, card.spare, card.yielding))
         names = {ask.profile, *(place.profile.name for part in parts for place in part)}
-        return recut.plan(_table(self._group, frozenset(names)), cards, ask.profile, ask.count)
+        return recut.plan_recut(_table(self._group, frozenset(names)), cards, ask.profile, ask.count)
 
-    def _as_asked(self, number: int, *, and_warm: bool) -> Card:
+    def _to_recut_card(self, number: int, *, and_warm: bool) -> Card:
         """As `recut` sees it; remembered, because most cards stay as they are from one request to the next."""
         key = number, and_warm
         if key not in self._seen:
-            held = self._held(number, and_warm=and_warm)
+            held = self._occupied_places(number, and_warm=and_warm)
             self._seen[key] = Card(held, tuple(place for place in self._cards[number].spare if place not in held))
         return self._seen[key]
 
-    def _unlike(self, numbers: Sequence[int], *, and_warm: bool) -> list[int]:
+    def _select_distinct(self, numbers: Sequence[int], *, and_warm: bool) -> list[int]:
         """One card of each kind: for a single slice more of a kind are of no use."""
         kinds: dict[tuple[frozenset[str], frozenset[str], bool], int] = {}
         for number in numbers:
             key = number, and_warm
             if key not in self._kinds:
-                card = self._as_asked(number, and_warm=and_warm)
+                card = self._to_recut_card(number, and_warm=and_warm)
                 names = [
                     frozenset(f"{each.profile.name}@{each.start}" for each in part) for part in (card.used, card.spare)
                 ]
@@ -247,22 +247,22 @@ class Workbench:
             kinds.setdefault(self._kinds[key], number)
         return list(kinds.values())
 
-    def _touch(self, number: int) -> None:
+    def _invalidate(self, number: int) -> None:
         for and_warm in (True, False):
             self._seen.pop((number, and_warm), None)
             self._kinds.pop((number, and_warm), None)
 
     def apply(self, numbers: Sequence[int], plan: Recut) -> None:
-        """Do to these cards what is planned for them."""
+        """Apply a planned re-cut to these GPUs."""
         for change in plan.changes:
             number = numbers[change.card]
             card = self._cards[number]
             if change.create or change.destroy:
-                self.gate = self.gate.through(card.node)
+                self.gate = self.gate.admit(card.node)
             kept = [place for place in card.spare if place not in (*change.destroy, *change.vacate)]
             self._cards[number] = replace(card, spare=(*kept, *change.create), is_whole=False)
             self._put_aside[number] += change.serve
-            self._touch(number)
+            self._invalidate(number)
 
     # --- 4. ahead of demand -----------------------------------------------------------------------------
 
@@ -271,55 +271,55 @@ class Workbench:
             return
         if any(place.profile.name == profile for number in range(len(self._cards)) for place in self._free(number)):
             return
-        ask = Ask("", profile)
-        for numbers in self.candidates(ask):
-            cut = self._unlike([n for n in numbers if not self._cards[n].is_whole], and_warm=True)
+        ask = SliceRequest("", profile)
+        for numbers in self.list_candidates(ask):
+            cut = self._select_distinct([n for n in numbers if not self._cards[n].is_whole], and_warm=True)
             plan = self._plan(cut, ask, and_warm=True) if cut else None
             if isinstance(plan, Recut) and not plan.destroyed:
                 self.apply(cut, plan)
 
     # --- who makes way ----------------------------------------------------------------------------------
 
-    def plan_with(
-        self, numbers: Sequence[int], ask: Ask, yielding: Mapping[str, Sequence[mig.Placement]]
-    ) -> Recut | Stuck:
-        """As these cards could be cut if others made way; card -> what they have of it."""
+    def plan_with_yielding(
+        self, numbers: Sequence[int], ask: SliceRequest, yielding: Mapping[str, Sequence[mig.Placement]]
+    ) -> Recut | RecutRefusal:
+        """Plan a cut of these GPUs if the yielding slices (GPU -> slices) were free."""
         cards = []
         for number in numbers:
-            seen = self._as_asked(number, and_warm=False)
+            seen = self._to_recut_card(number, and_warm=False)
             soft = tuple(place for place in yielding.get(self._cards[number].uuid, ()) if place in seen.used)
             cards.append(Card(tuple(place for place in seen.used if place not in soft), seen.spare, soft))
-        return self._planned(cards, ask)
+        return self._plan_single(cards, ask)
 
-    def vacate(self, movable: Movable) -> None:
-        """As if it had gone."""
+    def remove_pod(self, movable: MovablePod) -> None:
+        """Free the slices of a pod."""
         for number, card in enumerate(self._cards):
             gone = tuple(place for uuid, place in movable.slices if uuid == card.uuid and place in card.used)
             if gone:
                 used = tuple(place for place in card.used if place not in gone)
                 self._cards[number] = replace(card, used=used, spare=(*card.spare, *gone))
-                self._touch(number)
+                self._invalidate(number)
 
-    def finds_place(self, ask: Ask) -> bool:
-        return not self.put_aside([ask]) or self.serve(ask) is None
+    def can_place(self, ask: SliceRequest) -> bool:
+        return not self.set_aside([ask]) or self.recut_for(ask) is None
 
-    def drain(self, number: int, drain: Drain) -> None:
+    def start_drain(self, number: int, drain: Drain) -> None:
         card = self._cards[number]
-        self.gate = self.gate.through(card.node)
+        self.gate = self.gate.admit(card.node)
         self._cards[number] = replace(card, drain=drain)
-        self.freeze([number])
+        self.freeze_gpus([number])
 
-    def freeze(self, numbers: Iterable[int]) -> None:
-        """Leave these cards as they are for now."""
+    def freeze_gpus(self, numbers: Iterable[int]) -> None:
+        """Leave these GPUs as they are for now."""
         self._frozen.update(numbers)
 
-    def end_drains(self, is_over: Callable[[CutCard, Drain], bool]) -> None:
-        """Give back what pods were asked to leave, where that is over; the cards may be changed again."""
+    def end_drains(self, is_over: Callable[[PartitionedGpu, Drain], bool]) -> None:
+        """End drains that are over; their GPUs may change again."""
         for number, card in enumerate(self._cards):
             if card.drain is not None and is_over(card, card.drain):
                 self._cards[number] = replace(card, drain=None)
                 self._frozen.discard(number)
-                self._touch(number)
+                self._invalidate(number)
 
 
 def _table(group: Group, names: frozenset[str]) -> SlotTable:
@@ -331,13 +331,15 @@ def _table(group: Group, names: frozenset[str]) -> SlotTable:
     mix = (
         tuple((name, max(1, round(_MIX_STEPS * weights.get(name, 0.0) / total))) for name in profiles) if total else ()
     )
-    return _made_table(geometry.name, profiles, mix)
+    return _build_table(geometry.name, profiles, mix)
 
 
 @functools.lru_cache(maxsize=64)
-def _made_table(geometry: str, profiles: tuple[str, ...], mix: tuple[tuple[str, int], ...]) -> SlotTable:
+def _build_table(geometry: str, profiles: tuple[str, ...], mix: tuple[tuple[str, int], ...]) -> SlotTable:
     try:
         found = mig.GEOMETRIES[geometry]
     except KeyError:
         raise errors.Permanent(f"no geometry {geometry!r} is known") from None
-    return SlotTable(layout_graph.atlas(found, profiles), {name: float(weight) for name, weight in mix} or None)
+    return SlotTable(
+        layout_graph.get_layout_graph(found, profiles), {name: float(weight) for name, weight in mix} or None
+    )

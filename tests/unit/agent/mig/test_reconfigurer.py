@@ -135,7 +135,7 @@ def test_a_busy_driver_is_asked_again_and_a_slow_cut_is_taken_back() -> None:
     driver = CuttableDriver(1)
     driver.failures["create 7g.80gb@0"] = errors.Transient("busy")
     now = [0.0]
-    cutter = MigReconfigurer(driver, users=Kubelet(), limits=Limits(tries=1000), clock=lambda: now[0])
+    cutter = MigReconfigurer(driver, users=Kubelet(), limits=Limits(max_failures=1000), clock=lambda: now[0])
     settle(driver, cutter, GPU_0=cut("7g.80gb@0"))
     assert cutter.progress["GPU-0"].phase == "Cutting"
     now[0] = 61.0

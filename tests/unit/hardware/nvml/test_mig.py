@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kgwe.hardware.nvml.driver import NvmlDriver
     from kgwe.local.nvml.hardware import Hardware
-    from kgwe.sharing.mig.layout_graph import Atlas
+    from kgwe.sharing.mig.layout_graph import LayoutGraph
 
 A100, H100 = "A100-SXM4-80GB", "H100-SXM5-80GB"
 
@@ -68,7 +68,7 @@ async def cut(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[B
     await made.driver.close()
 
 
-def walk(atlas: Atlas) -> Iterator[tuple[str, bool, frozenset[str]]]:
+def walk(atlas: LayoutGraph) -> Iterator[tuple[str, bool, frozenset[str]]]:
     """Every layout, each one step from the last: (place, created or removed, the layout then)."""
     names = [f"{place.profile.name}@{place.start}" for place in atlas.places]
 
@@ -76,7 +76,7 @@ def walk(atlas: Atlas) -> Iterator[tuple[str, bool, frozenset[str]]]:
         # Upwards only: each layout is entered once.
         for place in range(mask.bit_length(), len(names)):
             wider = mask | 1 << place
-            if atlas.has(wider):
+            if atlas.is_layout(wider):
                 yield names[place], True, _named(names, wider)
                 yield from below(wider)
                 yield names[place], False, _named(names, mask)
@@ -93,7 +93,7 @@ def _named(names: list[str], mask: int) -> frozenset[str]:
     [(A100, "A100-80GB"), pytest.param(H100, "H100-80GB", marks=pytest.mark.slow), ("A30", "A30-24GB")],
 )
 async def test_every_layout_is_set_and_read_back(tmp_path: Path, gpu: str, geometry: str) -> None:
-    atlas = layout_graph.atlas(mig.GEOMETRIES[geometry])
+    atlas = layout_graph.get_layout_graph(mig.GEOMETRIES[geometry])
     made = await bench(tmp_path, gpu)
     seen = {frozenset[str]()}
     for place, is_created, layout in walk(atlas):
@@ -141,7 +141,7 @@ async def test_beside_every_instance_whatever_does_not_fit_is_refused(tmp_path: 
 async def test_in_every_layout_whatever_does_not_fit_is_refused(tmp_path: Path, gpu: str, geometry: str) -> None:
     shape = mig.GEOMETRIES[geometry]
     made = await bench(tmp_path, gpu)
-    for place, is_created, layout in walk(layout_graph.atlas(shape)):
+    for place, is_created, layout in walk(layout_graph.get_layout_graph(shape)):
         await (made.create(place) if is_created else made.remove(place))
         if is_created:
             await refuse_what_does_not_fit(made, shape, layout)
@@ -331,7 +331,7 @@ async def test_who_is_not_root_reads_the_same_and_cuts_nothing(tmp_path: Path, g
     geometry = catalog.CATALOGUE[gpu_name].geometry
     assert geometry is not None
     for state_number in (1, 7, 20, 50):
-        atlas = layout_graph.atlas(geometry)
+        atlas = layout_graph.get_layout_graph(geometry)
         for placement in atlas.layout(state_number):
             await made.create(f"{placement.profile.name}@{placement.start}")
         as_root = (await gpus.card(made.driver)).mig

@@ -10,15 +10,15 @@ from kgwe.model.gpu.driver_data import Device, Instance, MigState
 from kgwe.model.gpu.mig import Phase
 from kgwe.model.gpu.topology import Slot
 from kgwe.sharing.mig import attempt, lifecycle
-from kgwe.sharing.mig.attempt import Limits, Way
+from kgwe.sharing.mig.attempt import Direction, Limits
 from kgwe.sharing.mig.lifecycle import Event, Life, Mode, Step
 
-LIMITS = Limits(most_s=60, tries=3, rest_s=300)
+LIMITS = Limits(timeout_s=60, max_failures=3, backoff_s=300)
 
 
-def finish(bench: Bench, goal: lifecycle.Wish) -> lifecycle.Plan:
+def finish(bench: Bench, goal: lifecycle.DesiredLayout) -> lifecycle.Plan:
     for _ in range(40):
-        left = lifecycle.plan(bench.geometry, bench.card(), goal)
+        left = lifecycle.plan_steps(bench.geometry, bench.card(), goal)
         if not left.steps:
             return left
         bench.do(left.steps[0])
@@ -61,7 +61,7 @@ def test_what_somebody_has_is_waited_for(life: Life) -> None:
 
 def test_a_whole_card_in_use_is_waited_for() -> None:
     bench = Bench(A100, mode=Mode.OFF, is_occupied=True)
-    left = lifecycle.plan(A100, bench.card(), wish(A100, "7g.80gb@0"))
+    left = lifecycle.plan_steps(A100, bench.card(), wish(A100, "7g.80gb@0"))
     assert left == lifecycle.Plan(waits=("the card is in use, so it cannot enable MIG mode now",))
 
 
@@ -95,7 +95,7 @@ def test_what_no_card_can_be_is_refused_at_once(names: str, said: str) -> None:
 
 def test_instances_need_the_mode() -> None:
     with pytest.raises(errors.Permanent, match="need MIG mode"):
-        lifecycle.read_wish(A100, enabled=False, instances=["7g.80gb@0"])
+        lifecycle.parse_desired_layout(A100, enabled=False, instances=["7g.80gb@0"])
 
 
 # --- what is seen ---------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_modes(enabled: bool, pending: bool, mode: Mode) -> None:  # noqa: FBT00
 def test_a_profile_we_do_not_know_is_still_in_the_way() -> None:
     strange = Instance("MIG-9", 1, "2g.99gb+x", 0, 4, 1, is_busy=True)
     card = lifecycle.observe(A100, device(strange), frozenset({"MIG-9"}))
-    left = lifecycle.plan(A100, card, wish(A100, "4g.40gb@0"))
+    left = lifecycle.plan_steps(A100, card, wish(A100, "4g.40gb@0"))
     assert not left.steps
     assert len(left.waits) == 2
 
@@ -159,52 +159,52 @@ def test_a_cut_that_fails_is_taken_back() -> None:
     bench = Bench(A100)
     bench.cut("3g.40gb@0", Life.IN_USE)
     bench.cut("2g.20gb@4 1g.10gb@6")
-    running = attempt.begin(bench.card(), wish(A100, "3g.40gb@0 3g.40gb@4"), 0.0)
+    running = attempt.start_attempt(bench.card(), wish(A100, "3g.40gb@0 3g.40gb@4"), 0.0)
     broken = Step(Event.CREATE, places(A100, "3g.40gb@4")[0])
     for now in range(20):
-        decision = attempt.decide(A100, running, bench.card(), float(now), LIMITS)
-        running = decision.effort
+        decision = attempt.decide_step(A100, running, bench.card(), float(now), LIMITS)
+        running = decision.attempt
         if decision.step is None:
             break
         if decision.step == broken:
-            running = attempt.failed(running, decision.step, "no room", now, LIMITS, is_final=False)
+            running = attempt.record_failure(running, decision.step, "no room", now, LIMITS, is_final=False)
         else:
             bench.do(decision.step)
-            running = attempt.done(running)
+            running = attempt.record_success(running)
     assert decision.phase == Phase.ROLLED_BACK
     assert decision.message == "create 3g.40gb@4: no room"
     assert bench.names() == ["3g.40gb@0", "2g.20gb@4", "1g.10gb@6"]
-    assert attempt.decide(A100, running, bench.card(), 100.0, LIMITS).step is None, "it rests"
-    again = attempt.decide(A100, running, bench.card(), 400.0, LIMITS)
+    assert attempt.decide_step(A100, running, bench.card(), 100.0, LIMITS).step is None, "it rests"
+    again = attempt.decide_step(A100, running, bench.card(), 400.0, LIMITS)
     assert (again.step, again.phase) == (Step(Event.DESTROY, places(A100, "2g.20gb@4")[0], 5), Phase.CUTTING)
 
 
 def test_a_cut_that_takes_too_long_is_taken_back_and_waiting_does_not_count() -> None:
     bench = Bench(A100)
     bench.cut("1g.10gb@0", Life.IN_USE)
-    running = attempt.begin(bench.card(), wish(A100, "7g.80gb@0"), 0.0)
-    waiting = attempt.decide(A100, running, bench.card(), 5000.0, LIMITS)
+    running = attempt.start_attempt(bench.card(), wish(A100, "7g.80gb@0"), 0.0)
+    waiting = attempt.decide_step(A100, running, bench.card(), 5000.0, LIMITS)
     assert (waiting.phase, waiting.step) == (Phase.WAITING, None)
     bench.cut("1g.10gb@0", Life.FREE)
-    going = attempt.decide(A100, waiting.effort, bench.card(), 5001.0, LIMITS)
+    going = attempt.decide_step(A100, waiting.attempt, bench.card(), 5001.0, LIMITS)
     assert str(going.step) == "destroy 1g.10gb@0"
     bench.do(going.step or Step(Event.RESET))
-    late = attempt.decide(A100, going.effort, bench.card(), 5061.0, LIMITS)
-    assert late.effort.way is Way.BACK
+    late = attempt.decide_step(A100, going.attempt, bench.card(), 5061.0, LIMITS)
+    assert late.attempt.direction is Direction.ROLLBACK
     assert str(late.step) == "create 1g.10gb@0"
     assert "not done within 60 s" in late.message
 
 
 def test_a_failure_on_the_way_back_is_said_and_what_is_there_stays() -> None:
     bench = Bench(A100, mode=Mode.OFF, needs_reset=True)
-    running = attempt.begin(bench.card(), wish(A100, "7g.80gb@0"), 0.0)
+    running = attempt.start_attempt(bench.card(), wish(A100, "7g.80gb@0"), 0.0)
     bench.do(Step(Event.ENABLE))
     reset = Step(Event.RESET)
-    running = attempt.failed(running, reset, "refused", 1.0, LIMITS, is_final=True)
-    back = attempt.decide(A100, running, bench.card(), 1.0, LIMITS)
+    running = attempt.record_failure(running, reset, "refused", 1.0, LIMITS, is_final=True)
+    back = attempt.decide_step(A100, running, bench.card(), 1.0, LIMITS)
     assert str(back.step) == "disable MIG mode"
-    running = attempt.failed(back.effort, back.step or reset, "refused, too", 2.0, LIMITS, is_final=True)
-    rest = attempt.decide(A100, running, bench.card(), 3.0, LIMITS)
+    running = attempt.record_failure(back.attempt, back.step or reset, "refused, too", 2.0, LIMITS, is_final=True)
+    rest = attempt.decide_step(A100, running, bench.card(), 3.0, LIMITS)
     assert (rest.phase, rest.step) == (Phase.FAILED, None)
     assert rest.message == "reset the card: refused; could not be taken back: disable MIG mode: refused, too"
 
@@ -212,16 +212,18 @@ def test_a_failure_on_the_way_back_is_said_and_what_is_there_stays() -> None:
 def test_what_came_into_use_meanwhile_stays_on_the_way_back() -> None:
     bench = Bench(A30)
     bench.cut("1g.6gb@0", Life.IN_USE)
-    before = lifecycle.Wish(is_enabled=True, layout=places(A30, "2g.12gb@0 1g.6gb@3"))
-    assert lifecycle.fallback(A30, bench.card(), before).layout == places(A30, "1g.6gb@0 1g.6gb@3")
-    assert lifecycle.fallback(A30, bench.card(), lifecycle.Wish(is_enabled=False)).layout == places(A30, "1g.6gb@0")
+    before = lifecycle.DesiredLayout(is_enabled=True, layout=places(A30, "2g.12gb@0 1g.6gb@3"))
+    assert lifecycle.choose_fallback(A30, bench.card(), before).layout == places(A30, "1g.6gb@0 1g.6gb@3")
+    assert lifecycle.choose_fallback(A30, bench.card(), lifecycle.DesiredLayout(is_enabled=False)).layout == places(
+        A30, "1g.6gb@0"
+    )
 
 
 def test_a_card_that_is_there_is_looked_at_afresh_when_something_breaks_it() -> None:
     bench = Bench(A100)
     bench.cut("7g.80gb@0")
-    running = attempt.begin(bench.card(), wish(A100, "7g.80gb@0"), 0.0)
-    there = attempt.decide(A100, running, bench.card(), 1000.0, LIMITS)
+    running = attempt.start_attempt(bench.card(), wish(A100, "7g.80gb@0"), 0.0)
+    there = attempt.decide_step(A100, running, bench.card(), 1000.0, LIMITS)
     assert (there.step, there.phase) == (None, "")
     bench.lives.clear()
-    assert str(attempt.decide(A100, there.effort, bench.card(), 1001.0, LIMITS).step) == "create 7g.80gb@0"
+    assert str(attempt.decide_step(A100, there.attempt, bench.card(), 1001.0, LIMITS).step) == "create 7g.80gb@0"

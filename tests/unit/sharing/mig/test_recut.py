@@ -13,7 +13,7 @@ from kgwe.sharing.mig import layout_graph, recut, slots
 from kgwe.sharing.mig.recut import Card
 
 A100 = mig.GEOMETRIES["A100-80GB"]
-ATLAS = layout_graph.atlas(A100, layout_graph.plain_profiles(A100))
+ATLAS = layout_graph.get_layout_graph(A100, layout_graph.plain_profiles(A100))
 TABLE = slots.SlotTable(ATLAS)
 
 
@@ -22,7 +22,7 @@ def at(*texts):
 
 
 def plan_for(cards, profile, count=1):
-    return recut.plan(TABLE, cards, profile, count)
+    return recut.plan_recut(TABLE, cards, profile, count)
 
 
 def texts(placements):
@@ -52,7 +52,7 @@ def test_dra_driver_933_the_2g_is_cut_on_the_card_with_the_holes():
 
 def test_dra_driver_933_the_no_names_the_one_instance_that_must_end():
     stuck = plan_for([Card(at("1g.10gb@0", "1g.10gb@1", "1g.10gb@5"))], "3g.40gb")
-    assert isinstance(stuck, recut.Stuck)
+    assert isinstance(stuck, recut.RecutRefusal)
     assert stuck.reason is slots.Shortage.HOLE
     assert [(card, texts([each])) for card, each in stuck.ends] == [(0, ["1g.10gb@5"])]
     assert "0 of 1 x 3g.40gb" in stuck.detail
@@ -92,7 +92,7 @@ def test_more_than_the_cards_hold_is_a_no_without_a_way_out():
 
 
 def test_an_instance_that_ended_is_spare():
-    card = recut.freed(Card(at("3g.40gb@0", "1g.10gb@6")), *at("1g.10gb@6"))
+    card = recut.free_instance(Card(at("3g.40gb@0", "1g.10gb@6")), *at("1g.10gb@6"))
     assert card == Card(at("3g.40gb@0"), at("1g.10gb@6"))
 
 
@@ -131,6 +131,6 @@ def test_no_way_is_cheaper_on_random_cards(seed):
         cheapest = min((way for card in cards for way in every_way(card, profile.name)), default=None)
         found = plan_for(cards, profile.name)
         if cheapest is None:
-            assert isinstance(found, recut.Stuck)
+            assert isinstance(found, recut.RecutRefusal)
         else:
             assert (found.destroyed, found.created) == cheapest

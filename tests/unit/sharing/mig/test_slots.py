@@ -11,19 +11,19 @@ from kgwe.model.gpu import mig
 from kgwe.sharing.mig import layout_graph, slots
 
 A100 = mig.GEOMETRIES["A100-80GB"]
-PLAIN = layout_graph.atlas(A100, layout_graph.plain_profiles(A100))
+PLAIN = layout_graph.get_layout_graph(A100, layout_graph.plain_profiles(A100))
 
 
 def fleet(*cards, atlas=PLAIN):
-    return np.array([atlas.state(mig.parse_placement(A100, text) for text in card) for card in cards], np.int64)
+    return np.array([atlas.find_state(mig.parse_placement(A100, text) for text in card) for card in cards], np.int64)
 
 
 def choose(table, *asked):
-    return table.choose(*asked)
+    return table.choose_slot(*asked)
 
 
 def choose_all(table, *asked):
-    return table.choose_all(*asked)
+    return table.choose_slots(*asked)
 
 
 def text(slot):
@@ -59,7 +59,7 @@ def test_dra_driver_933_three_1g_do_not_come_to_lie_on_0_1_and_5():
     assert placed[0].start == 6
     assert {each.start for each in placed[:3]} == {4, 5, 6}
     # With three running, half a card is whole.
-    kept = PLAIN.state(placed[:3])
+    kept = PLAIN.find_state(placed[:3])
     assert choose(table, np.array([kept]), "4g.40gb").placement.start == 0
 
 
@@ -99,13 +99,13 @@ def test_instaslice_614_a_pod_that_asks_two_slices_gets_two():
 def test_several_slices_are_placed_all_or_none():
     table = slots.SlotTable(PLAIN)
     before = fleet(["4g.40gb@0"])
-    assert isinstance(choose_all(table, before, ["3g.40gb", "1g.10gb"]), slots.Blocked)
+    assert isinstance(choose_all(table, before, ["3g.40gb", "1g.10gb"]), slots.SlotRefusal)
     assert len(choose_all(table, before, ["2g.20gb", "1g.10gb"])) == 2
     assert before.tolist() == fleet(["4g.40gb@0"]).tolist()
 
 
 def test_a_combination_is_found_where_one_by_one_runs_into_a_corner():
-    atlas = layout_graph.atlas(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
+    atlas = layout_graph.get_layout_graph(A100, [*layout_graph.plain_profiles(A100), "1g.20gb"])
     # A forecast of whole cards alone says nothing about where on a cut card: what fits together is found all the same.
     table = slots.SlotTable(atlas, {"7g.80gb": 1})
     asked = ["1g.20gb", "2g.20gb", "2g.20gb", "2g.20gb"]
@@ -130,7 +130,7 @@ def test_a_forecast_that_says_nothing_is_refused(mix):
 
 def test_unusable_units_are_those_the_mix_cannot_take():
     table = slots.SlotTable(PLAIN, {"3g.40gb": 1.0})
-    assert table.unusable[PLAIN.state([])] == 0
+    assert table.unusable[PLAIN.find_state([])] == 0
     assert table.unusable[fleet(["1g.10gb@0", "1g.10gb@1", "1g.10gb@5"])[0]] == 5
 
 
@@ -144,13 +144,13 @@ def test_every_policy_fills_a_card_with_legal_places_only(name):
     for _ in range(400):
         if running and rng.random() < 0.4:
             card, place = running.pop(int(rng.integers(len(running))))
-            states[card] = PLAIN.shrunk[states[card], place]
+            states[card] = PLAIN.without_place[states[card], place]
             policy.released(card, place)
             continue
         found = policy.place(states, int(rng.integers(len(PLAIN.profiles))))
         if found:
-            assert PLAIN.grown[states[found[0]], found[1]] != layout_graph.NONE
-            states[found[0]] = PLAIN.grown[states[found[0]], found[1]]
+            assert PLAIN.with_place[states[found[0]], found[1]] != layout_graph.NONE
+            states[found[0]] = PLAIN.with_place[states[found[0]], found[1]]
             running.append(found)
 
 

@@ -42,7 +42,7 @@ def test_three_thirds_are_one():
 
 
 def test_what_is_left_of_one_stays_whole_cards():
-    cut = strategy.plan(A100, 8, {"1g.10gb": 0.25})
+    cut = strategy.plan_uncut(A100, 8, {"1g.10gb": 0.25})
     assert cut.whole == 6
     assert cut.counts == {"1g.10gb": 14}
     assert cut.short == {"1g.10gb": 2}
@@ -50,21 +50,21 @@ def test_what_is_left_of_one_stays_whole_cards():
 
 def test_the_seed_document_drawing_is_not_cut():
     # Six 1g and a 2g: eight compute slices on a card that has seven.
-    cut = strategy.plan(A100, 1, {"1g.10gb": 0.75, "2g.20gb": 0.25})
+    cut = strategy.plan_uncut(A100, 1, {"1g.10gb": 0.75, "2g.20gb": 0.25})
     assert cut.wanted == {"1g.10gb": 6, "2g.20gb": 1}
     assert cut.counts == {"1g.10gb": 5, "2g.20gb": 1}
     assert mig.problems(A100, cut.cards[0].layout) == []
 
 
 def test_halves_fill_the_card():
-    cut = strategy.plan(A100, 2, {"3g.40gb": 1.0})
+    cut = strategy.plan_uncut(A100, 2, {"3g.40gb": 1.0})
     assert [texts(card.layout) for card in cut.cards] == [["3g.40gb@0", "3g.40gb@4"]] * 2
     assert cut.shares == {"3g.40gb": 1.0}
 
 
 def test_in_use_instances_stay_and_count():
     cards = [Card(at("1g.10gb@0", "1g.10gb@2")), Card(spare=at("7g.80gb@0"))]
-    cut = strategy.cut(A100, cards, {"3g.40gb": 0.75, "1g.10gb": 0.25})
+    cut = strategy.fit_distribution(A100, cards, {"3g.40gb": 0.75, "1g.10gb": 0.25})
     assert set(at("1g.10gb@0", "1g.10gb@2")) <= set(cut.cards[0].layout)
     assert cut.cards[0].destroy == ()
     assert texts(cut.cards[1].destroy) == ["7g.80gb@0"]
@@ -72,22 +72,22 @@ def test_in_use_instances_stay_and_count():
 
 
 def test_in_use_instances_beyond_their_share_are_reported():
-    cut = strategy.cut(A100, [Card(at("7g.80gb@0"))], {"1g.10gb": 1.0})
+    cut = strategy.fit_distribution(A100, [Card(at("7g.80gb@0"))], {"1g.10gb": 1.0})
     assert cut.over == {"7g.80gb": 1}
     assert cut.short == {"1g.10gb": 8}
 
 
 def test_a_card_that_is_cut_as_wanted_is_left_alone():
     shares = {"3g.40gb": 0.5, "2g.20gb": 0.25, "1g.10gb": 0.25}
-    first = strategy.plan(A100, 5, shares)
-    again = strategy.cut(A100, [Card(spare=card.layout) for card in first.cards], shares)
+    first = strategy.plan_uncut(A100, 5, shares)
+    again = strategy.fit_distribution(A100, [Card(spare=card.layout) for card in first.cards], shares)
     assert [card.layout for card in again.cards] == [card.layout for card in first.cards]
     assert not any(card.destroy or card.create for card in again.cards)
 
 
 def test_spare_instances_in_the_way_are_destroyed():
     cards = [Card(spare=at("1g.10gb@0", "1g.10gb@4"))]
-    cut = strategy.cut(A100, cards, {"3g.40gb": 0.5, "1g.10gb": 0.25})
+    cut = strategy.fit_distribution(A100, cards, {"3g.40gb": 0.5, "1g.10gb": 0.25})
     assert cut.short == {}
     assert texts(cut.cards[0].destroy) in (["1g.10gb@4"], ["1g.10gb@0"])
 
@@ -103,13 +103,13 @@ def test_spare_instances_in_the_way_are_destroyed():
 )
 def test_a_distribution_that_cannot_be_is_refused(shares, why):
     with pytest.raises(errors.Permanent, match=why):
-        strategy.plan(A100, 2, shares)
+        strategy.plan_uncut(A100, 2, shares)
 
 
 @functools.cache
 def most_units(atlas):
     """(cards, instances wanted) -> the most units of them any layouts have: all multisets tried."""
-    sets = sorted({tuple(atlas.multiset(s).get(p.name, 0) for p in atlas.profiles) for s in range(len(atlas))})
+    sets = sorted({tuple(atlas.count_profiles(s).get(p.name, 0) for p in atlas.profiles) for s in range(len(atlas))})
     sized = [(counts, sum(n * p.units for n, p in zip(counts, atlas.profiles, strict=True))) for counts in sets]
 
     @functools.cache
@@ -131,16 +131,16 @@ def most_units(atlas):
 def test_no_layout_serves_more_of_a_distribution(name, cards):
     geometry = mig.GEOMETRIES[name]
     names = [p for p in geometry.profiles if geometry.profiles[p].is_plain]
-    atlas = layout_graph.atlas(geometry, names)
+    atlas = layout_graph.get_layout_graph(geometry, names)
     rng = np.random.default_rng(cards)
     for _ in range(60 // cards):
         parts = rng.dirichlet(np.full(len(names), 0.6))
         shares = {p: round(float(x), 3) for p, x in zip(names, parts, strict=True) if x > 0.01}
         if sum(shares.values()) > 1:
             continue
-        cut = strategy.plan(geometry, cards, shares)
+        cut = strategy.plan_uncut(geometry, cards, shares)
         placed = sum(n * geometry.profile(p).units for p, n in cut.counts.items())
-        cuttable = cards - strategy.whole_cards(geometry, cards, shares)
+        cuttable = cards - strategy.count_whole_gpus(geometry, cards, shares)
         assert placed == most_units(atlas)(cuttable, tuple(cut.wanted.get(p.name, 0) for p in atlas.profiles)), shares
 
 
@@ -151,7 +151,7 @@ def test_every_pair_of_profiles_gives_legal_layouts_and_exact_sums(geometry):
     names = geometry.profiles if is_widest else layout_graph.plain_profiles(geometry)
     for first, second in itertools.combinations(names, 2):
         shares = {first: 0.5, second: 0.3}
-        cut = strategy.plan(geometry, 5, shares)
+        cut = strategy.plan_uncut(geometry, 5, shares)
         for card in cut.cards:
             assert mig.problems(geometry, card.layout) == []
         for name, n in cut.wanted.items():

@@ -173,7 +173,7 @@ def _weights(product: str, layout: tuple[tuple[str, int], ...]) -> tuple[tuple[i
         if geometry is None:
             return None
         placements = [mig.Placement(geometry.profile(name), start) for name, start in layout]
-        settled = share.settle(geometry, placements)
+        settled = share.settle_shares(geometry, placements)
     except errors.Permanent:
         return None
     whole = math.lcm(1, *(part.denominator for part in settled))

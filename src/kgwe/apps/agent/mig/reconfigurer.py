@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kgwe.kube.client.informer import Change
     from kgwe.model.gpu import mig
     from kgwe.model.gpu.driver_data import Device, Instance
-    from kgwe.sharing.mig.attempt import Decision, Effort, Limits
+    from kgwe.sharing.mig.attempt import Attempt, Decision, Limits
     from kgwe.sharing.mig.lifecycle import Card, Step
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class _Job:
     """One GPU that is to get a layout."""
 
     layout: MIGLayout
-    effort: Effort | None = None
+    effort: Attempt | None = None
     progress: Progress = Progress()
 
 
@@ -146,7 +146,7 @@ class MigReconfigurer:
         device = next((each for each in (await self._driver.machine()).devices if each.uuid == uuid), None)
         if device is None:
             raise errors.NotFound(f"no GPU {uuid} on this node")
-        lifecycle.read_wish(_find_geometry(device), enabled=enabled, instances=layout)
+        lifecycle.parse_desired_layout(_find_geometry(device), enabled=enabled, instances=layout)
         self._set_layout(uuid, MIGLayout(enabled, tuple(layout)))
         await self._wait_settled(uuid)
         work = self._work.get(uuid)
@@ -266,15 +266,15 @@ class MigReconfigurer:
                 continue
             if work.effort is None:
                 try:
-                    wish = lifecycle.read_wish(
+                    wish = lifecycle.parse_desired_layout(
                         each.geometry, enabled=work.layout.enabled, instances=work.layout.instances
                     )
                 except errors.Permanent as exc:
                     self._set_progress(uuid, Phase.FAILED, str(exc))
                     continue
-                work.effort = attempt.begin(each.card, wish, now_s)
-            decision = attempt.decide(each.geometry, work.effort, each.card, now_s, self._limits)
-            work.effort = decision.effort
+                work.effort = attempt.start_attempt(each.card, wish, now_s)
+            decision = attempt.decide_step(each.geometry, work.effort, each.card, now_s, self._limits)
+            work.effort = decision.attempt
             self._set_progress(uuid, decision.phase, decision.message)
             found[uuid] = decision
         return found
@@ -316,12 +316,12 @@ class MigReconfigurer:
         except errors.KgweError as exc:
             is_final = isinstance(exc, errors.Permanent)
             log.warning("cut_failed", uuid=uuid, step=str(step), error=str(exc), final=is_final)
-            work.effort = attempt.failed(
-                decision.effort, step, str(exc), self._clock(), self._limits, is_final=is_final
+            work.effort = attempt.record_failure(
+                decision.attempt, step, str(exc), self._clock(), self._limits, is_final=is_final
             )
             return is_final
         log.info("cut", uuid=uuid, step=str(step))
-        work.effort = attempt.done(decision.effort)
+        work.effort = attempt.record_success(decision.attempt)
         self._on_change()
         return True
 

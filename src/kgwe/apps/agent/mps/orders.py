@@ -55,7 +55,7 @@ class MpsOrders:
             max_clients=_given(request, "max_clients", mps.MAX_CLIENTS),
             is_exclusive=self._is_exclusive and not target.is_instance,
         )
-        if wrong := mps.problems(target, limits):
+        if wrong := mps.find_problems(target, limits):
             raise errors.Permanent("; ".join(wrong))
         wish = DesiredDaemon(
             uuid,
@@ -94,7 +94,7 @@ class MpsOrders:
             raise errors.NotFound(f"no GPU {request.gpu_uuid} on this node")
         if request.instance_uuid and request.instance_uuid not in {each.uuid for each in card.mig.instances}:
             raise errors.NotFound(f"{card.uuid} has no instance {request.instance_uuid}")
-        return mps.targets(machine)[request.instance_uuid or request.gpu_uuid]
+        return mps.list_targets(machine)[request.instance_uuid or request.gpu_uuid]
 
 
 def _given(request: pb.MpsRequest, name: str, default: int) -> int:
