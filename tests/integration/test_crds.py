@@ -154,7 +154,6 @@ async def test_defaults_of_a_workload_are_filled_in(client, namespace):
         "priority": 0,
         "preemptible": False,
         "recoveryPolicy": "ReplaceFailed",
-        "schedulingStrategy": "score",
         "retryPolicy": {"maxRetries": 3, "backoffSeconds": 30},
     }
 

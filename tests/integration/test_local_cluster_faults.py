@@ -168,7 +168,7 @@ def test_what_a_killed_start_left_behind_is_swept_by_the_next(cluster_root: Path
 
 
 def etcd_of(directory: Path) -> processes.ProcessRecord | None:
-    known = state.load(directory)
+    known = state.load_record(directory)
     return known.processes.get(components.ETCD) if known else None
 
 

@@ -93,7 +93,7 @@ class _Demo:
     async def _show(self, client: KubeClient, fleet: str, nodes: int) -> None:
         metrics = await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
         self._teller.note(f"GPU metrics of every card: {metrics}")
-        async with demo.watching(client) as view, asyncio.TaskGroup() as group:
+        async with demo.watch_samples(client) as view, asyncio.TaskGroup() as group:
             tasks = [group.create_task(demo.watch_processes(self._cluster))]
             if sys.stdout.isatty():
                 tasks.append(group.create_task(_screen(view, self._cluster.name, metrics, self._started)))

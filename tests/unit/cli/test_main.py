@@ -106,7 +106,7 @@ def test_status_and_down_of_nothing_say_so(
 def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path: Path):
     logs = tmp_path / "local" / "kgwe" / "logs"
     logs.mkdir(parents=True)
-    cluster_record.save(logs.parent, cluster_record.ClusterState("kgwe", 0.0, {}, {}))
+    cluster_record.save_record(logs.parent, cluster_record.ClusterRecord("kgwe", 0.0, {}, {}))
     (logs / "etcd.log").write_text("a line\n" * 100_000)
     command = [sys.executable, "-m", "kgwe.cli", "local", "logs", "etcd", "--tail", "100000"]
 

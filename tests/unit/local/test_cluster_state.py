@@ -14,7 +14,7 @@ import pytest
 from kgwe.errors import NotFound, Permanent, Transient
 from kgwe.local.cluster import cluster_record as state
 from kgwe.local.cluster.cluster import LocalCluster
-from kgwe.local.cluster.cluster_record import ClusterState
+from kgwe.local.cluster.cluster_record import ClusterRecord
 from kgwe.local.cluster.status import Health, examine
 from kgwe.local.host import paths, ports, processes
 from kgwe.local.host.lock import Lock
@@ -23,8 +23,8 @@ from kgwe.local.toolchain.binaries import TOOLS, Binaries, Found, Source
 SLEEP = shutil.which("sleep") or ""
 
 
-def make_state(name: str = "one", **changes: object) -> ClusterState:
-    fresh = ClusterState(name, 0.0, {"kube-apiserver": 20001, "etcd": 20002}, {"etcd": "v3.6.6"})
+def make_state(name: str = "one", **changes: object) -> ClusterRecord:
+    fresh = ClusterRecord(name, 0.0, {"kube-apiserver": 20001, "etcd": 20002}, {"etcd": "v3.6.6"})
     return msgspec.structs.replace(fresh, **changes)
 
 
@@ -38,14 +38,14 @@ def shell(tmp_path: Path) -> LocalCluster:
 
 def test_state_reads_back_as_it_was_written(shell: LocalCluster):
     written = make_state(ready=True)
-    state.save(shell.directory, written)
+    state.save_record(shell.directory, written)
 
-    assert state.load(shell.directory) == written
+    assert state.load_record(shell.directory) == written
     assert [path.name for path in shell.directory.iterdir()] == ["state.json"]
 
 
 def test_no_state_is_none(shell: LocalCluster):
-    assert state.load(shell.directory) is None
+    assert state.load_record(shell.directory) is None
     with pytest.raises(NotFound, match="kgwe local up --name one"):
         shell.state()
 
@@ -57,7 +57,7 @@ def test_unreadable_state_names_the_way_out_and_the_way_out_works(shell: LocalCl
     (shell.directory / "state.json").write_text(content)
 
     with pytest.raises(Permanent, match="kgwe local down --name one"):
-        state.load(shell.directory)
+        state.load_record(shell.directory)
     assert "kgwe local down" in (examine(shell).problem or "")
 
     shell.stop()
@@ -65,10 +65,10 @@ def test_unreadable_state_names_the_way_out_and_the_way_out_works(shell: LocalCl
 
 
 def test_state_of_another_version_is_not_guessed_at(shell: LocalCluster):
-    state.save(shell.directory, make_state(format=99))
+    state.save_record(shell.directory, make_state(format=99))
 
     with pytest.raises(Permanent, match="another version"):
-        state.load(shell.directory)
+        state.load_record(shell.directory)
 
 
 def test_stopping_leaves_alone_a_foreign_process_that_got_a_recorded_pid(shell: LocalCluster):
@@ -76,7 +76,7 @@ def test_stopping_leaves_alone_a_foreign_process_that_got_a_recorded_pid(shell: 
         record = processes.ProcessRecord(
             "etcd", foreigner.pid, 1, processes.boot_id(), ("etcd",), "", processes.mark_of(shell.directory, "etcd")
         )
-        state.save(shell.directory, make_state(processes={"etcd": record}))
+        state.save_record(shell.directory, make_state(processes={"etcd": record}))
         assert not shell.is_running()
 
         shell.stop()
@@ -96,14 +96,14 @@ def test_stopping_finds_a_process_that_was_never_written_down(shell: LocalCluste
 
 def test_stopping_can_keep_the_data(shell: LocalCluster):
     record = processes.spawn("etcd", [SLEEP, "60"], log=shell.layout.log("etcd"), owner=shell.directory)
-    state.save(shell.directory, make_state(ready=True, resumable=True, processes={"etcd": record}))
+    state.save_record(shell.directory, make_state(ready=True, resumable=True, processes={"etcd": record}))
     shell.layout.data.mkdir()
 
     shell.stop(remove=False)
 
     assert not processes.is_alive(record)
     assert shell.layout.data.exists()
-    assert state.load(shell.directory) == make_state(resumable=True)
+    assert state.load_record(shell.directory) == make_state(resumable=True)
     assert {each.health for each in examine(shell).components} == {Health.STOPPED}
 
 
@@ -115,7 +115,7 @@ def test_stopping_what_is_not_there_is_no_error(tmp_path: Path):
 
 def test_a_dead_component_is_shown_as_dead(shell: LocalCluster):
     record = processes.spawn("etcd", [SLEEP, "60"], log=shell.layout.log("etcd"), owner=shell.directory)
-    state.save(shell.directory, make_state(processes={"etcd": record}))
+    state.save_record(shell.directory, make_state(processes={"etcd": record}))
     shell.kill("etcd")
 
     assert shell.find_dead() == record
@@ -123,7 +123,7 @@ def test_a_dead_component_is_shown_as_dead(shell: LocalCluster):
 
 
 def test_a_sidecar_lives_with_the_cluster_and_is_replaced_by_name(shell: LocalCluster):
-    state.save(shell.directory, make_state())
+    state.save_record(shell.directory, make_state())
     first = shell.start_sidecar("exporter", [SLEEP, "60"], env={"A": "b"})
     second = shell.start_sidecar("exporter", [SLEEP, "61"])
 
@@ -163,7 +163,7 @@ def test_ports_are_free_distinct_and_not_those_of_other_clusters(tmp_path: Path)
     other = LocalCluster("other", state_root=tmp_path)
     other.directory.mkdir(parents=True)
     chosen = ports.allocate(["a", "b"], seed=1)
-    state.save(other.directory, make_state("other", ports=chosen))
+    state.save_record(other.directory, make_state("other", ports=chosen))
 
     taken = state.ports_of_others("one", tmp_path)
     again = ports.allocate(["a", "b"], avoid=taken, seed=1)

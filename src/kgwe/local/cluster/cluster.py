@@ -24,7 +24,7 @@ from kgwe.errors import NotFound, Permanent
 from kgwe.local.cluster import certificates, component_config, components, kubeconfig, startup
 from kgwe.local.cluster import cluster_record as state
 from kgwe.local.cluster.admin_api import Api
-from kgwe.local.cluster.cluster_record import ClusterState
+from kgwe.local.cluster.cluster_record import ClusterRecord
 from kgwe.local.host import paths, ports, processes
 from kgwe.local.host.lock import Lock
 from kgwe.local.host.ports import LOOPBACK
@@ -99,7 +99,7 @@ class LocalCluster:
 
     def is_running(self) -> bool:
         """Whether the cluster was started completely, every component runs and the API server answers."""
-        known = state.load(self.directory)
+        known = state.load_record(self.directory)
         if known is None or not known.ready or set(known.processes) != set(components.NAMES):
             return False
         if not all(processes.is_alive(record) for record in known.processes.values()):
@@ -110,7 +110,7 @@ class LocalCluster:
     def find_dead(self) -> ProcessRecord | None:
         """Return a process that should run and does not; waits for a command under way, such as a restart."""
         with self._lock.held(timeout_s=_LOCK_TIMEOUT_S):
-            known = state.load(self.directory)
+            known = state.load_record(self.directory)
             everyone = known.everyone.values() if known is not None else ()
             return next((record for record in everyone if not processes.is_alive(record)), None)
 
@@ -136,9 +136,9 @@ class LocalCluster:
         """The API server's own metrics (`apiserver_request_total`), for the administrator."""
         return f"{self.api_url}/metrics"
 
-    def state(self) -> ClusterState:
+    def state(self) -> ClusterRecord:
         """What the cluster wrote down last."""
-        known = state.load(self.directory)
+        known = state.load_record(self.directory)
         if known is None:
             raise NotFound(f"there is no local cluster {self.name!r}.\nNext: `kgwe local up --name {self.name}`.")
         return known
@@ -229,9 +229,9 @@ class LocalCluster:
             except BaseException:
                 self._sweep(_SWEEP_GRACE_S)
                 raise
-            state.save(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
+            state.save_record(self.directory, msgspec.structs.replace(self.state(), ready=True, resumable=True))
 
-    def _allocate_ports(self, known: ClusterState | None, found: Binaries) -> None:
+    def _allocate_ports(self, known: ClusterRecord | None, found: Binaries) -> None:
         # One lock for all clusters: a port is taken once it is written down. No cluster can have a name with "_".
         with Lock(self.directory.parent / "._ports.lock", purpose="choosing ports").held(timeout_s=_LOCK_TIMEOUT_S):
             chosen = ports.allocate(
@@ -241,13 +241,17 @@ class LocalCluster:
             )
             versions = {name: tool.version for name, tool in found.found.items()}
             resumable = known is not None and known.resumable
-            state.save(self.directory, ClusterState(self.name, time.time(), chosen, versions, resumable=resumable))
+            state.save_record(
+                self.directory, ClusterRecord(self.name, time.time(), chosen, versions, resumable=resumable)
+            )
 
     def _launch(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> ProcessRecord:
         record = processes.spawn(name, argv, log=self.layout.log(name), owner=self.directory, env=env)
         known = self.state()
         group = "processes" if name in components.NAMES else "sidecars"
-        state.save(self.directory, msgspec.structs.replace(known, **{group: {**getattr(known, group), name: record}}))
+        state.save_record(
+            self.directory, msgspec.structs.replace(known, **{group: {**getattr(known, group), name: record}})
+        )
         return record
 
     def _record(self, component: str) -> ProcessRecord:
@@ -256,10 +260,10 @@ class LocalCluster:
             raise NotFound(f"local cluster {self.name!r} has no {component}; it has {', '.join(everyone) or 'nothing'}")
         return everyone[component]
 
-    def _sweep(self, grace_s: float) -> ClusterState | None:
+    def _sweep(self, grace_s: float) -> ClusterRecord | None:
         """Stop every process of the cluster, written down or not; returns what was known before."""
         try:
-            known = state.load(self.directory)
+            known = state.load_record(self.directory)
         except Permanent:
             known = None  # unreadable: the marks still tell which processes are ours
         records = {record.pid: record for record in processes.find_marked(self.directory)}
@@ -275,7 +279,7 @@ class LocalCluster:
         for group in groups:
             processes.terminate(group, grace_s=grace_s)
         if known is not None:
-            state.save(self.directory, msgspec.structs.replace(known, ready=False, processes={}, sidecars={}))
+            state.save_record(self.directory, msgspec.structs.replace(known, ready=False, processes={}, sidecars={}))
         return known
 
 

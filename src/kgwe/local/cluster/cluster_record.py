@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FORMAT = 1
 
 
-class ClusterState(msgspec.Struct, frozen=True):
+class ClusterRecord(msgspec.Struct, frozen=True):
     name: str
     # Wall-clock seconds of the last start.
     started_at: float
@@ -42,7 +42,7 @@ class ClusterState(msgspec.Struct, frozen=True):
         return {**self.processes, **self.sidecars}
 
 
-def load(directory: Path) -> ClusterState | None:
+def load_record(directory: Path) -> ClusterRecord | None:
     """What was written down; None when nothing was."""
     path = directory / "state.json"
     try:
@@ -50,7 +50,7 @@ def load(directory: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     try:
-        state = msgspec.json.decode(data, type=ClusterState)
+        state = msgspec.json.decode(data, type=ClusterRecord)
     except msgspec.DecodeError as exc:
         raise Permanent(
             f"{path} cannot be read ({exc}).\nNext: `kgwe local down --name {directory.name}` removes the cluster."
@@ -63,7 +63,7 @@ def load(directory: Path) -> ClusterState | None:
     return state
 
 
-def save(directory: Path, state: ClusterState) -> None:
+def save_record(directory: Path, state: ClusterRecord) -> None:
     temporary = directory / f".state.json.{os.getpid()}"
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
     temporary.replace(directory / "state.json")
@@ -76,7 +76,7 @@ def ports_of_others(name: str, root: Path | None) -> set[int]:
         if other == name:
             continue
         try:
-            state = load(paths.cluster_directory(other, root))
+            state = load_record(paths.cluster_directory(other, root))
         except Permanent:
             continue
         if state is not None:

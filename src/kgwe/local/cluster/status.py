@@ -14,7 +14,7 @@ from kgwe.local.host import processes
 
 if TYPE_CHECKING:
     from kgwe.local.cluster.cluster import LocalCluster
-    from kgwe.local.cluster.cluster_record import ClusterState
+    from kgwe.local.cluster.cluster_record import ClusterRecord
 
 
 class Health(enum.StrEnum):
@@ -50,7 +50,7 @@ def examine(cluster: LocalCluster) -> ClusterStatus:
     """Look at every process and ask it how it is; never raises for a cluster in a bad state."""
     directory = str(cluster.directory)
     try:
-        known = state.load(cluster.directory)
+        known = state.load_record(cluster.directory)
     except KgweError as exc:
         return ClusterStatus(cluster.name, running=False, directory=directory, problem=str(exc))
     if known is None:
@@ -66,7 +66,7 @@ def examine(cluster: LocalCluster) -> ClusterStatus:
     )
 
 
-def _examine_component(cluster: LocalCluster, known: ClusterState, name: str) -> ComponentStatus:
+def _examine_component(cluster: LocalCluster, known: ClusterRecord, name: str) -> ComponentStatus:
     record = known.everyone.get(name)
     version = known.versions.get(name)
     if record is None:

@@ -33,7 +33,7 @@ class Supervisor:
     def watch(self) -> ProcessRecord | None:
         """The component that died, or None when the watch ended on request or the cluster was stopped elsewhere."""
         while not self._stop.is_set():
-            known = state.load(self._cluster.directory)
+            known = state.load_record(self._cluster.directory)
             if known is None or not known.processes:
                 return None
             records = list(known.everyone.values())

@@ -151,7 +151,7 @@ def _documents(sample: Sample) -> list[manifests.Document]:
 
 
 @contextlib.asynccontextmanager
-async def watching(client: KubeClient) -> AsyncIterator[View]:
+async def watch_samples(client: KubeClient) -> AsyncIterator[View]:
     """Workloads, nodes and pods, kept up to date while the context is open."""
     view = View(nodes=Informer(client, resources.NODE), pods=Informer(client, resources.POD))
     informers: list[Informer[Any]] = [view.nodes, view.pods]

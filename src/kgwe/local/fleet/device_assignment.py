@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Unit = tuple[int, int | None]
 
 
-class Offer(NamedTuple):
+class DeviceStock(NamedTuple):
     """Something the device plugin can hand out."""
 
     unit: Unit
@@ -49,7 +49,7 @@ class Grant(NamedTuple):
 Grants = dict[str, tuple[Grant, ...]]
 
 
-def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0) -> list[Offer]:
+def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0) -> list[DeviceStock]:
     """What a node has, lowest card first; `node_resources` tells whether slices are offered as plain GPUs.
 
     `shares`: into how many each card is divided; 0: not at all.
@@ -62,16 +62,18 @@ def offers(obj: gpunode.GPUNode, node_resources: Iterable[str], shares: int = 0)
         for instance in device.mig.instances:
             name = mig.resource_of(instance.profile)
             is_open = healthy and not cutting.is_withheld(device, instance, layouts.get(device.uuid))
-            found.append(Offer((device.index, instance.instanceID), name if name in known else amounts.GPU, is_open))
+            found.append(
+                DeviceStock((device.index, instance.instanceID), name if name in known else amounts.GPU, is_open)
+            )
         if not device.mig.enabled:
             is_open = healthy and not cutting.is_withheld(device, None, layouts.get(device.uuid))
             parts: list[Unit] = [(device.index, -1 - piece) for piece in range(shares)]
             resource = amounts.SHARED if shares else amounts.GPU
-            found += [Offer(unit, resource, is_open) for unit in parts or [(device.index, None)]]
+            found += [DeviceStock(unit, resource, is_open) for unit in parts or [(device.index, None)]]
     return found
 
 
-def assign(available: Sequence[Offer], pods: Iterable[GpuPod], held: Mapping[str, tuple[Grant, ...]]) -> Grants:
+def assign(available: Sequence[DeviceStock], pods: Iterable[GpuPod], held: Mapping[str, tuple[Grant, ...]]) -> Grants:
     """Return what each pod has now: pods with devices keep them, the others are served in order of start.
 
     A pod that cannot be served whole gets nothing and is asked for again next time.
@@ -98,7 +100,7 @@ def _order(pod: GpuPod) -> tuple[bool, str, str]:
     return (not pod.claimed, pod.status.start_time or "~", pod.metadata.uid)
 
 
-def _serve(pod: GpuPod, free: Sequence[Offer]) -> tuple[Grant, ...]:
+def _serve(pod: GpuPod, free: Sequence[DeviceStock]) -> tuple[Grant, ...]:
     grants: list[Grant] = []
     mine = pod.claimed
     left = [offer for offer in free if not mine or mine >> offer.unit[0] & 1]

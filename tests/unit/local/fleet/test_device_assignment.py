@@ -14,7 +14,7 @@ from kgwe.local.fleet import device_assignment, gpunodes, gpupods, models
 from kgwe.model.simfleet import inventory
 
 
-def offers(pool: str = "h100", *broken: gpunodes.CardFault) -> list[device_assignment.Offer]:
+def offers(pool: str = "h100", *broken: gpunodes.CardFault) -> list[device_assignment.DeviceStock]:
     node = NODES[pool]
     return device_assignment.offers(gpunodes.gpu_node(node, "uid", broken), node.capacity())
 
@@ -146,7 +146,7 @@ def test_a_pod_that_may_restart_starts_again():
 SHARED = next(node for node in inventory.expand(models.load("shared"), 2) if node.pool.pieces)
 
 
-def pieces(*broken: gpunodes.CardFault) -> list[device_assignment.Offer]:
+def pieces(*broken: gpunodes.CardFault) -> list[device_assignment.DeviceStock]:
     return device_assignment.offers(gpunodes.gpu_node(SHARED, "uid", broken), SHARED.capacity(), 2)
 
 

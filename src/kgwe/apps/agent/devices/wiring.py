@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe.apps.agent.devices.deviceplugin import FOLDER, DevicePlugins
 from kgwe.apps.agent.devices.holdings import PodHoldings
 from kgwe.apps.agent.metrics.exporter import render_labels
-from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.apps.agent.metrics.families import make_counter, make_gauge
 from kgwe.apps.agent.node_pods import KubeletAccess, NodePods
 from kgwe.apps.agent.status import gpunode_status
 from kgwe.hardware.kubelet.podresources import SOCKET, PodResources
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from kgwe.kube.client.informer import Change
     from kgwe.model.devices.holdings import Difference
 
-_HELD: Final = gauge("kgwe_pods_holding_devices", "Pods that hold GPUs or slices of the node, as its kubelet says.")
-_OFF_PLAN: Final = gauge("kgwe_pods_off_plan", "Pods that hold other devices than were planned for them, by reason.")
-_ALLOCATIONS: Final = counter(
+_HELD: Final = make_gauge(
+    "kgwe_pods_holding_devices", "Pods that hold GPUs or slices of the node, as its kubelet says."
+)
+_OFF_PLAN: Final = make_gauge(
+    "kgwe_pods_off_plan", "Pods that hold other devices than were planned for them, by reason."
+)
+_ALLOCATIONS: Final = make_counter(
     "kgwe_device_allocations_total", "Containers that KGWE's device plugin was asked to give devices to, by outcome."
 )
 

@@ -29,11 +29,11 @@ class Family:
         return f"# HELP {self.name} {self.text}\n# TYPE {self.name} {self.kind}\n"
 
 
-def gauge(name: str, text: str) -> Family:
+def make_gauge(name: str, text: str) -> Family:
     return Family(name, "gauge", text)
 
 
-def counter(name: str, text: str) -> Family:
+def make_counter(name: str, text: str) -> Family:
     return Family(name, "counter", text)
 
 
@@ -59,48 +59,48 @@ def _total_mib(card: CardSample) -> int | None:
 
 CARD: Final[tuple[tuple[Family, Callable[[CardSample], Number | None]], ...]] = (
     (
-        gauge("kgwe_gpu_utilization_percent", "Share of time any kernel ran on the GPU; absent where MIG is on."),
+        make_gauge("kgwe_gpu_utilization_percent", "Share of time any kernel ran on the GPU; absent where MIG is on."),
         lambda card: _percent(card.util),
     ),
     (
-        gauge("kgwe_gpu_engine_active_percent", "Share of time the compute engine was active, by DCGM."),
+        make_gauge("kgwe_gpu_engine_active_percent", "Share of time the compute engine was active, by DCGM."),
         lambda card: _percent(card.activity.engine),
     ),
     (
-        gauge("kgwe_gpu_sm_active_percent", "Share of cycles a multiprocessor had work, by DCGM."),
+        make_gauge("kgwe_gpu_sm_active_percent", "Share of cycles a multiprocessor had work, by DCGM."),
         lambda card: _percent(card.activity.sm),
     ),
     (
-        gauge("kgwe_gpu_tensor_active_percent", "Share of cycles the tensor cores worked, by DCGM."),
+        make_gauge("kgwe_gpu_tensor_active_percent", "Share of cycles the tensor cores worked, by DCGM."),
         lambda card: _percent(card.activity.tensor),
     ),
     (
-        gauge("kgwe_gpu_memory_active_percent", "Share of cycles the memory interface worked, by DCGM."),
+        make_gauge("kgwe_gpu_memory_active_percent", "Share of cycles the memory interface worked, by DCGM."),
         lambda card: _percent(card.activity.dram),
     ),
     (
-        gauge("kgwe_gpu_memory_used_bytes", "GPU memory in use."),
+        make_gauge("kgwe_gpu_memory_used_bytes", "GPU memory in use."),
         lambda card: _bytes(card.reading.memory_used_mib),
     ),
     (
-        gauge("kgwe_gpu_memory_total_bytes", "GPU memory there is."),
+        make_gauge("kgwe_gpu_memory_total_bytes", "GPU memory there is."),
         lambda card: _bytes(_total_mib(card)),
     ),
-    (gauge("kgwe_gpu_temperature_celsius", "Temperature of the GPU."), lambda card: card.reading.gpu_c),
+    (make_gauge("kgwe_gpu_temperature_celsius", "Temperature of the GPU."), lambda card: card.reading.gpu_c),
     (
-        gauge("kgwe_gpu_memory_temperature_celsius", "Temperature of the GPU's memory."),
+        make_gauge("kgwe_gpu_memory_temperature_celsius", "Temperature of the GPU's memory."),
         lambda card: card.reading.memory_c,
     ),
-    (gauge("kgwe_gpu_power_watts", "Power the GPU draws."), lambda card: card.reading.power_w),
-    (gauge("kgwe_gpu_power_limit_watts", "Power the GPU may draw."), lambda card: card.reading.power_limit_w),
+    (make_gauge("kgwe_gpu_power_watts", "Power the GPU draws."), lambda card: card.reading.power_w),
+    (make_gauge("kgwe_gpu_power_limit_watts", "Power the GPU may draw."), lambda card: card.reading.power_limit_w),
     (
-        counter("kgwe_gpu_energy_joules_total", "Energy since the driver was loaded."),
+        make_counter("kgwe_gpu_energy_joules_total", "Energy since the driver was loaded."),
         lambda card: card.reading.energy_j,
     ),
-    (gauge("kgwe_gpu_sm_clock_hertz", "Clock of the multiprocessors."), lambda card: _hertz(card.reading.sm_mhz)),
-    (gauge("kgwe_gpu_memory_clock_hertz", "Clock of the memory."), lambda card: _hertz(card.reading.memory_mhz)),
+    (make_gauge("kgwe_gpu_sm_clock_hertz", "Clock of the multiprocessors."), lambda card: _hertz(card.reading.sm_mhz)),
+    (make_gauge("kgwe_gpu_memory_clock_hertz", "Clock of the memory."), lambda card: _hertz(card.reading.memory_mhz)),
     (
-        counter("kgwe_pcie_replays_total", "PCIe packets sent again since the driver was loaded."),
+        make_counter("kgwe_pcie_replays_total", "PCIe packets sent again since the driver was loaded."),
         lambda card: card.reading.faults.pcie_replays,
     ),
 )
@@ -109,56 +109,56 @@ CARD: Final[tuple[tuple[Family, Callable[[CardSample], Number | None]], ...]] = 
 
 INSTANCE: Final[tuple[tuple[Family, Callable[[InstanceSample], Number | None]], ...]] = (
     (
-        gauge("kgwe_mig_instance_utilization_percent", "Share of time the instance's engine was active, by DCGM."),
+        make_gauge("kgwe_mig_instance_utilization_percent", "Share of time the instance's engine was active, by DCGM."),
         lambda each: _percent(each.util),
     ),
     (
-        gauge("kgwe_mig_instance_tensor_active_percent", "Share of cycles its tensor cores worked, by DCGM."),
+        make_gauge("kgwe_mig_instance_tensor_active_percent", "Share of cycles its tensor cores worked, by DCGM."),
         lambda each: _percent(each.activity.tensor),
     ),
     (
-        gauge("kgwe_mig_instance_memory_used_bytes", "Memory of the instance in use."),
+        make_gauge("kgwe_mig_instance_memory_used_bytes", "Memory of the instance in use."),
         lambda each: _bytes(each.memory_used_mib),
     ),
     (
-        gauge("kgwe_mig_instance_memory_total_bytes", "Memory of the instance."),
+        make_gauge("kgwe_mig_instance_memory_total_bytes", "Memory of the instance."),
         lambda each: _bytes(each.instance.memory_mib),
     ),
     (
-        gauge("kgwe_mig_instance_in_use", "1 if a pod holds the instance or a process runs on it, else 0."),
+        make_gauge("kgwe_mig_instance_in_use", "1 if a pod holds the instance or a process runs on it, else 0."),
         lambda each: None if each.in_use is None else int(each.in_use),
     ),
 )
 
 # --- the others, each with labels of its own ------------------------------------------------------------
 
-GPU_COUNT: Final = gauge("kgwe_gpu_count", "GPUs of the node.")
-HEALTH: Final = gauge("kgwe_gpu_health_status", "1 if the GPU may be given work, 0 if not; absent when not known.")
-THROTTLED: Final = gauge("kgwe_gpu_throttled", "1 for every reason why clocks are lower than they could be.")
-ECC: Final = counter("kgwe_gpu_ecc_errors_total", "Memory errors since the driver was loaded.")
-MIG_COUNT: Final = gauge("kgwe_mig_instance_count", "MIG instances of the GPU, by profile.")
-MIG_ALLOCATIONS: Final = counter("kgwe_mig_allocations_total", "MIG instances that came into use.")
-MIG_RELEASES: Final = counter("kgwe_mig_releases_total", "MIG instances that went out of use, or away.")
-POD_SHARE: Final = gauge("kgwe_gpu_pod_share_percent", "Share of the GPU's time that a pod's processes used.")
-POD_MEMORY: Final = gauge("kgwe_gpu_pod_memory_bytes", "GPU memory that a pod's processes hold.")
-IDLE: Final = gauge("kgwe_gpu_idle_percent", "Share of the GPU's time in which nothing ran.")
-UNATTRIBUTED: Final = gauge("kgwe_gpu_unattributed_percent", "Share used by processes of no pod that is known.")
-UNMEASURED: Final = gauge("kgwe_gpu_unmeasured_percent", "Share of the GPU's time that nobody measured.")
-UNATTRIBUTED_MEMORY: Final = gauge(
+GPU_COUNT: Final = make_gauge("kgwe_gpu_count", "GPUs of the node.")
+HEALTH: Final = make_gauge("kgwe_gpu_health_status", "1 if the GPU may be given work, 0 if not; absent when not known.")
+THROTTLED: Final = make_gauge("kgwe_gpu_throttled", "1 for every reason why clocks are lower than they could be.")
+ECC: Final = make_counter("kgwe_gpu_ecc_errors_total", "Memory errors since the driver was loaded.")
+MIG_COUNT: Final = make_gauge("kgwe_mig_instance_count", "MIG instances of the GPU, by profile.")
+MIG_ALLOCATIONS: Final = make_counter("kgwe_mig_allocations_total", "MIG instances that came into use.")
+MIG_RELEASES: Final = make_counter("kgwe_mig_releases_total", "MIG instances that went out of use, or away.")
+POD_SHARE: Final = make_gauge("kgwe_gpu_pod_share_percent", "Share of the GPU's time that a pod's processes used.")
+POD_MEMORY: Final = make_gauge("kgwe_gpu_pod_memory_bytes", "GPU memory that a pod's processes hold.")
+IDLE: Final = make_gauge("kgwe_gpu_idle_percent", "Share of the GPU's time in which nothing ran.")
+UNATTRIBUTED: Final = make_gauge("kgwe_gpu_unattributed_percent", "Share used by processes of no pod that is known.")
+UNMEASURED: Final = make_gauge("kgwe_gpu_unmeasured_percent", "Share of the GPU's time that nobody measured.")
+UNATTRIBUTED_MEMORY: Final = make_gauge(
     "kgwe_gpu_unattributed_memory_bytes", "GPU memory in use by no pod that is known, the driver's own included."
 )
-NVLINK_CAPACITY: Final = gauge(
+NVLINK_CAPACITY: Final = make_gauge(
     "kgwe_nvlink_bandwidth_gbps", "Capacity between two GPUs over NVLink, one direction, in Gbit/s; not traffic."
 )
-NVLINK_TRAFFIC: Final = gauge("kgwe_nvlink_traffic_gbps", "Traffic over all NVLinks of the GPU, in Gbit/s.")
-NVLINK_PAIR_TRAFFIC: Final = gauge(
+NVLINK_TRAFFIC: Final = make_gauge("kgwe_nvlink_traffic_gbps", "Traffic over all NVLinks of the GPU, in Gbit/s.")
+NVLINK_PAIR_TRAFFIC: Final = make_gauge(
     "kgwe_nvlink_pair_traffic_gbps", "Traffic from the first GPU to the second over links that join only them."
 )
-NVLINK_BYTES: Final = counter("kgwe_nvlink_bytes_total", "Bytes over all NVLinks since the driver was loaded.")
-NVLINK_LINKS: Final = gauge("kgwe_nvlink_links", "NVLinks of the GPU by state.")
-NVLINK_ERRORS: Final = counter("kgwe_nvlink_errors_total", "NVLink errors since the driver was loaded.")
-PCIE_TRAFFIC: Final = gauge("kgwe_pcie_bandwidth_gbps", "Traffic over the GPU's PCIe slot, in Gbit/s.")
-SAMPLE_AGE: Final = gauge("kgwe_exporter_sample_age_seconds", "How old the newest sample is.")
+NVLINK_BYTES: Final = make_counter("kgwe_nvlink_bytes_total", "Bytes over all NVLinks since the driver was loaded.")
+NVLINK_LINKS: Final = make_gauge("kgwe_nvlink_links", "NVLinks of the GPU by state.")
+NVLINK_ERRORS: Final = make_counter("kgwe_nvlink_errors_total", "NVLink errors since the driver was loaded.")
+PCIE_TRAFFIC: Final = make_gauge("kgwe_pcie_bandwidth_gbps", "Traffic over the GPU's PCIe slot, in Gbit/s.")
+SAMPLE_AGE: Final = make_gauge("kgwe_exporter_sample_age_seconds", "How old the newest sample is.")
 
 SPECIAL: Final = (
     *(GPU_COUNT, HEALTH, THROTTLED, ECC, MIG_COUNT, MIG_ALLOCATIONS, MIG_RELEASES, POD_SHARE, POD_MEMORY, IDLE),

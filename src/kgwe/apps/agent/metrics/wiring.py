@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.exporter import Exporter, ExporterApp, render_labels
-from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.apps.agent.metrics.families import make_counter, make_gauge
 from kgwe.apps.agent.metrics.node_context import NodeContext
 from kgwe.apps.agent.metrics.sampler import Sampler
 from kgwe.model.health import health
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.driver_data import Reading
     from kgwe.model.telemetry.sample import Series
 
-DRIVER_READY: Final = gauge("kgwe_agent_driver_ready", "Whether the driver answers.")
-PROBLEMS: Final = gauge("kgwe_agent_problems", "Parts of the agent that do not work now.")
-WATCHERS: Final = gauge("kgwe_agent_telemetry_watchers", "Callers that watch telemetry over gRPC.")
-WRITES: Final = counter("kgwe_agent_api_writes_total", "Writes to the node's GPUNode by kind.")
-WRITTEN: Final = counter("kgwe_agent_api_written_bytes_total", "Bytes of those writes.")
+DRIVER_READY: Final = make_gauge("kgwe_agent_driver_ready", "Whether the driver answers.")
+PROBLEMS: Final = make_gauge("kgwe_agent_problems", "Parts of the agent that do not work now.")
+WATCHERS: Final = make_gauge("kgwe_agent_telemetry_watchers", "Callers that watch telemetry over gRPC.")
+WRITES: Final = make_counter("kgwe_agent_api_writes_total", "Writes to the node's GPUNode by kind.")
+WRITTEN: Final = make_counter("kgwe_agent_api_written_bytes_total", "Bytes of those writes.")
 # Gauges of a driver that has not answered for so many intervals are no longer shown.
 _STALE_INTERVALS: Final = 6
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe import errors
 from kgwe.apps.agent.metrics.exporter import render_labels
-from kgwe.apps.agent.metrics.families import counter, gauge
+from kgwe.apps.agent.metrics.families import make_counter, make_gauge
 from kgwe.hardware.mps.daemons import MpsDaemons, State
 from kgwe.hardware.mps.desired import DesiredDaemon
 from kgwe.proto import agent_pb2 as pb
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
         def machine(self) -> Machine | None: ...
 
 
-UP: Final = gauge(
+UP: Final = make_gauge(
     "kgwe_mps_daemon_up", "1 if the MPS daemon of the GPU or MIG instance runs, 0 if it should and does not."
 )
-CLIENTS: Final = gauge("kgwe_mps_clients", "Processes that share the GPU or MIG instance through its MPS daemon.")
-RESTARTS: Final = counter("kgwe_mps_daemon_restarts_total", "Times the daemon ended without being asked to.")
+CLIENTS: Final = make_gauge("kgwe_mps_clients", "Processes that share the GPU or MIG instance through its MPS daemon.")
+RESTARTS: Final = make_counter("kgwe_mps_daemon_restarts_total", "Times the daemon ended without being asked to.")
 
 
 class MpsOrders:
