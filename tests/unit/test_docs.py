@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "kgwe"
+#: folders of tests that guides name files of
+TESTS = (ROOT / "tests/integration/scheduler", ROOT / "tests/support")
 #: guides that tell where things are
 GUIDES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/concepts.md", "docs/queue.md", "docs/simulator.md")
 
@@ -52,7 +54,7 @@ def test_every_file_and_module_that_a_guide_names_exists(guide: str) -> None:
 
 def is_there(name: str) -> bool:
     if not name.startswith("kgwe."):
-        return any((base / name).exists() for base in (ROOT, SOURCES, ROOT / "tests/integration/scheduler"))
+        return any((base / name).exists() for base in (ROOT, SOURCES, *TESTS))
     # A module, a name in a module, or a package.
     parts = name.split(".")[1:]
     modules = (SOURCES.joinpath(*parts[:size]).with_suffix(".py") for size in range(1, len(parts) + 1))
