@@ -71,9 +71,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recovery_storm_hold_seconds: float = 30.0
     # Pods that may be on their way to new places at the same time.
     recovery_moves: int = 64
-    # Seconds until the API server is asked again which kinds of gangs of others it has (JobSet, Volcano, ...).
+    # Seconds until the API server is asked again which kinds of external gangs it has (JobSet, Volcano, ...).
     group_kinds_seconds: float = 60.0
-    # Seconds a gang of others may be incomplete before Events on its pods and their owner say so.
+    # Seconds an externally created gang may be incomplete before Events on its pods and their owner say so.
     gang_notice_seconds: float = 10.0
     # Least seconds between two writes of one TopologyDomain's status, and between two looks at how work ended there.
     domain_status_seconds: float = 30.0

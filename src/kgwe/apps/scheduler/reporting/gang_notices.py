@@ -1,4 +1,4 @@
-"""Events for gangs of others that stay incomplete: on their pods, and on what made them."""
+"""Events for externally created gangs that stay incomplete: on their pods and on the owner of the pods."""
 
 from __future__ import annotations
 
