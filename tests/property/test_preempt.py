@@ -118,7 +118,7 @@ def check_plan(fleet, made, cards, pods, level, priority):
         assert work.priority < priority
         names = [member.name for member in work.members]
         stopped[number] = tuple(names.index(name) for name in victim.members)
-        assert len(stopped[number]) <= work.spare or victim.whole
+        assert len(stopped[number]) <= work.expendable or victim.whole
     left = without(fleet.running, stopped)
     check_books(fleet.nodes, [*grants_of(left), *made.placement])
     assert len(made.placement) == pods

@@ -85,10 +85,10 @@ def check_books(nodes, grants):
 
 def losses(workload):
     """Every set of members that can go: some that it can spare, or all."""
-    held = workload.held
+    held = workload.placed_members
     yield ()
     yield held
-    for count in range(1, min(workload.spare, len(held) - 1) + 1):
+    for count in range(1, min(workload.expendable, len(held) - 1) + 1):
         yield from itertools.combinations(held, count)
 
 

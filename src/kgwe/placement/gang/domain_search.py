@@ -1,7 +1,7 @@
 """The search for one gang: the lowest level with a domain that has room for all of it, and the best such domain.
 
 1. Count the capacity of every domain of the level (one reduceat per level).
-2. Keep the domains that hold every role. If there are none, go one level up.
+2. LargePodReserve the domains that hold every role. If there are none, go one level up.
 3. Shortlist a few of them: fewest leaves, then the fastest network, then the best score.
 4. Split the pods of each shortlisted domain over leaves, down to the nodes.
 5. Take the domain with the fewest leaves, the fastest ring and the best score.
@@ -326,14 +326,14 @@ class DomainSearch:
             return None
         levels = [usual.level, *self._equal_higher_levels(usual.level)]
         request = self.gang.roles[0].request
-        asked = follow_up.Question(self.table, self.room, request, usual.loads, levels, self.context.history)
+        asked = follow_up.LookaheadQuery(self.table, self.room, request, usual.loads, levels, self.context.history)
         choice = self.context.lookahead.choose(asked, self.following)
         if choice is None:
             return None
-        other = follow_up.place(self.table, self.room, choice.way)
+        other = follow_up.place(self.table, self.room, choice.option)
         if self._predict_rate(other) < usual.rate:
             return None
-        level, place = choice.way.level, int(np.flatnonzero(other)[0])
+        level, place = choice.option.level, int(np.flatnonzero(other)[0])
         domain = int(np.searchsorted(self.table.levels[level].starts, place, "right")) - 1
         return self._assign_gpus(level, domain, other, usual.fastest, choice.words())
 

@@ -28,7 +28,7 @@ from kgwe.placement.gang.capacity import Scope
 from kgwe.placement.gang.domain_search import DomainSearch
 from kgwe.placement.gang.hardware import hardware_stages
 from kgwe.placement.gang.levels import LevelTables
-from kgwe.placement.gang.lookahead.follow_up import Ahead
+from kgwe.placement.gang.lookahead.follow_up import Lookahead
 from kgwe.placement.gang.plan import DomainWeights, GangPlan, Shortfall
 from kgwe.placement.gang.request import NONE_FOLLOW, NVLINK, Strategy
 from kgwe.placement.pod.fit import FitStatus
@@ -66,7 +66,7 @@ class GangSearch:
         self.fitter = fitter
         self.level_tables = LevelTables(tree, fitter.snapshot)
         self.rings = ring.RingPredictor(fitter.snapshot)
-        self.lookahead = Ahead(fitter)
+        self.lookahead = Lookahead(fitter)
         self.weights = weights or DomainWeights()
         self._all_reliable = bool((fitter.snapshot.reliability >= 1.0).all())
         # All ones would change no order: then the part is left out.

@@ -1,17 +1,16 @@
-"""Where a gang goes when others follow: so that as many of them as can be start, on the fewest leaves together.
+"""Chooses among equally good places for a gang the one that is best for the gangs that follow.
 
-For every promising way to place the gang, those that follow are placed behind it by a quick rule, one after the other
-(`kgwe.placement.gang.lookahead.quick_fit`); what counts is the leaves of all of them. A gang that finds no room any
-more counts as many leaves. Of ways that are equal in that, the lower domain wins, then the one with fewer pairs of pods
-in different leaves, then the one that begins fewer leaves without filling them, then the tighter one, then the one on
-fewer nodes. The usual choice is one of the ways, and stays unless another is better.
+For every promising option the following gangs are placed behind it by a quick rule, one after the other
+(`kgwe.placement.gang.lookahead.quick_fit`). The option with the fewest leaves in all wins; a gang that finds no room
+counts as several leaves. Ties are broken in this order: the lower domain, fewer pairs of pods in different leaves,
+fewer leaves that are begun and not filled, the tighter fit, fewer nodes. The default choice is one of the options and
+stays unless another is better.
 
-All ways but one have as many leaves as the usual choice. The one that may have more, inside the same domain or above
-the level that the gang prefers, keeps whole nodes for larger pods (`Keep`). It is a way only where the forecast is
-better with it than without.
+All options but one have as many leaves as the default choice. The exception may have more and keeps whole nodes for
+larger pods (`LargePodReserve`). It is an option only where the forecast is better with it than without.
 
-Who goes first is not decided here, and the answer depends on nothing but what is free and who follows: no clock, no
-chance. Work is bounded by counting: on a large cluster fewer of those that follow are looked at.
+The result depends only on what is free and which gangs follow: no clock and no randomness. The amount of work is
+bounded: on a large cluster fewer of the following gangs are considered.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kgwe.placement.gang.lookahead import free_capacity
-from kgwe.placement.gang.lookahead.quick_fit import Forecast, Want
+from kgwe.placement.gang.lookahead.quick_fit import Forecast, GangDemand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kgwe.placement.gang.lookahead.free_capacity import Board, Parts
-    from kgwe.placement.gang.lookahead.quick_fit import Keep, Outlook
+    from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
+    from kgwe.placement.gang.lookahead.quick_fit import ForecastResult, LargePodReserve
 
-# Ways to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
+# Options to place the gang that are compared, leaves times gangs that are looked at for all of them, and sets of leaves
 # of one level that are considered, by domains of it.
 _WAYS: Final = 3
 _VISITS: Final = 10_000
@@ -39,8 +38,8 @@ _LEAVES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to place the gang."""
+class PlacementOption:
+    """One option to place the gang."""
 
     parts: Parts
     level: int
@@ -55,9 +54,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    way: Way
-    ahead: Outlook
-    usual: Outlook
+    option: PlacementOption
+    ahead: ForecastResult
+    usual: ForecastResult
     looked_at: int
     """Gangs that follow and were looked at."""
 
@@ -75,7 +74,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedDomains:
     """Where the gang may be placed."""
 
     levels: Sequence[tuple[int, Sequence[range]]]
@@ -85,61 +84,71 @@ class Allowed:
 
 
 def choose(
-    board: Board, want: Want, usual: Way, allowed: Allowed, *, following: Sequence[Want], waiting: int
+    board: FreeCapacity,
+    demand: GangDemand,
+    usual: PlacementOption,
+    allowed: AllowedDomains,
+    *,
+    following: Sequence[GangDemand],
+    waiting: int,
 ) -> Choice | None:
-    """The best way, if it is better than the usual one; of those that follow, the first `waiting` wait already."""
+    """The best option, if it is better than the usual one; of those that follow, the first `waiting` wait already."""
     if len(usual.parts) > _LEAVES:
         return None
-    ways = _distinct(board, want, [usual, *_ways(board, want, allowed, len(usual.parts))])
-    forecast = Forecast(board, following[: _VISITS // (len(board.states) * len(ways))], waiting)
+    options = _remove_duplicates(board, demand, [usual, *_iter_options(board, demand, allowed, len(usual.parts))])
+    forecast = Forecast(board, following[: _VISITS // (len(board.states) * len(options))], waiting)
     # Room that is kept goes to gangs that come sooner: whether that pays shows only where the last one is in sight.
-    keep = forecast.find_keep(board, want) if len(forecast.following) >= waiting else None
-    if not forecast.following or (len(ways) < 2 and keep is None):  # noqa: PLR2004 -- nothing to choose between
+    keep = forecast.find_reserve(board, demand) if len(forecast.following) >= waiting else None
+    if not forecast.following or (len(options) < 2 and keep is None):  # noqa: PLR2004 -- nothing to choose between
         return None
     # The usual one is worked out to the end; others no further than it takes to see that they are worse.
-    plain = forecast.count(ways[0][1], len(usual.parts))
+    plain = forecast.count(options[0][1], len(usual.parts))
     outlooks = [plain]
     if keep is not None:
-        way = _sparing_way(board, want, usual, allowed, keep)
-        after = board.after(want.kind, way.parts, tight=way.tight)
-        kept = keep.after(board, after, want.kind)
-        spared = forecast.count(after, len(way.parts), keep=kept, limit=plain.total)
-        if not _is_worth(spared, plain, len(way.parts) - len(usual.parts)):
+        option = _build_sparing_option(board, demand, usual, allowed, keep)
+        after = board.after(demand.kind, option.parts, tight=option.tight)
+        kept = keep.after(board, after, demand.kind)
+        spared = forecast.count(after, len(option.parts), keep=kept, limit=plain.total)
+        if not _is_worth_reserving(spared, plain, len(option.parts) - len(usual.parts)):
             keep = None
-        elif way is usual:
+        elif option is usual:
             outlooks = [spared]
         else:
-            ways.insert(1, (way, after))
-            after = board.after(want.kind, usual.parts, tight=usual.tight)
-            kept = keep.after(board, after, want.kind)
+            options.insert(1, (option, after))
+            after = board.after(demand.kind, usual.parts, tight=usual.tight)
+            kept = keep.after(board, after, demand.kind)
             outlooks = [forecast.count(after, len(usual.parts), keep=kept, limit=spared.total), spared]
-    for way, after in ways[len(outlooks) :]:
-        left = keep.after(board, after, want.kind) if keep else None
+    for option, after in options[len(outlooks) :]:
+        left = keep.after(board, after, demand.kind) if keep else None
         limit = min(each.total for each in outlooks)
-        outlooks.append(forecast.count(after, len(way.parts), keep=left, limit=limit))
-    room = board.room[want.kind]
-    number = min(range(len(ways)), key=lambda each: (outlooks[each].total, *_order(room, ways[each][0]), each))
-    return Choice(ways[number][0], outlooks[number], plain, len(forecast.following)) if number else None
+        outlooks.append(forecast.count(after, len(option.parts), keep=left, limit=limit))
+    room = board.room[demand.kind]
+    number = min(range(len(options)), key=lambda each: (outlooks[each].total, *_order(room, options[each][0]), each))
+    return Choice(options[number][0], outlooks[number], plain, len(forecast.following)) if number else None
 
 
-def _is_worth(spared: Outlook, plain: Outlook, more_leaves: int) -> bool:
+def _is_worth_reserving(spared: ForecastResult, plain: ForecastResult, more_leaves: int) -> bool:
     """Whether it pays to keep room; a gang takes more leaves itself only for one that would not start otherwise."""
     return spared.total < plain.total and (more_leaves <= 0 or spared.refused < plain.refused)
 
 
-def _sparing_way(board: Board, want: Want, usual: Way, allowed: Allowed, keep: Keep) -> Way:
-    """The way that keeps room for larger pods; the usual one for a gang of such pods, and where there is none."""
-    if not keep.is_wider(board, want.kind):
+def _build_sparing_option(
+    board: FreeCapacity, demand: GangDemand, usual: PlacementOption, allowed: AllowedDomains, keep: LargePodReserve
+) -> PlacementOption:
+    """The option that keeps room for larger pods; the usual one for a gang of such pods, and where there is none."""
+    if not keep.is_wider(board, demand.kind):
         return usual
     level, domains = allowed.levels[-1]
-    within = Want(want.kind, want.pods, (tuple(domains),), one_leaf=all(len(leaves) == 1 for leaves in domains))
+    within = GangDemand(
+        demand.kind, demand.pods, (tuple(domains),), one_leaf=all(len(leaves) == 1 for leaves in domains)
+    )
     found = keep.place(board.only(allowed.fine), within, keep.spare)
-    return usual if found is None else Way(found[0], level, tight=True)
+    return usual if found is None else PlacementOption(found[0], level, tight=True)
 
 
-def _order(room: Sequence[int], way: Way) -> tuple[int, ...]:
-    """Of ways with equal forecasts, the least is the best."""
-    return way.level, -way.pairs_inside, *_rest(room, way.parts), way.tight
+def _order(room: Sequence[int], option: PlacementOption) -> tuple[int, ...]:
+    """Of options with equal forecasts, the least is the best."""
+    return option.level, -option.pairs_inside, *_rest(room, option.parts), option.tight
 
 
 def _rest(room: Sequence[int], parts: Parts) -> tuple[int, int]:
@@ -148,37 +157,41 @@ def _rest(room: Sequence[int], parts: Parts) -> tuple[int, int]:
     return stumps, sum(room[leaf] for leaf, _ in parts)
 
 
-def _distinct(board: Board, want: Want, ways: Sequence[Way]) -> list[tuple[Way, Board]]:
-    """The ways with what they leave behind, each outcome once."""
-    found: dict[tuple[object, ...], tuple[Way, Board]] = {}
-    for way in ways:
-        after = board.after(want.kind, way.parts, tight=way.tight)
-        key = (way.level, frozenset((leaf, after.states[leaf]) for leaf, _ in way.parts))
-        found.setdefault(key, (way, after))
+def _remove_duplicates(
+    board: FreeCapacity, demand: GangDemand, options: Sequence[PlacementOption]
+) -> list[tuple[PlacementOption, FreeCapacity]]:
+    """The options with what they leave behind, each outcome once."""
+    found: dict[tuple[object, ...], tuple[PlacementOption, FreeCapacity]] = {}
+    for option in options:
+        after = board.after(demand.kind, option.parts, tight=option.tight)
+        key = (option.level, frozenset((leaf, after.states[leaf]) for leaf, _ in option.parts))
+        found.setdefault(key, (option, after))
     return list(found.values())
 
 
-def _ways(board: Board, want: Want, allowed: Allowed, number: int) -> Iterator[Way]:
-    """Ways with as many leaves as the usual one, the most promising first; each on few nodes and in small holes."""
-    room = [each if good else 0 for each, good in zip(board.room[want.kind], allowed.fine, strict=True)]
-    found: dict[tuple[object, ...], tuple[tuple[int, ...], Way]] = {}
+def _iter_options(
+    board: FreeCapacity, demand: GangDemand, allowed: AllowedDomains, number: int
+) -> Iterator[PlacementOption]:
+    """Options with as many leaves as the usual one, the most promising first; each on few nodes and in small holes."""
+    room = [each if good else 0 for each, good in zip(board.room[demand.kind], allowed.fine, strict=True)]
+    found: dict[tuple[object, ...], tuple[tuple[int, ...], PlacementOption]] = {}
     for level, domains in allowed.levels:
-        for leaves in _tightest(room, domains):
-            for chosen in _sets(room, leaves, want.pods, number, _SETS // min(len(domains), _DOMAINS)):
-                for parts in free_capacity.share_out(room, chosen, want.pods):
-                    way = Way(parts, level)
+        for leaves in _list_tightest(room, domains):
+            for chosen in _sets(room, leaves, demand.pods, number, _SETS // min(len(domains), _DOMAINS)):
+                for parts in free_capacity.split_over_set(room, chosen, demand.pods):
+                    option = PlacementOption(parts, level)
                     stumps, held = _rest(room, parts)
-                    merit = (stumps, level, -way.pairs_inside, held, *chosen)
+                    merit = (stumps, level, -option.pairs_inside, held, *chosen)
                     # Leaves in the same state are as good as each other.
                     alike = (level, *sorted((board.states[leaf], pods) for leaf, pods in parts))
                     if alike not in found or merit < found[alike][0]:
-                        found[alike] = merit, way
-    for _, way in sorted(found.values(), key=lambda each: each[0])[:_WAYS]:
-        yield way
-        yield Way(way.parts, way.level, tight=True)
+                        found[alike] = merit, option
+    for _, option in sorted(found.values(), key=lambda each: each[0])[:_WAYS]:
+        yield option
+        yield PlacementOption(option.parts, option.level, tight=True)
 
 
-def _tightest(room: Sequence[int], domains: Sequence[range]) -> Sequence[range]:
+def _list_tightest(room: Sequence[int], domains: Sequence[range]) -> Sequence[range]:
     if len(domains) <= _DOMAINS or len(domains[0]) == 1:
         return domains
     return sorted(domains, key=lambda leaves: (sum(room[leaf] for leaf in leaves), leaves.start))[:_DOMAINS]
@@ -187,4 +200,4 @@ def _tightest(room: Sequence[int], domains: Sequence[range]) -> Sequence[range]:
 def _sets(room: Sequence[int], leaves: range, pods: int, number: int, most: int) -> list[list[int]]:
     if number == 1:
         return [[leaf] for leaf in leaves if room[leaf] >= pods]
-    return free_capacity.find_sets(room, leaves, pods, number, most)
+    return free_capacity.find_leaf_sets(room, leaves, pods, number, most)

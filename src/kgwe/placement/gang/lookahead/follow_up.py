@@ -12,9 +12,9 @@ import numpy as np
 
 from kgwe.placement.gang import split
 from kgwe.placement.gang.lookahead import choice, free_capacity
-from kgwe.placement.gang.lookahead.choice import Allowed, Way
-from kgwe.placement.gang.lookahead.free_capacity import Board, Stock
-from kgwe.placement.gang.lookahead.quick_fit import Want
+from kgwe.placement.gang.lookahead.choice import AllowedDomains, PlacementOption
+from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, LeafStates
+from kgwe.placement.gang.lookahead.quick_fit import GangDemand
 from kgwe.placement.gang.request import Strategy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _KINDS: Final = 6
 _REMEMBERED: Final = 50_000
 
 
-class Question(NamedTuple):
+class LookaheadQuery(NamedTuple):
     """A gang that has a place, and where it could be instead."""
 
     table: LevelTable
@@ -53,55 +53,59 @@ class Question(NamedTuple):
     """As of `GangSearch`."""
 
 
-class Ahead:
+class Lookahead:
     """Looks ahead on one fitter; what it remembers saves time and changes no answer."""
 
     def __init__(self, fitter: Fitter) -> None:
         self._fitter = fitter
-        self._stocks: dict[tuple[int, ...], Stock] = {}
+        self._stocks: dict[tuple[int, ...], LeafStates] = {}
 
-    def choose(self, asked: Question, following: Following) -> Choice | None:
-        """A better way to place the gang than the usual one; None: there is none."""
+    def choose(self, asked: LookaheadQuery, following: Following) -> Choice | None:
+        """A better option to place the gang than the usual one; None: there is none."""
         table, room = asked.table, asked.room
         own = room.by_level(0, asked.levels[-1])[0]
-        requests, wants, waiting = self._wants(table, asked.request, following)
-        if not wants:
+        requests, demands, waiting = self._list_demands(table, asked.request, following)
+        if not demands:
             return None
         rooms = [own, *(self._fitter.count_pods(each)[table.node].astype(np.int64) for each in requests[1:])]
         cards = tuple(each.gpus.count for each in requests)
         free = np.bitwise_count(self._fitter.snapshot.free[table.node]).astype(np.int64)
         leaves = table.levels[table.leaf_level]
-        board = Board.of(self._stock(cards), free_capacity.count_alike(leaves, free, rooms))
+        board = FreeCapacity.from_leaves(self._stock(cards), free_capacity.read_leaf_states(leaves, free, rooms))
         pods = int(asked.loads.sum())
         loads = leaves.sum_by_domain(asked.loads)
-        usual = Way(tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.levels[0])
+        usual = PlacementOption(
+            tuple((leaf, int(loads[leaf])) for leaf in np.flatnonzero(loads).tolist()), asked.levels[0]
+        )
         levels = [(level, list(_holding(table, room, level, pods))) for level in asked.levels]
-        allowed = Allowed(levels, _fine_leaves(asked))
-        return choice.choose(board, Want(0, pods, ()), usual, allowed, following=wants, waiting=waiting)
+        allowed = AllowedDomains(levels, _list_usable_leaves(asked))
+        return choice.choose(board, GangDemand(0, pods, ()), usual, allowed, following=demands, waiting=waiting)
 
-    def _stock(self, cards: tuple[int, ...]) -> Stock:
+    def _stock(self, cards: tuple[int, ...]) -> LeafStates:
         stock = self._stocks.get(cards)
         if stock is None or len(stock) > _REMEMBERED:
-            stock = self._stocks[cards] = Stock(cards)
+            stock = self._stocks[cards] = LeafStates(cards)
         return stock
 
     @staticmethod
-    def _wants(table: LevelTable, own: Request, following: Following) -> tuple[list[Request], list[Want], int]:
+    def _list_demands(
+        table: LevelTable, own: Request, following: Following
+    ) -> tuple[list[Request], list[GangDemand], int]:
         """Kinds of pods, the gang's own first, those that follow in their order, and how many of these wait already."""
         kinds: dict[Request, int] = {own: 0}
-        wants: list[Want | None] = []
+        demands: list[GangDemand | None] = []
         for gang in following.kinds:
             role = _largest(gang)
             is_counted = gang.strategy is Strategy.CONSOLIDATED and role.request.gpus.count > 0
             if is_counted and (role.request in kinds or len(kinds) < _KINDS):
                 kind = kinds.setdefault(role.request, len(kinds))
-                wants.append(Want(kind, role.required_replicas, *_limits(table, gang)))
+                demands.append(GangDemand(kind, role.required_replicas, *_read_limits(table, gang)))
             else:
-                wants.append(None)
-        ordered = [wants[number] for number in following.order]
+                demands.append(None)
+        ordered = [demands[number] for number in following.order]
         waiting = len(ordered) - following.expected
-        counted = [want for want in ordered if want is not None]
-        return list(kinds), counted, sum(want is not None for want in ordered[:waiting])
+        counted = [demand for demand in ordered if demand is not None]
+        return list(kinds), counted, sum(demand is not None for demand in ordered[:waiting])
 
 
 def is_eligible(gang: GangRequest) -> bool:
@@ -116,12 +120,12 @@ def is_eligible(gang: GangRequest) -> bool:
     )
 
 
-def place(table: LevelTable, room: GangCapacity, way: Way) -> Ints:
-    """Pods per place, leaf by leaf as the way says."""
-    capacity, leaf_level = room.by_level(0, way.level), table.leaf_level
+def place(table: LevelTable, room: GangCapacity, option: PlacementOption) -> Ints:
+    """Pods per place, leaf by leaf as the option says."""
+    capacity, leaf_level = room.by_level(0, option.level), table.leaf_level
     loads = np.zeros(len(table.node), np.int64)
-    for leaf, pods in way.parts:
-        if way.tight:
+    for leaf, pods in option.parts:
+        if option.tight:
             inside = table.levels[leaf_level].place_range(leaf)
             loads[inside] = split.fill_smallest_first(capacity[0][inside], pods)
         else:
@@ -129,7 +133,7 @@ def place(table: LevelTable, room: GangCapacity, way: Way) -> Ints:
     return loads
 
 
-def _fine_leaves(asked: Question) -> list[bool]:
+def _list_usable_leaves(asked: LookaheadQuery) -> list[bool]:
     """Leaf -> whether it is known, and as fast and as reliable as the worst of those in use."""
     table = asked.table
     leaves = table.levels[table.leaf_level]
@@ -147,7 +151,7 @@ def _largest(gang: GangRequest) -> Role:
     return max(gang.roles, key=lambda role: role.request.gpus.count * role.required_replicas)
 
 
-def _limits(table: LevelTable, gang: GangRequest) -> tuple[Scopes, bool]:
+def _read_limits(table: LevelTable, gang: GangRequest) -> tuple[Scopes, bool]:
     """Levels to look at when no leaf holds the gang, and whether there are none."""
     leaf = table.leaf_level
     names = [level.name for level in table.levels]

@@ -2,7 +2,7 @@
 
 Nodes of a leaf with the same free cards and the same room for every kind of pod are alike. So the state of a leaf is
 a short tuple, equal leaves share one number, and what is left of a state after so many pods of a kind is worked out
-once (`Stock`). A board is one such number per leaf; placing pods on it changes numbers in a list.
+once (`LeafStates`). A board is one such number per leaf; placing pods on it changes numbers in a list.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEP: Final = 1 << 20
 NEVER: Final = 1 << 60
 
 
-class Stock:
+class LeafStates:
     """States of leaves by number, and what each becomes when pods are placed there."""
 
     def __init__(self, cards: Sequence[int]) -> None:
@@ -109,10 +109,10 @@ class Stock:
 class Costs(dict[int, int]):
     """State -> what so many pods cost a wider kind, times `STEP`, plus the room there; `NEVER` where they do not fit.
 
-    Worked out when first asked for, as the pods of `Stock.known` are.
+    Worked out when first asked for, as the pods of `LeafStates.known` are.
     """
 
-    def __init__(self, stock: Stock, kind: int, pods: int, wide: int) -> None:
+    def __init__(self, stock: LeafStates, kind: int, pods: int, wide: int) -> None:
         self._stock, self._kind, self._pods, self._wide = stock, kind, pods, wide
 
     def __missing__(self, state: int) -> int:
@@ -125,7 +125,7 @@ class Costs(dict[int, int]):
 class Rests(dict[int, int]):
     """State -> room on the nodes that hold no pod of a wider kind."""
 
-    def __init__(self, stock: Stock, kind: int, wide: int) -> None:
+    def __init__(self, stock: LeafStates, kind: int, wide: int) -> None:
         self._stock, self._kind, self._wide = stock, kind, wide
 
     def __missing__(self, state: int) -> int:
@@ -133,34 +133,34 @@ class Rests(dict[int, int]):
         return self[state]
 
 
-class Board:
+class FreeCapacity:
     """One state per leaf, and the room of every leaf for every kind of pod."""
 
     __slots__ = ("room", "states", "stock")
 
-    def __init__(self, stock: Stock, states: list[int], room: list[list[int]]) -> None:
+    def __init__(self, stock: LeafStates, states: list[int], room: list[list[int]]) -> None:
         self.stock = stock
         self.states = states
         self.room = room
 
     @classmethod
-    def of(cls, stock: Stock, leaves: Iterable[State]) -> Board:
+    def from_leaves(cls, stock: LeafStates, leaves: Iterable[State]) -> FreeCapacity:
         states = [stock.number(leaf) for leaf in leaves]
         return cls(stock, states, [[room[state] for state in states] for room in stock.room])
 
-    def after(self, kind: int, parts: Parts, *, tight: bool) -> Board:
+    def after(self, kind: int, parts: Parts, *, tight: bool) -> FreeCapacity:
         """Another board, with these pods placed."""
-        board = Board(self.stock, self.states[:], [room[:] for room in self.room])
+        board = FreeCapacity(self.stock, self.states[:], [room[:] for room in self.room])
         board.place(kind, parts, tight=tight)
         return board
 
-    def only(self, wanted: Sequence[bool]) -> Board:
+    def only(self, wanted: Sequence[bool]) -> FreeCapacity:
         """The board as if the other leaves were full."""
         if all(wanted):
             return self
         full = self.stock.number(())
         states = [state if fine else full for state, fine in zip(self.states, wanted, strict=True)]
-        return Board(self.stock, states, [[room[state] for state in states] for room in self.stock.room])
+        return FreeCapacity(self.stock, states, [[room[state] for state in states] for room in self.stock.room])
 
     def place(self, kind: int, parts: Parts, *, tight: bool) -> None:
         stock, states = self.stock, self.states
@@ -175,7 +175,7 @@ class Board:
                 room[leaf] = of_state[state]
 
 
-def count_alike(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[State]:
+def read_leaf_states(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[State]:
     """The state of every leaf; `free` and `rooms` are per place."""
     leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.starts))
     useful = np.logical_or.reduce([room > 0 for room in rooms])
@@ -193,7 +193,7 @@ def count_alike(leaves: Level, free: Ints, rooms: Sequence[Ints]) -> list[State]
 # --- splits ---------------------------------------------------------------------------------------------
 
 
-def count_fewest(room: Sequence[int], leaves: Iterable[int], pods: int) -> int | None:
+def count_fewest_leaves(room: Sequence[int], leaves: Iterable[int], pods: int) -> int | None:
     """The fewest of the leaves that hold the pods; None: all of them do not."""
     held = 0
     for number, each in enumerate(sorted((room[leaf] for leaf in leaves), reverse=True), 1):
@@ -203,7 +203,7 @@ def count_fewest(room: Sequence[int], leaves: Iterable[int], pods: int) -> int |
     return None
 
 
-def split_fast(room: Sequence[int], leaves: Iterable[int], pods: int) -> Parts | None:
+def split_over_leaves(room: Sequence[int], leaves: Iterable[int], pods: int) -> Parts | None:
     """The fewest of the leaves, the largest first, the last two with the least left over; None: no room."""
     order = sorted([leaf for leaf in leaves if room[leaf]], key=room.__getitem__, reverse=True)
     parts: list[tuple[int, int]] = []
@@ -239,7 +239,7 @@ def _closest_pair(room: Sequence[int], order: Sequence[int], first: int, pods: i
     return found
 
 
-def find_sets(room: Sequence[int], leaves: Iterable[int], pods: int, number: int, most: int) -> list[list[int]]:
+def find_leaf_sets(room: Sequence[int], leaves: Iterable[int], pods: int, number: int, most: int) -> list[list[int]]:
     """Sets of so many leaves that hold the pods, no two of equal rooms; at most so many, the largest leaves first."""
     order = sorted((leaf for leaf in leaves if room[leaf]), key=room.__getitem__, reverse=True)
     sums = [0]
@@ -265,11 +265,11 @@ def find_sets(room: Sequence[int], leaves: Iterable[int], pods: int, number: int
     return found
 
 
-def share_out(room: Sequence[int], leaves: Sequence[int], pods: int) -> list[Parts]:
-    """The ways to leave what these leaves have too much in one of them."""
+def split_over_set(room: Sequence[int], leaves: Sequence[int], pods: int) -> list[Parts]:
+    """The options to leave what these leaves have too much in one of them."""
     over = sum(room[leaf] for leaf in leaves) - pods
-    ways: dict[int, Parts] = {}
+    options: dict[int, Parts] = {}
     for kept in leaves:
-        if room[kept] > over and room[kept] not in ways:
-            ways[room[kept]] = tuple((leaf, room[leaf] - over * (leaf == kept)) for leaf in leaves)
-    return list(ways.values())[:1] if not over else list(ways.values())
+        if room[kept] > over and room[kept] not in options:
+            options[room[kept]] = tuple((leaf, room[leaf] - over * (leaf == kept)) for leaf in leaves)
+    return list(options.values())[:1] if not over else list(options.values())

@@ -1,9 +1,8 @@
-"""What gangs that follow will get, worked out by a quick rule that places them one after the other.
+"""A quick forecast of what the following gangs will get, placing them one after the other.
 
-The rule: the tightest leaf that holds the gang, else the fewest leaves of a domain with the least left over; in a leaf
-the smallest holes. The forecast is made twice, plainly and with a `Keep`: gangs of small pods then use nodes that hold
-no large pod any more, as long as gangs of large pods wait that could use the others. They take more leaves for it if
-they must.
+The rule: the tightest leaf that holds the gang, else the fewest leaves of a domain with the least left over; within a
+leaf the smallest holes. The forecast is made twice, plainly and with a `LargePodReserve`: gangs of small pods then use
+only nodes that hold no large pod, as long as gangs of large pods could use the others. They may take more leaves.
 
     whole nodes  200    gangs of 12 x 8 GPUs: 16 of them, 192 nodes; 8 nodes are spare
     half nodes   150    gangs of 6 x 4: on half nodes, and on the 8 that are spare
@@ -21,7 +20,7 @@ from kgwe.placement.gang.lookahead import free_capacity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgwe.placement.gang.lookahead.free_capacity import Board, Parts
+    from kgwe.placement.gang.lookahead.free_capacity import FreeCapacity, Parts
 
 # What a gang counts that waits and finds no room, in leaves: so many for each it would need at least now, and no fewer
 # than this. The last gangs that fit often span twice as many as they should, which is worth it.
@@ -36,7 +35,7 @@ Scopes = tuple[tuple[range, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Want:
+class GangDemand:
     """A gang as it is counted here; gangs that are alike share one."""
 
     kind: int
@@ -48,7 +47,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class ForecastResult:
     """What the gangs that follow get, as placed by the quick rule."""
 
     leaves: int
@@ -64,7 +63,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class LargePodReserve:
     """Room that is kept for the gangs of the largest pods."""
 
     kind: int
@@ -72,55 +71,55 @@ class Keep:
     spare: int
     """How many of them fit beyond those that wait: this much, smaller pods may use up."""
 
-    def is_wider(self, board: Board, kind: int) -> bool:
+    def is_wider(self, board: FreeCapacity, kind: int) -> bool:
         return board.stock.cards[self.kind] > board.stock.cards[kind]
 
-    def after(self, before: Board, after: Board, kind: int) -> Keep:
+    def after(self, before: FreeCapacity, after: FreeCapacity, kind: int) -> LargePodReserve:
         """What may still be used up once a gang of this kind is placed; for one of the largest pods, room is kept."""
         if not self.is_wider(before, kind):
             return self
         used = sum(before.room[self.kind]) - sum(after.room[self.kind])
         return replace(self, spare=self.spare - used)
 
-    def place(self, board: Board, want: Want, spare: int) -> tuple[Parts, int] | None:
+    def place(self, board: FreeCapacity, demand: GangDemand, spare: int) -> tuple[Parts, int] | None:
         """Where a gang of smaller pods goes, and how much it uses up.
 
         One leaf where that uses up no more than is spare; else several; else nodes that hold no large pod.
         """
-        costs = board.stock.costs(want.kind, want.pods, self.kind)
+        costs = board.stock.costs(demand.kind, demand.pods, self.kind)
         ranks = [costs[state] for state in board.states]
         best = min(ranks)
-        one = (((ranks.index(best), want.pods),), best // free_capacity.STEP) if best < free_capacity.NEVER else None
-        if want.one_leaf or (one and one[1] <= spare):
+        one = (((ranks.index(best), demand.pods),), best // free_capacity.STEP) if best < free_capacity.NEVER else None
+        if demand.one_leaf or (one and one[1] <= spare):
             return one
-        parts = _split(board.room[want.kind], want)
+        parts = _split(board.room[demand.kind], demand)
         if parts is None:
             return one
-        several = parts, self._cost(board, want, parts)
+        several = parts, self._cost(board, demand, parts)
         if several[1] <= spare:
             return several
-        rests = board.stock.rests(want.kind, self.kind)
-        parts = _split([rests[state] for state in board.states], want)
+        rests = board.stock.rests(demand.kind, self.kind)
+        parts = _split([rests[state] for state in board.states], demand)
         return (parts, 0) if parts else one or several
 
-    def _cost(self, board: Board, want: Want, parts: Parts) -> int:
+    def _cost(self, board: FreeCapacity, demand: GangDemand, parts: Parts) -> int:
         """Large pods that fit no more when these pods are placed in the smallest holes."""
-        return sum(board.stock.cost(board.states[leaf], want.kind, pods, self.kind) for leaf, pods in parts)
+        return sum(board.stock.cost(board.states[leaf], demand.kind, pods, self.kind) for leaf, pods in parts)
 
 
 class Forecast:
     """The gangs that follow, and what it costs when one of them finds no room."""
 
-    def __init__(self, board: Board, following: Sequence[Want], waiting: int) -> None:
+    def __init__(self, board: FreeCapacity, following: Sequence[GangDemand], waiting: int) -> None:
         """The first `waiting` wait already, the others usually come."""
         self.following = following
         self._least = _least_leaves(board, following)
         self._waiting = waiting
         self._prices = [_price(least, waits=number < waiting) for number, least in enumerate(self._least)]
 
-    def find_keep(self, board: Board, want: Want) -> Keep | None:
+    def find_reserve(self, board: FreeCapacity, demand: GangDemand) -> LargePodReserve | None:
         """What to keep for the largest pods of the gang and of those that follow; None: all pods are alike."""
-        cards, gangs = board.stock.cards, (want, *self.following)
+        cards, gangs = board.stock.cards, (demand, *self.following)
         total = [sum(room) for room in board.room]
         kinds = {each.kind for each in gangs if total[each.kind] >= each.pods}
         if not kinds:
@@ -132,40 +131,42 @@ class Forecast:
         for each in gangs:
             if each.kind == wide and each.pods <= spare:
                 spare -= each.pods
-        return Keep(wide, spare)
+        return LargePodReserve(wide, spare)
 
-    def count(self, board: Board, leaves: int, *, keep: Keep | None = None, limit: int | None = None) -> Outlook:
+    def count(
+        self, board: FreeCapacity, leaves: int, *, keep: LargePodReserve | None = None, limit: int | None = None
+    ) -> ForecastResult:
         """What those that follow get; beyond `limit` it is not worked out.
 
         `leaves`: of the gang itself. Leaves the board full.
         """
         count = price = 0
         rest = sum(self._least)
-        refused: set[Want] = set()
+        refused: set[GangDemand] = set()
         cards = board.stock.cards
         wide, spare = (cards[keep.kind], keep.spare) if keep else (0, 0)
-        for number, want in enumerate(self.following):
+        for number, demand in enumerate(self.following):
             rest -= self._least[number]
             parts = None
-            if want in refused:
+            if demand in refused:
                 pass
-            elif keep and cards[want.kind] < wide:
-                found = keep.place(board, want, spare)
+            elif keep and cards[demand.kind] < wide:
+                found = keep.place(board, demand, spare)
                 if found:
                     parts = found[0]
                     spare -= found[1]
             else:
-                parts = _place(board, want)
+                parts = _place(board, demand)
             if parts is None:
-                refused.add(want)
+                refused.add(demand)
                 count += number < self._waiting
                 price += self._prices[number]
             else:
                 leaves += len(parts)
-                board.place(want.kind, parts, tight=True)
+                board.place(demand.kind, parts, tight=True)
             if limit is not None and leaves + price + rest > limit:
-                return Outlook(leaves + rest, count, price)
-        return Outlook(leaves, count, price)
+                return ForecastResult(leaves + rest, count, price)
+        return ForecastResult(leaves, count, price)
 
 
 def _price(least: int, *, waits: bool) -> int:
@@ -173,29 +174,29 @@ def _price(least: int, *, waits: bool) -> int:
     return max(_WAITS, _WAITS_PER_LEAF * least) if waits else _EXPECTED + _EXPECTED_PER_LEAF * least
 
 
-def _least_leaves(board: Board, following: Sequence[Want]) -> list[int]:
+def _least_leaves(board: FreeCapacity, following: Sequence[GangDemand]) -> list[int]:
     """No less than what each of those that follow needs: room only shrinks."""
-    known: dict[Want, int] = {}
-    for want in following:
-        if want not in known:
-            room = board.room[want.kind]
-            known[want] = free_capacity.count_fewest(room, range(len(room)), want.pods) or 1
-    return [known[want] for want in following]
+    known: dict[GangDemand, int] = {}
+    for demand in following:
+        if demand not in known:
+            room = board.room[demand.kind]
+            known[demand] = free_capacity.count_fewest_leaves(room, range(len(room)), demand.pods) or 1
+    return [known[demand] for demand in following]
 
 
-def _place(board: Board, want: Want) -> Parts | None:
+def _place(board: FreeCapacity, demand: GangDemand) -> Parts | None:
     """The tightest leaf, else the fewest leaves of a domain with the least left over."""
-    room = board.room[want.kind]
-    if max(room) >= want.pods:
-        tightest = min([each for each in room if each >= want.pods])
-        return ((room.index(tightest), want.pods),)
-    return None if want.one_leaf else _split(room, want)
+    room = board.room[demand.kind]
+    if max(room) >= demand.pods:
+        tightest = min([each for each in room if each >= demand.pods])
+        return ((room.index(tightest), demand.pods),)
+    return None if demand.one_leaf else _split(room, demand)
 
 
-def _split(room: Sequence[int], want: Want) -> Parts | None:
+def _split(room: Sequence[int], demand: GangDemand) -> Parts | None:
     """The fewest leaves of the first level that has a domain with room."""
-    for domains in want.scopes:
-        found = [parts for leaves in domains if (parts := free_capacity.split_fast(room, leaves, want.pods))]
+    for domains in demand.scopes:
+        found = [parts for leaves in domains if (parts := free_capacity.split_over_leaves(room, leaves, demand.pods))]
         if found:
             return min(found, key=len)
     return None

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 from tests.support.builders.racks import Racks, cards, placed, racks
 
 from kgwe.model.network.domains import Speed
-from kgwe.placement.gang.lookahead.free_capacity import Board, Stock, find_sets, share_out, split_fast
-from kgwe.placement.gang.lookahead.quick_fit import Forecast, Want
+from kgwe.placement.gang.lookahead.free_capacity import (
+    FreeCapacity,
+    LeafStates,
+    find_leaf_sets,
+    split_over_leaves,
+    split_over_set,
+)
+from kgwe.placement.gang.lookahead.quick_fit import Forecast, GangDemand
 from kgwe.placement.gang.request import NONE_FOLLOW
 from kgwe.placement.planning.gang_planner import Following, GangPlan, GangPlanner, GangRequest
 from kgwe.placement.pod.engine import Engine
@@ -156,8 +162,8 @@ def test_a_gang_that_spans_leaves_takes_one_more_where_another_starts_for_it():
 
 def test_gangs_that_usually_come_weigh_less_than_those_that_wait():
     def price(waiting: int) -> int:
-        board = Board.of(Stock((8,)), [(((8, 1), 3),)])
-        follow = [Want(0, 4, ((range(1),),))]
+        board = FreeCapacity.from_leaves(LeafStates((8,)), [(((8, 1), 3),)])
+        follow = [GangDemand(0, 4, ((range(1),),))]
         return Forecast(board, follow, waiting).count(board, 1).price
 
     assert price(1) > price(0) > 1
@@ -175,7 +181,7 @@ def test_a_long_queue_is_looked_at_again_as_gangs_have_had_their_turns():
 
 
 def test_pods_are_placed_on_the_fewest_nodes_or_in_the_smallest_holes():
-    stock = Stock((8, 4))
+    stock = LeafStates((8, 4))
     leaf = stock.number((((4, 0, 1), 2), ((8, 1, 2), 2)))
     assert (stock.room[0][leaf], stock.room[1][leaf]) == (2, 6)
     few = stock.after(leaf, 1, 2, tight=False)
@@ -185,26 +191,26 @@ def test_pods_are_placed_on_the_fewest_nodes_or_in_the_smallest_holes():
 
 
 def test_a_board_that_is_placed_on_leaves_the_other_as_it_was():
-    stock = Stock((8,))
-    board = Board.of(stock, [(((8, 1), 3),), (((8, 1), 2),)])
+    stock = LeafStates((8,))
+    board = FreeCapacity.from_leaves(stock, [(((8, 1), 3),), (((8, 1), 2),)])
     after = board.after(0, ((0, 2),), tight=True)
     assert (board.room, after.room) == ([[3, 2]], [[1, 2]])
 
 
 def test_quick_splits_leave_the_least():
-    assert split_fast([9, 7, 5, 3], range(4), 12) == ((0, 9), (3, 3))
-    assert split_fast([9, 7, 5, 2], range(4), 12) == ((1, 7), (2, 5))
-    assert split_fast([9, 7, 5, 3], range(4), 6) == ((1, 6),)
-    assert split_fast([2, 2, 2], range(3), 5) == ((0, 2), (1, 2), (2, 1))
-    assert split_fast([2, 2], range(2), 5) is None
+    assert split_over_leaves([9, 7, 5, 3], range(4), 12) == ((0, 9), (3, 3))
+    assert split_over_leaves([9, 7, 5, 2], range(4), 12) == ((1, 7), (2, 5))
+    assert split_over_leaves([9, 7, 5, 3], range(4), 6) == ((1, 6),)
+    assert split_over_leaves([2, 2, 2], range(3), 5) == ((0, 2), (1, 2), (2, 1))
+    assert split_over_leaves([2, 2], range(2), 5) is None
 
 
 def test_sets_of_leaves_hold_the_pods_and_differ_in_their_rooms():
-    found = find_sets([9, 7, 7, 5, 3], range(5), 12, 2, 40)
+    found = find_leaf_sets([9, 7, 7, 5, 3], range(5), 12, 2, 40)
     assert found == [[0, 1], [0, 3], [0, 4], [1, 2], [1, 3]]
-    assert len(find_sets([9, 7, 7, 5, 3], range(5), 12, 2, 2)) == 2
+    assert len(find_leaf_sets([9, 7, 7, 5, 3], range(5), 12, 2, 2)) == 2
 
 
 def test_what_is_too_much_stays_in_one_leaf():
-    assert share_out([9, 7], [0, 1], 12) == [((0, 5), (1, 7)), ((0, 9), (1, 3))]
-    assert share_out([9, 3], [0, 1], 12) == [((0, 9), (1, 3))]
+    assert split_over_set([9, 7], [0, 1], 12) == [((0, 5), (1, 7)), ((0, 9), (1, 3))]
+    assert split_over_set([9, 3], [0, 1], 12) == [((0, 9), (1, 3))]
