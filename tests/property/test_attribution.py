@@ -24,13 +24,13 @@ sizes = st.one_of(st.none(), st.integers(0, 90_000))
 loads = st.lists(st.builds(Load, pod=st.sampled_from(PODS), util=utils, memory_mib=sizes), max_size=8)
 
 
-def total(shares: attribution.Shares) -> int:
+def total(shares: attribution.TimeShares) -> int:
     return sum(part for _, part in shares.pods) + shares.other + shares.idle + shares.unknown
 
 
 @st.composite
 def splits(draw):
-    return attribution.split(draw(utils), draw(loads), draw(st.sampled_from(PODS)))
+    return attribution.split_time(draw(utils), draw(loads), draw(st.sampled_from(PODS)))
 
 
 @quick
@@ -47,7 +47,7 @@ def test_what_is_apportioned_is_all_there_and_fair(total, weights):
 @quick
 @given(busy=utils, on_it=loads, holder=st.sampled_from(PODS))
 def test_pods_and_idle_are_the_whole_card(busy, on_it, holder):
-    shares = attribution.split(busy, on_it, holder)
+    shares = attribution.split_time(busy, on_it, holder)
     assert total(shares) == WHOLE
     assert {load.pod for load in on_it if load.pod} <= dict(shares.pods).keys()
     if busy is not None:
@@ -60,7 +60,7 @@ def test_pods_and_idle_are_the_whole_card(busy, on_it, holder):
 @quick
 @given(busy=st.floats(0, 1), on_it=loads)
 def test_nobody_is_given_more_than_was_measured_of_it_unless_the_rest_is_shared_out(busy, on_it):
-    shares = attribution.split(busy, on_it)
+    shares = attribution.split_time(busy, on_it)
     for pod, part in shares.pods:
         mine = [load.util for load in on_it if load.pod == pod]
         measured = [min(max(util, 0.0), 1.0) for util in mine if util is not None]
@@ -72,7 +72,7 @@ def test_nobody_is_given_more_than_was_measured_of_it_unless_the_rest_is_shared_
 @given(weights=st.lists(st.integers(1, 4), max_size=7), spare=st.integers(0, 5), data=st.data())
 def test_the_instances_of_a_card_and_its_uncut_rest_are_the_card(weights, spare, data):
     parts = [(weight, data.draw(splits())) for weight in weights]
-    card = attribution.of_card(parts, sum(weights) + spare) if sum(weights) + spare else attribution.UNKNOWN
+    card = attribution.combine_instances(parts, sum(weights) + spare) if sum(weights) + spare else attribution.UNKNOWN
     assert total(card) == WHOLE
     if parts:
         exact = sum(weight * shares.idle for weight, shares in parts) + spare * WHOLE
@@ -82,7 +82,7 @@ def test_the_instances_of_a_card_and_its_uncut_rest_are_the_card(weights, spare,
 @quick
 @given(pieces=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10)), of=st.integers(1, 16))
 def test_pieces_held_and_pieces_free_are_the_card(pieces, of):
-    shares = attribution.held(pieces, of)
+    shares = attribution.split_by_shares(pieces, of)
     assert total(shares) == WHOLE
     for pod, count in pieces.items():
         if sum(pieces.values()) <= of:
@@ -108,7 +108,7 @@ def test_memory_of_pods_and_free_memory_are_the_card(size, used, on_it):
 def test_what_an_mps_server_did_is_handed_on_and_nothing_is_added(util, clients, listed, sizes):
     processes = [Process(1, 100, util)] + [Process(pid, sizes[i]) for i, pid in enumerate(listed)]
     pods = {pid: f"pod-{pid}" for pid in range(10, 21)}
-    told = attribution.loads(processes, pods, {1: clients})
+    told = attribution.group_loads(processes, pods, {1: clients})
     assert abs(sum(load.util or 0.0 for load in told) - util) < 1e-5
     assert {load.pod for load in told if load.pod} == {pods[pid] for pid in {*clients, *listed}}
 

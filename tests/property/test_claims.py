@@ -18,7 +18,7 @@ CARDS = 8
 
 
 def numbers(cards: int) -> tuple[int, ...]:
-    return assignment.Places(cards).numbers
+    return assignment.DeviceSet(cards).numbers
 
 
 @st.composite
@@ -48,7 +48,7 @@ def test_every_card_is_counted_once_whatever_is_seen_first(masks: list[int], ord
         if cards:
             objects.append((state.on_claim, claim(name, numbers(cards))))
     if plugin:
-        notes = {assignment.CARDS_ANNOTATION: assignment.cards_text(plugin)}
+        notes = {assignment.CARDS_ANNOTATION: assignment.format_mask(plugin)}
         objects.append((state.on_pod, pod("plugin", "", gpus=plugin.bit_count(), notes=notes)))
         if backed:  # its resource is one that a claim stands behind
             objects.append((state.on_claim, claim("plugin", numbers(plugin), of="uid-plugin")))

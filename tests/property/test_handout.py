@@ -35,6 +35,6 @@ def test_advice_is_always_what_was_asked_for(free, plans, must, size, switched):
     stock = Stock(CARDS, wiring=nvswitch(8) if switched else pcie_pairs(8))
     asks = [Ask(f"p{i}", (wants,), some(*plan)) for i, (plan, wants) in enumerate(plans)]
     have = [IDS[i] for i in sorted(must)]
-    devices = whole.advise(asks, stock, some(*free), size, must=have).devices
+    devices = whole.advise_devices(asks, stock, some(*free), size, must=have).devices
     assert len(devices) == len(set(devices)) == size
     assert set(have) <= set(devices) <= some(*free, *must)

@@ -10,7 +10,7 @@ from tests.support.builders import small_fleet
 from tests.support.builders.plans import state
 from tests.support.examples import examples
 
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
@@ -103,7 +103,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(uid=PODS, node=NODES, cards=COUNTS, seat=st.none() | SEATS, known=MASKS)
     def pod_is_bound(self, uid: str, node: str, cards: int, seat: tuple[str, int] | None, known: int) -> None:
-        self.ledger.set_pod(uid, node, wants(cards), seat, given=Places(known))
+        self.ledger.set_pod(uid, node, wants(cards), seat, given=DeviceSet(known))
         self.model.set_pod(uid, node, cards, seat)
 
     @rule(uid=PODS, node=NODES, cards=COUNTS, seat=st.none() | SEATS, truth=MASKS)
@@ -112,7 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         """It has those, as far as they are whole and no other pod is said to have them."""
         fleet = self.ledger.fleet
-        self.ledger.set_pod(uid, node, wants(cards), seat, observed=Places(truth))
+        self.ledger.set_pod(uid, node, wants(cards), seat, observed=DeviceSet(truth))
         self.model.set_pod(uid, node, cards, seat)
         there = fleet.node(node)
         if there is None or not truth:

@@ -16,7 +16,7 @@ from tests.support.fakes import kubelet as bed
 from kgwe.apps.agent.devices.allocator import DeviceAllocator
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.model.devices import advertised, holdings
-from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 from kgwe.model.devices.holdings import ContainerDevices, PodDevices
 from kgwe.placement.devices import shared
 from kgwe.placement.devices.whole import Ask, Stock
@@ -76,7 +76,7 @@ class Node:
         asks = [self.ask(pod) for pod in sorted(self.waiting)]
         who = min(asks, key=lambda ask: (ask.advised, ask.since))
         promised = {pod: frozenset({piece}) for pod, piece in self.promised.items() if pod != who.pod}
-        advice = shared.advise(
+        advice = shared.advise_shares(
             asks, self.stock, self.free, 1, promised=promised, to_come=[self.ask(pod) for pod in others]
         )
         self.asked[advice.pod] += 1
@@ -153,11 +153,11 @@ class Truth(PodResources):
 class Rush:
     """Pods of a batch are all asked for at once; the kubelet notes what it gave when the batch is through."""
 
-    def __init__(self, plans: Sequence[Places], each: int) -> None:
+    def __init__(self, plans: Sequence[DeviceSet], each: int) -> None:
         self.names = [f"p{i:02}" for i in range(len(plans))]
         pods = bed.Pods()
         pods.add(*(bed.pod(name, 1, resource=SHARED, plan=plan) for name, plan in zip(self.names, plans, strict=True)))
-        offers = advertised.offers(bed.machine(CARDS), pieces=each)
+        offers = advertised.list_advertised(bed.machine(CARDS), pieces=each)
         self.every = [one.id for one in offers[SHARED]]
         self.truth = Truth(self.names)
         self.desk = DeviceAllocator(pods, self.truth, clock=lambda: 0.0)
@@ -190,7 +190,7 @@ class Rush:
 )
 def test_kai_2153_sixteen_halves_on_eight_cards_are_two_on_each(each, order, cards, cuts, pauses, planned):
     """https://github.com/kai-scheduler/KAI-Scheduler/issues/2153: one by one, in batches, or all in the same moment."""
-    rush = Rush([Places(1 << card) if planned else NOWHERE for card in cards], each if planned else 2)
+    rush = Rush([DeviceSet(1 << card) if planned else NO_DEVICES for card in cards], each if planned else 2)
 
     async def serve() -> None:
         for start, end in itertools.pairwise([0, *sorted(cuts), 2 * CARDS]):
@@ -199,7 +199,7 @@ def test_kai_2153_sixteen_halves_on_eight_cards_are_two_on_each(each, order, car
     asyncio.run(serve())
     given = [piece for ids in rush.truth.given.values() for piece in ids]
     assert len(given) == len(set(given)) == 2 * CARDS
-    assert set(collections.Counter(map(holdings.uuid_of, given)).values()) == {2}
+    assert set(collections.Counter(map(holdings.device_uuid, given)).values()) == {2}
     if planned:
-        mine = [{holdings.uuid_of(piece) for piece in rush.truth.given[name]} for name in rush.names]
+        mine = [{holdings.device_uuid(piece) for piece in rush.truth.given[name]} for name in rush.names]
         assert mine == [{f"GPU-{card}"} for card in cards]

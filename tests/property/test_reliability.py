@@ -63,11 +63,11 @@ def test_programs_alone_cost_little(story):
 def test_what_needs_all_is_no_better_than_the_worst(stories):
     records = [charged(story)[0] for story in stories]
     now_s = max(charged(story)[1] for story in stories)
-    assert reliability.of_all(records, now_s) <= min(record.score(now_s) for record in records) + 1e-12
+    assert reliability.combined_score(records, now_s) <= min(record.score(now_s) for record in records) + 1e-12
 
 
 def test_nothing_known_is_no_trouble():
-    assert CLEAN.score(0) == reliability.of_all((), 0) == 1.0
+    assert CLEAN.score(0) == reliability.combined_score((), 0) == 1.0
 
 
 def test_half_of_it_is_forgiven_in_a_half_life():
@@ -78,6 +78,6 @@ def test_half_of_it_is_forgiven_in_a_half_life():
 
 @given(st.floats(0.001, 1.0), st.floats(0.0, 1.0))
 def test_what_is_told_stays_while_the_difference_is_small(score, before):
-    told = reliability.told(score, before)
+    told = reliability.published_score(score, before)
     assert abs(told - score) < reliability.TELLING + 0.006
-    assert reliability.told(score, told) == told
+    assert reliability.published_score(score, told) == told

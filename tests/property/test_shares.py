@@ -11,7 +11,7 @@ from tests.support.builders import small_fleet
 from tests.support.builders.plans import state
 from tests.support.examples import examples
 
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request, share_milli
@@ -56,12 +56,12 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule(uid=PODS, node=NODES, card=CARDS, seat=st.none() | SEATS)
     def pod_is_bound(self, uid: str, node: str, card: int, seat: tuple[str, int] | None) -> None:
-        self.ledger.set_pod(uid, node, WANTED, seat, given=Places(1 << card))
+        self.ledger.set_pod(uid, node, WANTED, seat, given=DeviceSet(1 << card))
 
     @rule(uid=PODS, node=NODES, card=CARDS)
     def kubelet_says_what_a_pod_has(self, uid: str, node: str, card: int) -> None:
         """It has that, unless others of whom it is said fill the card."""
-        self.ledger.set_pod(uid, node, WANTED, observed=Places(1 << card))
+        self.ledger.set_pod(uid, node, WANTED, observed=DeviceSet(1 << card))
         fleet = self.ledger.fleet
         there = fleet.node(node)
         if there is None or not there.pieces or not there.usable >> card & 1:

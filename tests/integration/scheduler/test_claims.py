@@ -334,7 +334,7 @@ def pods_of(bed: Bed, workload: Any) -> list[Any]:
 def is_served(bed: Bed, claims: Claims, workload: Any) -> bool:
     """Whether three pods run, each on the cards it was told, and all of these are different."""
     pods = pods_of(bed, workload)
-    told = {each.metadata.uid: assignment.planned(each.metadata.annotations).numbers for each in pods}
+    told = {each.metadata.uid: assignment.parse_planned(each.metadata.annotations).numbers for each in pods}
     had = {
         claim.metadata.controller.uid: tuple(sorted(int(each.device.removeprefix("gpu-")) for each in claim.gpus))
         for claim in claims.of(workload)

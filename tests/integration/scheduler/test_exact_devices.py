@@ -71,7 +71,7 @@ class OneNode:
             await self.kubelet.admit(await self._bound.get())
 
     def planned(self, pod: Any) -> set[str]:
-        return {self.uuids[card] for card in assignment.planned(pod.metadata.annotations).numbers}
+        return {self.uuids[card] for card in assignment.parse_planned(pod.metadata.annotations).numbers}
 
     def pods(self) -> list[Any]:
         return [each for each in self.bed.pods.store.values() if each.spec.nodeName == NODE]
@@ -85,7 +85,7 @@ class OneNode:
     def holders(self) -> dict[str, set[str]]:
         """Pod -> its cards, as the GPUNode says."""
         return {
-            each.pod: {self.uuids[card] for card in assignment.Places(assignment.parse_cards(each.cards)).numbers}
+            each.pod: {self.uuids[card] for card in assignment.DeviceSet(assignment.parse_mask(each.cards)).numbers}
             for each in (self.gpunodes.store[NODE].status.held if NODE in self.gpunodes.store else ())
         }
 
@@ -208,10 +208,10 @@ async def test_sixteen_halves_at_once_are_two_to_a_card_and_each_where_it_was_pl
 
     pieces = divided.kubelet.in_use(amounts.SHARED)
     assert len(set(pieces)) == 16, "nobody has a piece of another"
-    assert collections.Counter(holdings.uuid_of(each) for each in pieces) == dict.fromkeys(divided.uuids, 2)
+    assert collections.Counter(holdings.device_uuid(each) for each in pieces) == dict.fromkeys(divided.uuids, 2)
     for pod in divided.pods():
         mine = divided.kubelet.held(pod.metadata.key, amounts.SHARED)
-        assert {holdings.uuid_of(each) for each in mine} == divided.planned(pod)
+        assert {holdings.device_uuid(each) for each in mine} == divided.planned(pod)
     await eventually(lambda: len(divided.holders()) == 16)
     assert divided.verdict() == ("True", "AsPlanned")
 

@@ -48,7 +48,7 @@ def cards(bed: Bed, prefix: str = "") -> Counter[tuple[str, int]]:
         (pod.spec.nodeName, card)
         for pod in bed.pods.store.values()
         if pod.metadata.name.startswith(prefix) and pod.spec.nodeName
-        for card in assignment.planned(pod.metadata.annotations).numbers
+        for card in assignment.parse_planned(pod.metadata.annotations).numbers
     )
 
 

@@ -28,7 +28,7 @@ from kgwe.proto import podresources_pb2 as pod_pb
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from kgwe.model.devices.assignment import Places
+    from kgwe.model.devices.assignment import DeviceSet
 
 GPU = "nvidia.com/gpu"
 _PLUGIN = "/v1beta1.DevicePlugin"
@@ -58,7 +58,7 @@ def pod(
     name: str,
     *wants: int,
     resource: str = GPU,
-    plan: Places = assignment.NOWHERE,
+    plan: DeviceSet = assignment.NO_DEVICES,
     namespace: str = "team",
     init: Sequence[int] = (),
     sidecar: Sequence[int] = (),
@@ -77,7 +77,7 @@ def pod(
         "namespace": namespace,
         "uid": f"uid-{name}",
         "creationTimestamp": created,
-        "annotations": assignment.as_annotations(plan),
+        "annotations": assignment.format_annotations(plan),
     }
     spec = {
         "nodeName": "n1",

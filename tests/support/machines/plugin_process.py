@@ -36,7 +36,7 @@ class FilePods:
 async def main(folder: Path, pieces: int) -> None:
     desk = DeviceAllocator(FilePods(folder / "pods.json"), PodResources(folder / "pod-resources" / "kubelet.sock"))
     plugins = DevicePlugins(folder / "device-plugins", desk, look_s=0.05)
-    offers = advertised.offers(MACHINE, pieces=pieces)
+    offers = advertised.list_advertised(MACHINE, pieces=pieces)
     desk.set_devices(offers, None)
     plugins.advertise(offers)
     await plugins.run()

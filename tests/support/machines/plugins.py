@@ -40,7 +40,7 @@ class Node:
         self.plugins = DevicePlugins(kubelet.plugins, self.desk, look_s=0.05)
 
     def offer(self, *sick: str) -> None:
-        offers = advertised.offers(self.built, out_of_service=sick, prefix=self.prefix, pieces=self.pieces)
+        offers = advertised.list_advertised(self.built, out_of_service=sick, prefix=self.prefix, pieces=self.pieces)
         self.desk.set_devices(offers, None)
         self.plugins.advertise(offers)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.fakes import kubelet as bed
 from tests.support.fakes.kubelet import GPU, Kubelet, Refused, pod, until
 
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ async def test_kill_at_any_moment(rounds: int):
             for old in alive.values():
                 kubelet.end(old)
             assert served >= rounds
-            last = pod("last", 3, plan=Places(0b1010_1000))
+            last = pod("last", 3, plan=DeviceSet(0b1010_1000))
             write(root, [last])
             await kubelet.admit(last)
             assert kubelet.held("team/last") == {"GPU-3", "GPU-5", "GPU-7"}
@@ -106,7 +106,7 @@ async def _share_some(kubelet, root, alive, rng, turn, process):
             kubelet.end(alive.pop(rng.choice(sorted(alive))))
             continue
         card = int(rng.choice(free).partition("::")[0].removeprefix("GPU-"))
-        made = pod(f"p{turn}-{number}", 1, resource=SHARED, plan=Places(1 << card))
+        made = pod(f"p{turn}-{number}", 1, resource=SHARED, plan=DeviceSet(1 << card))
         write(root, [*alive.values(), made])
         try:
             await kubelet.admit(made)
@@ -137,7 +137,7 @@ async def _admit_some(kubelet, root, alive, rng, turn, process):
             kubelet.end(alive.pop(rng.choice(sorted(alive))))
             continue
         want = set(rng.sample(free, 2))
-        made = pod(f"p{turn}-{number}", 2, plan=Places(sum(1 << int(each[4:]) for each in want)))
+        made = pod(f"p{turn}-{number}", 2, plan=DeviceSet(sum(1 << int(each[4:]) for each in want)))
         write(root, [*alive.values(), made])
         try:
             await kubelet.admit(made)

@@ -20,7 +20,7 @@ from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, Out
 from kgwe.apps.agent.main import Agent
 from kgwe.apps.agent.settings import Settings
 from kgwe.model.devices import holdings
-from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -33,7 +33,7 @@ CUT = machine(cut={7: (("3g.40gb", 0, 4), ("3g.40gb", 4, 4))})
 
 
 def pod(name: str, *wants: int, card: int | None = None, **more) -> core.Pod:
-    plan = Places(1 << card) if card is not None else NOWHERE
+    plan = DeviceSet(1 << card) if card is not None else NO_DEVICES
     return bed.pod(name, *(wants or (1,)), resource=SHARED, plan=plan, **more)
 
 
@@ -43,7 +43,7 @@ def halves(*, planned: bool) -> list[core.Pod]:
 
 
 def cards(pieces: Iterable[str]) -> collections.Counter[str]:
-    return collections.Counter(holdings.uuid_of(each) for each in pieces)
+    return collections.Counter(holdings.device_uuid(each) for each in pieces)
 
 
 def pieces(*cards: int, of: int = 2) -> set[str]:
@@ -298,7 +298,7 @@ class TestRefusals:
         with bed.folder() as root:
             kubelet = Kubelet(root)
             async with running(kubelet=kubelet) as node:
-                await node.admit(bed.pod("old", 1, plan=Places(0b1)))
+                await node.admit(bed.pod("old", 1, plan=DeviceSet(0b1)))
             async with running(kubelet=kubelet, pieces=2) as node:
                 with pytest.raises(Refused, match="GPU-0::1: held by team/old"):
                     await node.kubelet.allocate("GPU-0::1", resource=SHARED)
@@ -342,5 +342,5 @@ async def test_a_plan_for_a_whole_card_that_somebody_still_shares_is_given_anoth
             before = node.pods.pods()
         async with running(kubelet=kubelet) as node:
             node.pods.add(*before)
-            await node.admit(bed.pod("whole", 1, resource=GPU, plan=Places(0b100)))
+            await node.admit(bed.pod("whole", 1, resource=GPU, plan=DeviceSet(0b100)))
             assert kubelet.held("team/whole") <= {f"GPU-{card}" for card in range(8) if card != 2}

@@ -24,7 +24,7 @@ def of(*cards: int) -> frozenset[str]:
 
 
 def advise(asks, free=STOCK.cards, size=1, **more):
-    return shared.advise(asks, STOCK, free, size, **more).devices
+    return shared.advise_shares(asks, STOCK, free, size, **more).devices
 
 
 def planned(pod, card, **more):
@@ -88,5 +88,5 @@ class TestWithoutAPlan:
         assert advise(asks, free={"GPU-0::0", "GPU-0::1", *of(1)}) == ("GPU-1::0",)
 
     def test_nobody_known_asks(self):
-        found = shared.advise([], STOCK, STOCK.cards, 1)
+        found = shared.advise_shares([], STOCK, STOCK.cards, 1)
         assert (found.devices, found.pod) == (("GPU-0::0",), "")

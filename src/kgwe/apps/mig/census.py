@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kgwe import errors
 from kgwe.kube.translate import mig_layouts, podspec
 from kgwe.model.devices import assignment
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.gpu import catalog, mig
 from kgwe.model.gpu.mig import Phase
 from kgwe.model.units import amounts
@@ -73,11 +73,11 @@ def read_held(gpu_node: GPUNode, pods: Iterable[core.Pod], planned: Collection[s
     return Held(frozenset(slices), cards, frozenset(unknown), owners)
 
 
-def _places_of_pod(pod: core.Pod, report: HeldDevices | None, wanted: int, *, follows_plans: bool) -> Places:
+def _places_of_pod(pod: core.Pod, report: HeldDevices | None, wanted: int, *, follows_plans: bool) -> DeviceSet:
     """What the pod has: as the agent reports it, or as it was planned where the agent follows plans."""
     if report is not None:
-        return Places(assignment.parse_cards(report.cards), assignment.parse_slices(report.slices))
-    return assignment.planned_for(pod.metadata.annotations, wanted) if follows_plans else assignment.NOWHERE
+        return DeviceSet(assignment.parse_mask(report.cards), assignment.parse_slices(report.slices))
+    return assignment.parse_planned_up_to(pod.metadata.annotations, wanted) if follows_plans else assignment.NO_DEVICES
 
 
 @dataclass(frozen=True, slots=True)

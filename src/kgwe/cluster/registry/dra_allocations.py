@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kgwe.cluster.workload.owner import device_claim_text
 from kgwe.kube.translate import podspec
-from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 from kgwe.model.gpu import mig
 from kgwe.model.units import amounts
 from kgwe.placement.live.fleet import Holding
@@ -74,15 +74,15 @@ class DraAllocations:
         wanted = podspec.sum_requests(pod.spec)
         return wanted | amounts.gpus(run.wanted) if run is not None and run.claims else wanted
 
-    def settle(self, pod: core.Pod) -> Places:
+    def settle(self, pod: core.Pod) -> DeviceSet:
         """Devices of a bound pod's own claims, if the pod is counted for them; otherwise count the claims."""
-        found = NOWHERE
+        found = NO_DEVICES
         mine = self._of_pod.get((pod.metadata.namespace, pod.metadata.uid), ())
         is_counted = bool(mine and amounts.gpus(self.requested(pod)))
         for uid in mine:
             if is_counted:
                 self._drop(uid)
-                found = _both(found, self._places(self._claims[uid]).get(pod.spec.nodeName, NOWHERE))
+                found = _both(found, self._places(self._claims[uid]).get(pod.spec.nodeName, NO_DEVICES))
             else:
                 self._hold(self._claims[uid])
         return found
@@ -128,9 +128,9 @@ class DraAllocations:
     def _drop(self, uid: str) -> None:
         self._ledger.drop_devices(device_claim_text(uid))
 
-    def _places(self, claim: ResourceClaim) -> dict[str, Places]:
+    def _places(self, claim: ResourceClaim) -> dict[str, DeviceSet]:
         """Node -> the cards and slices that the claim was given there."""
-        found: dict[str, Places] = {}
+        found: dict[str, DeviceSet] = {}
         reader = self._reader
         for device in claim.gpus:
             named = reader.slices.find_device(device.pool, device.device)
@@ -140,10 +140,10 @@ class DraAllocations:
             cards = reader.cards(node)
             whole = next((1 << card for card, each in cards.uuids.items() if each == uuid), 0)
             parts = tuple(place for place, each in cards.slices.items() if each[1] == uuid)
-            found[node] = _both(found.get(node, NOWHERE), Places(whole, parts))
+            found[node] = _both(found.get(node, NO_DEVICES), DeviceSet(whole, parts))
         return found
 
-    def _amounts(self, node: str, places: Places) -> Mapping[str, int]:
+    def _amounts(self, node: str, places: DeviceSet) -> Mapping[str, int]:
         slices = self._reader.cards(node).slices
         wanted = collections.Counter(mig.resource_of(slices[each][2]) for each in places.slices)
         # A claim is no pod.
@@ -159,5 +159,5 @@ def _pod_of(claim: ResourceClaim) -> _Owner | None:
     return (claim.metadata.namespace, owner.uid) if owner is not None and owner.kind == "Pod" else None
 
 
-def _both(one: Places, other: Places) -> Places:
-    return Places(one.cards | other.cards, tuple(sorted({*one.slices, *other.slices})))
+def _both(one: DeviceSet, other: DeviceSet) -> DeviceSet:
+    return DeviceSet(one.cards | other.cards, tuple(sorted({*one.slices, *other.slices})))

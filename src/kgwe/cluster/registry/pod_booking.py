@@ -63,7 +63,7 @@ class PodBooking:
         meta = pod.metadata
         try:
             wanted, claimed = self._claims.requested(pod), self._claims.settle(pod)
-            given = assignment.planned(meta.annotations)
+            given = assignment.parse_planned(meta.annotations)
             held = claimed or self._fleet_state.reader.reported_devices(pod.spec.nodeName, meta)
             ledger = self._fleet_state.ledger
             ledger.set_pod(meta.uid, pod.spec.nodeName, wanted, self.seat_of(pod), given=given, observed=held)

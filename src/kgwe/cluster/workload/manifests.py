@@ -141,7 +141,7 @@ def _gpus(workload: Workload) -> Gpus:
         return Gpus(count=workload.per_pod)
     if workload.resource == amounts.SHARED:
         try:
-            return Gpus(milli=share_milli(shares.of_share(workload.share)))
+            return Gpus(milli=share_milli(shares.shares_of_fraction(workload.share)))
         except ValueError as exc:
             raise errors.Permanent(f"gpuRequirements.share: {exc}") from exc
     return Gpus(profile=workload.resource.removeprefix(amounts.MIG_PREFIX), slices=workload.per_pod)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kgwe.cluster.workload import plan_text
 from kgwe.kube.dialects.membership import PLAN_GATE
 from kgwe.model.devices import assignment
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ decode = plan_text.decode
 
 def device_annotations(place: Holding | Seat) -> dict[str, str]:
     """The annotations that tell a pod's node which cards and slices were planned for it."""
-    return assignment.as_annotations(Places(place.cards, place.slices))
+    return assignment.format_annotations(DeviceSet(place.cards, place.slices))
 
 
 def pin_to_node(spec: dict[str, Any], node: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kgwe.model.gpu.catalog import GpuModel
     from kgwe.model.simfleet.sensors import Sensors
-    from kgwe.model.simfleet.usage import Use
+    from kgwe.model.simfleet.usage import Usage
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -184,7 +184,7 @@ class Reading:
     has_nvlink: bool
 
 
-def read_gpu_values(card: Reading, use: Use) -> Values:
+def read_gpu_values(card: Reading, use: Usage) -> Values:
     """The row of a whole card."""
     total, reserved = card.model.memory_mib, card.model.reserved_mib
     used = round((total - reserved) * use.memory)
@@ -203,7 +203,7 @@ def read_gpu_values(card: Reading, use: Use) -> Values:
     )
 
 
-def read_instance_values(card: Reading, use: Use, memory_mib: int) -> Values:
+def read_instance_values(card: Reading, use: Usage, memory_mib: int) -> Values:
     """The row of a MIG instance with its own use and memory on `card`."""
     used = round(memory_mib * use.memory)
     return (
@@ -240,7 +240,7 @@ def _health_part(card: Reading) -> Values:
     return (0, faults.double_bit_errors, faults.remapped_rows, 0, faults.remap_failed, nvlink)
 
 
-def _activity_part(card: Reading, use: Use) -> Values:
+def _activity_part(card: Reading, use: Usage) -> Values:
     return (
         round(use.util, 6),
         round(use.util * 0.95, 6),

@@ -50,7 +50,7 @@ def check_labels(config: TopologyLabels, nodes: Sequence[Mapping[str, str]], *, 
     if declared:
         return LabelCheck(ready=True, reason=IN_USE, message=f"in use; {declared} TopologyDomains describe the network")
     if not (config.preset or config.levels):
-        found = domain_labels.detect(nodes)
+        found = domain_labels.detect_preset(nodes)
         return LabelCheck(
             ready=True, reason=IN_USE, message=f"in use; labels as preset {found}, found by looking at nodes"
         )
@@ -76,8 +76,8 @@ def _network(uses: Sequence[_Use]) -> list[_Use]:
 
 
 def _missing(config: TopologyLabels, absent: Sequence[_Use], nodes: Sequence[Mapping[str, str]]) -> str:
-    found = domain_labels.detect(nodes)
-    there = any(use.nodes for use in _network([_use(level, nodes) for level in domain_labels.preset(found).levels]))
+    found = domain_labels.detect_preset(nodes)
+    there = any(use.nodes for use in _network([_use(level, nodes) for level in domain_labels.get_preset(found).levels]))
     advice = f"; the labels of preset {found} are there" if there and found != config.preset else ""
     shown = absent if config.levels else absent[:1]
     effect = "every node counts as a domain of its own, and no work is kept together"

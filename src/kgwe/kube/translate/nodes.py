@@ -23,7 +23,7 @@ from kgwe.kube.translate import label_check, mig_layouts, node_health, podspec, 
 from kgwe.kube.translate.resource_slices import DeviceSlices
 from kgwe.model.devices import assignment
 from kgwe.model.devices import shares as share
-from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 from kgwe.model.gpu import catalog, mig
 from kgwe.model.gpu.topology import Slot, Wiring
 from kgwe.model.network import domain_labels
@@ -62,7 +62,7 @@ _SPOT: Final[Mapping[str, str]] = {
     "node.kubernetes.io/lifecycle": "spot",
     "gpu-autoscaler.io/capacity-type": "spot",
 }
-_NOBODY: Final[Mapping[str, Places]] = {}
+_NOBODY: Final[Mapping[str, DeviceSet]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class FleetReader:
         self._strategies: dict[str, MIGStrategy] = {}
         self._config: SchedulerConfig | None = None
         self.slices = DeviceSlices()
-        self._held: dict[str, dict[str, Places]] = {}  # node -> pod -> what its kubelet says the pod has
+        self._held: dict[str, dict[str, DeviceSet]] = {}  # node -> pod -> what its kubelet says the pod has
         self._built: dict[str, Node] = {}
         self._infos: dict[str, topology.NodeInfo] = {}  # of the same nodes
         self._shapes: dict[Shape, Shape] = {}
@@ -196,14 +196,14 @@ class FleetReader:
         claimable = self.slices.devices_on(node)
         return self._gpu_nodes.get(node) or (claimable.described if claimable else None)
 
-    def reported_holders(self, node: str) -> Mapping[str, Places]:
+    def reported_holders(self, node: str) -> Mapping[str, DeviceSet]:
         """Pod -> what the node's kubelet says it has; the same object for as long as that is so."""
         return self._held.get(node, _NOBODY)
 
-    def reported_devices(self, node: str, pod: core.ObjectMeta) -> Places:
+    def reported_devices(self, node: str, pod: core.ObjectMeta) -> DeviceSet:
         """What the node's kubelet says the pod has; nothing when it does not say."""
         holders = self.reported_holders(node)
-        return holders.get(pod.uid) or holders.get(pod.key) or NOWHERE
+        return holders.get(pod.uid) or holders.get(pod.key) or NO_DEVICES
 
     def objects(self, node: str) -> tuple[core.Node, GPUNode | None]:
         """What a node was read from."""
@@ -238,7 +238,7 @@ class FleetReader:
         said = self._config.spec.topology if self._config is not None else None
         if said is not None and (said.preset or said.levels):
             return topology.read_label_keys(said)
-        return domain_labels.preset(domain_labels.detect(node.labels for node in self._built.values()))
+        return domain_labels.get_preset(domain_labels.detect_preset(node.labels for node in self._built.values()))
 
     def check_config(self) -> label_check.LabelCheck:
         """Whether the labels that the SchedulerConfig names are on the nodes."""
@@ -351,10 +351,10 @@ class FleetReader:
         return self._shapes.setdefault(shape, shape)
 
 
-def _held(gpu_node: GPUNode | None, *, shares: bool) -> dict[str, Places]:
+def _held(gpu_node: GPUNode | None, *, shares: bool) -> dict[str, DeviceSet]:
     """By uid where the agent knows it; `shares`: of cards, too."""
     return {
-        each.uid or each.pod: Places(assignment.parse_cards(each.cards), assignment.parse_slices(each.slices))
+        each.uid or each.pod: DeviceSet(assignment.parse_mask(each.cards), assignment.parse_slices(each.slices))
         for each in (gpu_node.status.held if gpu_node else ())
         if shares or not each.replicas
     }
@@ -393,7 +393,7 @@ def _divided(node: core.Node, devices: Iterable[GPUDevice], before: int) -> int:
         return 0
     whole = sum(not device.mig.enabled for device in devices)
     label = podspec.int_label(node.metadata.labels, podspec.GPU_REPLICAS_LABEL)
-    return share.of_offer(offered, whole, label, before)
+    return share.shares_of_capacity(offered, whole, label, before)
 
 
 def _is_listed(device: GPUDevice, claimable: Claimable) -> bool:

@@ -130,7 +130,7 @@ def _share(count: int, said: str, pieces: int) -> int:
         )
     if said:
         try:
-            return share_milli(shares.of_share(float(said)))
+            return share_milli(shares.shares_of_fraction(float(said)))
         except ValueError:
             raise errors.Permanent(f"annotation {SHARE}: {said!r} is not {shares.MEANING}") from None
     if not pieces:

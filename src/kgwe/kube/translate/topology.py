@@ -108,7 +108,7 @@ def read_label_keys(config: TopologyLabels) -> domain_labels.Labels:
     if config.levels:
         levels = tuple(domain_labels.LabelLevel(level.name, level.labels) for level in config.levels)
         return domain_labels.Labels(levels, domain_labels.NVLINK_KEYS)
-    return domain_labels.preset(config.preset or "topograph")
+    return domain_labels.get_preset(config.preset or "topograph")
 
 
 @dataclass(frozen=True, slots=True)

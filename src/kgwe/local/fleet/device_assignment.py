@@ -122,10 +122,10 @@ class Holder:
     started_s: float | None
     seed: int
 
-    def use_at(self, now_s: float) -> usage.Use:
+    def use_at(self, now_s: float) -> usage.Usage:
         if self.started_s is None:
             return usage.IDLE
-        return usage.at(self.profile, now_s - self.started_s, now_s, self.seed)
+        return usage.usage_at(self.profile, now_s - self.started_s, now_s, self.seed)
 
 
 def holders(pods: Mapping[str, GpuPod], given: Mapping[str, tuple[Grant, ...]]) -> dict[Unit, Holder]:

@@ -78,7 +78,7 @@ class GpuPod(msgspec.Struct, frozen=True):
     def claimed(self) -> int:
         """Mask of the cards that KGWE has claimed for it; 0: none."""
         has_claims = any(container.resources.claims for container in self.spec.containers)
-        return assignment.planned(self.metadata.annotations).cards if has_claims else 0
+        return assignment.parse_planned(self.metadata.annotations).cards if has_claims else 0
 
     def wants(self) -> list[tuple[str, str, int]]:
         """(container, resource, count) of everything that runs at the same time."""
@@ -107,10 +107,10 @@ class GpuPod(msgspec.Struct, frozen=True):
         text = self.metadata.annotations.get(usage.ANNOTATION)
         if text is not None:
             try:
-                return usage.parse(text), ""
+                return usage.parse_profile(text), ""
             except errors.Permanent as exc:
-                return usage.default_for(self.metadata.labels), str(exc)
-        return usage.default_for(self.metadata.labels), ""
+                return usage.default_profile(self.metadata.labels), str(exc)
+        return usage.default_profile(self.metadata.labels), ""
 
     def fails_at_s(self) -> float | None:
         """When it runs out of memory, in seconds since 1970; None: never, or not before it has started."""

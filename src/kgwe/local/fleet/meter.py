@@ -153,11 +153,11 @@ class NodeMeter:
         return found
 
     @staticmethod
-    def _read(card: _Card, uses: list[usage.Use], now_s: float) -> metrics.Reading:
+    def _read(card: _Card, uses: list[usage.Usage], now_s: float) -> metrics.Reading:
         if all(how is usage.IDLE for how in uses):
-            read = card.idle = card.idle or sensors.read(card.model, usage.IDLE, links=card.links)
+            read = card.idle = card.idle or sensors.read_sensors(card.model, usage.IDLE, links=card.links)
         else:
-            read = sensors.read(card.model, _together(card, uses), links=card.links)
+            read = sensors.read_sensors(card.model, _together(card, uses), links=card.links)
         passed_s = max(now_s - card.read_at_s, 0.0) if card.read_at_s else 0.0
         card.energy_j += passed_s * (card.power_w + read.power_w) / 2
         card.nvlink_bytes += passed_s * read.nvlink_bytes_per_s
@@ -170,12 +170,12 @@ def _owner(holder: Holder | None) -> metrics.Owner | None:
     return None if holder is None else holder.owner
 
 
-def _together(card: _Card, uses: list[usage.Use]) -> usage.Use:
+def _together(card: _Card, uses: list[usage.Usage]) -> usage.Usage:
     """What the instances of a card, or those who share it, do to the card as a whole."""
     if len(uses) == 1 and not card.is_cut:
         return uses[0]
     parts = [(row.share, how) for row, how in zip(card.rows, uses, strict=True)]
-    return usage.Use(
+    return usage.Usage(
         util=min(sum(share * how.util for share, how in parts), 1.0),
         # Of a card that is cut each instance has its own.
         memory=0.0 if card.is_cut else min(sum(how.memory for how in uses), 1.0),

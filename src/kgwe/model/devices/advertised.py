@@ -24,7 +24,7 @@ DEFAULT_PREFIX: Final = "nvidia.com"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedDevice:
     """One device."""
 
     id: str
@@ -45,43 +45,43 @@ class Offer:
 
     @property
     def uuid(self) -> str:
-        return holdings.uuid_of(self.id)
+        return holdings.device_uuid(self.id)
 
 
-def offers(
+def list_advertised(
     machine: Machine, *, out_of_service: Collection[str] = (), prefix: str = DEFAULT_PREFIX, pieces: int = 0
-) -> dict[str, tuple[Offer, ...]]:
+) -> dict[str, tuple[OfferedDevice, ...]]:
     """Resource -> its devices. `out_of_service` are UUIDs of cards or slices; `pieces` is how many each whole card is
     shared as, 0: not at all. Whole cards and, where they are shared, pieces are always listed, none or not: so the
     kubelet knows the resource, and forgets whole cards it heard of before they were shared."""
-    found: dict[str, list[Offer]] = {renamed(amounts.GPU, prefix): []}
+    found: dict[str, list[OfferedDevice]] = {with_prefix(amounts.GPU, prefix): []}
     if pieces:
-        found[renamed(amounts.SHARED, prefix)] = []
+        found[with_prefix(amounts.SHARED, prefix)] = []
     for device in machine.devices:
         is_fit = not (device.is_lost or device.mig.is_pending or device.uuid in out_of_service)
         for resource, each in _list_devices(device, pieces):
             fit = is_fit and each.id not in out_of_service
-            found.setdefault(renamed(resource, prefix), []).append(replace(each, is_healthy=fit))
+            found.setdefault(with_prefix(resource, prefix), []).append(replace(each, is_healthy=fit))
     return {
         resource: tuple(sorted(each, key=lambda one: (one.card, one.place or 0))) for resource, each in found.items()
     }
 
 
-def _list_devices(device: Device, pieces: int) -> Iterable[tuple[str, Offer]]:
+def _list_devices(device: Device, pieces: int) -> Iterable[tuple[str, OfferedDevice]]:
     numa, minor = device.slot.numa, device.minor
     if not device.mig.is_enabled:
-        whole = Offer(device.uuid, device.index, is_healthy=True, numa=numa, minor=minor)
+        whole = OfferedDevice(device.uuid, device.index, is_healthy=True, numa=numa, minor=minor)
         if not pieces:
             yield amounts.GPU, whole
         for piece in range(pieces):
-            yield amounts.SHARED, replace(whole, id=f"{device.uuid}{holdings.REPLICA}{piece}", piece=piece)
+            yield amounts.SHARED, replace(whole, id=f"{device.uuid}{holdings.SHARE_SEPARATOR}{piece}", piece=piece)
         return
     for each in device.mig.instances:
         if each.uuid:  # without a compute instance it cannot be used
-            offer = Offer(each.uuid, device.index, is_healthy=True, numa=numa, start=each.start, minor=minor)
+            offer = OfferedDevice(each.uuid, device.index, is_healthy=True, numa=numa, start=each.start, minor=minor)
             yield mig.resource_of(each.profile), offer
 
 
-def renamed(resource: str, prefix: str) -> str:
+def with_prefix(resource: str, prefix: str) -> str:
     """The resource under another vendor's name, so that two plugins can run side by side."""
     return f"{prefix}/{resource.partition('/')[2]}"

@@ -29,7 +29,7 @@ Slices = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DeviceSet:
     """Cards and slices of one node."""
 
     cards: int = 0
@@ -43,27 +43,27 @@ class Places:
         """The whole cards, lowest first."""
         return tuple(card for card in range(self.cards.bit_length()) if self.cards >> card & 1)
 
-    def within(self, other: Places) -> bool:
+    def within(self, other: DeviceSet) -> bool:
         return not self.cards & ~other.cards and set(self.slices) <= set(other.slices)
 
     def __str__(self) -> str:
         whole = [f"card {card}" for card in self.numbers]
-        return ", ".join([*whole, *(f"slice {text}" for text in slice_texts(self.slices))]) or "nothing"
+        return ", ".join([*whole, *(f"slice {text}" for text in format_slices(self.slices))]) or "nothing"
 
 
-NOWHERE: Final = Places()
+NO_DEVICES: Final = DeviceSet()
 
 
-def cards_text(mask: int) -> str:
+def format_mask(mask: int) -> str:
     return f"{mask:x}"
 
 
-def parse_cards(text: str) -> int:
+def parse_mask(text: str) -> int:
     """0 when it is not a mask."""
     return int(text, _HEX) if _MASK.fullmatch(text) else 0
 
 
-def slice_texts(slices: Iterable[tuple[int, int]]) -> tuple[str, ...]:
+def format_slices(slices: Iterable[tuple[int, int]]) -> tuple[str, ...]:
     return tuple(f"{card}@{start}" for card, start in slices)
 
 
@@ -73,24 +73,26 @@ def parse_slices(texts: Iterable[str]) -> Slices:
     return tuple((int(part[1]), int(part[2])) for part in parts if part) if all(parts) else ()
 
 
-def as_annotations(places: Places) -> dict[str, str]:
+def format_annotations(places: DeviceSet) -> dict[str, str]:
     """What is written on a pod for which these are planned."""
-    found = {CARDS_ANNOTATION: cards_text(places.cards)} if places.cards else {}
+    found = {CARDS_ANNOTATION: format_mask(places.cards)} if places.cards else {}
     if places.slices:
-        found[SLICES_ANNOTATION] = ",".join(slice_texts(places.slices))
+        found[SLICES_ANNOTATION] = ",".join(format_slices(places.slices))
     return found
 
 
-def planned_for(annotations: Mapping[str, str], most: int) -> Places:
+def parse_planned_up_to(annotations: Mapping[str, str], most: int) -> DeviceSet:
     """What was planned for a pod that asks for `most` devices; nothing when it names more.
 
     For readers that have no key to check signatures with: a forged plan then claims no more than the pod would get.
     """
-    found = planned(annotations)
-    return found if found.cards.bit_count() + len(found.slices) <= most else NOWHERE
+    found = parse_planned(annotations)
+    return found if found.cards.bit_count() + len(found.slices) <= most else NO_DEVICES
 
 
-def planned(annotations: Mapping[str, str]) -> Places:
+def parse_planned(annotations: Mapping[str, str]) -> DeviceSet:
     """What was planned for a pod; nothing when it does not say, or not readably."""
     slices = annotations.get(SLICES_ANNOTATION, "")
-    return Places(parse_cards(annotations.get(CARDS_ANNOTATION, "")), parse_slices(slices.split(",")) if slices else ())
+    return DeviceSet(
+        parse_mask(annotations.get(CARDS_ANNOTATION, "")), parse_slices(slices.split(",")) if slices else ()
+    )

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgwe.model.gpu.driver_data import Machine
 
 #: between the UUID of a card and the number of one of its pieces
-REPLICA: Final = "::"
+SHARE_SEPARATOR: Final = "::"
 _SHARED: Final = ".shared"
 _DRIVER: Final = "gpu.nvidia.com"
 _DRIVER_NAME: Final = re.compile(r"gpu-(\d{1,3})(?:-mig-\d+-(\d{1,2})-\d{1,2})?")
@@ -65,7 +65,7 @@ class PodDevices:
 
 
 @dataclass(frozen=True)
-class Names:
+class DeviceNames:
     """What the cards and slices of a node are called."""
 
     cards: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Names:
     """Minor number -> number of the card."""
 
     @classmethod
-    def of(cls, machine: Machine) -> Names:
+    def of(cls, machine: Machine) -> DeviceNames:
         return cls(
             {device.uuid: device.index for device in machine.devices},
             {
@@ -88,7 +88,7 @@ class Names:
             {device.minor: device.index for device in machine.devices if device.minor is not None},
         )
 
-    def of_driver(self, device: str) -> str:
+    def find_driver_device(self, device: str) -> str:
         """UUID of what NVIDIA's DRA driver calls `gpu-<minor>` or `gpu-<minor>-mig-<profile>-<start>-<size>`."""
         match = _DRIVER_NAME.fullmatch(device)
         card = self.minors.get(int(match[1])) if match else None
@@ -100,10 +100,10 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Holdings:
     """What one pod holds."""
 
-    places: Places = NOWHERE
+    places: DeviceSet = NO_DEVICES
     replicas: int = 0
     """How many of its devices are shares of a card that others may have too."""
     is_named: bool = True
@@ -115,13 +115,13 @@ class Taken:
         return bool(self.places or self.strangers)
 
 
-def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = None) -> Taken:
+def read_holdings(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str] | None = None) -> Holdings:
     """What the pod holds, in numbers; `claimed` tells which UUID a device of a ResourceClaim has."""
     cards, replicas = 0, 0
     slices: set[tuple[int, int]] = set()
     strangers = []
     for each in _list_ids(pod, names, claimed or {}):
-        uuid, shared, _ = each.partition(REPLICA)
+        uuid, shared, _ = each.partition(SHARE_SEPARATOR)
         if uuid in names.cards:
             cards |= 1 << names.cards[uuid]
         elif uuid in names.slices:
@@ -131,27 +131,27 @@ def taken(pod: PodDevices, names: Names, claimed: Mapping[str, str] | None = Non
             continue
         replicas += bool(shared)
     named = all(
-        name.endswith(_SHARED) for each in pod.containers for name, ids in each.devices if any(map(is_piece, ids))
+        name.endswith(_SHARED) for each in pod.containers for name, ids in each.devices if any(map(is_share, ids))
     )
-    return Taken(Places(cards, tuple(sorted(slices))), replicas, named, tuple(strangers))
+    return Holdings(DeviceSet(cards, tuple(sorted(slices))), replicas, named, tuple(strangers))
 
 
-def is_piece(device: str) -> bool:
-    return REPLICA in device
+def is_share(device: str) -> bool:
+    return SHARE_SEPARATOR in device
 
 
-def uuid_of(device: str) -> str:
+def device_uuid(device: str) -> str:
     """What the driver calls it: all pieces of a card are that card."""
-    return device.partition(REPLICA)[0]
+    return device.partition(SHARE_SEPARATOR)[0]
 
 
-def clash(one: str, other: str) -> bool:
+def conflict(one: str, other: str) -> bool:
     """Whether two pods cannot have these at once: the same id, or a card whole and a piece of it. The kubelet, to which
     ids are just text, knows of the first only."""
-    return one == other or (uuid_of(one) == uuid_of(other) and not (is_piece(one) and is_piece(other)))
+    return one == other or (device_uuid(one) == device_uuid(other) and not (is_share(one) and is_share(other)))
 
 
-def _list_ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iterable[str]:
+def _list_ids(pod: PodDevices, names: DeviceNames, claimed: Mapping[str, str]) -> Iterable[str]:
     for container in pod.containers:
         for _, ids in container.devices:
             yield from ids
@@ -160,12 +160,12 @@ def _list_ids(pod: PodDevices, names: Names, claimed: Mapping[str, str]) -> Iter
             ends = [name.rpartition("=")[2] for name in each.cdi]
             known = claimed.get(each.device) or next((end for end in ends if end.startswith(("GPU-", "MIG-"))), "")
             if not known and each.driver == _DRIVER:
-                known = names.of_driver(each.device)
+                known = names.find_driver_device(each.device)
             if known:
                 yield known
 
 
-def of_resources(pods: Iterable[PodDevices], prefixes: Sequence[str]) -> tuple[PodDevices, ...]:
+def filter_resources(pods: Iterable[PodDevices], prefixes: Sequence[str]) -> tuple[PodDevices, ...]:
     """The pods with those devices only that are GPUs: a node has other device plugins too."""
     found = []
     for pod in pods:
@@ -194,7 +194,7 @@ class Difference:
     message: str
 
 
-def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tuple[Difference, ...]:
+def find_differences(planned: Mapping[str, DeviceSet], held: Mapping[str, Holdings]) -> tuple[Difference, ...]:
     """Where plan and truth part, by pod (namespace/name). A pod without a plan cannot differ from it, and one that has
     not got all of its devices yet does not. Of a shared card the plan names the card, and any piece of it will do."""
     found = [
@@ -210,7 +210,7 @@ def differences(planned: Mapping[str, Places], held: Mapping[str, Taken]) -> tup
     return tuple(sorted([*found, *_find_double_use(held)], key=lambda each: (each.pod, each.reason)))
 
 
-def _find_double_use(held: Mapping[str, Taken]) -> Iterable[Difference]:
+def _find_double_use(held: Mapping[str, Holdings]) -> Iterable[Difference]:
     """Devices that several pods have whole; pieces of a card are there to be held by several."""
     holders: dict[tuple[int, int], list[str]] = collections.defaultdict(list)
     for pod, mine in held.items():
@@ -220,7 +220,7 @@ def _find_double_use(held: Mapping[str, Taken]) -> Iterable[Difference]:
             for place in mine.places.slices:
                 holders[place].append(pod)
     for place, pods in holders.items():
-        what = Places(1 << place[0]) if place[1] < 0 else Places(slices=(place,))
+        what = DeviceSet(1 << place[0]) if place[1] < 0 else DeviceSet(slices=(place,))
         for pod in pods if len(pods) > 1 else ():
             others = ", ".join(other for other in pods if other != pod)
             yield Difference(pod, "HeldTwice", f"{what} is held by {others} too")

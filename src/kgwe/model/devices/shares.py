@@ -16,7 +16,7 @@ TOLERANCE: Final = 0.025
 MEANING: Final = f"a share of one card, 1/n for n from {FEWEST} to {MOST}, such as 0.5, 0.33 or 0.25"
 
 
-def of_share(share: float) -> int:
+def shares_of_fraction(share: float) -> int:
     """Into how many pieces a card is divided when one of them is this share; ValueError when it is no such share."""
     if not math.isfinite(share) or not 1 / (2 * MOST) < share < 1:
         raise ValueError(f"{share:g} is not {MEANING}")
@@ -26,7 +26,7 @@ def of_share(share: float) -> int:
     return pieces
 
 
-def of_offer(offered: int, cards: int, label: int | None, before: int = 0) -> int:
+def shares_of_capacity(offered: int, cards: int, label: int | None, before: int = 0) -> int:
     """Into how many pieces a node divides each card that offers so many pieces in all; 0 when nobody can tell.
 
     `cards` is how many it has, 0 when nobody describes them; `label` what feature discovery says, which looks now and

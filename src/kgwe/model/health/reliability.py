@@ -81,12 +81,12 @@ def score(demerits: float) -> float:
     return math.exp(-demerits)
 
 
-def of_all(records: Iterable[Record], now_s: float) -> float:
+def combined_score(records: Iterable[Record], now_s: float) -> float:
     """The score of what needs every one of them."""
     return score(sum(record.demerits_at(now_s) for record in records))
 
 
-def told(score: float, before: float) -> float:
+def published_score(score: float, before: float) -> float:
     """The score to publish, `before` being what was: the same while the difference is not worth a write."""
     rounded = round(score, _DIGITS)
     if rounded == 1.0 or abs(rounded - before) >= TELLING:

@@ -149,13 +149,13 @@ NVLINK_KEYS: Final = (
 )
 
 
-def preset(name: str) -> Labels:
+def get_preset(name: str) -> Labels:
     if found := PRESETS.get(name):
         return found
     raise errors.Permanent(f"no preset {name!r} of topology labels; the presets are {', '.join(PRESETS)}")
 
 
-def detect(nodes: Iterable[Mapping[str, str]]) -> str:
+def detect_preset(nodes: Iterable[Mapping[str, str]]) -> str:
     """The preset that tells the leaf of most nodes, given every node's labels; topograph when none tells any."""
     listed = list(nodes)
     told = {

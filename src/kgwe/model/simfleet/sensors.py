@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kgwe.model.gpu.catalog import GpuModel
-    from kgwe.model.simfleet.usage import Use
+    from kgwe.model.simfleet.usage import Usage
 
 _IDLE_C: Final = 31.0
 _FULL_C: Final = 72.0
@@ -38,7 +38,7 @@ class Sensors:
     nvlink_bytes_per_s: int
 
 
-def read(model: GpuModel, use: Use, *, links: int) -> Sensors:
+def read_sensors(model: GpuModel, use: Usage, *, links: int) -> Sensors:
     """The instruments of a card with `links` NVLinks up."""
     load = min(1.0, _POWER_OF_UTIL * use.util + _POWER_OF_TENSOR * use.tensor + _POWER_OF_DRAM * use.dram)
     power_w = model.idle_w + (model.limit_w - model.idle_w) * load

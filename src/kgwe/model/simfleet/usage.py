@@ -31,7 +31,7 @@ WORKLOAD_TYPE_LABELS: Final = ("kgwe.nvidia.io/workload-type", "gpu-autoscaler.i
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Usage:
     """What a card does at one moment; all shares of what it can do."""
 
     util: float = 0.0
@@ -44,7 +44,7 @@ class Use:
     """Cycles in which the memory interface works."""
 
 
-IDLE: Final = Use()
+IDLE: Final = Usage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ UNTYPED: Final = "constant(util=0.75, mem=0.6)"
 
 
 @functools.lru_cache(maxsize=1024)
-def parse(text: str) -> Profile:
+def parse_profile(text: str) -> Profile:
     """The profile a text describes, or what to write instead."""
     match = _SHAPE.fullmatch(text) if len(text) <= _MAX_CHARS else None
     if match is None:
@@ -146,12 +146,12 @@ def _parse_value(kind: str, key: str, value: str) -> float:
     return share
 
 
-def default_for(labels: Mapping[str, str]) -> Profile:
+def default_profile(labels: Mapping[str, str]) -> Profile:
     """What a pod with these labels does when it says nothing about its use."""
     for label in WORKLOAD_TYPE_LABELS:
         if text := DEFAULTS.get(labels.get(label, "")):
-            return parse(text)
-    return parse(UNTYPED)
+            return parse_profile(text)
+    return parse_profile(UNTYPED)
 
 
 def fails_after_s(profile: Profile) -> float | None:
@@ -159,18 +159,18 @@ def fails_after_s(profile: Profile) -> float | None:
     return profile.after if profile.kind == "oom-after" else None
 
 
-def at(profile: Profile, age_s: float, clock_s: float, seed: int) -> Use:
+def usage_at(profile: Profile, age_s: float, clock_s: float, seed: int) -> Usage:
     """The use `age_s` after the start, at `clock_s` of the wall clock (seconds since 1970, UTC)."""
     age_s = max(age_s, 0.0)
     if profile.kind == "idle":
-        return Use(memory=profile.mem)
+        return Usage(memory=profile.mem)
     warm = min(age_s / _WARM_UP_S, 1.0)
     wobble = profile.noise * (2.0 * _unit(seed, int(clock_s // _STEP_S)) - 1.0)
     util = _bounded(_level(profile, age_s, clock_s, seed) * warm + (wobble if warm == 1.0 else 0.0))
     memory = profile.mem * warm
     if profile.kind == "oom-after":
         memory = profile.mem + (1.0 - profile.mem) * min(age_s / profile.after, 1.0)
-    return Use(util, _bounded(memory), _bounded(util * profile.tensor), _bounded(util * profile.dram))
+    return Usage(util, _bounded(memory), _bounded(util * profile.tensor), _bounded(util * profile.dram))
 
 
 def _level(profile: Profile, age_s: float, clock_s: float, seed: int) -> float:

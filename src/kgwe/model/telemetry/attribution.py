@@ -47,7 +47,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class TimeShares:
     """A unit's time, split. The parts are checked to add up."""
 
     pods: tuple[tuple[str, int], ...] = ()
@@ -71,7 +71,7 @@ class Shares:
         return dict(self.pods).get(pod, 0)
 
 
-UNKNOWN: Final = Shares(unknown=WHOLE)
+UNKNOWN: Final = TimeShares(unknown=WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
 # --- processes ------------------------------------------------------------------------------------------
 
 
-def loads(
+def group_loads(
     processes: Iterable[Process], pods: Mapping[int, str], mps: Mapping[int, Sequence[int]] | None = None
 ) -> tuple[Load, ...]:
     """The processes of a unit as loads of pods; `pods` is pid -> pod, `mps` the clients of each MPS server by pid.
@@ -145,7 +145,7 @@ def _pass_on_to_clients(given: dict[int, Load], server: int, clients: Sequence[i
 # --- time -----------------------------------------------------------------------------------------------
 
 
-def split(busy: float | None, on_it: Sequence[Load], holder: str = NOBODY) -> Shares:
+def split_time(busy: float | None, on_it: Sequence[Load], holder: str = NOBODY) -> TimeShares:
     """A unit's time among the pods on it; `busy` is what was measured of the unit as a whole.
 
     `holder`: the one pod that has the unit to itself, if that is known; what no other process did is then its own.
@@ -168,11 +168,11 @@ def split(busy: float | None, on_it: Sequence[Load], holder: str = NOBODY) -> Sh
     )
 
 
-def _split_processes_only(measured: Sequence[Load], weights: list[int], silent: Sequence[Load]) -> Shares:
+def _split_processes_only(measured: Sequence[Load], weights: list[int], silent: Sequence[Load]) -> TimeShares:
     """Only processes were measured: they are the whole if every one was, else the least there is."""
     if not measured:
         pods = tuple((pod, 0) for pod in sorted(_pods(silent)))
-        return Shares(pods, unknown=WHOLE)
+        return TimeShares(pods, unknown=WHOLE)
     given = min(sum(weights), WHOLE)
     parts = apportion(given, weights) if given else [0] * len(weights)
     booked = [*zip(measured, parts, strict=True), *((load, 0) for load in silent)]
@@ -183,7 +183,7 @@ def _split_processes_only(measured: Sequence[Load], weights: list[int], silent: 
 
 def _shares(
     booked: Iterable[tuple[Load, int]], *, idle: int = 0, unknown: int = 0, is_estimate: bool = False
-) -> Shares:
+) -> TimeShares:
     pods: dict[str, int] = {}
     other = 0
     for load, part in booked:
@@ -192,7 +192,7 @@ def _shares(
             other += part
         else:
             pods[load.pod] = pods.get(load.pod, 0) + part
-    return Shares(tuple(sorted(pods.items())), other, idle, unknown, is_estimate)
+    return TimeShares(tuple(sorted(pods.items())), other, idle, unknown, is_estimate)
 
 
 def _pods(on_it: Iterable[Load]) -> set[str]:
@@ -203,7 +203,7 @@ def _parts(util: float) -> int:
     return min(max(round(util * WHOLE), 0), WHOLE)
 
 
-def of_card(parts: Sequence[tuple[int, Shares]], whole: int) -> Shares:
+def combine_instances(parts: Sequence[tuple[int, TimeShares]], whole: int) -> TimeShares:
     """A cut card's time: of each instance its weight (of `whole`) and its shares; what is not cut is idle."""
     cut = sum(weight for weight, _ in parts)
     if cut > whole or min((weight for weight, _ in parts), default=0) < 0:
@@ -220,10 +220,10 @@ def of_card(parts: Sequence[tuple[int, Shares]], whole: int) -> Shares:
     names = sorted(pods)
     *of_pods, other, idle, unknown = apportion(WHOLE, [*(pods[name] for name in names), other, idle, unknown])
     is_estimate = any(shares.is_estimate for _, shares in parts)
-    return Shares(tuple(zip(names, of_pods, strict=True)), other, idle, unknown, is_estimate)
+    return TimeShares(tuple(zip(names, of_pods, strict=True)), other, idle, unknown, is_estimate)
 
 
-def held(pieces: Mapping[str, int], of: int) -> Shares:
+def split_by_shares(pieces: Mapping[str, int], of: int) -> TimeShares:
     """What pods hold of a unit that is offered in `of` equal pieces; what nobody holds is idle.
 
     More pieces than are offered cannot be held: then each has its part of what there is.
@@ -231,7 +231,7 @@ def held(pieces: Mapping[str, int], of: int) -> Shares:
     names = sorted(name for name, count in pieces.items() if count > 0)
     weights = [pieces[name] for name in names]
     *parts, idle = apportion(WHOLE, [*weights, max(of - sum(weights), 0 if names else 1)])
-    return Shares(tuple(zip(names, parts, strict=True)), idle=idle)
+    return TimeShares(tuple(zip(names, parts, strict=True)), idle=idle)
 
 
 # --- memory ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kgwe.model.gpu.driver_data import Device, Instance, Reading
-    from kgwe.model.telemetry.attribution import Memory, Shares
+    from kgwe.model.telemetry.attribution import Memory, TimeShares
     from kgwe.model.telemetry.window import Aggregate
 
 #: What work runs on: (uuid of the GPU, GPU instance id of the MIG instance or None for the whole card).
@@ -40,7 +40,7 @@ class InstanceSample:
     """One MIG instance."""
 
     instance: Instance
-    shares: Shares
+    shares: TimeShares
     """Of the instance."""
     activity: Activity = Activity()
     memory_used_mib: int | None = None
@@ -60,7 +60,7 @@ class CardSample:
 
     device: Device
     reading: Reading
-    shares: Shares
+    shares: TimeShares
     """Of the whole card, also where it is cut."""
     activity: Activity = Activity()
     memory: Memory | None = None

@@ -36,7 +36,7 @@ class _Claim(enum.IntEnum):
     """Advised to another pod, which is about to take it."""
 
 
-def advise(
+def advise_shares(
     asks: Sequence[Ask],
     stock: Stock,
     free: Iterable[str],
@@ -48,7 +48,7 @@ def advise(
 ) -> Advice:
     """Choose shares. `must` is part of the answer; `promised`: pod -> shares advised or given that the kubelet does not
     report yet (empty name: unknown pods); `to_come`: planned pods that it does not know yet."""
-    ask = whole.who(asks, must, size)
+    ask = whole.find_requester(asks, must, size)
     promises = promised or {}
     gone = frozenset[str]().union(*promises.values())
     pool = frozenset(free) - frozenset(must)

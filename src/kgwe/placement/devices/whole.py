@@ -62,7 +62,7 @@ class Advice:
     """The pod the advice is for; empty: unknown."""
 
 
-def advise(
+def advise_devices(
     asks: Sequence[Ask],
     stock: Stock,
     free: Iterable[str],
@@ -72,7 +72,7 @@ def advise(
     spoken_for: Iterable[str] = (),
 ) -> Advice:
     """Choose devices. `must` is part of the answer; `spoken_for` is avoided as long as there are others."""
-    ask = who(asks, must, size)
+    ask = find_requester(asks, must, size)
     pool = frozenset(free) - frozenset(must)
     missing = size - len(must)
     wanted = ask.planned - ask.has if ask is not None else frozenset()
@@ -81,11 +81,11 @@ def advise(
     for rest in (pool - others, pool):
         left = missing - len(chosen)
         if left > 0:
-            chosen |= nearest(stock, rest - chosen, frozenset(must) | chosen, min(left, len(rest - chosen)))
+            chosen |= choose_nearest(stock, rest - chosen, frozenset(must) | chosen, min(left, len(rest - chosen)))
     return Advice((*must, *_sort_devices(stock, chosen)), ask.pod if ask is not None else "")
 
 
-def who(asks: Sequence[Ask], must: Sequence[str], size: int) -> Ask | None:
+def find_requester(asks: Sequence[Ask], must: Sequence[str], size: int) -> Ask | None:
     """The pod the kubelet is asking for, of those that lack devices."""
     fits = [ask for ask in asks if size in ask.sizes]
     # Devices that must be included come from an init container of the same pod, by its plan.
@@ -102,7 +102,7 @@ def _sort_devices(stock: Stock, devices: Iterable[str]) -> list[str]:
     return sorted(devices, key=lambda each: (stock.cards.get(each, -1), stock.order.get(each, 0), each))
 
 
-def nearest(stock: Stock, pool: frozenset[str], given: frozenset[str], count: int) -> frozenset[str]:
+def choose_nearest(stock: Stock, pool: frozenset[str], given: frozenset[str], count: int) -> frozenset[str]:
     """The best `count` devices of the pool beside the given ones."""
     if count >= len(pool):
         return pool

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgwe import errors
-from kgwe.model.devices.assignment import NOWHERE, Places
+from kgwe.model.devices.assignment import NO_DEVICES, DeviceSet
 from kgwe.placement.live.fleet import Holding, LiveFleet
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Ledger:
         wanted: Mapping[str, int],
         seat: Seat | None = None,
         *,
-        given: Places = NOWHERE,
-        observed: Places = NOWHERE,
+        given: DeviceSet = NO_DEVICES,
+        observed: DeviceSet = NO_DEVICES,
     ) -> None:
         """Count a pod that is bound to `node` and has not ended.
 

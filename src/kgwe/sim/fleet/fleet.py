@@ -224,7 +224,7 @@ def _slices_of(node: int, card: int, snapshot: Snapshot) -> dict[tuple[int, int,
 
 
 def _network(nodes: Sequence[Node], oversubscription: Sequence[float]) -> domains.Tree:
-    preset = domain_labels.preset(domain_labels.detect(node.labels for node in nodes))
+    preset = domain_labels.get_preset(domain_labels.detect_preset(node.labels for node in nodes))
     if len(oversubscription) > len(preset.names) or not all(ratio >= 1 for ratio in oversubscription):
         raise errors.Permanent(
             f"oversubscription {', '.join(f'{ratio:g}' for ratio in oversubscription)}: give ratios of at least 1 for"

@@ -14,7 +14,7 @@ from tests.support.machines.plugins import Node, ids, running
 
 from kgwe.apps.agent.devices.allocator import AccessMethod, ContainerAccess, Outcome
 from kgwe.model.devices import advertised
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ class TestHealth:
         await until(lambda: node.kubelet.healthy() == ids(0, 1, 2, 3, 4, 7))
 
     async def test_a_card_that_has_just_failed_is_not_given(self, node):
-        node.desk.set_devices(advertised.offers(node.built, out_of_service=("GPU-2",)), None)
+        node.desk.set_devices(advertised.list_advertised(node.built, out_of_service=("GPU-2",)), None)
         with pytest.raises(Refused, match=r"GPU-2: out of service"):
             await node.kubelet.allocate("GPU-2")
         assert node.outcomes == [Outcome.REFUSED]
@@ -98,20 +98,20 @@ class TestHealth:
 
 class TestPlans:
     async def test_a_pod_gets_the_cards_its_plan_names(self, node):
-        await node.admit(pod("a", 2, plan=Places(0b0110)), pod("b", 3, plan=Places(0b111_0000)))
+        await node.admit(pod("a", 2, plan=DeviceSet(0b0110)), pod("b", 3, plan=DeviceSet(0b111_0000)))
         assert node.kubelet.held("team/a") == ids(1, 2)
         assert node.kubelet.held("team/b") == ids(4, 5, 6)
         assert node.outcomes == [Outcome.PLANNED, Outcome.PLANNED]
 
     async def test_of_equal_pods_each_gets_its_own_whoever_is_first(self, node):
-        pods = [pod(name, 2, plan=Places(0b11 << 2 * i)) for i, name in enumerate("abcd")]
+        pods = [pod(name, 2, plan=DeviceSet(0b11 << 2 * i)) for i, name in enumerate("abcd")]
         node.pods.add(*pods)
         for each in reversed(pods):
             await node.kubelet.admit(each)
         assert [node.kubelet.held(f"team/{name}") for name in "abcd"] == [ids(0, 1), ids(2, 3), ids(4, 5), ids(6, 7)]
 
     async def test_a_pod_that_our_watch_has_not_shown_yet(self, node):
-        mine, other = pod("mine", 2, plan=Places(0b11)), pod("other", 2, plan=Places(0b1100))
+        mine, other = pod("mine", 2, plan=DeviceSet(0b11)), pod("other", 2, plan=DeviceSet(0b1100))
         node.pods.add(other)
         node.pods.late[mine.metadata.key] = mine
         await node.kubelet.admit(mine)
@@ -125,19 +125,19 @@ class TestPlans:
     async def test_slices(self):
         async with running(built=CUT) as node:
             await node.admit(
-                pod("a", 1, resource=SLICE, plan=Places(slices=((7, 4),))),
-                pod("b", 2, resource=SLICE, plan=Places(slices=((6, 4), (7, 0)))),
+                pod("a", 1, resource=SLICE, plan=DeviceSet(slices=((7, 4),))),
+                pod("b", 2, resource=SLICE, plan=DeviceSet(slices=((6, 4), (7, 0)))),
             )
             assert node.kubelet.held("team/a", SLICE) == {"MIG-7-4"}
             assert node.kubelet.held("team/b", SLICE) == {"MIG-6-4", "MIG-7-0"}
 
     async def test_containers_sidecars_and_init_containers_share_the_plan(self, node):
-        await node.admit(pod("a", 1, 2, init=(2,), sidecar=(1,), plan=Places(0b1111_0000)), pod("b", 1))
+        await node.admit(pod("a", 1, 2, init=(2,), sidecar=(1,), plan=DeviceSet(0b1111_0000)), pod("b", 1))
         assert node.kubelet.held("team/a") == ids(4, 5, 6, 7)
         assert len(node.kubelet.in_use()) == len(set(node.kubelet.in_use())) == 5
 
     async def test_pods_without_a_plan_keep_off_the_cards_of_those_to_come(self, node):
-        node.pods.add(pod("later", 4, plan=Places(0b1111)))
+        node.pods.add(pod("later", 4, plan=DeviceSet(0b1111)))
         await node.admit(pod("plain", 2), pod("plain2", 2))
         assert set(node.kubelet.in_use()) == ids(4, 5, 6, 7)
         await node.kubelet.admit(node.pods.known["team/later"])
@@ -145,21 +145,21 @@ class TestPlans:
 
     async def test_a_plan_of_more_cards_than_the_pod_asks_for_is_not_believed(self, node):
         """Nobody but a forger writes one: it would keep the pods of others off all cards of the node."""
-        await node.admit(pod("forger", 1, plan=Places(0xFF)), pod("a", 2, plan=Places(0b11 << 6)))
+        await node.admit(pod("forger", 1, plan=DeviceSet(0xFF)), pod("a", 2, plan=DeviceSet(0b11 << 6)))
         assert node.outcomes == [Outcome.UNPLANNED, Outcome.PLANNED]
         assert node.kubelet.held("team/a") == ids(6, 7)
 
     async def test_a_kubelet_that_does_otherwise_is_obeyed(self, node):
         node.kubelet.stubborn = True
-        await node.admit(pod("a", 2, plan=Places(0b11)))
+        await node.admit(pod("a", 2, plan=DeviceSet(0b11)))
         assert node.kubelet.held("team/a") == ids(6, 7)
         assert node.outcomes == [Outcome.UNPLANNED]
 
     async def test_without_pod_resources_the_oldest_that_waits_is_served(self, node):
         node.kubelet.is_mute = True
         await node.admit(
-            pod("a", 2, plan=Places(0b11), created="2026-01-01T00:00:01Z"),
-            pod("b", 2, plan=Places(0b1100), created="2026-01-01T00:00:02Z"),
+            pod("a", 2, plan=DeviceSet(0b11), created="2026-01-01T00:00:01Z"),
+            pod("b", 2, plan=DeviceSet(0b1100), created="2026-01-01T00:00:02Z"),
         )
         assert node.kubelet.held("team/a") == ids(0, 1)
         assert node.kubelet.held("team/b") == ids(2, 3)
@@ -193,16 +193,16 @@ class TestPlans:
             return None, set(), resource
         want = set(rng.sample(free, count))
         if resource == GPU:
-            plan = Places(sum(1 << int(each[4:]) for each in want))
+            plan = DeviceSet(sum(1 << int(each[4:]) for each in want))
         else:
-            plan = Places(slices=tuple((int(each.split("-")[1]), int(each.split("-")[2])) for each in want))
+            plan = DeviceSet(slices=tuple((int(each.split("-")[1]), int(each.split("-")[2])) for each in want))
         return pod(f"p{number}", count, resource=resource, plan=plan), want, resource
 
 
 class TestTwice:
     async def test_pods_admitted_at_once_never_share_a_card(self, node):
         """No kubelet does that; the advice holds all the same."""
-        pods = [pod(name, 2, plan=Places(0b11 << 2 * i)) for i, name in enumerate("abcd")]
+        pods = [pod(name, 2, plan=DeviceSet(0b11 << 2 * i)) for i, name in enumerate("abcd")]
         node.pods.add(*pods)
         for each in pods:
             node.kubelet.pods[each.metadata.key] = each
@@ -211,7 +211,7 @@ class TestTwice:
         assert sorted(map(sorted, advice)) == [sorted(ids(i, i + 1)) for i in range(0, 8, 2)]
 
     async def test_what_another_pod_holds_is_refused(self, node):
-        await node.admit(pod("a", 2, plan=Places(0b11)))
+        await node.admit(pod("a", 2, plan=DeviceSet(0b11)))
         with pytest.raises(Refused, match=r"FAILED_PRECONDITION: GPU-1: held by team/a"):
             await node.kubelet.allocate("GPU-1", "GPU-5")
 
@@ -226,7 +226,7 @@ class TestTwice:
         await node.kubelet.allocate("GPU-1")
 
     async def test_a_card_is_free_again_when_its_pod_has_ended(self, node):
-        first, second = pod("a", 2, plan=Places(0b11)), pod("b", 2, plan=Places(0b11))
+        first, second = pod("a", 2, plan=DeviceSet(0b11)), pod("b", 2, plan=DeviceSet(0b11))
         await node.admit(first)
         node.kubelet.end(first)
         await node.admit(second)
@@ -240,11 +240,11 @@ class TestTwice:
         with bed.folder() as root:
             kubelet = Kubelet(root)
             async with running(kubelet=kubelet) as node:
-                await node.admit(pod("a", 2, plan=Places(0b11)))
+                await node.admit(pod("a", 2, plan=DeviceSet(0b11)))
             async with running(kubelet=kubelet) as node:
                 with pytest.raises(Refused, match="held by team/a"):
                     await node.kubelet.allocate("GPU-0")
-                await node.admit(pod("b", 2, plan=Places(0b1010)))
+                await node.admit(pod("b", 2, plan=DeviceSet(0b1010)))
                 assert ids(3) < node.kubelet.held("team/b"), "what is left of its plan"
                 assert not node.kubelet.held("team/b") & ids(0, 1), "and nothing of another's"
 
@@ -254,7 +254,9 @@ class TestWhatAContainerIsTold:
         async with running(built=built) as node:
             node.desk._access = ContainerAccess(tuple(means))
             resource = SLICE if built else GPU
-            made = pod("a", 2, resource=resource, plan=Places(slices=((6, 4), (7, 0))) if built else Places(0b1010))
+            made = pod(
+                "a", 2, resource=resource, plan=DeviceSet(slices=((6, 4), (7, 0))) if built else DeviceSet(0b1010)
+            )
             node.pods.add(made)
             return (await node.kubelet.admit(made))["c0"]
 

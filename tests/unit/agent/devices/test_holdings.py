@@ -12,7 +12,7 @@ from tests.support.fakes.kubelet import GPU, Kubelet, Pods, machine, pod, until
 from kgwe.apps.agent.devices.holdings import PodHoldings
 from kgwe.hardware.kubelet.podresources import PodResources
 from kgwe.kube.api.kgwe.gpunode import GPUNodeStatus, HeldDevices
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.units import amounts
 
 
@@ -35,8 +35,8 @@ class Bed:
     def on_news(self) -> None:
         self.news += 1
 
-    def hold(self, name: str, *ids: str, plan: Places | None = None, resource: str = GPU) -> None:
-        made = pod(name, len(ids), plan=plan or Places(), resource=resource)
+    def hold(self, name: str, *ids: str, plan: DeviceSet | None = None, resource: str = GPU) -> None:
+        made = pod(name, len(ids), plan=plan or DeviceSet(), resource=resource)
         self.pods.add(made)
         self.kubelet.pods[made.metadata.key] = made
         self.kubelet.given[made.metadata.key, "c0"] = {resource: ids}
@@ -58,8 +58,8 @@ async def made():
 
 
 async def test_who_holds_what_is_reported(made):
-    made.hold("a", "GPU-0", "GPU-1", plan=Places(0b11))
-    made.hold("b", "MIG-7-4", plan=Places(slices=((7, 4),)), resource="nvidia.com/mig-3g.40gb")
+    made.hold("a", "GPU-0", "GPU-1", plan=DeviceSet(0b11))
+    made.hold("b", "MIG-7-4", plan=DeviceSet(slices=((7, 4),)), resource="nvidia.com/mig-3g.40gb")
     made.hold("other", "hca-0", resource="rdma/hca")
     await made.holdings.refresh()
     assert made.holdings.amend_status(GPUNodeStatus()).held == (
@@ -70,7 +70,7 @@ async def test_who_holds_what_is_reported(made):
 
 
 async def test_a_pod_on_other_cards_is_told_once(made):
-    made.hold("a", "GPU-5", "GPU-6", plan=Places(0b11))
+    made.hold("a", "GPU-5", "GPU-6", plan=DeviceSet(0b11))
     await made.holdings.refresh()
     assert made.status() == ("False", "OtherDevices")
     assert "team/a planned card 0, card 1, holds card 5, card 6" in made.holdings.condition().message
@@ -87,7 +87,7 @@ async def test_a_pod_on_other_cards_is_told_once(made):
 async def test_a_plan_that_came_true_is_no_news_and_one_that_did_not_is(made):
     await made.holdings.refresh()
     before = made.news
-    made.hold("a", "GPU-0", plan=Places(0b1))
+    made.hold("a", "GPU-0", plan=DeviceSet(0b1))
     await made.holdings.refresh()
     made.kubelet.end(made.pods.known["team/a"])
     await made.holdings.refresh()
@@ -125,15 +125,15 @@ async def test_a_pod_the_watch_has_not_shown_is_known_by_name(made):
 
 
 async def test_shares_are_marked(made):
-    made.hold("a", "GPU-2::0", plan=Places(0b100))
-    made.hold("b", "GPU-2::1", plan=Places(0b100))
+    made.hold("a", "GPU-2::0", plan=DeviceSet(0b100))
+    made.hold("b", "GPU-2::1", plan=DeviceSet(0b100))
     await made.holdings.refresh()
     assert made.holdings.held[0] == HeldDevices(pod="team/a", uid="uid-a", cards="4", replicas=1)
     assert made.status() == ("True", "AsPlanned")
 
 
 async def test_a_share_of_another_card_than_planned_is_told(made):
-    made.hold("a", "GPU-2::0", plan=Places(0b1), resource=amounts.SHARED)
+    made.hold("a", "GPU-2::0", plan=DeviceSet(0b1), resource=amounts.SHARED)
     await made.holdings.refresh()
     assert made.status() == ("False", "OtherDevices")
     assert made.told == [("a", "OtherDevices")]
@@ -142,7 +142,7 @@ async def test_a_share_of_another_card_than_planned_is_told(made):
 
 async def test_replicas_that_go_by_the_name_of_whole_cards_have_other_numbers_than_the_plan(made):
     """The scheduler then knows as many cards as are offered."""
-    made.hold("a", "GPU-2::0", plan=Places(1 << 20))
+    made.hold("a", "GPU-2::0", plan=DeviceSet(1 << 20))
     await made.holdings.refresh()
     assert made.status() == ("True", "AsPlanned")
 

@@ -11,7 +11,7 @@ from kgwe.apps.agent.metrics import sampler
 from kgwe.apps.agent.metrics.sampler import Sampler, Surroundings
 from kgwe.model.gpu.driver_data import Process
 from kgwe.model.telemetry import window
-from kgwe.model.telemetry.attribution import WHOLE, Shares
+from kgwe.model.telemetry.attribution import WHOLE, TimeShares
 from kgwe.model.telemetry.sample import Activity, Sample, Series, Traffic
 
 GB = 10**9
@@ -32,14 +32,14 @@ def test_four_pods_on_one_card_share_it_and_do_not_each_have_all_of_it():
 def test_a_card_given_to_one_pod_is_that_pods_even_where_its_name_is_not_known():
     around = Surroundings(pods={7: "8d5f1a3c-uid"}, holders={"GPU-0": ["team/a"]})
     told = take(reading(0, util=0.5, processes=(Process(7, 10, 0.3),)), around=around).cards[0]
-    assert told.shares == Shares((("team/a", 500_000),), idle=500_000)
+    assert told.shares == TimeShares((("team/a", 500_000),), idle=500_000)
 
 
 def test_a_card_given_to_several_is_split_by_what_their_processes_do():
     around = Surroundings(pods={7: "team/a", 8: "uid-b"}, holders={"GPU-0": ["team/a", "team/b", "team/a"]})
     processes = (Process(7, 10, 0.3), Process(8, 10, 0.1))
     told = take(reading(0, util=0.5, processes=processes), around=around).cards[0]
-    assert told.shares == Shares((("team/a", 300_000), ("uid-b", 100_000)), other=100_000, idle=500_000)
+    assert told.shares == TimeShares((("team/a", 300_000), ("uid-b", 100_000)), other=100_000, idle=500_000)
 
 
 def test_clients_of_an_mps_server_have_its_time_by_memory():
@@ -68,9 +68,9 @@ def test_a_busy_instance_is_not_idle_though_the_driver_reads_nothing_there():
     assert told.util is None
     assert [each.util for each in told.instances] == [0.9, 0.0]
     assert [each.in_use for each in told.instances] == [True, False]
-    assert told.instances[0].shares == Shares((("team/a", 900_000),), idle=100_000)
+    assert told.instances[0].shares == TimeShares((("team/a", 900_000),), idle=100_000)
     # Half of the card each: two 3g.40gb leave nothing anyone could use.
-    assert told.shares == Shares((("team/a", 450_000),), idle=550_000)
+    assert told.shares == TimeShares((("team/a", 450_000),), idle=550_000)
     assert told.instances[0].memory is not None
     assert told.instances[0].memory_used_mib == 30_000
     assert told.instances[1].memory_used_mib is None
@@ -79,8 +79,8 @@ def test_a_busy_instance_is_not_idle_though_the_driver_reads_nothing_there():
 def test_an_instance_nobody_measures_is_unknown_and_what_is_not_cut_is_idle():
     on = machine(card(0, A100, cut=cut_into("3g.40gb@0")))
     told = take(reading(0), on=on).cards[0]
-    assert told.shares == Shares(idle=500_000, unknown=500_000)
-    assert take(reading(0), on=machine(card(0, A100, cut=cut_into()))).cards[0].shares == Shares(idle=WHOLE)
+    assert told.shares == TimeShares(idle=500_000, unknown=500_000)
+    assert take(reading(0), on=machine(card(0, A100, cut=cut_into()))).cards[0].shares == TimeShares(idle=WHOLE)
 
 
 def test_a_cut_nobody_knows_is_unknown():

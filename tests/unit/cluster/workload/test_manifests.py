@@ -17,7 +17,7 @@ from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.warp import WarpGPUWorkload, WarpGPUWorkloadSpec
 from kgwe.kube.api.meta import ObjectMeta
 from kgwe.model.devices import assignment
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, SpotPolicy
 from kgwe.placement.gang.request import Hardware
@@ -351,7 +351,7 @@ class TestWhatAPodIsTold:
         made = planned(kgwe(TestInference.spec), "n1")
         annotations = made["spec"]["template"]["metadata"]["annotations"]
         seat = placement_annotations.decode(made["metadata"]["annotations"][placement_annotations.PLAN_ANNOTATION])[0]
-        assert assignment.planned(annotations) == Places(seat.cards, seat.slices)
+        assert assignment.parse_planned(annotations) == DeviceSet(seat.cards, seat.slices)
         assert seat.cards
 
     def test_members_of_a_gang_are_told_when_they_are_seated(self):

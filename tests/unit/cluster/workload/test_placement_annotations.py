@@ -141,7 +141,9 @@ def test_one_part_that_we_would_not_write_spoils_the_whole(text):
 def test_any_text_can_be_read(text):
     placement_annotations.decode(text)
     placement_annotations.seat_of({placement_annotations.SEAT_ANNOTATION: text})
-    assignment.planned({placement_annotations.CARDS_ANNOTATION: text, placement_annotations.SLICES_ANNOTATION: text})
+    assignment.parse_planned(
+        {placement_annotations.CARDS_ANNOTATION: text, placement_annotations.SLICES_ANNOTATION: text}
+    )
     runs.parse_indexes(text, 8)
 
 
@@ -155,10 +157,10 @@ def test_a_seat_is_named_by_owner_and_number():
 
 
 def test_cards_are_a_mask_of_no_more_than_a_node_can_have():
-    assert assignment.planned({placement_annotations.CARDS_ANNOTATION: "f0"}).cards == 0xF0
+    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: "f0"}).cards == 0xF0
     whole = 2**MOST_CARDS - 1
-    assert assignment.planned({placement_annotations.CARDS_ANNOTATION: f"{whole:x}"}).cards == whole
-    assert assignment.planned({placement_annotations.CARDS_ANNOTATION: "1ffffffffffffffff"}).cards == 0
+    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: f"{whole:x}"}).cards == whole
+    assert assignment.parse_planned({placement_annotations.CARDS_ANNOTATION: "1ffffffffffffffff"}).cards == 0
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ A100 = catalog.CATALOGUE["A100-SXM4-80GB"]
 L40S = catalog.CATALOGUE["L40S"]
 CARD = metrics.Device(3, "GPU-aaaa", "00000000:61:00.0", H100.product, "h100-0000", "570.172.08")
 SLICE = metrics.Device(0, "GPU-bbbb", "00000000:10:1C.0", A100.product, "a100-0000", "570.172.08", "3g.40gb", 2)
-BUSY = usage.Use(util=0.9, memory=0.5, tensor=0.5, dram=0.4)
+BUSY = usage.Usage(util=0.9, memory=0.5, tensor=0.5, dram=0.4)
 
 
-def reading(model: catalog.GpuModel, how: usage.Use, xid: int = 0) -> metrics.Reading:
-    read = sensors.read(model, how, links=model.nvlink_links)
+def reading(model: catalog.GpuModel, how: usage.Usage, xid: int = 0) -> metrics.Reading:
+    read = sensors.read_sensors(model, how, links=model.nvlink_links)
     return metrics.Reading(
         model, read, metrics.Counters(energy_mj=12_345, nvlink_bytes=67), metrics.Faults(xid), model.nvlink_links > 0
     )
@@ -28,7 +28,7 @@ def reading(model: catalog.GpuModel, how: usage.Use, xid: int = 0) -> metrics.Re
 
 def card_row(
     model: catalog.GpuModel = H100,
-    how: usage.Use = BUSY,
+    how: usage.Usage = BUSY,
     device: metrics.Device = CARD,
     owner: metrics.Owner | None = None,
     xid: int = 0,
@@ -36,7 +36,7 @@ def card_row(
     return metrics.label_block(device, owner), metrics.read_gpu_values(reading(model, how, xid), how)
 
 
-def slice_row(how: usage.Use = BUSY) -> metrics.Row:
+def slice_row(how: usage.Usage = BUSY) -> metrics.Row:
     memory_mib = mig.GEOMETRIES["A100-80GB"].profile("3g.40gb").memory_mib
     owner = metrics.Owner("team", "pod-1", "main")
     return metrics.label_block(SLICE, owner), metrics.read_instance_values(reading(A100, how), how, memory_mib)
@@ -75,7 +75,7 @@ def test_a_whole_card_reads_as_used():
 @pytest.mark.parametrize("model", list(catalog.CATALOGUE.values()), ids=lambda model: model.name)
 @pytest.mark.parametrize("memory", [0.0, 0.333, 1.0])
 def test_free_used_and_reserved_memory_add_up_to_the_card(model, memory):
-    samples, _ = parsed(card_row(model, usage.Use(memory=memory)))
+    samples, _ = parsed(card_row(model, usage.Usage(memory=memory)))
     parts = [
         value(samples, field) for field in (metrics.Field.FB_FREE, metrics.Field.FB_USED, metrics.Field.FB_RESERVED)
     ]

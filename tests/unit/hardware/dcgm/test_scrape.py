@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 A100 = catalog.CATALOGUE["A100-SXM4-80GB"]
-BUSY = usage.Use(util=0.9, memory=0.5, tensor=0.5, dram=0.4)
+BUSY = usage.Usage(util=0.9, memory=0.5, tensor=0.5, dram=0.4)
 
 
 def rows() -> list[metrics.Row]:
-    read = sensors.read(A100, BUSY, links=12)
+    read = sensors.read_sensors(A100, BUSY, links=12)
     card = metrics.Reading(A100, read, metrics.Counters(), metrics.Faults(), has_nvlink=True)
     whole = metrics.Device(0, "GPU-a", "b", A100.product, 'odd "name" }', "570")
     part = metrics.Device(1, "GPU-b", "b", A100.product, "n", "570", "3g.40gb", 2)
@@ -49,7 +49,7 @@ def test_a_simulated_node_is_read_back_as_its_meter_shows_it():
     obj = gpunodes.gpu_node(node, "uid")
     told = meter.NodeMeter(obj, 1000.0)
     instance = obj.status.gpus[0].mig.instances[0]
-    holder = Holder(metrics.Owner("team", "pod", "main"), usage.parse("constant(util=0.8, noise=0)"), 0.0, 1)
+    holder = Holder(metrics.Owner("team", "pod", "main"), usage.parse_profile("constant(util=0.8, noise=0)"), 0.0, 1)
     told.hold({(0, instance.instanceID): holder})
     found = scrape.MetricsReader().read(metrics.render_metrics(told.rows(1000.0)).decode())
     expected = {

@@ -10,7 +10,7 @@ from kgwe.kube.api.kgwe.gpunode import CardSpec, Fabric, HeldDevices, MIGLayout,
 from kgwe.kube.translate import mig_layouts
 from kgwe.kube.translate.nodes import FleetReader
 from kgwe.local.fleet import gpunodes, models
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.simfleet import inventory
 from kgwe.model.units import amounts
 
@@ -404,4 +404,4 @@ def test_who_has_a_share_is_known_where_shares_are_offered_as_such(reader):
     reader.set_gpu_node(name, msgspec.structs.replace(told, status=msgspec.structs.replace(told.status, held=held)))
     assert reader.reported_holders(name) == {}
     reader.set_node(name, shared(name))
-    assert reader.reported_holders(name) == {"uid": Places(0b100)}
+    assert reader.reported_holders(name) == {"uid": DeviceSet(0b100)}

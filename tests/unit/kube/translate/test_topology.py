@@ -87,7 +87,7 @@ def test_simulated_nodes_hang_where_their_fleet_put_them():
     nodes = inventory.expand(models.load("gb200-nvl72"), 40)
     infos = [topology.node_info(n.name, inventory.labels(n), gpunodes.gpu_node(n, "uid")) for n in nodes]
     for preset in ("topograph", "topographLegacy"):
-        tree, problems = topology.build_tree(infos, domain_labels.preset(preset))
+        tree, problems = topology.build_tree(infos, domain_labels.get_preset(preset))
         assert problems == ()
         position = tree.position
         for node in nodes:

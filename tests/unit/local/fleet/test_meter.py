@@ -21,7 +21,7 @@ def meter(pool: str, *broken: gpunodes.CardFault) -> NodeMeter:
 
 
 def holder(profile: str = "constant(util=0.8, mem=0.5, noise=0)", pod: str = "pod") -> device_assignment.Holder:
-    return device_assignment.Holder(metrics.Owner("team", pod, "main"), usage.parse(profile), T0 - 1000, 1)
+    return device_assignment.Holder(metrics.Owner("team", pod, "main"), usage.parse_profile(profile), T0 - 1000, 1)
 
 
 def column(rows: list[metrics.Row], field: metrics.Field) -> list[Any]:

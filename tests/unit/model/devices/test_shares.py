@@ -16,24 +16,24 @@ from kgwe.placement.fleet.node import CARD_MILLI, share_milli
     ("share", "found"), [(0.5, 2), (0.33, 3), (1 / 3, 3), (0.25, 4), (0.2, 5), (0.14, 7), (1 / 32, 32), (0.031, 32)]
 )
 def test_a_share_is_one_of_so_many_equal_pieces(share, found):
-    assert pieces.of_share(share) == found
+    assert pieces.shares_of_fraction(share) == found
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.0, 0.4, 0.7, 2.0, 0.001, math.nan, math.inf, -math.inf, 5e-324])
 def test_what_is_no_such_share_is_refused_with_what_would_be(share):
     with pytest.raises(ValueError, match=r"such as 0\.5"):
-        pieces.of_share(share)
+        pieces.shares_of_fraction(share)
 
 
 @given(st.integers(pieces.FEWEST, pieces.MOST), st.floats(-0.009, 0.009))
 def test_a_share_written_to_a_hundredth_is_read_back(count, error):
-    assert pieces.of_share((1 + error) / count) == count
+    assert pieces.shares_of_fraction((1 + error) / count) == count
 
 
 @given(st.floats())
 def test_any_number_is_read_or_refused(share):
     try:
-        found = pieces.of_share(share)
+        found = pieces.shares_of_fraction(share)
     except ValueError:
         return
     assert pieces.FEWEST <= found <= pieces.MOST
@@ -58,12 +58,12 @@ def test_any_number_is_read_or_refused(share):
     ],
 )
 def test_what_a_node_offers_tells_how_it_divides_its_cards(offered, cards, label, found):
-    assert pieces.of_offer(offered, cards, label) == found
+    assert pieces.shares_of_capacity(offered, cards, label) == found
 
 
 def test_while_a_card_is_cut_it_is_as_it_was():
     """The agent says so before the kubelet offers fewer."""
-    assert pieces.of_offer(16, 7, None, before=2) == 2
+    assert pieces.shares_of_capacity(16, 7, None, before=2) == 2
 
 
 @pytest.mark.parametrize("count", range(pieces.FEWEST, pieces.MOST + 1))

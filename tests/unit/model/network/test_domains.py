@@ -181,7 +181,7 @@ DIALECTS = {
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_tells_leaf_and_spine(name):
     labels = DIALECTS[name] | {"topology.kubernetes.io/zone": "z", "nvidia.com/gpu.clique": "u.1"}
-    place = domain_labels.preset(name).place("n", labels, 50.0)
+    place = domain_labels.get_preset(name).place("n", labels, 50.0)
     assert place.path[:2] == ("l", "s")
     assert place.path[-1] == "z"
     assert place.nvlink == "u.1"
@@ -190,13 +190,13 @@ def test_every_dialect_tells_leaf_and_spine(name):
 
 @pytest.mark.parametrize("name", ["aws", "gke", "oci"])
 def test_one_preset_reads_all_clouds(name):
-    assert domain_labels.preset("cloud").place("n", DIALECTS[name]).path[:2] == ("l", "s")
+    assert domain_labels.get_preset("cloud").place("n", DIALECTS[name]).path[:2] == ("l", "s")
 
 
 def test_the_dialect_most_nodes_speak_is_found():
     for name, labels in DIALECTS.items():
-        assert domain_labels.detect([labels, labels, {}]) in (name, "cloud")
-    assert domain_labels.detect([{}]) == "topograph"
+        assert domain_labels.detect_preset([labels, labels, {}]) in (name, "cloud")
+    assert domain_labels.detect_preset([{}]) == "topograph"
 
 
 def test_a_label_without_a_value_says_nothing():
@@ -205,7 +205,7 @@ def test_a_label_without_a_value_says_nothing():
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(errors.Permanent, match="topographLegacy"):
-        domain_labels.preset("slurm")
+        domain_labels.get_preset("slurm")
 
 
 def test_every_nvlink_label_of_a_preset_is_known_to_hand_made_levels():

@@ -32,15 +32,15 @@ profiles = st.builds(
 
 @given(profiles, moments, moments, st.integers(min_value=0, max_value=2**64 - 1))
 def test_use_always_lies_between_nothing_and_everything(profile, age, clock, seed):
-    got = usage.at(profile, age, clock, seed)
+    got = usage.usage_at(profile, age, clock, seed)
     for share in (got.util, got.memory, got.tensor, got.dram):
         assert 0.0 <= share <= 1.0
-    assert got == usage.at(profile, age, clock, seed)
+    assert got == usage.usage_at(profile, age, clock, seed)
 
 
 @given(profiles, moments, st.integers(min_value=0, max_value=2**32), st.sampled_from(list(catalog.CATALOGUE.values())))
 def test_instruments_stay_within_what_the_card_can_do(profile, age, seed, model):
-    got = sensors.read(model, usage.at(profile, age, age, seed), links=model.nvlink_links)
+    got = sensors.read_sensors(model, usage.usage_at(profile, age, age, seed), links=model.nvlink_links)
     assert model.idle_w <= got.power_w <= model.limit_w
     assert 0 < got.sm_mhz <= model.sm_mhz + 7
     assert 20 <= got.gpu_c < 90
@@ -62,7 +62,7 @@ def test_instruments_stay_within_what_the_card_can_do(profile, age, seed, model)
     ],
 )
 def test_a_profile_is_written_as_a_name_and_its_parameters(text, want):
-    got = usage.parse(text)
+    got = usage.parse_profile(text)
     assert {name: getattr(got, name) for name in want} == want
 
 
@@ -90,58 +90,58 @@ def test_a_profile_is_written_as_a_name_and_its_parameters(text, want):
 )
 def test_what_is_not_a_profile_is_refused_with_advice(text, why):
     with pytest.raises(errors.Permanent, match=why):
-        usage.parse(text)
+        usage.parse_profile(text)
 
 
 @given(st.text(max_size=40))
 def test_any_text_gives_a_profile_or_a_clear_error(text):
     try:
-        usage.parse(text)
+        usage.parse_profile(text)
     except errors.Permanent as error:
         refusal = str(error)
         assert "write" in refusal or "takes" in refusal or "there are" in refusal
 
 
 def test_constant_use_is_steady_after_its_warm_up():
-    profile = usage.parse("constant(util=0.9, mem=0.7, noise=0)")
-    assert usage.at(profile, 0, 0, 1).util == 0.0
-    assert {usage.at(profile, age, age, 1).util for age in (20, 100, 10**6)} == {0.9}
-    assert usage.at(profile, 100, 100, 1).memory == 0.7
+    profile = usage.parse_profile("constant(util=0.9, mem=0.7, noise=0)")
+    assert usage.usage_at(profile, 0, 0, 1).util == 0.0
+    assert {usage.usage_at(profile, age, age, 1).util for age in (20, 100, 10**6)} == {0.9}
+    assert usage.usage_at(profile, 100, 100, 1).memory == 0.7
 
 
 def test_bursty_use_is_busy_for_its_share_of_the_time():
-    profile = usage.parse("bursty(util=1, base=0, period=100s, duty=0.3, noise=0)")
-    busy = sum(usage.at(profile, age, 0, 7).util == 1.0 for age in range(1000, 2000))
+    profile = usage.parse_profile("bursty(util=1, base=0, period=100s, duty=0.3, noise=0)")
+    busy = sum(usage.usage_at(profile, age, 0, 7).util == 1.0 for age in range(1000, 2000))
     assert busy == pytest.approx(300, abs=10)
 
 
 def test_diurnal_use_peaks_at_its_hour():
-    profile = usage.parse("diurnal(util=0.8, base=0.1, peak=14h, noise=0)")
-    day = [usage.at(profile, 10**6, hour * 3600.0, 1).util for hour in range(24)]
+    profile = usage.parse_profile("diurnal(util=0.8, base=0.1, peak=14h, noise=0)")
+    day = [usage.usage_at(profile, 10**6, hour * 3600.0, 1).util for hour in range(24)]
     assert max(day) == pytest.approx(0.8)
     assert day.index(max(day)) == 14
     assert day[2] == pytest.approx(0.1)
 
 
 def test_oom_fills_the_memory_until_the_end_and_then_fails():
-    profile = usage.parse("oom-after(100s, mem=0.5)")
-    assert [usage.at(profile, age, 0, 1).memory for age in (0, 50, 100, 200)] == [0.5, 0.75, 1.0, 1.0]
+    profile = usage.parse_profile("oom-after(100s, mem=0.5)")
+    assert [usage.usage_at(profile, age, 0, 1).memory for age in (0, 50, 100, 200)] == [0.5, 0.75, 1.0, 1.0]
     assert usage.fails_after_s(profile) == 100
-    assert usage.fails_after_s(usage.parse("idle")) is None
+    assert usage.fails_after_s(usage.parse_profile("idle")) is None
 
 
 def test_pods_with_different_seeds_do_not_beat_as_one_heart():
-    profile = usage.parse("bursty(period=60s, duty=0.5, noise=0)")
-    assert len({usage.at(profile, 1000, 1000, seed).util for seed in range(20)}) == 2
+    profile = usage.parse_profile("bursty(period=60s, duty=0.5, noise=0)")
+    assert len({usage.usage_at(profile, 1000, 1000, seed).util for seed in range(20)}) == 2
 
 
 @pytest.mark.parametrize("kind", [*usage.DEFAULTS, "", "Unheard"])
 def test_every_workload_type_has_a_default(kind):
     for label in usage.WORKLOAD_TYPE_LABELS:
-        assert usage.default_for({label: kind}).kind in ("constant", "bursty", "diurnal")
+        assert usage.default_profile({label: kind}).kind in ("constant", "bursty", "diurnal")
 
 
 def test_training_is_busier_than_inference():
-    busy = [usage.default_for({"kgwe.nvidia.io/workload-type": kind}) for kind in ("Training", "Inference")]
-    mean = [sum(usage.at(p, age, age, 3).util for age in range(100, 4000, 7)) for p in busy]
+    busy = [usage.default_profile({"kgwe.nvidia.io/workload-type": kind}) for kind in ("Training", "Inference")]
+    mean = [sum(usage.usage_at(p, age, age, 3).util for age in range(100, 4000, 7)) for p in busy]
     assert mean[0] > 1.5 * mean[1]

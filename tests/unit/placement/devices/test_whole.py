@@ -30,7 +30,7 @@ def some(*numbers: int) -> frozenset[str]:
 
 
 def advise(asks, size, free=IDS, must=(), spoken_for=(), stock=STOCK):
-    return whole.advise(asks, stock, free, size, must=must, spoken_for=spoken_for)
+    return whole.advise_devices(asks, stock, free, size, must=must, spoken_for=spoken_for)
 
 
 class TestPlans:

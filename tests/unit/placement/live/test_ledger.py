@@ -6,7 +6,7 @@ import pytest
 from tests.support.builders import small_fleet
 
 from kgwe import errors
-from kgwe.model.devices.assignment import Places
+from kgwe.model.devices.assignment import DeviceSet
 from kgwe.model.network import domains
 from kgwe.model.units import amounts
 from kgwe.placement.fleet.node import Gpus, Request
@@ -123,13 +123,13 @@ def test_when_seats_are_released_pods_count_until_they_end(ledger):
 
 
 def test_cards_that_a_pod_says_it_has_are_believed_where_no_seat_tells(ledger):
-    ledger.set_pod("p", "n0", TWO, given=Places(0b1001))
+    ledger.set_pod("p", "n0", TWO, given=DeviceSet(0b1001))
     assert ledger.fleet.holding("p").cards == 0b1001
 
 
 def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
     ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0011), 1: Holding("n0", TWO, 0b1100)})
-    ledger.set_pod("p", "n0", TWO, ("w", 0), observed=Places(0b1100))
+    ledger.set_pod("p", "n0", TWO, ("w", 0), observed=DeviceSet(0b1100))
     assert ledger.fleet.holding("p").cards == 0b1100
     assert ledger.booked_seat("w", 1).cards == 0b0011, "the other seat has what is left"
     assert ledger.reserved_seat("w", 0).cards == 0b0011, "the plan is what it was"
@@ -139,7 +139,7 @@ def test_what_its_kubelet_says_counts_whatever_its_seat_was(ledger):
 
 def test_when_nobody_says_what_a_pod_has_any_more_its_seat_does(ledger):
     ledger.reserve_seats("w", {0: Holding("n0", TWO, 0b0011)})
-    ledger.set_pod("p", "n0", TWO, ("w", 0), observed=Places(0b1100))
+    ledger.set_pod("p", "n0", TWO, ("w", 0), observed=DeviceSet(0b1100))
     ledger.set_pod("p", "n0", TWO, ("w", 0))
     assert ledger.fleet.holding("p").cards == 0b0011
 

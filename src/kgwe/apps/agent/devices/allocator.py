@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kgwe.apps.agent.node_pods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
-    from kgwe.model.devices.advertised import Offer
+    from kgwe.model.devices.advertised import OfferedDevice
     from kgwe.model.devices.holdings import PodDevices
     from kgwe.model.gpu.topology import Wiring
 
@@ -92,11 +92,11 @@ class DeviceAllocator:
         self._access = access
         self._on_outcome = on_outcome
         self._book = AdviceBook(clock)
-        self._offers: dict[str, dict[str, Offer]] = {}
+        self._offers: dict[str, dict[str, OfferedDevice]] = {}
         self._stocks: dict[str, Stock] = {}
         self._in_allocation: set[str] = set()  # devices of Allocate calls under way
 
-    def set_devices(self, offers: Mapping[str, Sequence[Offer]], wiring: Wiring | None) -> None:
+    def set_devices(self, offers: Mapping[str, Sequence[OfferedDevice]], wiring: Wiring | None) -> None:
         """Set the devices of the node, by resource."""
         self._offers = {resource: {each.id: each for each in listed} for resource, listed in offers.items()}
         self._stocks = {
@@ -121,18 +121,18 @@ class DeviceAllocator:
         if listed is not None:
             self._book.forget_tries(resource, {ask.pod for ask in pods.asking})
         stock = self._stocks.get(resource, Stock())
-        who = whole.who(pods.asking, must_include, size)
+        who = whole.find_requester(pods.asking, must_include, size)
         promised = self._find_promised(resource, who, pods.known)
         # Also devices of the pod's own plan: they could not be granted.
         taken = self._find_taken_otherwise(resource, listed)
         free = [each for each in available if each not in taken]
         if stock.is_shared:
-            advice = shared.advise(
+            advice = shared.advise_shares(
                 pods.asking, stock, free, size, must=must_include, promised=promised, to_come=pods.to_come
             )
         else:
             spoken_for = frozenset[str]().union(*promised.values(), *(each.planned for each in pods.to_come))
-            advice = whole.advise(pods.asking, stock, free, size, must=must_include, spoken_for=spoken_for)
+            advice = whole.advise_devices(pods.asking, stock, free, size, must=must_include, spoken_for=spoken_for)
         planned, uid = (who.planned, who.uid) if who is not None else (frozenset[str](), "")
         self._book.advise(resource, pod=advice.pod, uid=uid, devices=advice.devices, planned=planned)
         log.debug("devices_advised", resource=resource, pod=advice.pod, devices=advice.devices)
@@ -161,7 +161,7 @@ class DeviceAllocator:
         """
         is_shared = self._stocks.get(resource, Stock()).is_shared
         held = (ids for pod in listed or () for container in pod.containers for _, ids in container.devices)
-        taken = {holdings.uuid_of(each) for ids in held for each in ids if holdings.is_piece(each) != is_shared}
+        taken = {holdings.device_uuid(each) for ids in held for each in ids if holdings.is_share(each) != is_shared}
         return frozenset(each.id for each in self._offers.get(resource, {}).values() if each.uuid in taken)
 
     async def _list_held(self) -> tuple[PodDevices, ...] | None:
@@ -245,7 +245,7 @@ def _refuse_held(wanted: frozenset[str], listed: Iterable[PodDevices] | None) ->
     """
     for pod in listed or ():
         held = {each for container in pod.containers for _, ids in container.devices for each in ids}
-        if taken := [each for each in wanted if any(holdings.clash(each, other) for other in held)]:
+        if taken := [each for each in wanted if any(holdings.conflict(each, other) for other in held)]:
             raise errors.Conflict(f"{_listed(taken)}: held by {pod.key}")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kgwe.hardware.kubelet.deviceplugin import Allocator
-    from kgwe.model.devices.advertised import Offer
+    from kgwe.model.devices.advertised import OfferedDevice
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class DevicePlugins:
     def resources(self) -> tuple[str, ...]:
         return tuple(self._plugins)
 
-    def advertise(self, offers: Mapping[str, Sequence[Offer]]) -> None:
+    def advertise(self, offers: Mapping[str, Sequence[OfferedDevice]]) -> None:
         """These are the devices from now on. A resource that has none any more is offered empty: the kubelet would
         otherwise count the last it heard of for another five minutes."""
         for resource in offers:

@@ -19,7 +19,7 @@ from kgwe.apps.agent.status.publisher import DEVICES_AS_PLANNED as CONDITION
 from kgwe.kube.api.kgwe import gpunode
 from kgwe.kube.api.meta import Condition
 from kgwe.model.devices import assignment, holdings
-from kgwe.model.devices.holdings import Names
+from kgwe.model.devices.holdings import DeviceNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from kgwe.apps.agent.node_pods import PodSource
     from kgwe.hardware.kubelet.podresources import PodResources
     from kgwe.kube.api import core
-    from kgwe.model.devices.assignment import Places
-    from kgwe.model.devices.holdings import Difference, Taken
+    from kgwe.model.devices.assignment import DeviceSet
+    from kgwe.model.devices.holdings import Difference, Holdings
     from kgwe.model.gpu.driver_data import Machine
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class PodHoldings:
         self._pods = pods
         self._prefixes = prefixes
         self._interval_s = interval_s
-        self._names = Names()
+        self._names = DeviceNames()
         self._soon = asyncio.Event()
         self._is_read = False
         self._surprises: tuple[gpunode.HeldDevices, ...] = ()
@@ -73,7 +73,7 @@ class PodHoldings:
 
     def set_machine(self, machine: Machine) -> None:
         """Set the machine, which names the devices."""
-        names = Names.of(machine)
+        names = DeviceNames.of(machine)
         if names != self._names:
             self._names = names
             self._soon.set()
@@ -101,16 +101,18 @@ class PodHoldings:
                 log.warning("pod_resources_not_read", error=str(exc))
             self._set_problem(str(exc))
             return
-        mine = holdings.of_resources(listed, self._prefixes)
+        mine = holdings.filter_resources(listed, self._prefixes)
         claimed = self.claimed()
-        taken = {pod.key: found for pod in mine if (found := holdings.taken(pod, self._names, claimed))}
+        taken = {pod.key: found for pod in mine if (found := holdings.read_holdings(pod, self._names, claimed))}
         here = {pod.metadata.key: pod for pod in self._pods.pods()}
-        plans = {key: assignment.planned(here[key].metadata.annotations) for key in taken if key in here}
+        plans = {key: assignment.parse_planned(here[key].metadata.annotations) for key in taken if key in here}
         self._publish(taken, here, plans)
 
-    def _publish(self, taken: Mapping[str, Taken], here: Mapping[str, core.Pod], plans: Mapping[str, Places]) -> None:
+    def _publish(
+        self, taken: Mapping[str, Holdings], here: Mapping[str, core.Pod], plans: Mapping[str, DeviceSet]
+    ) -> None:
         entries = tuple(_make_entry(key, taken[key], here.get(key)) for key in sorted(taken))[:_MOST]
-        differences = holdings.differences(plans, taken)
+        differences = holdings.find_differences(plans, taken)
         expected = {key for key, plan in plans.items() if plan == taken[key].places}
         surprises = tuple(each for each in entries if each.pod not in expected)
         news = surprises != self._surprises or differences != self.differences or bool(self.problem)
@@ -147,11 +149,11 @@ class PodHoldings:
         return Condition(CONDITION, "False", self.differences[0].reason, message[:1024])
 
 
-def _make_entry(key: str, mine: Taken, pod: core.Pod | None) -> gpunode.HeldDevices:
+def _make_entry(key: str, mine: Holdings, pod: core.Pod | None) -> gpunode.HeldDevices:
     return gpunode.HeldDevices(
         pod=key,
         uid=pod.metadata.uid if pod is not None else "",
-        cards=assignment.cards_text(mine.places.cards) if mine.places.cards else "",
-        slices=assignment.slice_texts(mine.places.slices),
+        cards=assignment.format_mask(mine.places.cards) if mine.places.cards else "",
+        slices=assignment.format_slices(mine.places.slices),
         replicas=mine.replicas,
     )

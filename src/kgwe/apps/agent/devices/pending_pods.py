@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgwe.apps.agent.devices.advice import AdviceBook
     from kgwe.apps.agent.node_pods import PodSource
     from kgwe.kube.api import core
-    from kgwe.model.devices.advertised import Offer
+    from kgwe.model.devices.advertised import OfferedDevice
 
 # The kubelet waits for us, and other pods for the kubelet.
 _LOOK_UP_S: Final = 1.0
@@ -41,7 +41,7 @@ class PendingPods(NamedTuple):
 
 async def find_pending_pods(
     resource: str,
-    offers: Mapping[str, Offer],
+    offers: Mapping[str, OfferedDevice],
     listed: Sequence[PodDevices] | None,
     pods: PodSource,
     book: AdviceBook,
@@ -76,7 +76,7 @@ async def _look_up(pods: PodSource, wanted: Sequence[PodDevices]) -> dict[str, c
 class _Reader:
     """Reads what a pod asks for, has, and was planned."""
 
-    def __init__(self, resource: str, offers: Mapping[str, Offer], book: AdviceBook) -> None:
+    def __init__(self, resource: str, offers: Mapping[str, OfferedDevice], book: AdviceBook) -> None:
         self._resource = resource
         self._offers = offers
         self._book = book
@@ -118,7 +118,7 @@ class _Reader:
         The agent has no key to verify the plan's signature. A plan that names more GPUs or slices than the pod asks for
         was not written by KGWE and is ignored.
         """
-        plan = assignment.planned(pod.metadata.annotations)
+        plan = assignment.parse_planned(pod.metadata.annotations)
         if not plan:
             return frozenset()
         slices = set(plan.slices)

@@ -120,7 +120,7 @@ class KubeletDevices:
         if machine is None or self._allocator is None or self.plugins is None or not services.reporter.driver.is_ready:
             return status
         closed = find_unhealthy(status.gpus) | services.hooks.withheld_devices()
-        offers = advertised.offers(machine, out_of_service=closed, prefix=self._prefix, pieces=self._shares)
+        offers = advertised.list_advertised(machine, out_of_service=closed, prefix=self._prefix, pieces=self._shares)
         self._allocator.set_devices(offers, gpunode_status.build_wiring(machine, status))
         self.plugins.advertise(offers)
         return status

@@ -59,7 +59,7 @@ def encode_reliability(watch: Watch, told: float) -> gpunode.Reliability | None:
     )
     if not own and not links:
         return None
-    score = reliability.told(reliability.of_all(watch.records(), watch.clock_s), told)
+    score = reliability.published_score(reliability.combined_score(watch.records(), watch.clock_s), told)
     return gpunode.Reliability(score, own, _time(watch.record, watch) if own else None, links)
 
 
@@ -71,7 +71,7 @@ def encode_node_reliability(
     mine = own.demerits_at(now_s)
     if not cards and not mine:
         return None
-    score = reliability.told(reliability.score(cards + mine), told)
+    score = reliability.published_score(reliability.score(cards + mine), told)
     as_of = timestamp.of(own.at_s) if mine else None
     return gpunode.Reliability(score, round(own.demerits, _DIGITS) if mine else 0.0, as_of)
 

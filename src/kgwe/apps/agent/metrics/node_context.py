@@ -108,11 +108,11 @@ def _uids(pod: core.Pod) -> tuple[str, ...]:
 def map_holders(pods: Iterable[PodDevices], machine: Machine | None) -> dict[str, list[str]]:
     """Return UUID of a GPU or slice -> pods that were given it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
-    names = holdings.Names.of(machine) if machine is not None else holdings.Names()
+    names = holdings.DeviceNames.of(machine) if machine is not None else holdings.DeviceNames()
     cards = {number: uuid for uuid, number in names.cards.items()}
     slices = {place: uuid for uuid, place in names.slices.items()}
     for pod in pods:
-        taken = holdings.taken(pod, names).places
+        taken = holdings.read_holdings(pod, names).places
         for number in taken.numbers:
             found[cards[number]].append(pod.key)
         for place in taken.slices:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kgwe.model.gpu.driver_data import Device, Instance, Machine, Process, Reading
-    from kgwe.model.telemetry.attribution import Load, Shares
+    from kgwe.model.telemetry.attribution import Load, TimeShares
     from kgwe.model.telemetry.sample import Unit
 
 _BYTES_PER_GB = 1e9
@@ -120,7 +120,7 @@ def _card(
         return CardSample(device, reading, shares, activity, None, nvlink, peers, instances)
     on_it = _loads(reading.processes, around, device.uuid)
     busy = reading.util if reading.util is not None else activity.engine
-    shares = attribution.split(busy, on_it, _sole(around.holders_of(device.uuid)))
+    shares = attribution.split_time(busy, on_it, _sole(around.holders_of(device.uuid)))
     memory = attribution.split_memory(_total_mib(device, reading), reading.memory_used_mib, on_it)
     return CardSample(device, reading, shares, activity, memory, nvlink, peers)
 
@@ -133,7 +133,7 @@ def _instance(device: Device, instance: Instance, reading: Reading, around: Surr
     used = dict(reading.instance_memory_mib).get(instance.instance_id)
     return InstanceSample(
         instance,
-        attribution.split(activity.engine, on_it, _sole(held)),
+        attribution.split_time(activity.engine, on_it, _sole(held)),
         activity,
         used,
         attribution.split_memory(instance.memory_mib, used, on_it),
@@ -154,15 +154,17 @@ def _loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tup
     pods: Mapping[int, str] = around.pods
     if sole := _sole(around.holders_of(uuid)):
         pods = {pid: pod if "/" in pod else sole for pid, pod in pods.items()}
-    return attribution.loads(processes, pods, around.mps)
+    return attribution.group_loads(processes, pods, around.mps)
 
 
-def _cut_shares(device: Device, instances: Sequence[InstanceSample]) -> Shares:
+def _cut_shares(device: Device, instances: Sequence[InstanceSample]) -> TimeShares:
     weights = _weights(device.product, tuple((each.instance.profile, each.instance.start) for each in instances))
     if weights is None:
         return attribution.UNKNOWN
     parts, whole = weights
-    return attribution.of_card([(part, each.shares) for part, each in zip(parts, instances, strict=True)], whole)
+    return attribution.combine_instances(
+        [(part, each.shares) for part, each in zip(parts, instances, strict=True)], whole
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -271,7 +273,7 @@ def list_series(sample: Sample) -> dict[Series, float | None]:
     return found
 
 
-def _known(shares: Shares) -> float | None:
+def _known(shares: TimeShares) -> float | None:
     return None if shares.unknown else shares.busy / attribution.WHOLE
 
 
