@@ -156,7 +156,7 @@ class ClusterState:
             resources.GPU_WORKLOAD: self.on_kgwe,
             resources.JOB: self.on_job,
             resources.DEPLOYMENT: self.on_deployment,
-            resources.POD: self.on_pod,
+            resources.POD: self._pod_registry.on_pod,
             resources.RESOURCE_CLAIM: self.on_claim,
         }
 
