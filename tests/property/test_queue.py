@@ -223,7 +223,7 @@ steps = st.lists(
 @given(steps)
 def test_the_queue_knows_whom_it_has(listed):
     """Against a plain dictionary, with a planner that has room for some of them, and shapes forgotten at once."""
-    with mock.patch.object(queue_module, "_FEW_SHAPES", 1):
+    with mock.patch.object(queue_module, "_MIN_CLASSES", 1):
         _check_queue(listed)
 
 
