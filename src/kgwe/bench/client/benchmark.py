@@ -48,7 +48,7 @@ class Options:
     #: requests at a time
     workers: int = 16
     #: events of a watch per process
-    events: int = 4000
+    events: int = 1000
     #: processes per transport, in turns
     repeat: int = 3
     #: send the requests to a loopback server instead of an API server

@@ -17,7 +17,7 @@ from kgwe.bench.nodes.informer import pod
 from kgwe.local.host.ports import LOOPBACK
 
 #: Seconds between two events of a watch: each event arrives alone, as on a live cluster.
-_EVENT_EVERY_S = 0.0005
+_EVENT_EVERY_S = 0.002
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"

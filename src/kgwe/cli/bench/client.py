@@ -23,7 +23,7 @@ def run(
     *,
     requests: int = 4000,
     workers: int = 16,
-    events: int = 4000,
+    events: int = 1000,
     repeat: int = 3,
     loopback: bool = False,
     json: Json = False,
