@@ -29,8 +29,8 @@ PATIENT = LeaseTimes(lease_s=3600, renew_deadline_s=3000.0, retry_s=0.1)
 # A replica as a process of its own: says when it leads, and answers every line it is sent.
 REPLICA = f"""
 import asyncio, sys
-from kgwe.kube.client import KubeClient
-from kgwe.kube.lease import LeaderElector, LeaseTimes
+from kgwe.kube.client.client import KubeClient
+from kgwe.kube.client.lease import LeaderElector, LeaseTimes
 from kgwe.telemetry import logs
 
 async def main(kubeconfig, namespace):

@@ -49,7 +49,8 @@ class Worker:
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._jobs.put((future, work))  # type: ignore[arg-type] # a future of T is one of object, but invariant
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             self._mark_late(future, what)  # type: ignore[arg-type] # as above
             raise errors.Transient(f"{what}: the GPU driver has not answered within {deadline_s:g} s") from None

@@ -17,6 +17,7 @@ but a replica started just then has not, and for up to `retry_s` there may be tw
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from dataclasses import dataclass
@@ -112,10 +113,10 @@ class LeaderElector:
         while self.is_leader():
             self._changed.clear()
             # Nothing else may notice: the renewal that would is the call that hangs. So check the clock too.
-            try:
-                await asyncio.wait_for(self._changed.wait(), timeout=self._times.retry_s / 2)
-            except TimeoutError:
-                continue
+            # Not `asyncio.wait_for`: in Python 3.11 it loses a cancellation that comes together with a change.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._times.retry_s / 2):
+                    await self._changed.wait()
 
     async def run(self) -> None:
         """Campaign until cancelled; then give the Lease up so that a standby need not wait for it to expire."""

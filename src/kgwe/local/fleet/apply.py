@@ -153,7 +153,8 @@ async def await_ready(client: KubeClient, names: Iterable[str], timeout_s: float
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     return event.is_set()
 
 

@@ -420,3 +420,17 @@ async def test_a_lease_somebody_else_took_meanwhile_is_not_given_up_by_the_loser
     await ann._release()
 
     assert server.spec["holderIdentity"] == "bob"
+
+
+async def test_waiting_for_the_loss_ends_when_it_is_cancelled_together_with_a_change(ann):
+    await ann._step()
+    waiting = asyncio.create_task(ann.wait_lost())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    ann._changed.set()
+    await asyncio.sleep(0)
+    waiting.cancel()
+    done, _ = await asyncio.wait({waiting}, timeout=5)
+    waiting.cancel()
+    assert done, "the cancellation was lost"
+    assert waiting.cancelled()
