@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kgwe.sim.traces.workload import Job
 
     Predict = Callable[[Job, float], RunTime | None]
-    """The run time that the queue is told, from the job and the seconds of work it has left."""
+    """The run time that the queue assumes, from the job and its remaining seconds."""
 
 
 def exact(job: Job, left_s: float) -> RunTime:

@@ -54,7 +54,7 @@ _POLICY_STREAM = 2**32
 class Options:
     #: what happens behind jobs that do not fit
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
-    #: the run times that the queue is told
+    #: the run times that the queue assumes
     predict: Predict = exact
     #: receives the estimated start of every job that has to wait; None: no estimates
     told: dict[int, Eta] | None = None

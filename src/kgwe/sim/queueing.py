@@ -1,6 +1,6 @@
 """Studies of the queue: waits under each rule, and how estimated starts came true.
 
-Every run places jobs by KGWE's engine and gang planner. What the queue is told about run times is the caller's choice.
+Every run places jobs by KGWE's engine and gang planner. The caller chooses which run times the queue assumes.
 """
 
 from __future__ import annotations

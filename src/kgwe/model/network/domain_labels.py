@@ -38,7 +38,7 @@ class Labels:
 
     def place(self, node: str, labels: Mapping[str, str], gb_per_s: float | None = None) -> domains.Place:
         """Where the labels put the node; `gb_per_s` is what its network cards carry, one direction."""
-        from kgwe.model.network import domains  # noqa: PLC0415 - brings NumPy, which whoever only reads API types does without
+        from kgwe.model.network import domains  # noqa: PLC0415 - imports NumPy, which readers of API types do without
 
         path = tuple(_first(labels, level.keys) for level in self.levels)
         rate = domains.UNKNOWN_GB_PER_S if gb_per_s is None else gb_per_s

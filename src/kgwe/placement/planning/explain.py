@@ -1,6 +1,6 @@
 """Why work has no place now, as far as it can be told: what binds, how near it comes, and what would start it.
 
-Every suggestion is one change, planned anew on the snapshot as it is: `kgwe.placement.planning.diagnosis` has those of
+Every suggestion is one change, planned again on the current snapshot: `kgwe.placement.planning.diagnosis` has those of
 gangs, and two more are tried here for whole cards in one pod: fewer of them, and the same number divided among several
 pods.
 """

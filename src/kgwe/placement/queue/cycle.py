@@ -104,7 +104,7 @@ Outcome = Placed[P] | Waiting | GivenUp | Failed
 def run_cycle(
     queue: Queue, planner: Planner[P], now_s: float, running: RunningWorkloads, reservations: Reservations | None = None
 ) -> list[Outcome[P]]:
-    """Place what can be placed. Without `holds`, whoever fits goes ahead of who does not."""
+    """Place what can be placed. Without `holds`, workloads that fit start before older ones that do not."""
     return _Cycle(queue, planner, now_s, running, reservations).run()
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Grants = tuple[Grant, ...]
 
-#: stands for any pod with a GPU when a policy is told that a node changed
+#: stands for any pod with a GPU when a policy learns that a node changed
 _SOME = Demand(0, CARD_MILLI, 1)
 
 

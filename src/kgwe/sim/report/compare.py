@@ -44,7 +44,7 @@ def compare_policies(
 ) -> list[Result]:
     """The same for each policy in turn; `watch(policy)` gives its watchers."""
     for name in names:
-        registry.find_policy(name)  # a misspelt one is told before the others have run
+        registry.find_policy(name)  # report a misspelt name before the others have run
     return [
         run_policy(nodes, workload, name, options, watch(name), oversubscription=oversubscription) for name in names
     ]

@@ -143,7 +143,7 @@ POD_SHARE: Final = make_gauge("kgwe_gpu_pod_share_percent", "Share of the GPU's 
 POD_MEMORY: Final = make_gauge("kgwe_gpu_pod_memory_bytes", "GPU memory that a pod's processes hold.")
 IDLE: Final = make_gauge("kgwe_gpu_idle_percent", "Share of the GPU's time in which nothing ran.")
 UNATTRIBUTED: Final = make_gauge("kgwe_gpu_unattributed_percent", "Share used by processes of no pod that is known.")
-UNMEASURED: Final = make_gauge("kgwe_gpu_unmeasured_percent", "Share of the GPU's time that nobody measured.")
+UNMEASURED: Final = make_gauge("kgwe_gpu_unmeasured_percent", "Share of the GPU's time that was not measured.")
 UNATTRIBUTED_MEMORY: Final = make_gauge(
     "kgwe_gpu_unattributed_memory_bytes", "GPU memory in use by no pod that is known, the driver's own included."
 )
