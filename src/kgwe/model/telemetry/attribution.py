@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: All of a unit; a share is a number of millionths.
 WHOLE: Final = 1_000_000
 
-NOBODY: Final = ""
+NO_POD: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def group_loads(
     """
     found = {process.pid: process for process in processes}
     given: dict[int, Load] = {
-        pid: Load(pods.get(pid, NOBODY), process.util, process.memory_mib) for pid, process in found.items()
+        pid: Load(pods.get(pid, NO_POD), process.util, process.memory_mib) for pid, process in found.items()
     }
     for server, clients in (mps or {}).items():
         if server in given:
@@ -131,7 +131,7 @@ def group_loads(
 
 def _pass_on_to_clients(given: dict[int, Load], server: int, clients: Sequence[int], pods: Mapping[int, str]) -> None:
     for pid in clients:
-        given.setdefault(pid, Load(pods.get(pid, NOBODY)))
+        given.setdefault(pid, Load(pods.get(pid, NO_POD)))
     silent = [pid for pid in dict.fromkeys(clients) if pid != server and not given[pid].util]
     util = given[server].util
     if not silent or not util:
@@ -145,7 +145,7 @@ def _pass_on_to_clients(given: dict[int, Load], server: int, clients: Sequence[i
 # --- time -----------------------------------------------------------------------------------------------
 
 
-def split_time(busy: float | None, on_it: Sequence[Load], holder: str = NOBODY) -> TimeShares:
+def split_time(busy: float | None, on_it: Sequence[Load], holder: str = NO_POD) -> TimeShares:
     """A unit's time among the pods on it; `busy` is what was measured of the unit as a whole.
 
     `holder`: the one pod that has the unit to itself, if that is known; what no other process did is then its own.
@@ -188,7 +188,7 @@ def _shares(
     other = 0
     for load, part in booked:
         is_estimate = is_estimate or (load.is_estimate and part > 0)
-        if load.pod == NOBODY:
+        if load.pod == NO_POD:
             other += part
         else:
             pods[load.pod] = pods.get(load.pod, 0) + part
@@ -196,7 +196,7 @@ def _shares(
 
 
 def _pods(on_it: Iterable[Load]) -> set[str]:
-    return {load.pod for load in on_it if load.pod != NOBODY}
+    return {load.pod for load in on_it if load.pod != NO_POD}
 
 
 def _parts(util: float) -> int:
@@ -248,6 +248,6 @@ def split_memory(total_mib: int | None, used_mib: int | None, on_it: Sequence[Lo
     used = min(max(used_mib, sum(sizes)), total_mib)
     pods: dict[str, int] = {}
     for load, size in zip(on_it, sizes, strict=True):
-        if load.pod != NOBODY:
+        if load.pod != NO_POD:
             pods[load.pod] = pods.get(load.pod, 0) + size
     return Memory(tuple(sorted(pods.items())), used - sum(pods.values()), total_mib - used)

@@ -146,7 +146,7 @@ def _total_mib(device: Device, reading: Reading) -> int | None:
 
 
 def _sole(holders: Sequence[str]) -> str:
-    return holders[0] if len(holders) == 1 else attribution.NOBODY
+    return holders[0] if len(holders) == 1 else attribution.NO_POD
 
 
 def _loads(processes: Sequence[Process], around: Surroundings, uuid: str) -> tuple[Load, ...]:
