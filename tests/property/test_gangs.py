@@ -209,7 +209,7 @@ def test_a_refusal_is_right_and_the_level_is_the_lowest(world, gang):
     plan = world.planner.plan(gang)
     role = gang.roles[0]
     if NVLINK in gang.named_levels:
-        # Beside NVLink domains, limits per leaf may refuse what could fit (docs/gangs.md).
+        # Beside NVLink domains, limits per leaf may refuse what could fit (docs/internals/gang-planner.md).
         assume(not gang.max_nodes_per_leaf and not gang.max_gpus_per_leaf)
     if isinstance(plan, Refusal):
         assert not feasible(world, gang, role.required_replicas, gang.required)

@@ -13,7 +13,7 @@ SOURCES = ROOT / "src" / "kgwe"
 #: folders of tests that guides name files of
 TESTS = (ROOT / "tests/integration/scheduler", ROOT / "tests/support")
 #: guides that tell where things are
-GUIDES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/concepts.md", "docs/queue.md", "docs/simulator.md")
+GUIDES = ("CONTRIBUTING.md", "docs/internals/architecture.md", "docs/concepts.md", "docs/queue.md", "docs/simulator.md")
 
 
 def read_terms() -> list[str]:
