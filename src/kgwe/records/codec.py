@@ -1,7 +1,8 @@
-"""Asks, nodes and networks as JSON, and back exactly as they were.
+"""Encode asks, nodes and networks as JSON, and decode them without loss.
 
-They are frozen dataclasses of plain values, so one rule serves all: a dataclass is an object of its fields, and fields
-at their default are left out. What is read back equals what was written, floats to the last bit.
+A dataclass is written as an object with one entry per field; fields at their default are left out. An entry has the
+name of its field, or the one in `_WIRE_NAMES`: a field may be renamed, its name in records stays. Decoded values equal
+the encoded ones, floats to the last bit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if typing.TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: classes that annotations name, which their modules import for the type checker alone
+#: classes that annotations name and that their modules import only for the type checker
 _NAMES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
@@ -48,20 +49,23 @@ _NAMES: dict[str, Any] = {
         topology.Wiring,
     )
 }
-#: fields that records call by another name than the code does
-_WRITTEN: dict[str, str] = {"min_members": "least"}
-_FIELDS: dict[type, dict[str, str]] = {partial_gang.PartialGang: {name: field for field, name in _WRITTEN.items()}}
+#: class -> field -> its name in records, where the two differ. Records are kept for months: never change a name here
+_WIRE_NAMES: dict[type, dict[str, str]] = {
+    partial_gang.PartialGang: {"min_members": "least"},
+}
+_FIELD_NAMES = {kind: {wire: field for field, wire in names.items()} for kind, names in _WIRE_NAMES.items()}
 _PLAIN = (str, int, float, bool, type(None))
 
 
 def encode_value(value: Any, but: str = "") -> Any:
-    """As JSON values, without fields at their default, and without the one that is named."""
+    """JSON values for a dataclass, without fields at their default and without the field `but`."""
     if isinstance(value, _PLAIN):
         return value
     if dataclasses.is_dataclass(value):
-        found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != but)
-        read = {field.name: encode_value(each) for field, each in found if each != _default(field)}
-        return {_WRITTEN.get(name, name): each for name, each in read.items()} if type(value) in _FIELDS else read
+        fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.name != but)
+        encoded = {field.name: encode_value(item) for field, item in fields if item != _default(field)}
+        names = _WIRE_NAMES.get(type(value))
+        return {names.get(name, name): item for name, item in encoded.items()} if names else encoded
     if isinstance(value, Mapping):
         return {key: encode_value(each) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
@@ -74,7 +78,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def decode_value(kind: type[T], value: Mapping[str, Any], **given: Any) -> T:
-    """What `encode_value` was given, with the fields that are `given`; Permanent when it was made of something else."""
+    """The dataclass that `encode_value` encoded, plus the fields in `given`; Permanent if the values do not fit."""
     try:
         found: T = _object(kind, value, given)
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -101,9 +105,9 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def _object(kind: Any, value: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    hints, named = _hints(kind), _FIELDS.get(kind)
-    if named is not None:
-        value = {named.get(name, name): item for name, item in value.items()}
+    hints, names = _hints(kind), _FIELD_NAMES.get(kind)
+    if names is not None:
+        value = {names.get(name, name): item for name, item in value.items()}
     return kind(**{name: _read(hints[name], item) for name, item in value.items()}, **given)
 
 
@@ -112,7 +116,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind, localns=_NAMES)
 
 
-# --- what is written often -------------------------------------------------------------------------------
+# --- asks, which are written often -------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)
@@ -121,7 +125,7 @@ def _request(request: node.Request) -> msgspec.Raw:
 
 
 def encode_ask(ask: Ask) -> dict[str, Any]:
-    """As `encode_value`, with the request of equal pods encoded once."""
+    """Like `encode_value`; the request, which equal pods share, is encoded once."""
     found = encode_value(dataclasses.replace(ask, request=_NO_REQUEST))
     return {**found, "request": _request(ask.request)}
 
@@ -159,7 +163,7 @@ def encode_tree(tree: domains.Tree) -> dict[str, Any]:
 
 
 def same_tree(one: domains.Tree, other: domains.Tree) -> bool:
-    """Trees are compared by identity elsewhere, and built anew whenever a node changes."""
+    """Whether two networks have the same content; a change of any node builds a new tree, so identity is not enough."""
     if one is other:
         return True
     if (one.nodes, one.nvlink_names, one.connected) != (other.nodes, other.nvlink_names, other.connected):
