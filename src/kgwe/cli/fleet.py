@@ -22,7 +22,7 @@ from kgwe.local.host import progress
 from kgwe.model.health.xids import look_up
 from kgwe.model.simfleet import inventory
 from kgwe.model.units import amounts
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.telemetry import http, logs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tests.support.builders.objects import added, removed
 from tests.support.examples import examples
 
 from kgwe.kube import dialects
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 
 def test_a_gang_is_looked_at_when_its_first_pod_comes_and_when_its_last_does():

@@ -10,7 +10,7 @@ import msgspec
 from kgwe.apps.mig import census
 from kgwe.kube.api.meta import Condition
 from kgwe.model.gpu.mig import Phase
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -30,7 +30,7 @@ from kgwe.kube import dialects
 from kgwe.kube.api import resources
 from kgwe.kube.api.kgwe.gpuworkload import Phase
 from kgwe.kube.client.client import Forbidden
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.fleet.snapshot import list_cards
 from kgwe.placement.planning import explain as pure
 from kgwe.placement.planning import planner

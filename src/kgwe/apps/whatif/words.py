@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.fleet.node import Preference, SpotPolicy
 from kgwe.placement.gang.request import Hardware
 from kgwe.placement.planning.reasons import describe_gpus, describe_request

@@ -27,7 +27,7 @@ from kgwe.bench.cluster.scenarios import Phase, Scenario, Size
 from kgwe.bench.loop import loop_factory
 from kgwe.kube.client.client import KubeClient
 from kgwe.local.toolchain import build
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from kgwe.cluster.workload.owner import Replacement
 from kgwe.cluster.workload.unpinned import strip_placement
 from kgwe.kube import dialects
 from kgwe.kube.dialects import member_presence as presence
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.disruption.partial_gang import PartialGang, PartialMember, gang_of_missing
 from kgwe.placement.gang.request import GangRequest
 from kgwe.placement.planning.ask import Ask

@@ -16,7 +16,7 @@ from kgwe.cluster.gangs.gang_lifecycle import GangEvent, GangPhase
 from kgwe.cluster.workload.unpinned import without_pin
 from kgwe.kube import dialects
 from kgwe.kube.translate import podrequest
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgwe.cluster.workload import placement_annotations, scheduler_policy
 from kgwe.kube.api.kgwe.gpuworkload import Phase
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

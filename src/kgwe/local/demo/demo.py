@@ -22,7 +22,7 @@ from kgwe.local.cluster.cluster import ClusterOptions, LocalCluster
 from kgwe.local.demo import install
 from kgwe.local.fleet import apply, exporter, models
 from kgwe.local.host import assets
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -23,7 +23,7 @@ from kgwe.kube.client import informer
 from kgwe.kube.crd import definitions
 from kgwe.local.fleet import gpunodes, resource_slices
 from kgwe.model.simfleet import inventory
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -9,7 +9,7 @@ from kgwe import errors
 from kgwe.model.gpu.driver_data import Link, Remote
 from kgwe.model.gpu.pcie_tree import pcie_paths
 from kgwe.model.gpu.topology import Slot
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

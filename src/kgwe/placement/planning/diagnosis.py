@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.disruption import preemption
 from kgwe.placement.disruption.preemption import Evictable
 from kgwe.placement.disruption.running import Cost

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from kgwe import errors
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.placement.packing.fleet import CARD, Demand, NodeSpec, Pod
 from kgwe.placement.packing.policy import Mix
 

@@ -1,0 +1,81 @@
+"""Phrases of messages for people: numbers with their nouns, amounts in the usual units, short lists of names."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+_CLOSE: Final = 0.6
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """`1 pod`, `2 pods`, `4 leaves`; `plural` where it is not the noun with an s."""
+    return f"{format_number(number)} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def format_number(number: float) -> str:
+    """Without a trailing `.0`: `8`, `0.5`, `12.25`."""
+    return f"{round(number, 2):g}" if number < 1e5 else f"{number:.0f}"  # noqa: PLR2004 - :g has six digits
+
+
+def format_bytes(amount: int) -> str:
+    """In GiB: `32 GiB`, `1.5 GiB`; in MiB below one GiB."""
+    if amount < _GIB:
+        return f"{format_number(amount / _MIB)} MiB"
+    return f"{format_number(round(amount / _GIB, 1))} GiB"
+
+
+def format_mib(amount: int) -> str:
+    """An amount in MiB, in the same units."""
+    return format_bytes(amount * _MIB)
+
+
+def format_cores(cpu_milli: int) -> str:
+    """`1 core`, `64 cores`, `0.5 cores`."""
+    return counted(cpu_milli / 1000, "core")
+
+
+def list_names(names: Sequence[str], most: int = 3) -> str:
+    """`h1, h2`; of more than `most` the first ones and how many more: `h1, h2, h3 +7`."""
+    more = f" +{len(names) - most}" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:  # noqa: PLR2004 - a pair
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def pluralize(level: str) -> str:
+    """The plural of a topology level: `leaves`, `spines`, `NVLink domains`."""
+    return _PLURALS.get(level, f"{level}s")
+
+
+_PLURALS: Final = {"leaf": "leaves", "nvlink": "NVLink domains", "switch": "switches"}
+
+
+def find_similar(name: str, known: Iterable[str]) -> str:
+    """The known name that a misspelt name was probably meant to be; empty if none is near.
+
+    A part of a known name counts as near too: `H10O` is near `NVIDIA-H100-80GB-HBM3`.
+    """
+    ratios = {each: _similarity(name.lower(), each.lower()) for each in sorted(set(known))}
+    best = max(ratios, key=lambda each: ratios[each], default="")
+    return best if best and ratios[best] >= _CLOSE else ""
+
+
+def _similarity(name: str, known: str) -> float:
+    parts = {known, *known.replace("_", "-").replace(" ", "-").split("-")}
+    return max(difflib.SequenceMatcher(None, name, part).ratio() for part in parts if part)
+
+
+def shorten(text: str, most: int) -> str:
+    """The text, cut to `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
