@@ -1,4 +1,4 @@
-"""`kgwe advise`: what the present scheduler's placements cost, beside what KGWE would have done."""
+"""`kgwe advise`: compares the placements of the current scheduler with those KGWE would choose."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from kgwe.apps.advisor import judge, main
 from kgwe.cluster import offline
 from kgwe.kube.client.client import KubeClient
+from kgwe.model.units.counting import counted
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 
 app = App(
     name="advise",
-    help="""What the present scheduler's placements cost, beside what KGWE would have done with each.
+    help="""Compare the placements of the current scheduler with those KGWE would choose.
 
-Changes nothing: reading is all it needs (deploy/advisor.yaml has the rights), and its client refuses to write. For
-every GPU pod or gang that has its places it plans, with that work removed, where KGWE would have put it, and tells the
-difference: GB/s lost, leaves spanned, islands of cards broken, GPUs made useless to what is asked for.""",
+The command is read-only: its client refuses to write, and deploy/advisor.yaml has the permissions it needs. For each
+placed GPU pod or gang it plans where KGWE would have put it if the rest of the cluster were the same. It reports the
+difference: bandwidth lost (GB/s), leaves spanned, NVLink islands broken, and idle GPUs that no request can use.""",
     help_format="plaintext",
     help_epilogue="""Examples:
-  kgwe advise                        what runs now, with all else as it is
+  kgwe advise                        compare all running placements, once
   kgwe advise --json | jq .totals
-  kgwe advise --watch                every placement as it is made; metrics on :8080""",
+  kgwe advise --watch                compare each new placement; metrics on :8080""",
 )
 
 Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG")]
@@ -49,38 +50,38 @@ def advise(
     log_level: str = "info",
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Judge placements.
+    """Compare placements.
 
     Parameters
     ----------
     watch
-        Stay, judge every placement as it is made, and serve kgwe_advisor_* metrics.
+        Keep running, compare each new placement, and serve kgwe_advisor_* metrics.
     json
-        Print one JSON object; with --watch one line for every placement.
+        Print one JSON object; with --watch, print one JSON line per placement.
     namespace
-        Only work of this namespace; all when left out.
+        Only this namespace. Default: all namespaces.
     top
-        How many of the worst placements are shown.
+        Number of worst placements to show.
     metrics_bind_address
-        With --watch: where /metrics, /healthz and /readyz are served; port 0 takes a free one.
+        With --watch: address for /metrics, /healthz and /readyz; port 0 picks a free port.
     log_level
-        With --watch: debug, info, warning or error.
+        With --watch: log level (debug, info, warning or error).
     kubeconfig
-        How to reach the API server; inside a cluster the service account is used.
+        Path of the kubeconfig. Default inside a cluster: the service account.
     """
     logs.configure(level=log_level if watch else "error")
     if watch:
         asyncio.run(_watch(kubeconfig, metrics_bind_address, as_json=json))
         return 0
-    told = asyncio.run(_look(kubeconfig, namespace, top))
+    told = asyncio.run(_advise_once(kubeconfig, namespace, top))
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
     else:
-        sys.stdout.write("\n".join(_words(told)) + "\n")
+        sys.stdout.write("\n".join(_format_report(told)) + "\n")
     return 0
 
 
-async def _look(kubeconfig: Path | None, namespace: str, top: int) -> Report:
+async def _advise_once(kubeconfig: Path | None, namespace: str, top: int) -> Report:
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-advisor") as client:
         return judge.look(await offline.read(client), namespace, top)
 
@@ -100,54 +101,54 @@ def _print_line(judged: Judged) -> None:
         sys.stdout.flush()
 
 
-# --- words -----------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------
 
 
-def _words(told: Report) -> Iterator[str]:
-    yield "What runs, beside what KGWE would have done with each, all else being as it is:"
+def _format_report(told: Report) -> Iterator[str]:
+    yield "Running placements compared with those KGWE would choose, with the rest of the cluster unchanged:"
     for name, totals in told.by_scheduler.items():
         yield ""
-        yield f"placed by {name}: {totals.placements} ({totals.gangs} gangs)"
-        yield from (f"  {line}" for line in _sums(totals))
+        yield f"placed by {name}: {totals.placements} ({counted(totals.gangs, 'gang')})"
+        yield from (f"  {line}" for line in _format_totals(totals))
     if not told.by_scheduler:
-        yield "  nothing: no GPU pod has a node"
+        yield "  none: no GPU pod is assigned to a node"
     if told.partial:
         yield ""
-        yield f"gangs that hold places without being whole: {len(told.partial)}"
+        yield f"partially placed gangs: {len(told.partial)}"
         yield from (f"  {line}" for line in told.partial)
     if told.worst:
         yield ""
-        yield "most to gain:"
-        yield from (f"  {line}" for each in told.worst for line in _offender(each))
-    yield from (f"not read: {warning}" for warning in told.warnings)
+        yield "worst placements:"
+        yield from (f"  {line}" for each in told.worst for line in _format_offender(each))
+    yield from (f"could not read: {warning}" for warning in told.warnings)
 
 
-def _sums(totals: Totals) -> Iterator[str]:
+def _format_totals(totals: Totals) -> Iterator[str]:
     if not totals.better_possible:
-        yield "none could have been placed better"
+        yield "no better placement exists"
     else:
-        yield f"{totals.better_possible} could have been placed better"
+        yield f"{totals.better_possible} could be placed better"
     if totals.possible_gb_per_s:
         part = totals.lost_gb_per_s / totals.possible_gb_per_s
         yield f"{totals.lost_gb_per_s:,.1f} of {totals.possible_gb_per_s:,.1f} GB/s lost ({part:.0%})"
     if totals.leaves:
-        yield f"gangs span {totals.leaves} leaves where {totals.fewest_leaves} would do"
+        yield f"gangs span {totals.leaves} leaves; {totals.fewest_leaves} would be enough"
     if totals.islands_broken:
-        yield f"{totals.islands_broken} islands of cards broken that could have stayed whole"
+        yield f"{counted(totals.islands_broken, 'NVLink island')} split that could have stayed whole"
     if totals.fragmented_gpus:
-        yield f"{totals.fragmented_gpus:g} idle GPUs made useless to what is asked for"
+        yield f"{totals.fragmented_gpus:g} idle GPUs that no request can use"
     if totals.not_by_kgwe:
-        yield f"{totals.not_by_kgwe} KGWE would not have placed: something they ask for is not met where they are"
+        yield f"{totals.not_by_kgwe} that KGWE would refuse: the node does not meet all requirements of the pod"
 
 
-def _offender(each: Offender) -> Iterator[str]:
-    yield f"{each.name} ({each.gpus:g} GPUs): {_side(each.actual)}; could be {_side(each.best)}"
+def _format_offender(each: Offender) -> Iterator[str]:
+    yield f"{each.name} ({each.gpus:g} GPUs): {_format_side(each.actual)}; could be {_format_side(each.best)}"
     names = ", ".join(each.would_go[:4]) + (" …" if len(each.would_go) > 4 else "")  # noqa: PLR2004 - fits a line
     yield f"    on {names}"
 
 
-def _side(side: Side) -> str:
+def _format_side(side: Side) -> str:
     rate = "no ring" if side.gb_per_s is None else f"{side.gb_per_s:g} GB/s" if side.gb_per_s else "unknown GB/s"
     leaves = f", {side.leaves} leaves" if side.leaves > 1 else ""
-    broken = f", {side.islands_broken} islands broken" if side.islands_broken else ""
-    return f"{rate} on {side.nodes} node{'' if side.nodes == 1 else 's'}{leaves}{broken}"
+    broken = f", {counted(side.islands_broken, 'NVLink island')} split" if side.islands_broken else ""
+    return f"{rate} on {counted(side.nodes, 'node')}{leaves}{broken}"

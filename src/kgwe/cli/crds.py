@@ -28,7 +28,7 @@ Examples:
   kgwe crds | kubectl apply --server-side -f -   install every kind
   kgwe crds gw MIGStrategy                       print two of them
   kgwe crds --output deploy/crds                 write one file per kind
-  kgwe crds --check                              are these files current?
+  kgwe crds --check                              check that the files are up to date
   kgwe crds --docs --output docs/reference       write api.md
 """,
     help_format="plaintext",
@@ -50,16 +50,16 @@ def run(
     Parameters
     ----------
     kinds
-        Kinds, plurals, short names or full names (gpuworkloads.gpu.warp.dev); all when left out.
+        Kinds, plurals, short names or full names (gpuworkloads.gpu.warp.dev). Default: all kinds.
     output
         Write files into this directory instead of printing.
     check
-        Compare the files in the directory with the types and fail when they differ; nothing is written.
-        The directory is deploy/crds, or docs/reference with --docs, unless --output names another.
+        Fail if the files in the directory differ from the types; write nothing. The directory is --output, or by
+        default deploy/crds (docs/reference with --docs).
     docs
-        The API reference in Markdown instead of the definitions.
+        Print the API reference in Markdown instead of the definitions.
     format
-        yaml, or json for one list of all definitions.
+        Output format: yaml, or json for one list of all definitions.
     """
     chosen = _choose(kinds)
     files = {DOCS_FILE: reference_docs.markdown(chosen)} if docs else _definitions(chosen, format)
@@ -81,7 +81,7 @@ def _choose(names: tuple[str, ...]) -> list[type[schema.CustomObject]]:
         found = [kind for kind in definitions.KINDS if name.lower() in _names(kind.definition)]
         if not found:
             known = ", ".join(dict.fromkeys(kind.definition.kind for kind in definitions.KINDS))
-            raise errors.Permanent(f"no kind is called {name!r}; there are {known}")
+            raise errors.Permanent(f"unknown kind {name!r}; known kinds: {known}")
         chosen += [kind for kind in found if kind not in chosen]
     return chosen
 
@@ -106,7 +106,7 @@ def _write(files: dict[str, str], directory: Path) -> None:
 
 
 def _check(files: dict[str, str], directory: Path, *, whole: bool) -> None:
-    """Raise when a file is missing, differs, or is left over from a kind that is no more."""
+    """Raise an error if a file is missing, out of date, or belongs to a deleted kind."""
     problems = []
     for name, text in files.items():
         path = directory / name

@@ -1,4 +1,4 @@
-"""`kgwe defrag`: which pods to move so that a waiting gang can start, and moving them."""
+"""`kgwe defrag`: plans and executes moves of running pods that make room for a waiting gang."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Output = Annotated[Literal["text", "json", "yaml"], Parameter(name=["--output", 
 
 @app.command(
     help_epilogue="""Examples:
-  kgwe defrag plan                            for the first in the queue that moves can help
+  kgwe defrag plan                            the first workload in the queue that moves can help
   kgwe defrag plan research/llm-training -o yaml
   kgwe defrag plan --sooner 4h --max-moves 3
-  kgwe defrag plan --everyone                 what could be gained if all pods consented"""
+  kgwe defrag plan --everyone                 the possible gain if all pods consented"""
 )
 def plan(
     name: str = "",
@@ -53,44 +53,44 @@ def plan(
     output: Output = "text",
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Print the moves that would let waiting work start, with their cost and gain; nothing is changed.
+    """Print the moves that would let a waiting workload start, with cost and gain. Changes nothing.
 
-    The exit code is 1 when there are no such moves.
+    Exit code 1 if no such moves exist.
 
     Parameters
     ----------
     name
-        The workload, gang or pod that waits, as NAME or NAMESPACE/NAME; by default the first that moves can help.
+        Waiting workload, gang or pod, as NAME or NAMESPACE/NAME. Default: the first one that moves can help.
     sooner
-        How much sooner it starts than without the moves: what the gain is counted for.
+        How much earlier the workload starts because of the moves; used to compute the gain.
     min_run
-        Pods that have run for less are left alone.
+        Minimum run time of a pod before it may be moved.
     restart
-        How long a moved pod takes to run again.
+        Time a moved pod needs until it runs again.
     max_moves
-        The most pods to move.
+        Maximum number of pods to move.
     everyone
-        Consider pods that do not consent, too; such a plan cannot be applied.
+        Also consider pods that do not consent. Such a plan cannot be applied.
     output
-        How to print it.
+        Output format.
     kubeconfig
-        How to reach the API server.
+        Path of the kubeconfig.
     """
     logs.configure(level="error")
-    terms = _terms(sooner, min_run, restart, max_moves, everyone=everyone)
+    terms = _read_terms(sooner, min_run, restart, max_moves, everyone=everyone)
 
     async def ask() -> Proposal | NoMoves:
         async with KubeClient.connect(kubeconfig, field_manager="kgwe-defrag") as client:
             return proposal.propose(await offline.read(client), name, terms)
 
     answer = asyncio.run(ask())
-    sys.stdout.write(proposal.to_text(answer) if output == "text" else _encoded(answer, output))
+    sys.stdout.write(proposal.to_text(answer) if output == "text" else _encode(answer, output))
     return 0 if isinstance(answer, Proposal) else 1
 
 
 @app.command(
     help_epilogue="""Examples:
-  kgwe defrag apply                           shows the plan and asks
+  kgwe defrag apply                           show the plan and ask for confirmation
   kgwe defrag apply research/llm-training --yes"""
 )
 def apply(
@@ -106,35 +106,35 @@ def apply(
     output: Output = "text",
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Move the pods of a plan, one after the other, and wait until the waiting work has started.
+    """Move the pods of a plan one by one, and wait until the waiting workload has started.
 
-    Without --yes nothing is moved unless you confirm on the terminal. Pods are evicted by the eviction API, so
-    disruption budgets hold. A taint keeps new pods off the nodes that the waiting work needs until the moves are done.
+    Without --yes the command asks for confirmation first. It uses the eviction API, so PodDisruptionBudgets apply. A
+    taint keeps new pods off the target nodes until the moves are done.
 
     Parameters
     ----------
     name
-        The workload, gang or pod that waits, as NAME or NAMESPACE/NAME; by default the first that moves can help.
+        Waiting workload, gang or pod, as NAME or NAMESPACE/NAME. Default: the first one that moves can help.
     yes
-        Move the pods without asking.
+        Move the pods without asking for confirmation.
     sooner
-        How much sooner it starts than without the moves: what the gain is counted for.
+        How much earlier the workload starts because of the moves; used to compute the gain.
     min_run
-        Pods that have run for less are left alone.
+        Minimum run time of a pod before it may be moved.
     restart
-        How long a moved pod takes to run again.
+        Time a moved pod needs until it runs again.
     max_moves
-        The most pods to move.
+        Maximum number of pods to move.
     timeout
-        The most to wait for one pod, and for the waiting work.
+        Maximum wait for each pod, and for the waiting workload.
     output
-        How to print what happened.
+        Output format of the result.
     kubeconfig
-        How to reach the API server.
+        Path of the kubeconfig.
     """
     logs.configure(level="error")
-    terms = _terms(sooner, min_run, restart, max_moves)
-    return asyncio.run(_apply(name, terms, _seconds("--timeout", timeout), kubeconfig, yes=yes, output=output))
+    terms = _read_terms(sooner, min_run, restart, max_moves)
+    return asyncio.run(_apply(name, terms, _parse_duration("--timeout", timeout), kubeconfig, yes=yes, output=output))
 
 
 async def _apply(
@@ -143,21 +143,21 @@ async def _apply(
     async with KubeClient.connect(kubeconfig, field_manager="kgwe-defrag") as client:
         answer = proposal.propose(await offline.read(client), name, terms)
         if isinstance(answer, NoMoves):
-            sys.stdout.write(proposal.to_text(answer) if output == "text" else _encoded(answer, output))
+            sys.stdout.write(proposal.to_text(answer) if output == "text" else _encode(answer, output))
             return 1
         sys.stderr.write(proposal.to_text(answer))
         if not yes and not await asyncio.to_thread(_is_confirmed, len(answer.moves)):
-            sys.stderr.write("Nothing was moved. Give --yes to move the pods.\n")
+            sys.stderr.write("No pod was moved. Pass --yes to move the pods.\n")
             return 0
         for node in await execution.remove_leftovers(client):
-            sys.stderr.write(f"Removed the taint of an interrupted run from {node}\n")
-        run = execution.Execution(client, answer, timeout_s, _tell)
+            sys.stderr.write(f"Removed the taint that an interrupted run left on {node}\n")
+        run = execution.Execution(client, answer, timeout_s, _print_progress)
         outcome = await run.run()
-    sys.stdout.write(execution.to_text(outcome) if output == "text" else _encoded(outcome, output))
+    sys.stdout.write(execution.to_text(outcome) if output == "text" else _encode(outcome, output))
     return 0 if outcome.started else 1
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
@@ -169,26 +169,26 @@ def _is_confirmed(moves: int) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _terms(sooner: str, min_run: str, restart: str, max_moves: int | None, *, everyone: bool = False) -> Terms:
+def _read_terms(sooner: str, min_run: str, restart: str, max_moves: int | None, *, everyone: bool = False) -> Terms:
     if max_moves is not None and max_moves < 1:
         raise errors.Permanent(f"--max-moves {max_moves}: must be at least 1")
     return Terms(
-        sooner_s=_seconds("--sooner", sooner),
-        min_run_s=_seconds("--min-run", min_run),
-        restart_s=_seconds("--restart", restart),
+        sooner_s=_parse_duration("--sooner", sooner),
+        min_run_s=_parse_duration("--min-run", min_run),
+        restart_s=_parse_duration("--restart", restart),
         max_moves=max_moves,
         everyone=everyone,
     )
 
 
-def _seconds(option: str, text: str) -> float:
+def _parse_duration(option: str, text: str) -> float:
     try:
         return quantity.parse_duration(text)
     except (ValueError, errors.KgweError) as exc:
-        raise errors.Permanent(f"{option} {text!r}: write a time such as 90s, 10m or 4h") from exc
+        raise errors.Permanent(f"{option} {text!r}: expected a duration such as 90s, 10m or 4h") from exc
 
 
-def _encoded(answer: Any, output: str) -> str:
+def _encode(answer: Any, output: str) -> str:
     if output == "yaml":
         return msgspec.yaml.encode(answer).decode()
     return msgspec.json.format(msgspec.json.encode(answer)).decode() + "\n"

@@ -1,8 +1,9 @@
-"""`kgwe demo`: see it work. `make run` calls this."""
+"""`kgwe demo`: the whole of KGWE on a local cluster, with sample workloads. `make run` calls it."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -25,12 +26,12 @@ ONCE = "KGWE_RUN_ONCE"
 
 app = App(
     name="demo",
-    help="Local cluster, simulated GPU fleet, KGWE on it and sample workloads, to look at.",
+    help="Start a local cluster with a simulated GPU fleet, install KGWE and run sample workloads.",
     help_format="plaintext",
     help_epilogue=f"""Examples:
-  kgwe demo                            until Ctrl-C
+  kgwe demo                            run until Ctrl-C
   kgwe demo --fleet dgx-h100 --nodes 8
-  {ONCE}=1 kgwe demo             stop when the samples got where they should, exit code 0""",
+  {ONCE}=1 kgwe demo             exit 0 once all samples reach their expected phase""",
 )
 
 
@@ -41,16 +42,16 @@ def run(
     fleet: str = "mixed",
     nodes: int = 64,
 ) -> int:
-    """Run everything at once until Ctrl-C.
+    """Run the demo until Ctrl-C.
 
     Parameters
     ----------
     name
-        Name of the local cluster; one that runs already is used and left running.
+        Name of the local cluster. A cluster that already runs is used and left running.
     fleet
-        Fleet model: the name of one that comes with KGWE, or a file.
+        Fleet model: a name that `kgwe local fleet models` lists, or a file.
     nodes
-        How many simulated nodes.
+        Number of simulated nodes.
     """
     logs.configure(level="warning")
     teller = progress.for_stream()
@@ -59,13 +60,13 @@ def run(
         with demo.running_cluster(name, teller) as cluster:
             asyncio.run(_Demo(cluster, teller, started).run(fleet, nodes))
     except KeyboardInterrupt:
-        # Ctrl-C is how this is meant to end; the cluster has been stopped on the way here.
+        # Ctrl-C is the normal end; the context manager has stopped the cluster.
         return 0
     return 0
 
 
 class _Demo:
-    """One run, from the cluster to the last sample."""
+    """One run of the demo, from the start of the cluster to the last sample."""
 
     def __init__(self, cluster: LocalCluster, teller: progress.Progress, started: float) -> None:
         self._cluster = cluster
@@ -92,13 +93,13 @@ class _Demo:
 
     async def _show(self, client: KubeClient, fleet: str, nodes: int) -> None:
         metrics = await demo.prepare(self._cluster, client, fleet, nodes, self._teller)
-        self._teller.note(f"GPU metrics of every card: {metrics}")
-        async with demo.watch_samples(client) as view, asyncio.TaskGroup() as group:
+        self._teller.note(f"GPU metrics: {metrics}")
+        on_screen = sys.stdout.isatty()
+        on_phase = demo.ignore_phase if on_screen else functools.partial(_print_phase, self._started)
+        async with demo.watch_samples(client, on_phase) as view, asyncio.TaskGroup() as group:
             tasks = [group.create_task(demo.watch_processes(self._cluster))]
-            if sys.stdout.isatty():
-                tasks.append(group.create_task(_screen(view, self._cluster.name, metrics, self._started)))
-            else:
-                view.on_phase = lambda seen: _line(seen, self._started)
+            if on_screen:
+                tasks.append(group.create_task(_show_screen(view, self._cluster.name, metrics, self._started)))
             await demo.submit_samples(client)
             if self._once:
                 await demo.wait_expected(view)
@@ -106,17 +107,17 @@ class _Demo:
                     task.cancel()
         if self._once:
             elapsed_s = time.monotonic() - self._started
-            print(f"All {len(demo.SAMPLES)} samples got where they should in {elapsed_s:.1f} s.")  # noqa: T201 - the command's output
+            print(f"All {len(demo.SAMPLES)} samples reached their expected phase in {elapsed_s:.1f} s.")  # noqa: T201 - the command's output
 
 
-async def _screen(view: demo.View, name: str, metrics: str, started: float) -> None:
+async def _show_screen(view: demo.View, name: str, metrics: str, started: float) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             live.update(screen.render(view, name=name, metrics=metrics, started=started), refresh=True)
             await asyncio.sleep(0.5)
 
 
-def _line(seen: demo.Seen, started: float) -> None:
+def _print_phase(started: float, seen: demo.Seen) -> None:
     where = f" on {seen.node}" if seen.node else ""
     text = f"{time.monotonic() - started:7.1f} s  {seen.kind}/{seen.name}: {seen.phase}{where}  {seen.message}"
     print(text, flush=True)  # noqa: T201 - the command's output

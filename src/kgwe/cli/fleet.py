@@ -1,4 +1,4 @@
-"""`kgwe local fleet`, `fault` and `metrics`: simulated GPU nodes from the command line."""
+"""`kgwe local fleet`, `kgwe local fault` and `kgwe local metrics`: simulated GPU nodes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-fleet_app = App(name="fleet", help="Simulated GPU nodes: bring them, look at them.", help_format="plaintext")
+fleet_app = App(
+    name="fleet",
+    help="Create, list and remove simulated GPU nodes.",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe local fleet models
+  kgwe local fleet apply mixed --nodes 64
+  kgwe local fleet show""",
+)
 fault_app = App(
     name="fault",
-    help="""Break simulated hardware, and mend it.
+    help="""Inject hardware faults into simulated nodes, and clear them.
 
-A fault is written into the node's API objects: it lasts until it is cleared, whatever restarts meanwhile.""",
+A fault is stored in the node's API objects. It survives restarts and lasts until you clear it.""",
     help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe local fault gpu-xid h100-0003 2 79      GPU 2 of h100-0003 falls off the bus
+  kgwe local fault node-down h100-0003
+  kgwe local fault list
+  kgwe local fault clear h100-0003             clear the faults of one node""",
 )
 
-Name = Annotated[str, Parameter(name=["--name", "-n"], help="Which local cluster.")]
-Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
+Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]
+Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 
 # --- fleet ----------------------------------------------------------------------------------------------
@@ -50,50 +63,50 @@ Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], 
 
 @fleet_app.command(
     help_epilogue="""Examples:
-  kgwe local fleet apply mixed --nodes 64        64 nodes of the mixed fleet
-  kgwe local fleet apply mixed --nodes 16        take the last 48 away again
-  kgwe local fleet apply ./mine.yaml --nodes 8   a model of your own
-  kgwe local fleet apply mixed --nodes 8 --dra   with ResourceSlices, as a DRA driver publishes them
-  kgwe local fleet apply mixed --nodes 0         no simulated nodes"""
+  kgwe local fleet apply mixed --nodes 64        create 64 nodes of the mixed fleet
+  kgwe local fleet apply mixed --nodes 16        remove the last 48 nodes
+  kgwe local fleet apply ./mine.yaml --nodes 8   use your own fleet model
+  kgwe local fleet apply mixed --nodes 8 --dra   publish ResourceSlices, as a DRA driver does
+  kgwe local fleet apply mixed --nodes 0         remove all simulated nodes"""
 )
 def apply(model: str, /, *, nodes: int, dra: bool = False, name: Name = "kgwe") -> int:
-    """Make the cluster have exactly these simulated nodes; whatever is right already is left alone.
+    """Create or remove simulated nodes until the cluster has exactly these; nodes that already match stay unchanged.
 
     Parameters
     ----------
     model
-        A fleet model: the path of a file, or a name that `kgwe local fleet models` lists.
+        Fleet model: the path of a file, or a name that `kgwe local fleet models` lists.
     nodes
-        How many nodes.
+        Number of nodes.
     dra
-        Publish a ResourceSlice for each node, so that its cards can be had by ResourceClaims too.
+        Publish a ResourceSlice for each node, so that ResourceClaims can allocate its GPUs.
     """
     bring(LocalCluster.attach(name), model, nodes, dra=dra)
     return 0
 
 
 def bring(cluster: LocalCluster, model: str, nodes: int, *, dra: bool = False) -> None:
-    """Put a fleet on a running cluster and have its metrics served beside it."""
+    """Create a fleet on a running cluster and start the server for its metrics."""
     described = models.load(model)
 
     async def work(client: KubeClient) -> fleet.Outcome:
-        with progress.for_stream().step(f"Bringing up {counted(nodes, 'node')} of the {described.name} fleet") as step:
+        with progress.for_stream().step(f"Creating {counted(nodes, 'node')} of the {described.name} fleet") as step:
             return await fleet.apply_fleet(
                 client, described, nodes, dra=dra, progress=lambda done, total: step.update(f"{done} of {total}")
             )
 
     outcome = _with_client(cluster, work)
     url = exporter.start(cluster)
-    _say(f"{str(outcome).capitalize()}\n  GPU metrics: {url}/metrics")
+    _print(f"{str(outcome).capitalize()}\n  GPU metrics: {url}/metrics")
 
 
 @fleet_app.command(
     help_epilogue="""Examples:
-  kgwe local fleet show              pools, their cards and what is broken
-  kgwe local fleet show -o json      every node, for programs"""
+  kgwe local fleet show              pools, their GPUs and active faults
+  kgwe local fleet show -o json      every node, as JSON"""
 )
 def show(*, name: Name = "kgwe", output: Output = "table") -> int:
-    """Show the simulated nodes by pool, and every fault."""
+    """Show the simulated nodes by pool, and all active faults."""
     cluster = LocalCluster.attach(name)
 
     async def read(client: KubeClient) -> tuple[list[core.Node], list[faults.NodeFaults]]:
@@ -103,23 +116,23 @@ def show(*, name: Name = "kgwe", output: Output = "table") -> int:
     nodes, broken = _with_client(cluster, read)
     if output == "json":
         by_name = {fault.node: fault for fault in broken}
-        _say(msgspec.json.encode([_node_facts(node, by_name.get(node.metadata.name)) for node in nodes]).decode())
+        _print(msgspec.json.encode([_describe_node(node, by_name.get(node.metadata.name)) for node in nodes]).decode())
         return 0
     if not nodes:
-        _say("There are no simulated nodes.\nNext: `kgwe local fleet apply mixed --nodes 16`.")
+        _print("There are no simulated nodes.\nTo create some: `kgwe local fleet apply mixed --nodes 16`.")
         return 0
-    _say("\n".join(_columns(_pool_rows(nodes))))
+    _print("\n".join(_format_table(_pool_rows(nodes))))
     for fault in broken:
-        _say(f"  {fault.node}: {'; '.join(_fault_words(fault))}")
+        _print(f"  {fault.node}: {'; '.join(_describe_fault(fault))}")
     return 0
 
 
 @fleet_app.command(name="models")
 def list_models() -> int:
-    """List the fleet models that come with KGWE."""
+    """List the built-in fleet models."""
     rows = [("MODEL", "WHAT")]
     rows += [(model, models.load(model).description) for model in models.names()]
-    _say("\n".join(_columns(rows)))
+    _print("\n".join(_format_table(rows)))
     return 0
 
 
@@ -149,17 +162,17 @@ def _pool_rows(nodes: Iterable[core.Node]) -> list[Sequence[str]]:
     return rows
 
 
-def _node_facts(node: core.Node, broken: faults.NodeFaults | None) -> dict[str, object]:
+def _describe_node(node: core.Node, broken: faults.NodeFaults | None) -> dict[str, object]:
     return {
         "name": node.metadata.name,
         "pool": node.metadata.labels.get("gpu-autoscaler.io/node-pool", ""),
         "ready": fleet.is_ready(node),
         "allocatable": {key: value for key, value in node.status.allocatable.items() if amounts.is_gpu(key)},
-        "faults": _fault_words(broken) if broken else [],
+        "faults": _describe_fault(broken) if broken else [],
     }
 
 
-def _fault_words(broken: faults.NodeFaults) -> list[str]:
+def _describe_fault(broken: faults.NodeFaults) -> list[str]:
     words = ["node down"] if broken.down else []
     for card in broken.cards:
         if isinstance(card, gpunodes.Xid):
@@ -167,7 +180,7 @@ def _fault_words(broken: faults.NodeFaults) -> list[str]:
         else:
             towards = "into the NVSwitch" if card.peer is None else f"to GPU {card.peer}"
             words.append(f"GPU {card.gpu}: {card.links} NVLink {towards} down")
-    return [*words, f"taken back at {broken.spot_deadline}"] if broken.spot_deadline else words
+    return [*words, f"spot node reclaimed at {broken.spot_deadline}"] if broken.spot_deadline else words
 
 
 # --- faults ---------------------------------------------------------------------------------------------
@@ -175,77 +188,77 @@ def _fault_words(broken: faults.NodeFaults) -> list[str]:
 
 @fault_app.command(name="node-down")
 def node_down(node: str, /, *, name: Name = "kgwe") -> int:
-    """A node stops answering, and stays so until cleared."""
+    """Take a node down until the fault is cleared."""
     _with_client(LocalCluster.attach(name), lambda client: faults.node_down(client, node))
     cluster = "" if name == "kgwe" else f" --name {name}"
-    _say(f"Node {node} is down; `kgwe local fault clear {node}{cluster}` brings it back.")
+    _print(f"Node {node} is down. To bring it back: `kgwe local fault clear {node}{cluster}`.")
     return 0
 
 
 @fault_app.command(name="gpu-xid")
 def gpu_xid(node: str, gpu: int, xid: int, /, *, name: Name = "kgwe") -> int:
-    """The driver reports an XID error on a card: 79 fell off the bus, 48 double-bit error, 74 NVLink error.
+    """Report an XID error on a GPU, such as 79 (fell off the bus), 48 (double-bit error) or 74 (NVLink error).
 
-    The card leaves service for XIDs that only a reset ends, not for those that are contained (63, 92, 94) or that an
-    application causes (13, 31, 43, …).
+    The GPU becomes unhealthy if the XID requires a reset. Contained errors (63, 92, 94) and application errors (13,
+    31, 43, …) leave it in service.
     """
     health = _with_client(LocalCluster.attach(name), lambda client: faults.gpu_xid(client, node, gpu, xid))
-    _say(f"GPU {gpu} of {node} is {health.state}: {health.reason} ({health.message}).")
+    _print(f"GPU {gpu} of {node} is {health.state}: {health.reason} ({health.message}).")
     return 0
 
 
 @fault_app.command(name="link-down")
 def link_down(node: str, gpu: int, peer: int | None = None, /, *, links: int = 1, name: Name = "kgwe") -> int:
-    """NVLinks of a card go down.
+    """Take NVLinks of a GPU down.
 
     Parameters
     ----------
     peer
-        The card at the other end; leave it out where an NVSwitch joins the cards.
+        GPU at the other end; omit it if the GPUs are connected by an NVSwitch.
     links
-        How many links.
+        Number of links.
     """
     nvlink = _with_client(
         LocalCluster.attach(name), lambda client: faults.link_down(client, node, gpu, peer, links=links)
     )
-    _say(f"GPU {gpu} of {node} has {nvlink.links} of {nvlink.maxLinks} NVLinks ({nvlink.bandwidthGBps:g} GB/s).")
+    _print(f"GPU {gpu} of {node} has {nvlink.links} of {nvlink.maxLinks} NVLinks ({nvlink.bandwidthGBps:g} GB/s).")
     return 0
 
 
 @fault_app.command(name="spot-notice")
 def spot_notice(node: str, /, *, after: int = faults.SPOT_NOTICE_S, name: Name = "kgwe") -> int:
-    """The cloud announces that it takes a spot node back.
+    """Announce that a spot node will be reclaimed.
 
     Parameters
     ----------
     after
-        Seconds until the node is gone.
+        Seconds until the node is removed.
     """
     deadline = _with_client(LocalCluster.attach(name), lambda client: faults.spot_notice(client, node, after_s=after))
-    _say(f"Node {node} will be taken back at {deadline:%H:%M:%S} UTC.")
+    _print(f"Node {node} will be reclaimed at {deadline:%H:%M:%S} UTC.")
     return 0
 
 
 @fault_app.command
 def clear(node: str | None = None, /, *, name: Name = "kgwe") -> int:
-    """Mend a node, or everything.
+    """Clear the faults of one node, or all faults.
 
     Parameters
     ----------
     node
-        Which node; all of them when left out.
+        Node name. Default: all nodes.
     """
     mended = _with_client(LocalCluster.attach(name), lambda client: faults.clear(client, node))
-    _say(f"Mended {', '.join(mended)}." if mended else "Nothing was broken.")
+    _print(f"Cleared the faults of {', '.join(mended)}." if mended else "There were no faults to clear.")
     return 0
 
 
 @fault_app.command(name="list")
 def list_faults(*, name: Name = "kgwe") -> int:
-    """List everything that is broken."""
+    """List the active faults."""
     broken = _with_client(LocalCluster.attach(name), faults.list_faults)
-    lines = [f"{fault.node}: {'; '.join(_fault_words(fault))}" for fault in broken]
-    _say("\n".join(lines) or "Nothing is broken.")
+    lines = [f"{fault.node}: {'; '.join(_describe_fault(fault))}" for fault in broken]
+    _print("\n".join(lines) or "There are no active faults.")
     return 0
 
 
@@ -261,22 +274,22 @@ def metrics(
     once: bool = False,
     node: str | None = None,
 ) -> int:
-    """Serve the GPU metrics of the simulated fleet, in dcgm-exporter's format, and let its pods use their cards.
+    """Serve the GPU metrics of the simulated fleet in dcgm-exporter's format, and simulate the GPU usage of its pods.
 
-    `kgwe local up --fleet` and `kgwe local fleet apply` already run this beside the cluster.
+    `kgwe local up --fleet` and `kgwe local fleet apply` start this server for their cluster.
 
     Parameters
     ----------
     listen
-        Where to answer /metrics, /nodes/NAME/metrics and /targets (for Prometheus' http_sd_configs); port 0: any.
+        Address for /metrics, /nodes/NAME/metrics and /targets (Prometheus http_sd_configs); port 0 picks a free port.
     kubeconfig
-        Another cluster than the local one of that name.
+        Kubeconfig of another cluster, instead of the local cluster --name.
     memory
-        File in which to remember which pod has which card.
+        File that stores which pod has which GPU.
     once
-        Print the metrics and stop.
+        Print the metrics once and exit.
     node
-        With --once: of this node only.
+        With --once: print only the metrics of this node.
     """
     logs.configure(level="warning" if once else "info")
     config = kubeconfig or LocalCluster.attach(name).kubeconfig
@@ -286,10 +299,10 @@ def metrics(
             if once:
                 await _print_metrics(client, node)
                 return
-            await exporter.serve(client, http.Address.parse(listen), memory=memory, ready=_tell)
+            await exporter.serve(client, http.Address.parse(listen), memory=memory, ready=_print_address)
 
-    def _tell(port: int) -> None:
-        _say(f"Serving GPU metrics at http://{http.Address.parse(listen).host}:{port}/metrics")
+    def _print_address(port: int) -> None:
+        _print(f"Serving GPU metrics at http://{http.Address.parse(listen).host}:{port}/metrics")
 
     asyncio.run(work())
     return 0
@@ -316,11 +329,11 @@ def _with_client(cluster: LocalCluster, work: Callable[[KubeClient], Awaitable[T
     return asyncio.run(run())
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

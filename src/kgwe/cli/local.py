@@ -1,4 +1,4 @@
-"""`kgwe local`: the local cluster from the command line."""
+"""`kgwe local`: starts, stops and inspects local clusters."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ app = App(
     name="local",
     help="""Run a real Kubernetes control plane on this machine.
 
-etcd, kube-apiserver, kube-controller-manager and kube-scheduler are real; kwok stands in for the kubelets, so that
-nodes and pods cost next to nothing. Several clusters can run side by side under different names.""",
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are real; kwok replaces the kubelets, so
+nodes and pods use almost no resources. Several clusters can run at the same time under different names.""",
     help_format="plaintext",
 )
 
-app.command("kgwe.cli.fleet:fleet_app", name="fleet", help="Simulated GPU nodes: bring them, look at them.")
-app.command("kgwe.cli.fleet:fault_app", name="fault", help="Break simulated hardware, and mend it.")
+app.command("kgwe.cli.fleet:fleet_app", name="fleet", help="Create, list and remove simulated GPU nodes.")
+app.command(
+    "kgwe.cli.fleet:fault_app", name="fault", help="Inject hardware faults into simulated nodes, and clear them."
+)
 app.command("kgwe.cli.fleet:metrics", name="metrics", help="Serve the GPU metrics of the simulated nodes.")
 
-Name = Annotated[str, Parameter(name=["--name", "-n"], help="Which local cluster.")]
-Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
+Name = Annotated[str, Parameter(name=["--name", "-n"], help="Name of the local cluster.")]
+Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 
 @app.command(
     help_epilogue="""Examples:
-  kgwe local up                      start the cluster, or find it running
-  kgwe local up --foreground         stay until Ctrl-C, then stop and remove it
-  kgwe local up --name second        another one beside it
+  kgwe local up                      start the cluster, unless it already runs
+  kgwe local up --foreground         run until Ctrl-C, then stop and delete the cluster
+  kgwe local up --name second        start a second cluster
   kgwe local up --fleet mixed --nodes 64   with 64 simulated GPU nodes
   kgwe local up --scheduler-config my-scheduler.yaml
   kgwe local up --feature-gate GangScheduling=true --api scheduling.k8s.io/v1alpha2"""
@@ -62,47 +64,48 @@ def up(
     fleet: str | None = None,
     nodes: int = 16,
 ) -> int:
-    """Start a local cluster; one that runs already is left as it is.
+    """Start a local cluster. A cluster that already runs stays unchanged.
 
-    Programs that are not found in $KUBEBUILDER_ASSETS, on PATH or in the cache are built from source once.
+    Binaries are taken from $KUBEBUILDER_ASSETS, PATH or the cache; missing ones are built from source once.
 
     Parameters
     ----------
     foreground
-        Stay, report if a component dies, and stop the cluster on Ctrl-C.
+        Keep running, report components that exit, and stop the cluster on Ctrl-C.
     keep_data
-        With --foreground: keep the data when stopping, so that the next up continues with it.
+        With --foreground: keep the data on exit, so that the next `up` continues with it.
     scheduler_config
-        A KubeSchedulerConfiguration file for kube-scheduler.
+        KubeSchedulerConfiguration file for kube-scheduler.
     feature_gate
-        A feature of Kubernetes to turn on or off, such as GangScheduling=true.
+        Kubernetes feature gate, such as GangScheduling=true. May be repeated.
     api
-        A version of an API to serve that Kubernetes does not serve by itself, such as scheduling.k8s.io/v1alpha2.
+        API version to serve that is off by default, such as scheduling.k8s.io/v1alpha2. May be repeated.
     fleet
-        A fleet of simulated GPU nodes: a file such as models/mixed.yaml, or a name `kgwe local fleet models` lists.
+        Fleet model of simulated GPU nodes: a file such as models/mixed.yaml, or a name `kgwe local fleet models`
+        lists.
     nodes
-        With --fleet: how many nodes.
+        With --fleet: number of nodes.
     """
     options = ClusterOptions(
         name=name,
-        scheduler_config=None if scheduler_config is None else _read(scheduler_config),
+        scheduler_config=None if scheduler_config is None else _read_file(scheduler_config),
         features=components.Features(feature_gate, api),
     )
-    # As Ctrl-C does: what was started so far is stopped on the way out.
+    # Handle SIGTERM like Ctrl-C: stop everything that was started so far.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     cluster = LocalCluster.start(options, progress=progress.for_stream())
     if fleet is not None:
         from kgwe.cli.fleet import bring  # noqa: PLC0415 -- a cluster without a fleet does without it
 
         bring(cluster, fleet, nodes)
-    _say(_welcome(cluster))
+    _print(_format_summary(cluster))
     return _supervise(cluster, keep_data=keep_data) if foreground else 0
 
 
 @app.command(
     help_epilogue="""Examples:
   kgwe local down                    stop the cluster and remove its data
-  kgwe local down --keep-data        stop it; the next up continues where it was
+  kgwe local down --keep-data        stop it; the next up continues with its data
   kgwe local down --all              stop every local cluster"""
 )
 def down(
@@ -111,34 +114,34 @@ def down(
     all_clusters: Annotated[bool, Parameter(name="--all", negative="")] = False,
     keep_data: bool = False,
 ) -> int:
-    """Stop a local cluster; its data goes too unless kept. Only processes of the cluster itself are touched.
+    """Stop a local cluster and delete its data. Only processes of this cluster are stopped.
 
     Parameters
     ----------
     all_clusters
         Stop every local cluster.
     keep_data
-        Keep data, certificates and logs, so that the next up continues with them.
+        Keep data, certificates and logs, so that the next `up` continues with them.
     """
     names = paths.cluster_names() if all_clusters else [name]
     for each in names:
         cluster = LocalCluster(each)
         if not cluster.directory.exists():
-            _say(f"There is no local cluster {each!r}.")
+            _print(f"No local cluster named {each!r}.")
             continue
         with progress.for_stream().step(f"Stopping local cluster {each!r}"):
             cluster.stop(remove=not keep_data)
     if all_clusters and not names:
-        _say("There are no local clusters.")
+        _print("There are no local clusters.")
     return 0
 
 
 @app.command(
     name="status",
     help_epilogue="""Examples:
-  kgwe local status                  every component of the cluster
-  kgwe local status --all            all clusters
-  kgwe local status -o json          for programs""",
+  kgwe local status                  show the components of the cluster
+  kgwe local status --all            show all clusters
+  kgwe local status -o json          print JSON""",
 )
 def show_status(
     *,
@@ -146,19 +149,19 @@ def show_status(
     all_clusters: Annotated[bool, Parameter(name="--all", negative="")] = False,
     output: Output = "table",
 ) -> int:
-    """Show what runs. Exit code 0 when everything asked for is ready, 1 otherwise.
+    """Show the components of a cluster. Exit code 0 if all are ready, 1 otherwise.
 
     Parameters
     ----------
     all_clusters
-        Every local cluster.
+        Show all local clusters.
     """
     names = paths.cluster_names() if all_clusters else [name]
     found = [status.examine(LocalCluster(each)) for each in names]
     if output == "json":
-        _say(msgspec.json.format(msgspec.json.encode(found if all_clusters else found[0]), indent=2).decode())
+        _print(msgspec.json.format(msgspec.json.encode(found if all_clusters else found[0]), indent=2).decode())
     else:
-        _say("\n\n".join(_describe(each) for each in found) or "There are no local clusters.")
+        _print("\n\n".join(_describe(each) for each in found) or "There are no local clusters.")
     return 0 if found and all(each.running for each in found) else 1
 
 
@@ -168,25 +171,25 @@ def show_status(
   export KUBECONFIG=$(kgwe local kubeconfig --path)"""
 )
 def kubeconfig(*, name: Name = "kgwe", path: bool = False) -> int:
-    """Print the administrator's kubeconfig; it contains its certificates and works from anywhere on this machine.
+    """Print the administrator's kubeconfig. It embeds the certificates and works from any directory of this machine.
 
     Parameters
     ----------
     path
-        Print where the file is instead of its content.
+        Print the path of the file instead of its content.
     """
     cluster = LocalCluster(name)
-    cluster.state()  # a clear error when there is none
-    _say(str(cluster.kubeconfig) if path else cluster.kubeconfig.read_text().rstrip("\n"))
+    cluster.state()  # fails with a clear error if the cluster does not exist
+    _print(str(cluster.kubeconfig) if path else cluster.kubeconfig.read_text().rstrip("\n"))
     return 0
 
 
 @app.command(
     name="logs",
     help_epilogue="""Examples:
-  kgwe local logs                    the last lines of every component
-  kgwe local logs kube-scheduler -f  follow one
-  kgwe local logs audit --tail 5     who wrote what, as JSON lines""",
+  kgwe local logs                    print the last lines of every component
+  kgwe local logs kube-scheduler -f  follow one component
+  kgwe local logs audit --tail 5     API writes with their users, as JSON lines""",
 )
 def show_logs(
     component: str | None = None,
@@ -201,21 +204,21 @@ def show_logs(
     Parameters
     ----------
     component
-        etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, audit, or a sidecar; all when absent.
+        etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, audit, or a sidecar. Default: all.
     follow
         Keep printing new lines until Ctrl-C.
     tail
-        How many of the last lines to print.
+        Number of last lines to print.
     """
     cluster = LocalCluster(name)
     cluster.state()
     files = logs.select(cluster.layout, component)
     for each, path in files.items():
         for line in logs.last_lines(path, tail):
-            _say(line if component else f"{each}: {line}")
+            _print(line if component else f"{each}: {line}")
     if follow:
         for each, line in logs.follow(files):
-            _say(line if component else f"{each}: {line}")
+            _print(line if component else f"{each}: {line}")
     return 0
 
 
@@ -227,14 +230,16 @@ def show_logs(
 )
 def kubectl(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    name: Annotated[str, Parameter(help="Which local cluster.")] = "kgwe",  # no -n: that is kubectl's namespace
+    name: Annotated[
+        str, Parameter(help="Name of the local cluster.")
+    ] = "kgwe",  # no -n: kubectl uses it for the namespace
 ) -> int:
-    """Run kubectl of the cluster's own version against it.
+    """Run kubectl, in the version of the cluster, against the cluster.
 
     Parameters
     ----------
     arguments
-        Everything that kubectl should see.
+        Arguments passed to kubectl.
     """
     cluster = LocalCluster.attach(name)
     found = binaries.find().found.get("kubectl") or build.ensure_binaries(progress.for_stream()).found["kubectl"]
@@ -247,26 +252,26 @@ def _supervise(cluster: LocalCluster, *, keep_data: bool) -> int:
     supervisor = Supervisor(cluster)
     supervisor.install_signal_handlers()
     if cluster.reused:
-        # Somebody else started it and may have data in it.
-        _say("Watching it; press Ctrl-C to stop watching. It keeps running.")
+        # Another command started the cluster, and it may hold data.
+        _print("Watching the cluster. Press Ctrl-C to stop watching; the cluster keeps running.")
         dead = supervisor.watch()
         if dead is not None:
-            sys.stderr.write(_obituary(dead))
+            sys.stderr.write(_describe_exit(dead))
         return 0 if dead is None else 1
-    _say("Press Ctrl-C to stop.")
+    _print("Press Ctrl-C to stop.")
     dead = supervisor.watch()
     if dead is not None:
-        sys.stderr.write(f"{_obituary(dead)}Stopping the rest; data and logs are kept.\n")
+        sys.stderr.write(f"{_describe_exit(dead)}Stopping the other components; data and logs are kept.\n")
     with progress.for_stream().step(f"Stopping local cluster {cluster.name!r}"):
         cluster.stop(remove=dead is None and not keep_data)
     return 0 if dead is None else 1
 
 
-def _obituary(dead: ProcessRecord) -> str:
-    return f"kgwe: {dead.name} (pid {dead.pid}) died. Its last words ({dead.log}):\n{startup.tail(Path(dead.log))}\n"
+def _describe_exit(dead: ProcessRecord) -> str:
+    return f"kgwe: {dead.name} (pid {dead.pid}) exited. Last lines of {dead.log}:\n{startup.tail(Path(dead.log))}\n"
 
 
-def _welcome(cluster: LocalCluster) -> str:
+def _format_summary(cluster: LocalCluster) -> str:
     version = cluster.state().versions["kube-apiserver"]
     suffix = "" if cluster.name == "kgwe" else f" --name {cluster.name}"
     was = "is already running" if cluster.reused else "is ready"
@@ -284,13 +289,13 @@ def _describe(cluster: ClusterStatus) -> str:
     if cluster.problem:
         return f"Local cluster {cluster.name!r}: {cluster.problem}"
     if not cluster.components:
-        return f"There is no local cluster {cluster.name!r}.\nNext: `kgwe local up --name {cluster.name}` starts it."
+        return f"No local cluster named {cluster.name!r}.\nTo create it: `kgwe local up --name {cluster.name}`."
     head = f"Local cluster {cluster.name!r} {'is running' if cluster.running else 'is not running'}: {cluster.api_url}"
     header = ("COMPONENT", "HEALTH", "PID", "VERSION", "RSS", "CPU", "AGE")
-    return "\n".join((head, *_columns([header, *(_row(each) for each in cluster.components)])))
+    return "\n".join((head, *_format_table([header, *(_format_component(each) for each in cluster.components)])))
 
 
-def _row(component: ComponentStatus) -> tuple[str, ...]:
+def _format_component(component: ComponentStatus) -> tuple[str, ...]:
     return (
         component.name,
         component.health.value,
@@ -298,16 +303,16 @@ def _row(component: ComponentStatus) -> tuple[str, ...]:
         component.version or "-",
         "-" if component.rss_mib is None else f"{component.rss_mib:.0f} MiB",
         "-" if component.cpu_s is None else f"{component.cpu_s:.1f} s",
-        "-" if component.age_s is None else _duration(component.age_s),
+        "-" if component.age_s is None else _format_duration(component.age_s),
     )
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def _format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -315,15 +320,15 @@ def _duration(seconds: float) -> str:
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-def _read(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         return path.read_text()
     except FileNotFoundError as exc:
-        raise NotFound(f"there is no file {path}") from exc
+        raise NotFound(f"file not found: {path}") from exc
     except OSError as exc:
-        raise KgweError(f"{path} cannot be read: {exc.strerror}") from exc
+        raise KgweError(f"cannot read {path}: {exc.strerror}") from exc
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -1,8 +1,8 @@
 """The `kgwe` command.
 
-Each command group lives in a module of its own and is imported when it is called. The overview is printed from the
-table below without importing any of them, nor the argument parser: `kgwe --help` should be there at once.
-Adding a command is one line in the table.
+Each command group is a module that is imported when the command runs. The overview is printed from the table below
+without imports of commands or of the argument parser, so `kgwe --help` is fast. A new command is one line in the
+table.
 """
 
 from __future__ import annotations
@@ -29,28 +29,32 @@ class Command:
 
 
 COMMANDS = (
-    Command("demo", "kgwe.cli.demo:app", "See it work: local cluster, simulated fleet, sample workloads."),
+    Command("demo", "kgwe.cli.demo:app", "Start a local cluster with KGWE, a simulated fleet and samples."),
     Command("local", "kgwe.cli.local:app", "Run a real Kubernetes control plane on this machine."),
-    Command("scheduler", "kgwe.cli.processes.scheduler:app", "Place GPU work: workloads, gangs and plain pods."),
-    Command("controller", "kgwe.cli.processes.controller:app", "Run GPUWorkloads alone, without the extender."),
-    Command("mig", "kgwe.cli.processes.mig:app", "Cut GPUs into MIG slices by strategy and demand."),
-    Command("agent", "kgwe.cli.processes.agent:app", "Publish, cut and share the GPUs of a node."),
-    Command("crds", "kgwe.cli.crds:app", "Print, write or check the definitions of KGWE's kinds."),
-    Command("simulate", "kgwe.cli.simulate:app", "Try placement policies on a simulated fleet and workload."),
-    Command("explain", "kgwe.cli.explain:app", "Why a workload or pod is where it is, or why it waits."),
-    Command("replay", "kgwe.cli.replay:app", "Take recorded decisions again, by the same policy or another."),
-    Command("advise", "kgwe.cli.advise:app", "What another scheduler's placements cost; changes nothing."),
-    Command("topology", "kgwe.cli.topology:app", "How the GPUs of a machine are wired, from nvidia-smi or NCCL text."),
-    Command("defrag", "kgwe.cli.defrag:app", "Make room for a waiting gang by moving pods that consent."),
-    Command("sharing", "kgwe.cli.sharing:app", "How one GPU is offered to several pods by the device plugin."),
+    Command("scheduler", "kgwe.cli.processes.scheduler:app", "Place GPU workloads, gangs and single pods."),
+    Command(
+        "controller", "kgwe.cli.processes.controller:app", "Run only GPUWorkloads, without the scheduler extender."
+    ),
+    Command("mig", "kgwe.cli.processes.mig:app", "Partition GPUs into MIG slices by strategy and demand."),
+    Command("agent", "kgwe.cli.processes.agent:app", "Publish, partition and share the GPUs of a node."),
+    Command("crds", "kgwe.cli.crds:app", "Print, write or check the CustomResourceDefinitions of KGWE."),
+    Command("simulate", "kgwe.cli.simulate:app", "Compare placement policies on a simulated fleet and workload."),
+    Command("explain", "kgwe.cli.explain:app", "Explain why a workload or pod is on its node, or why it waits."),
+    Command("replay", "kgwe.cli.replay:app", "Replay recorded decisions with the same policy or another."),
+    Command("advise", "kgwe.cli.advise:app", "Compare the placements of another scheduler with KGWE's (read-only)."),
+    Command(
+        "topology", "kgwe.cli.topology:app", "Show how the GPUs of a machine are connected (nvidia-smi or NCCL text)."
+    ),
+    Command("defrag", "kgwe.cli.defrag:app", "Move pods that consent to make room for a waiting gang."),
+    Command("sharing", "kgwe.cli.sharing:app", "Configure GPU sharing (time-slicing, MPS) of the device plugin."),
     Command("bench", "kgwe.cli.bench:app", "Measure KGWE on this machine."),
 )
 
 _EXAMPLES = """\
 Examples:
   kgwe local up                 start a local cluster
-  kgwe local status             see what runs
-  kgwe COMMAND --help           read more about a command
+  kgwe local status             show its components
+  kgwe COMMAND --help           show the help of a command
 """
 
 
@@ -68,13 +72,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"kgwe: {exc}\n")
         sys.exit(1)
     except BrokenPipeError:
-        # The reader closed the pipe (`kgwe local logs | head`): drop what is buffered.
+        # The reader closed the pipe (`kgwe local logs | head`): drop the buffered output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
 def order_arguments(arguments: list[str]) -> list[str]:
-    """The arguments as the parser needs them: `simulate --from-cluster` is a command, and commands come first."""
+    """Return the arguments in the parser's order: `simulate --from-cluster` is a command, and commands come first."""
     if "--from-cluster" in arguments[1:] and arguments[0] == "simulate":
         rest = [each for each in arguments[1:] if each != "--from-cluster"]
         return ["simulate", "--from-cluster", *rest]
@@ -94,7 +98,7 @@ def overview() -> str:
             *lines,
             "",
             "Options:",
-            "  -h, --help   show this text",
+            "  -h, --help   show this help",
             "  --version    show the version",
             "",
             _EXAMPLES,
@@ -103,7 +107,7 @@ def overview() -> str:
 
 
 def build_app() -> App:
-    """The argument parser over all commands, each still unloaded."""
+    """Return the argument parser with all commands registered but not yet imported."""
     from cyclopts import App  # noqa: PLC0415 -- the overview does without it
 
     app = App(name="kgwe", version=_version, help_format="plaintext")

@@ -1,4 +1,4 @@
-"""`kgwe replay`: recorded decisions of the scheduler, taken again."""
+"""`kgwe replay`: replays recorded decisions of the scheduler."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 app = App(
     name="replay",
-    help=f"""Take recorded decisions again: by the same policy, or by another.
+    help=f"""Replay recorded decisions with the same policy or another.
 
-By the same policy every answer must be the recorded one to the last bit; the first that is not is shown, and the
-exit code is 1. Another policy is asked what it would have done with each question, in the state it was asked in.
+With the same policy each decision must equal the recorded one exactly. The first difference is shown, and the exit
+code is 1. With --policy, another policy decides each request in the recorded state, and the results are compared.
 
 The scheduler writes records when recordDirectory is set.
 
@@ -51,30 +51,30 @@ def replay_(
     show: int = 20,
     json: bool = False,
 ) -> int:
-    """Take recorded decisions again.
+    """Replay recorded decisions.
 
     Parameters
     ----------
     paths
-        Files of records, or directories of them.
+        Record files, or directories that contain them.
     policy
-        Compare with what this strategy would have decided.
+        Compare with the decisions of this strategy.
     since
-        Only decisions from this time on, as in 2026-11-15T10:00:00Z.
+        Only decisions from this time on, such as 2026-11-15T10:00:00Z.
     show
-        How many changed decisions are listed with --policy.
+        With --policy: number of changed decisions to list.
     json
         Print one JSON object.
     """
     outcomes = replay.replay(
-        decisions.read_lines(_files(paths)), policy=policy, choosers=load_choosers(), since_s=_seconds(since)
+        decisions.read_lines(_find_files(paths)), policy=policy, choosers=load_choosers(), since_s=_parse_time(since)
     )
     return _compare(outcomes, policy, show, as_json=json) if policy else _verify(outcomes, as_json=json)
 
 
-def _files(paths: tuple[Path, ...]) -> list[Path]:
+def _find_files(paths: tuple[Path, ...]) -> list[Path]:
     if not paths:
-        raise errors.Permanent("which records? Give files, or the directory that recordDirectory names")
+        raise errors.Permanent("no records given; pass record files or the directory set as recordDirectory")
     found: list[Path] = []
     for path in paths:
         found += files(path) if path.is_dir() else [path]
@@ -83,13 +83,13 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
     return found
 
 
-def _seconds(text: str) -> float:
+def _parse_time(text: str) -> float:
     if not text:
         return 0.0
     try:
         at = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise errors.Permanent(f"--since {text!r}: give a time such as 2026-11-15T10:00:00Z") from None
+        raise errors.Permanent(f"--since {text!r}: expected a time such as 2026-11-15T10:00:00Z") from None
     return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
 
 
@@ -117,18 +117,18 @@ def _verify(outcomes: Iterator[Outcome], *, as_json: bool) -> int:
             "simulated": counts["simulate"],
             "refused": refused,
             "different": different,
-            "first": None if first is None else _told(first),
+            "first": None if first is None else _format_outcome(first),
         }
         _print_json(told)
     elif first is not None:
-        _say(f"{different} of {total:,} decisions come out otherwise. The first is {_name(first)} at {first.where}:")
-        _say(f"  {first.difference}")
+        _print(f"{different} of {total:,} decisions differ. The first is {_format_name(first)} at {first.where}:")
+        _print(f"  {first.difference}")
     else:
         when = f", {timestamp.of(span[0])} to {timestamp.of(span[-1])}" if span else ""
-        kinds = f"{counts['plan']:,} plans, {counts['extender']:,} placements of single pods"
+        kinds = f"{counts['plan']:,} plans, {counts['extender']:,} single-pod placements"
         if counts["simulate"]:
             kinds = f"{counts['simulate']:,} of a simulation"
-        _say(f"{total:,} decisions ({kinds}; {refused:,} refused){when}: all come out the same.")
+        _print(f"{total:,} decisions ({kinds}; {refused:,} refused){when}: all identical.")
     return 1 if first is not None else 0
 
 
@@ -140,19 +140,21 @@ def _compare(outcomes: Iterator[Outcome], policy: str, show: int, *, as_json: bo
     for outcome in outcomes:
         found.add(outcome, keep=show)
     if as_json:
-        _print_json({"policy": policy, **_sums(found), "changed": [_told(each) for each in found.changed]})
+        _print_json(
+            {"policy": policy, **_format_sums(found), "changed": [_format_outcome(each) for each in found.changed]}
+        )
         return 0
     table = Table("", "recorded", policy, box=None, pad_edge=False)
     for name, values in _rows(found):
         table.add_row(name, *values)
     console = Console()
-    console.print(f"{found.decisions:,} decisions, each in the state it was taken in\n", highlight=False)
+    console.print(f"{found.decisions:,} decisions, each in its recorded state\n", highlight=False)
     console.print(table)
     for outcome in found.changed:
-        console.print(f"  {_name(outcome)}: {outcome.difference}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {_format_name(outcome)}: {outcome.difference}", highlight=False, markup=False, soft_wrap=True)
     more = found.moved + found.placed + found.refused - len(found.changed)
     if more > 0:
-        console.print(f"  and {more:,} more (--show)", highlight=False)
+        console.print(f"  and {more:,} more (use --show)", highlight=False)
     return 0
 
 
@@ -180,7 +182,7 @@ def _rows(found: Comparison) -> Iterator[tuple[str, tuple[str, str]]]:
             yield f"{name}, mean GB/s ({rates.count:,})", (f"{rates.old / rates.count:.1f}", new)
 
 
-def _sums(found: Comparison) -> dict[str, Any]:
+def _format_sums(found: Comparison) -> dict[str, Any]:
     names = ("decisions", "same", "moved", "placed", "refused", "still_refused", "gangs")
     leaves = [leaves / found.gangs for leaves in found.leaves] if found.gangs else None
     rates = {name: _rates(each) for name, each in (("rings", found.rings), ("links", found.links))}
@@ -192,19 +194,19 @@ def _rates(rates: Rates) -> dict[str, Any]:
     return {"count": rates.count, "mean_gb_per_s": mean, "faster": rates.faster, "slower": rates.slower}
 
 
-# --- words -----------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------
 
 
-def _name(outcome: Outcome) -> str:
+def _format_name(outcome: Outcome) -> str:
     ask = outcome.ask
     return f"{ask.namespace}/{ask.name}" if ask.name and "/" not in ask.name else ask.name or ask.owner
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _format_outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         "where": outcome.where,
         "at": timestamp.of(outcome.line.at_s),
-        "work": _name(outcome),
+        "work": _format_name(outcome),
         "difference": outcome.difference,
         "recorded": outcome.line.answer,
         "now": outcome.answer,
@@ -213,8 +215,8 @@ def _told(outcome: Outcome) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    _say(msgspec.json.format(msgspec.json.encode(value)).decode())
+    _print(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")

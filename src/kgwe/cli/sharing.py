@@ -1,4 +1,4 @@
-"""`kgwe sharing`: how one GPU is offered to several pods by NVIDIA's device plugin."""
+"""`kgwe sharing`: configures how NVIDIA's device plugin shares one GPU among several pods."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kgwe.sharing.timeslicing import Method, Sharing
 
 app = App(
     name="sharing",
-    help="Print or check what GPUs shared by time-slicing or MPS need; changes nothing.",
+    help="Print or check the device plugin's configuration for time-slicing or MPS. Changes nothing.",
     help_epilogue="""\
 Examples:
 
-  kgwe sharing timeslicing 4                  every GPU as 4 turns
+  kgwe sharing timeslicing 4                  time-slice each GPU among 4 pods
   kgwe sharing timeslicing nvidia.com/gpu=4 nvidia.com/mig-1g.10gb=2 --rename
   kgwe sharing mps 8 --config-map gpu-sharing -n gpu-operator
-  kgwe sharing check config.yaml              what the plugin makes of it
-  kgwe sharing client GPU-… --threads 10      for a pod the agent's MPS serves
+  kgwe sharing check config.yaml              validate a configuration
+  kgwe sharing client GPU-… --threads 10      pod settings for an MPS daemon of the agent
 """,
     help_format="plaintext",
 )
@@ -48,29 +48,29 @@ def time_slicing(
     namespace: Namespace = "gpu-operator",
     output: Output = "yaml",
 ) -> None:
-    """Configuration for GPUs whose pods take turns. Nothing limits the memory a pod takes.
+    """Print the configuration for time-slicing. Time-slicing does not limit the memory of a pod.
 
     Parameters
     ----------
     resources
-        RESOURCE=PIECES, or PIECES alone for nvidia.com/gpu.
+        RESOURCE=SHARES, or SHARES alone for nvidia.com/gpu.
     rename
-        Offer the pieces as RESOURCE.shared, so that nobody shares by accident.
+        Advertise the shares as RESOURCE.shared, so that no pod gets a share by accident.
     allow_many
-        Let a pod ask for several pieces. It gets no more of the GPU for them.
+        Allow a pod to request several shares. It gets no more GPU time for them.
     mig_strategy
-        The plugin's MIG strategy, if the configuration is to set it.
+        MIG strategy of the plugin. Default: not set.
     config_map
-        Print a ConfigMap of this name instead of the bare configuration.
+        Print a ConfigMap with this name instead of the bare configuration.
     key
-        Key in the ConfigMap; nodes choose it by their label nvidia.com/device-plugin.config.
+        Key in the ConfigMap; nodes select it with the label nvidia.com/device-plugin.config.
     namespace
         Namespace of the ConfigMap.
     output
         yaml or json.
     """
     sharing = Sharing(
-        _resources(resources), Method.TIME_SLICING, rename, refuses_many=not allow_many, mig_strategy=mig_strategy
+        _parse_resources(resources), Method.TIME_SLICING, rename, refuses_many=not allow_many, mig_strategy=mig_strategy
     )
     _print(sharing, config_map, key, namespace, output)
 
@@ -85,26 +85,26 @@ def mps(
     namespace: Namespace = "gpu-operator",
     output: Output = "yaml",
 ) -> None:
-    """Configuration for GPUs whose pods run side by side, each with an equal part of memory and threads.
+    """Print the configuration for MPS: pods run concurrently, each with an equal part of memory and threads.
 
     Parameters
     ----------
     resources
-        RESOURCE=PIECES, or PIECES alone for nvidia.com/gpu.
+        RESOURCE=SHARES, or SHARES alone for nvidia.com/gpu.
     rename
-        Offer the pieces as RESOURCE.shared, so that nobody shares by accident.
+        Advertise the shares as RESOURCE.shared, so that no pod gets a share by accident.
     allow_many
-        Let a pod ask for several pieces.
+        Allow a pod to request several shares.
     config_map
-        Print a ConfigMap of this name instead of the bare configuration.
+        Print a ConfigMap with this name instead of the bare configuration.
     key
-        Key in the ConfigMap; nodes choose it by their label nvidia.com/device-plugin.config.
+        Key in the ConfigMap; nodes select it with the label nvidia.com/device-plugin.config.
     namespace
         Namespace of the ConfigMap.
     output
         yaml or json.
     """
-    sharing = Sharing(_resources(resources), Method.MPS, rename, refuses_many=not allow_many)
+    sharing = Sharing(_parse_resources(resources), Method.MPS, rename, refuses_many=not allow_many)
     _print(sharing, config_map, key, namespace, output)
 
 
@@ -117,18 +117,18 @@ def client(
     directory: Path = Path("/run/kgwe/mps"),
     output: Output = "yaml",
 ) -> None:
-    """What a pod needs to run on a GPU or MIG instance that the agent shares by MPS, as part of its manifest.
+    """Print the part of a pod manifest that uses a GPU or MIG slice shared by the agent's MPS.
 
     Parameters
     ----------
     uuid
-        Of the GPU or the MIG instance.
+        UUID of the GPU or MIG slice.
     threads
-        Active thread percentage, if less than the daemon's.
+        Active thread percentage, if lower than the daemon's.
     memory
-        Memory limit in MiB, if less than the daemon's.
+        Memory limit in MiB, if lower than the daemon's.
     directory
-        Where the agent has its MPS daemons (mpsDirectory).
+        Directory of the agent's MPS daemons (mpsDirectory).
     output
         yaml or json.
     """
@@ -137,7 +137,7 @@ def client(
     environment = client_environment(uuid, pipe, Client("", threads, memory))
     part = {
         "spec": {
-            # The server and its clients meet in the host's shared memory.
+            # The MPS server and its clients communicate through the host's shared memory.
             "hostIPC": True,
             "containers": [
                 {
@@ -154,30 +154,30 @@ def client(
 
 @app.command
 def check(file: Path) -> None:
-    """Say what the plugin would make of a configuration, or everything that is wrong with it.
+    """Validate a configuration: print what the plugin will advertise, or all errors.
 
     Parameters
     ----------
     file
-        The configuration (not the ConfigMap around it); - reads standard input.
+        Configuration file (not the ConfigMap around it); - reads standard input.
     """
     try:
         source = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as exc:
-        raise errors.Permanent(f"reading {file}: {exc.strerror}") from exc
+        raise errors.Permanent(f"cannot read {file}: {exc.strerror}") from exc
     sharing = timeslicing.parse_config(source)
     for name, _ in sharing.replicas:
         [(shown, count)] = timeslicing.offered_resources(sharing, {timeslicing.full_name(name): 1}).items()
-        many = "" if sharing.refuses_many else "; a pod may ask for several"
-        sys.stdout.write(f"{sharing.method}: every {name} is offered as {count} {shown}{many}\n")
+        many = "" if sharing.refuses_many else "; a pod may request several"
+        sys.stdout.write(f"{sharing.method}: each {name} is advertised as {count} {shown}{many}\n")
 
 
-def _resources(given: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+def _parse_resources(given: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     found = []
     for text in given:
         name, equals, pieces = text.rpartition("=")
         if not pieces.isdecimal() or (equals and not name):
-            raise errors.Permanent(f"{text!r}: write RESOURCE=PIECES such as {amounts.GPU}=4, or 4 alone")
+            raise errors.Permanent(f"{text!r}: expected RESOURCE=SHARES such as {amounts.GPU}=4, or just 4")
         found.append((name or amounts.GPU, int(pieces)))
     return tuple(found)
 
@@ -193,10 +193,10 @@ def _write(made: dict[str, Any], output: str) -> None:
     if output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(made)).decode() + "\n")
     else:
-        yaml.add_representer(str, _readable, Dumper=yaml.SafeDumper)
+        yaml.add_representer(str, _as_block_text, Dumper=yaml.SafeDumper)
         sys.stdout.write(yaml.safe_dump(made, sort_keys=False))
 
 
-def _readable(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """A configuration inside a ConfigMap is a block of text, not one long line."""
+def _as_block_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """Return the configuration with line breaks kept, so that a ConfigMap shows it as a block of text."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)

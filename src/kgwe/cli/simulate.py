@@ -1,4 +1,4 @@
-"""`kgwe simulate`: what a policy makes of a workload on a fleet, without a cluster."""
+"""`kgwe simulate`: runs a workload on a simulated fleet with a placement policy, without a cluster."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ if TYPE_CHECKING:
     from kgwe.sim.loop import Simulation, Watcher
     from kgwe.sim.traces.workload import Job, Workload
 
-#: stands for the nodes of the openb trace where a fleet model is named
+# Fleet name that stands for the nodes of the openb trace.
 OPENB = "openb"
 _DEFAULT_FLEET = "dgx-h100"
 _DEFAULT_NODES = 64
 _WIDEST = 1000
-# The trace asks for hardly more than its own 1,213 nodes have, and most pods are short: a tenth of them can be filled.
+# The trace requests hardly more GPUs than its own 1,213 nodes have, and most of its pods are short. A tenth of the
+# nodes is enough for a full fleet.
 _OPENB_NODES = 120
 
-# Seconds of simulated time between two reviews of a reservation. The scheduler takes 30; here run times are exact, and
-# reviews cost most of the CPU of a run.
+# Seconds of simulated time between two reviews of a reservation. The scheduler uses 30 s. Here run times are exact,
+# and reviews take most of the CPU time of a run.
 _REFRESH_S = 300.0
-# What `--backfill` means to the queue.
+# Queue settings of each value of `--backfill`.
 _RULES = {"none": BackfillRule.BLOCK, "greedy": BackfillRule.GREEDY, "easy": BackfillRule.BACKFILL}
 
 _POLICIES = "\n".join(f"  {name:<12} {named.summary}" for name, named in registry.REGISTRY.items())
@@ -60,7 +61,7 @@ _MIXES = "\n".join(f"  {name:<16} {mix.summary}" for name, mix in generate.MIXES
 
 app = App(
     name="simulate",
-    help="Try placement policies on a simulated fleet: no cluster needed, same seed, same result.",
+    help="Compare placement policies on a simulated fleet. Needs no cluster; equal seeds give equal results.",
     help_format="plaintext",
     help_epilogue=f"""Policies:
 {_POLICIES}
@@ -79,7 +80,11 @@ Examples:
 )
 
 
-app.command("kgwe.cli.whatif:app", name="--from-cluster", help="Plan work on the live cluster instead, creating none.")
+app.command(
+    "kgwe.cli.whatif:app",
+    name="--from-cluster",
+    help="Plan workloads on a copy of the live cluster, and create nothing.",
+)
 
 
 @app.default
@@ -106,57 +111,57 @@ def simulate(
     price_list: Path | None = None,
     fill: int = 0,
 ) -> int:
-    """Run a workload on a fleet and report allocation, waits, spread, failures and cost.
+    """Run a workload on a simulated fleet and report allocation, waiting times, locality, failures and cost.
 
     Parameters
     ----------
     fleet
-        Fleet model: a name such as dgx-h100 or mixed, a file, or openb (the nodes of that trace).
+        Fleet model: a name such as dgx-h100 or mixed, a file, or openb (the nodes of the openb trace).
     nodes
-        How many nodes of it: 64 by default, 120 of openb (spread over its list).
+        Number of nodes. Default: 64, or 120 for openb (spread evenly over its list).
     trace
-        Jobs from this file instead of a generated workload.
+        Read jobs from this file instead of generating them.
     format
-        Of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions written with --record, or by
-        the scheduler).
+        Format of the trace: openb (pod list), philly (CSV, one job per row) or records (decisions written with
+        --record, or by the scheduler).
     generate
-        Mix of jobs to generate when no trace is given.
+        Mix of jobs to generate if no trace is given.
     jobs
-        How many to generate.
+        Number of jobs to generate.
     load
-        Work asked for over what the fleet can do while jobs arrive; for generated and openb workloads.
+        Requested GPU time divided by the fleet's GPU time while jobs arrive; for generated and openb workloads.
     policy
-        Where jobs go.
+        Placement policy.
     compare
-        Several policies side by side, separated by commas; "all" for all of them.
+        Policies to compare, separated by commas, or "all".
     backfill
-        Which jobs may go ahead of a job that does not fit: none, greedy (any), easy (those that do not delay it).
+        Jobs that may start before a blocked job: none, greedy (any job), easy (jobs that do not delay it).
     seed
-        Of the generated workload, of faults and of the random policy.
+        Seed of the generated workload, of faults and of the random policy.
     failures
-        Failures per node in 30 days, half of them of the whole node and half of one card.
+        Failures per node in 30 days: half of them of the whole node, half of one GPU.
     spot_take_backs
-        How often a spot node is taken back, per day.
+        Reclaims per spot node and day.
     output
-        What to print.
+        Output format.
     html
-        Write the report with curves to this file: one file, nothing else needed to look at it.
+        Write an HTML report with charts to this file. The file needs no other files.
     record
-        Write every decision to this file, as JSON lines; with one policy only.
+        Write each decision to this file as JSON lines. Works with one policy only.
     sensitivity_data
-        Folder of measured step times by placement, one CSV per model; by default those that come with KGWE.
+        Directory of measured step times by placement, one CSV file per model. Default: the built-in data.
     oversubscription
-        How many times slower the network is out of a leaf than inside, then out of a spine and so on: "2" or "2,4".
-        Gangs that leave a leaf run slower by that; nothing is said and nothing charged by default.
+        Oversubscription of the network above the leaf, the spine and so on: "2" or "2,4". Gangs that span leaves run
+        slower accordingly. Default: no slowdown.
     price_list
-        CSV file of prices (instance_type, region, price_usd_h, spot_price_usd_h) instead of those that come with KGWE.
+        CSV file of prices (instance_type, region, price_usd_h, spot_price_usd_h) instead of the built-in prices.
     fill
-        Fill an openb fleet so many times instead, as `kgwe bench packing` does: pods arrive in random order until they
-        ask for 130 % of all GPUs, none leaves and none waits. The first run has --seed. All nodes unless --nodes.
+        Fill an openb fleet this many times, as `kgwe bench packing` does: pods arrive in random order until they
+        request 130 % of all GPUs; no pod leaves or waits. The first run uses --seed. Default of --nodes: all nodes.
     """
     names = _policies(policy, compare)
     if record is not None and len(names) > 1:
-        raise errors.Permanent("--record goes with one policy: drop --compare or --record")
+        raise errors.Permanent("--record works with one policy only; remove --compare or --record")
     chosen = _Chosen(fleet, nodes, trace, format, price_list)
     if fill:
         return _fill(chosen, names, range(seed, seed + fill), output)
@@ -176,10 +181,10 @@ def simulate(
                 names,
                 options,
                 lambda name: (*writers, _Bar(bars, name)),
-                oversubscription=_ratios(oversubscription),
+                oversubscription=_parse_ratios(oversubscription),
             )
     except KeyboardInterrupt:
-        sys.stderr.write("kgwe: interrupted; nothing was written but recorded decisions.\n")
+        sys.stderr.write("kgwe: interrupted; no report was written.\n")
         return 128 + signal.SIGINT
     found = report.Report(
         params={
@@ -194,13 +199,13 @@ def simulate(
         },
         results=results,
     )
-    _show(found, output, html)
+    _print_report(found, output, html)
     return 0
 
 
 def _fill(chosen: _Chosen, names: Sequence[str], seeds: Sequence[int], output: str) -> int:
     if not chosen.is_openb or chosen.trace is None or chosen.fleet != OPENB:
-        raise errors.Permanent("--fill: name a pod list with --trace and --format openb, and no other --fleet")
+        raise errors.Permanent("--fill needs --trace with a pod list and --format openb, and no other --fleet")
     listed = openb.read_nodes(chosen.openb_nodes())
     trace = openb.read_trace(chosen.trace)
     console = Console(stderr=True)
@@ -210,7 +215,7 @@ def _fill(chosen: _Chosen, names: Sequence[str], seeds: Sequence[int], output: s
             runs = []
             for seed in seeds:
                 status.update(f"Filling with {name}, seed {seed}")
-                experiment = openb.draw_experiment(trace, _evenly(listed, chosen.count or len(listed)), seed)
+                experiment = openb.draw_experiment(trace, _pick_evenly(listed, chosen.count or len(listed)), seed)
                 runs.append(filling.fill(experiment, registry.find_policy(name), seed=seed))
             means.append(filling.mean(name, runs))
     if output == "json":
@@ -229,19 +234,19 @@ def _policies(policy: str, compare: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _ratios(text: str) -> tuple[float, ...]:
+def _parse_ratios(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise errors.Permanent(f"--oversubscription {text!r}: give numbers of at least 1, as in 2,4") from None
+        raise errors.Permanent(f"--oversubscription {text!r}: expected numbers of at least 1, such as 2,4") from None
 
 
-def _show(found: report.Report, output: str, html: Path | None) -> None:
+def _print_report(found: report.Report, output: str, html: Path | None) -> None:
     if html is not None:
         try:
             html.write_text(page.render(found), encoding="utf-8")
         except OSError as exc:
-            raise errors.Permanent(f"writing the report: {exc}") from exc
+            raise errors.Permanent(f"cannot write the report: {exc}") from exc
         sys.stderr.write(f"Report: {html}\n")
     if output == "json":
         sys.stdout.write(report.to_json(found) + "\n")
@@ -254,14 +259,14 @@ def _show(found: report.Report, output: str, html: Path | None) -> None:
         highlight=False,
     )
     table = report.to_table(found)
-    # Into a file or a pipe whole; a narrow terminal wraps lines, which loses less than cutting cells.
+    # Keep long lines in a file or pipe. On a narrow terminal wrapped lines lose less than truncated cells.
     console.width = max(
         console.width, console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
     )
     console.print(table)
 
 
-# --- what is simulated ----------------------------------------------------------------------------------
+# --- fleet and jobs --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +287,9 @@ class _Chosen:
 
     def machines(self) -> Sequence[Node]:
         if self.count is not None and self.count < 1:
-            raise errors.Permanent("--nodes: at least 1")
+            raise errors.Permanent("--nodes must be at least 1")
         if self.fleet == OPENB:
-            return loaders.openb_nodes(_evenly(openb.read_nodes(self.openb_nodes()), self.count or _OPENB_NODES))
+            return loaders.openb_nodes(_pick_evenly(openb.read_nodes(self.openb_nodes()), self.count or _OPENB_NODES))
         model = models.load(self.fleet)
         table = prices.read_prices(self.price_list, model.region) if self.price_list else prices.PRICES
         listed = inventory.expand(model, self.count or _DEFAULT_NODES)
@@ -305,13 +310,13 @@ class _Chosen:
         return loaders.read_philly(self.trace)
 
 
-def _evenly(listed: Sequence[NodeSpec], count: int) -> list[NodeSpec]:
-    """So many, spread over the list, which is sorted by model."""
+def _pick_evenly(listed: Sequence[NodeSpec], count: int) -> list[NodeSpec]:
+    """Return `count` items, evenly spread over the list, which is sorted by model."""
     most = min(count, len(listed))
     return [listed[number * len(listed) // most] for number in range(most)]
 
 
-# --- while it runs --------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -319,15 +324,15 @@ def _recording(path: Path | None) -> Iterator[tuple[Watcher, ...]]:
     if path is None:
         yield ()
         return
-    with _opened(path) as file:
+    with _open_file(path) as file:
         yield (RecordWriter(file),)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_file(path: Path) -> BinaryIO:
     try:
         return path.open("wb")
     except OSError as exc:
-        raise errors.Permanent(f"writing decisions: {exc}") from exc
+        raise errors.Permanent(f"cannot write decisions: {exc}") from exc
 
 
 @contextlib.contextmanager
@@ -352,7 +357,7 @@ class _Bars:
 
 
 class _Bar:
-    """Tells how many jobs are done, a few times per percent."""
+    """A progress line with the number of finished jobs, updated a few times per percent."""
 
     def __init__(self, bars: _Bars, policy: str) -> None:
         self._bars = bars
@@ -368,7 +373,7 @@ class _Bar:
             self._bars.drawn.update(self._task, completed=done)
 
     def started(self, simulation: Simulation, at_s: float, job: Job, grants: tuple[Grant, ...]) -> None:
-        """Nothing to tell."""
+        """Report nothing: only finished jobs are counted."""
 
     def ended(self, simulation: Simulation, at_s: float, job: Job) -> None:
-        """Told with the moment."""
+        """Report nothing: `moment` reports finished jobs."""

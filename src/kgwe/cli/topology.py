@@ -1,4 +1,4 @@
-"""`kgwe topology FILE`: how the GPUs of a machine are wired, from text of nvidia-smi or NCCL."""
+"""`kgwe topology FILE`: shows how the GPUs of a machine are connected, from text of nvidia-smi or NCCL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 app = App(
     name="topology",
-    help="""Read how the GPUs of a machine are wired, draw it, and suggest a fleet model.
+    help="""Read how the GPUs of a machine are connected, draw the topology, and suggest a fleet model.
 
 FILE is the output of `nvidia-smi topo -m`, or an NCCL topology (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE); - reads standard
-input. The agent uses such a file where the driver cannot tell the wiring: see topologyFile in docs/agent.md.""",
+input. The agent reads such a file if the driver does not report the topology: see topologyFile in docs/agent.md.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   nvidia-smi topo -m | kgwe topology -
@@ -44,22 +44,23 @@ def topology(
     svg: Path | None = None,
     output: Annotated[Literal["text", "json", "yaml"], Parameter(name=["--output", "-o"])] = "text",
 ) -> int:
-    """Read a machine from a file and print it.
+    """Read the topology of a machine from a file and print it.
 
     Parameters
     ----------
     file
         Output of `nvidia-smi topo -m`, or NCCL XML; - for standard input.
     gpu
-        The GPU model, such as H100-SXM5-80GB: `nvidia-smi topo -m` does not say it, and the speed of NVLinks needs it.
+        GPU model, such as H100-SXM5-80GB. `nvidia-smi topo -m` does not contain it, and NVLink bandwidth depends on
+        it.
     fleet
-        Print a fleet model of such machines, which `kgwe local fleet apply` and `kgwe simulate --fleet` read.
+        Print a fleet model of such machines for `kgwe local fleet apply` and `kgwe simulate --fleet`.
     name
-        Name of the machine and of the fleet model; by default that of the file.
+        Name of the machine and of the fleet model. Default: the name of the file.
     svg
-        Draw the machine to this file.
+        Draw the topology to this SVG file.
     output
-        How to print it.
+        Output format.
     """
     wiring = machine_text.parse(_read(file), model=catalog.find(gpu) if gpu else None)
     called = name or (Path(file).stem if file != "-" else "machine")
@@ -69,12 +70,12 @@ def topology(
         sys.stdout.write(suggestion.to_yaml(wiring, name=called, gpu=catalog.find(gpu) if gpu else None))
     elif output == "text":
         sys.stdout.write(drawing.to_text(wiring))
-        guess = "" if gpu else f" (GPU: probably {suggestion.guess_gpu(wiring).name}; give it with --gpu)"
-        sys.stderr.write(f"A fleet model of such machines: kgwe topology {file} --fleet{guess}\n")
+        guess = "" if gpu else f" (the GPU is probably {suggestion.guess_gpu(wiring).name}; set it with --gpu)"
+        sys.stderr.write(f"To print a fleet model of such machines: kgwe topology {file} --fleet{guess}\n")
     elif output == "json":
-        sys.stdout.write(json.dumps(_described(wiring), indent=2) + "\n")
+        sys.stdout.write(json.dumps(_to_data(wiring), indent=2) + "\n")
     else:
-        sys.stdout.write(yaml.safe_dump(_described(wiring), sort_keys=False, default_flow_style=None, width=120))
+        sys.stdout.write(yaml.safe_dump(_to_data(wiring), sort_keys=False, default_flow_style=None, width=120))
     return 0
 
 
@@ -84,26 +85,26 @@ def _read(file: str) -> str:
             return sys.stdin.read()
         return Path(file).read_text(encoding="utf-8")
     except OSError as exc:
-        raise errors.NotFound(f"reading {file}: {exc.strerror}") from exc
+        raise errors.NotFound(f"cannot read {file}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise errors.Permanent(f"{file} is not text: give the output of `nvidia-smi topo -m`, or NCCL XML") from exc
+        raise errors.Permanent(f"{file} is not text; expected the output of `nvidia-smi topo -m`, or NCCL XML") from exc
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise errors.Permanent(f"writing {path}: {exc.strerror}") from exc
+        raise errors.Permanent(f"cannot write {path}: {exc.strerror}") from exc
     sys.stderr.write(f"Drawing: {path}\n")
 
 
-def _described(wiring: Wiring) -> dict[str, Any]:
-    """The machine for programs; what is not known is left out."""
+def _to_data(wiring: Wiring) -> dict[str, Any]:
+    """Return the machine as plain data for JSON and YAML; unknown values are left out."""
     cards = range(len(wiring.slots))
     rates = len(cards) <= bandwidth.MAX_CARDS
     return {
-        "gpus": [{"index": number, **_place(slot)} for number, slot in enumerate(wiring.slots)],
-        "nics": [{"name": nic.name, "gbitPerSecond": nic.gbit_per_s, **_place(nic)} for nic in wiring.nics],
+        "gpus": [{"index": number, **_describe_place(slot)} for number, slot in enumerate(wiring.slots)],
+        "nics": [{"name": nic.name, "gbitPerSecond": nic.gbit_per_s, **_describe_place(nic)} for nic in wiring.nics],
         "nvlink": {
             "version": wiring.nvlink_version,
             "switchLinks": wiring.switch_links,
@@ -115,7 +116,7 @@ def _described(wiring: Wiring) -> dict[str, Any]:
     }
 
 
-def _place(device: Slot | Nic) -> dict[str, Any]:
+def _describe_place(device: Slot | Nic) -> dict[str, Any]:
     found = {
         "bus": getattr(device, "bus", ""),
         "numaNode": device.numa,

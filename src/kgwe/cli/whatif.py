@@ -1,4 +1,4 @@
-"""`kgwe simulate --from-cluster`: what would become of work on the live cluster, without creating any."""
+"""`kgwe simulate --from-cluster`: plans workloads on a copy of the live cluster, and creates nothing."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 app = App(
     name="--from-cluster",
-    help="""What would become of work on the live cluster: planned as the scheduler would, and nothing created.
+    help="""Plan workloads on a copy of the live cluster as the scheduler would, and create nothing.
 
-Nodes can be added (of a fleet model, or more like one that is there) and taken away. Added nodes of a model are leaves
-of their own, below the spine that all nodes share if there is only one. Work is planned as if it came first; how many
-others wait before it is told. The exit code is 1 when not all of it would start.""",
+Nodes can be added (of a fleet model, or copies of an existing node) and removed. Added nodes of a model form new
+leaves, below the spine if all nodes share one. Workloads are planned as if they were first in the queue; the answer
+says how many others wait before them. Exit code 1 if not all of them would start.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe simulate --from-cluster --submit train.yaml
   kgwe simulate --from-cluster --submit train.yaml --add-nodes dgx-h100=4
   kgwe simulate --from-cluster --workload llm-training --level required=spine
-  kgwe simulate --from-cluster --workload llm-training --add-nodes h100-0007=2      two more like h100-0007
+  kgwe simulate --from-cluster --workload llm-training --add-nodes h100-0007=2      two copies of h100-0007
   kgwe simulate --from-cluster --remove-node h100-0003 --workload llm-training -o json""",
 )
 
@@ -60,30 +60,30 @@ def whatif(
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Plan work on the live cluster, with other nodes or another level.
+    """Plan workloads on a copy of the live cluster, with other nodes or another topology level.
 
     Parameters
     ----------
     submit
-        Manifests of GPUWorkloads, pods, Jobs, Deployments or gangs that are planned as if they had been created.
+        Manifests of GPUWorkloads, pods, Jobs, Deployments or gangs, planned as if you had created them.
     workload
-        A workload or pod that is there already: planned anew, as if it held nothing.
+        Existing workload or pod, planned again as if it held no GPUs.
     add_nodes
-        MODEL=COUNT (a fleet model, by name or file) or NODE=COUNT (more like a node that is there).
+        MODEL=COUNT (a fleet model, by name or file) or NODE=COUNT (copies of an existing node).
     remove_node
-        A node that is taken away.
+        Node to leave out.
     level
-        required=LEVEL or preferred=LEVEL, instead of what the work says; required= for none.
+        required=LEVEL or preferred=LEVEL, instead of the workload's own level; "required=" removes it.
     namespace
-        Of the work, where it does not say; that of the kubeconfig's context when left out.
+        Namespace of workloads that do not name one. Default: the namespace of the kubeconfig's context.
     output
-        How to print it.
+        Output format.
     kubeconfig
-        How to reach the API server.
+        Path of the kubeconfig.
     """
     logs.configure(level="error")
     if not submit and not workload:
-        raise errors.Permanent("what should be planned? Give --submit FILE or --workload NAME")
+        raise errors.Permanent("nothing to plan; pass --submit FILE or --workload NAME")
     documents = [document for path in submit or () for document in manifests.load_manifests(path)]
 
     async def ask() -> WhatIf:
@@ -93,11 +93,11 @@ def whatif(
             for name in remove_node or ():
                 scenario.remove_node(name)
             for number, text in enumerate(add_nodes or ()):
-                _add(scenario, text, number)
+                _add_nodes(scenario, text, number)
             for text in level or ():
                 scenario.set_level(text)
             for name in workload or ():
-                scenario.again(_owner(scenario.view, name, where))
+                scenario.again(_find_owner(scenario.view, name, where))
             if documents:
                 scenario.submit(documents, where)
             return scenario.answer()
@@ -110,8 +110,8 @@ def whatif(
     return 0 if told.all_start else 1
 
 
-def _owner(seen: View, name: str, namespace: str) -> str:
-    """Whose plan it is: a workload's, a gang's or a pod's own."""
+def _find_owner(seen: View, name: str, namespace: str) -> str:
+    """Return the owner of the plan: a workload, a gang or a single pod."""
     subject = explain.find(seen, name, namespace)
     return explain.owner_of(seen, subject)
 
@@ -119,18 +119,18 @@ def _owner(seen: View, name: str, namespace: str) -> str:
 # --- more nodes ------------------------------------------------------------------------------------------
 
 
-def _add(scenario: Scenario, text: str, number: int) -> None:
+def _add_nodes(scenario: Scenario, text: str, number: int) -> None:
     name, equals, count = text.rpartition("=")
     if not equals or not count.isdigit() or not int(count):
-        raise errors.Permanent(f"--add-nodes {text!r}: give MODEL=COUNT or NODE=COUNT, such as dgx-h100=4")
+        raise errors.Permanent(f"--add-nodes {text!r}: expected MODEL=COUNT or NODE=COUNT, such as dgx-h100=4")
     seen = scenario.view
     if name in seen.fleet.snapshot.index:
-        scenario.add_nodes(_like(seen, name, int(count), number), f"{count} x {name}")
+        scenario.add_nodes(_copy_node(seen, name, int(count), number), f"{count} x {name}")
     else:
-        scenario.add_nodes(_of_model(seen, name, int(count), number), f"{count} x {name} in leaves of their own")
+        scenario.add_nodes(_add_model_nodes(seen, name, int(count), number), f"{count} x {name} in new leaves")
 
 
-def _like(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core.Node, GPUNode | None]]:
+def _copy_node(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core.Node, GPUNode | None]]:
     node, gpu_node = seen.state.reader.objects(name)
     for each in range(count):
         called = f"{name}-more-{number}-{each}"
@@ -143,9 +143,9 @@ def _like(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core
         yield msgspec.structs.replace(node, metadata=meta), copy
 
 
-def _of_model(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core.Node, GPUNode | None]]:
+def _add_model_nodes(seen: View, name: str, count: int, number: int) -> Iterator[tuple[core.Node, GPUNode | None]]:
     keys = seen.state.reader.labels()
-    shared = _shared(seen)
+    shared = _find_shared_domains(seen)
     try:
         model = models.load(name)
     except errors.Permanent as exc:
@@ -161,13 +161,13 @@ def _of_model(seen: View, name: str, count: int, number: int) -> Iterator[tuple[
         )
         node = dataclasses.replace(each, name=f"added-{number}-{each.name}", place=moved)
         built = msgspec.convert(gpunodes.node_manifest(node, now=timestamp.seconds()), core.Node, strict=False)
-        labels = {**built.metadata.labels, **_labelled(keys, node)}
+        labels = {**built.metadata.labels, **_label_position(keys, node)}
         meta = msgspec.structs.replace(built.metadata, labels=labels)
         yield msgspec.structs.replace(built, metadata=meta), gpunodes.gpu_node(node, "")
 
 
-def _shared(seen: View) -> Mapping[str, str]:
-    """Level above the leaf -> the one domain of it that there is."""
+def _find_shared_domains(seen: View) -> Mapping[str, str]:
+    """Return the domain of each level above the leaf that has only one domain."""
     found = {}
     for level in seen.fleet.tree.levels[1:]:
         names = {name for name in level.names if name}
@@ -176,8 +176,8 @@ def _shared(seen: View) -> Mapping[str, str]:
     return found
 
 
-def _labelled(keys: domain_labels.Labels, node: inventory.FleetNode) -> dict[str, str]:
-    """Where the node hangs, in the labels that this cluster's nodes carry."""
+def _label_position(keys: domain_labels.Labels, node: inventory.FleetNode) -> dict[str, str]:
+    """Return the labels that give the node its network position, in the label keys of this cluster."""
     path = (node.place.leaf, node.place.spine, node.place.core, node.place.zone)
     own = inventory.labels(node)
     return {

@@ -58,7 +58,7 @@ def test_a_fleet_is_brought_shown_broken_and_mended(run: Callable[..., str], fle
     )
     assert "has 16 of 18 NVLinks (400 GB/s)" in run("fault", "link-down", "h100-0000", "0", "--links", "2")
     assert "Node v100-0000 is down" in run("fault", "node-down", "v100-0000")
-    assert "will be taken back at" in run("fault", "spot-notice", "l40s-spot-0000", "--after", "3600")
+    assert "will be reclaimed at" in run("fault", "spot-notice", "l40s-spot-0000", "--after", "3600")
     listed = run("fault", "list").splitlines()
     assert listed[0] == "h100-0000: GPU 3: XID 79 (FallenOffTheBus); GPU 0: 2 NVLink into the NVSwitch down"
     assert listed[1].startswith("l40s-spot-0000: taken back at 20")

@@ -104,7 +104,7 @@ async def test_what_a_real_scheduler_decided_comes_out_the_same(live: Live, tmp_
 
     code, out, _ = await replayed(records)
     assert code == 0
-    assert "all come out the same" in out
+    assert "all identical" in out
     code, out, _ = await replayed(records, "--policy", "spread", "--json")
     assert code == 0
     spread = msgspec.json.decode(out)

@@ -52,7 +52,7 @@ def test_no_two_kinds_share_a_short_name():
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones():
-    with pytest.raises(errors.Permanent, match="no kind is called 'pods'; there are GPUWorkload, MIGStrategy"):
+    with pytest.raises(errors.Permanent, match="unknown kind 'pods'; known kinds: GPUWorkload, MIGStrategy"):
         command.run("pods")
 
 

@@ -69,7 +69,7 @@ def test_every_local_command_shows_examples(capsys: pytest.CaptureFixture[str], 
         pytest.param(["kubeconfig"], "there is no local cluster 'kgwe'", id="no cluster"),
         pytest.param(["kubectl", "get", "pods"], "kgwe local up --name kgwe", id="the next step is named"),
         pytest.param(["up", "--name", "Not A Name"], "cannot name a cluster", id="bad name"),
-        pytest.param(["up", "--scheduler-config", "/nowhere.yaml"], "there is no file", id="no such file"),
+        pytest.param(["up", "--scheduler-config", "/nowhere.yaml"], "file not found", id="no such file"),
     ],
 )
 def test_errors_are_one_plain_message_and_exit_code_one(

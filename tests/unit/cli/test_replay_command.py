@@ -55,8 +55,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_what_was_recorded_comes_out_the_same(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, str(records))
     assert code == 0
-    assert out.startswith("8 decisions (8 plans, 0 placements of single pods; 1 refused)")
-    assert out.rstrip().endswith("all come out the same.")
+    assert out.startswith("8 decisions (8 plans, 0 single-pod placements; 1 refused)")
+    assert out.rstrip().endswith("all identical.")
 
 
 def test_the_first_difference_is_shown_and_fails(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_another_policy_is_compared(records: Path, capsys: pytest.CaptureFixture
     assert told["rings"]["slower"] > 0
     code, out, _ = run(capsys, str(records), "--policy", "spread", "--show", "1")
     assert "leaves per gang" in out
-    assert "more (--show)" in out
+    assert "more (use --show)" in out
 
 
 def test_times_before_are_left_out(records: Path, capsys: pytest.CaptureFixture[str]) -> None:

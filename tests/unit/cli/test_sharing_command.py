@@ -46,7 +46,7 @@ def test_a_configuration_is_checked(capsys, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n")
     told = run(capsys, "check", str(file))
-    assert told == "timeSlicing: every nvidia.com/gpu is offered as 4 nvidia.com/gpu; a pod may ask for several\n"
+    assert told == "timeSlicing: each nvidia.com/gpu is advertised as 4 nvidia.com/gpu; a pod may request several\n"
 
 
 def test_a_pod_is_told_how_to_find_its_mps_daemon(capsys):

@@ -103,10 +103,10 @@ def test_an_openb_list_runs_on_its_own_nodes_or_on_a_fleet(capsys, tmp_path):
         (["--compare", "kgwe,nonsense"], "no policy 'nonsense'"),
         (["--fleet", "nonsense"], "no fleet model 'nonsense'"),
         (["--generate", "nonsense"], "no mix 'nonsense'; the mixes are"),
-        (["--nodes", "0"], "--nodes: at least 1"),
+        (["--nodes", "0"], "--nodes must be at least 1"),
         (["--jobs", "0"], "at least one job"),
         (["--trace", "/nowhere/jobs.csv"], "No such file"),
-        (["--compare", "kgwe,spread", "--record", "x"], "--record goes with one policy"),
+        (["--compare", "kgwe,spread", "--record", "x"], "--record works with one policy only"),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, arguments, said):
@@ -147,4 +147,4 @@ def test_filling_needs_an_openb_list(capsys):
     with pytest.raises(SystemExit) as stop:
         main.main([*SMALL, "--fill", "1"])
     assert stop.value.code == 1
-    assert "--fill: name a pod list" in capsys.readouterr().err
+    assert "--fill needs --trace with a pod list" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_another_level_is_planned_with(scenario: Scenario) -> None:
 @pytest.mark.parametrize(("text", "leaves"), [("dgx-h100=2", 1), ("n3=2", 1), ("gb200-nvl72=18", 1)])
 def test_nodes_that_are_added_are_used(scenario: Scenario, text: str, leaves: int) -> None:
     before = len(scenario.view.fleet.snapshot)
-    whatif._add(scenario, text, 0)
+    whatif._add_nodes(scenario, text, 0)
     fleet = scenario.view.fleet
     count = int(text.rpartition("=")[2])
     assert len(fleet.snapshot) == before + count
@@ -124,10 +124,10 @@ def test_nodes_that_are_added_are_used(scenario: Scenario, text: str, leaves: in
 
 def test_what_cannot_be_added_is_said_so(scenario: Scenario) -> None:
     with pytest.raises(errors.Permanent, match="no GPU node 'h200', and no fleet model"):
-        whatif._add(scenario, "h200=2", 0)
+        whatif._add_nodes(scenario, "h200=2", 0)
     for text in ("dgx-h100", "dgx-h100=x", "dgx-h100=0"):
         with pytest.raises(errors.Permanent, match="MODEL=COUNT"):
-            whatif._add(scenario, text, 0)
+            whatif._add_nodes(scenario, text, 0)
 
 
 async def test_a_view_never_writes() -> None:

@@ -1,7 +1,7 @@
-"""`kgwe bench`: reproducible benchmarks, one JSON shape.
+"""`kgwe bench`: reproducible benchmarks with one JSON format.
 
-One module per benchmark. Those that need NumPy import what they measure when they are called: it would cost every other
-benchmark's start.
+One module per benchmark. Modules import NumPy and the measured code only when the benchmark runs, so the others start
+fast.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ app = App(
 
 Progress goes to stderr. With --json the last line of stdout is one JSON object
 {"name", "params", "metrics", "machine"}; otherwise a table is printed.
-Close other programs first: the machine is part of every number.""",
+Close other programs first: other load changes the results.""",
     help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe bench engine                 decisions for single pods, in seconds
+  kgwe bench gang --json            plans for gangs, as one line of JSON
+  kgwe bench cluster --help         the options of one benchmark""",
 )
 
 for each in (

@@ -1,4 +1,4 @@
-"""`kgwe bench agent`: what the agent costs a node."""
+"""`kgwe bench agent`: measures the CPU, memory and API writes of the agent."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ app = App(
     help_epilogue="""Examples:
   kgwe bench agent
   kgwe bench agent --seconds 300 --json
-  kgwe bench agent --standalone          without an API server""",
+  kgwe bench agent --standalone          run without an API server""",
 )
 
 
 @app.default
 def run(*, seconds: float = 60.0, warm_up: float = 15.0, standalone: bool = False, json: Json = False) -> int:
-    """Run an agent on simulated hardware with its usual settings, and measure its CPU, memory and writes.
+    """Run an agent with default settings on simulated hardware, and measure its CPU, memory and API writes.
 
-    Eight whole cards, then eight cards cut into 56 MIG instances; instruments every 5 s, one scrape every 15 s.
+    It measures a node with eight whole GPUs, then one with eight GPUs in 56 MIG slices. Readings every 5 s, a scrape
+    every 15 s.
 
     Parameters
     ----------
     seconds
-        How long each machine is measured.
+        Seconds of measurement per node.
     warm_up
-        Seconds before that.
+        Seconds before the measurement.
     standalone
-        Without a cluster; writes are then not measured.
+        Run without a cluster; API writes are not measured.
     """
     options = bench.Options(seconds=seconds, warm_up=warm_up, standalone=standalone)
     measured = to_end(lambda: bench.run(options, progress.for_stream()))

@@ -1,4 +1,4 @@
-"""`kgwe bench client`: our HTTP client beside httpx2."""
+"""`kgwe bench client`: compares KGWE's HTTP client with httpx2."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def run(
 ) -> int:
     """Send the same requests with our HTTP client and with httpx2, and compare their CPU time and latency.
 
-    Each worker reads and patches a pod of its own on a private local API server. A watch is read from a loopback
-    server. Each transport runs in processes of its own, in turns.
+    Each worker reads and patches its own pod on a private local API server. Watch events come from a loopback server.
+    The transports run alternately, in separate processes.
 
     Parameters
     ----------
     requests
         Requests per process.
     workers
-        Requests at a time.
+        Concurrent requests.
     events
-        Events of a watch per process.
+        Watch events per process.
     repeat
         Processes per transport; numbers are medians over them.
     loopback

@@ -1,4 +1,4 @@
-"""`kgwe bench cluster`: GPU work end to end on private local clusters."""
+"""`kgwe bench cluster`: runs GPU pods and workloads end to end on private local clusters."""
 
 from __future__ import annotations
 
@@ -52,53 +52,53 @@ def run(
     profile: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Run GPU work end to end by KGWE, by kube-scheduler alone and by a null binder, on private local clusters.
+    """Schedule GPU pods end to end with KGWE, with kube-scheduler alone and with a null scheduler, on local clusters.
 
-    Every phase gets a fresh cluster of simulated nodes and the same pods. Time runs from the first
-    submission to the last binding, by the API server's clock. Exit code 1 when a pod was bound twice, not at
-    all, or where there was no room, or when KGWE bound a gang in part.
+    Each phase gets a new cluster of simulated nodes and the same pods. The time is from the first submission to the
+    last binding, by the API server's clock. Exit code 1 if a pod was not bound, was bound twice or oversubscribed its
+    node, or if KGWE bound only part of a gang.
 
     Parameters
     ----------
     scenario
-        fill, queued, gangs, biggang, impossible, fragmented, workloads or restart; sizes left out are its own.
+        fill, queued, gangs, biggang, impossible, fragmented, workloads or restart. It sets the default sizes.
     nodes
         Simulated nodes.
     pods
-        Pods that come one by one (fill, workloads) or run already (restart).
+        Single pods to submit (fill, workloads) or already running (restart).
     gangs
-        Gangs, where there are any.
+        Number of gangs, in scenarios with gangs.
     gang_size
-        Pods of each gang; in fragmented every other gang is half as large.
+        Pods per gang. In fragmented, every second gang has half as many.
     gpus
-        GPUs of every pod; in fragmented half as many in every other gang.
+        GPUs per pod. In fragmented, half as many in every second gang.
     leaf
         Nodes per leaf of the network.
     taken
-        Share of all GPUs taken beforehand, at random (fragmented).
+        Fraction of all GPUs in use beforehand, chosen at random (fragmented).
     free_nodes
-        Nodes that are left free (impossible).
+        Nodes left free (impossible).
     gpus_per_node
-        GPUs of every node.
+        GPUs per node.
     fleet
-        Nodes of a fleet model instead: a name such as dgx-h100 or mixed, or a file.
+        Fleet model of the nodes: a name such as dgx-h100 or mixed, or a file.
     kind
-        Workloads of kgwe (kgwe.nvidia.io/v1) or warp (gpu.warp.dev/v1alpha1); pods of the latter end after 10 s.
+        API group of workloads: kgwe (kgwe.nvidia.io/v1) or warp (gpu.warp.dev/v1alpha1). Pods of warp end after 10 s.
     strategy
         Node strategy of the workloads.
     phases
-        null: bound by a loop that does not think; kube-scheduler: that alone; kgwe. Of gangs also gate: kube-scheduler,
-        with a loop that takes each pod's gate away and puts its node in.
+        null (binds each pod to the next node without checks), kube-scheduler (alone) and kgwe. For gangs also gate:
+        kube-scheduler, with a loop that sets each pod's node and removes its scheduling gate.
     warm_up
-        Pods run and removed before each measurement, as far as they fit.
+        Pods to run and delete before each measurement; limited to the capacity of the fleet.
     repeat
-        Rounds over all phases, every other one backwards; numbers are medians.
+        Rounds over all phases, every second one in reverse order. Results are medians.
     seed
-        Seed of what is taken at random.
+        Random seed of the GPUs in use.
     timeout_s
-        Longest wait, in seconds, for any step of a phase.
+        Timeout of each step, in seconds.
     keep
-        Leave the cluster of the last phase running.
+        Keep the cluster of the last phase running.
     profile
         Write a cProfile of KGWE to this file. It slows KGWE down.
     """
@@ -134,4 +134,4 @@ def run(
     show(measured, as_json=json)
     if summary.is_correct(measured.metrics, fits_all=scenarios.fits_all(scenario)):
         return 0
-    return complain("the run was not correct: see unbound, doubled, oversubscribed and partial_gangs.")
+    return complain("the run failed its checks: see unbound, doubled, oversubscribed and partial_gangs.")

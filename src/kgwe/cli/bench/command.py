@@ -1,4 +1,4 @@
-"""What the benchmarks' commands share: the --json option, the way to be interrupted, the last words."""
+"""Parts shared by the benchmark commands: the --json option, interruption, and the output of results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def show(measured: report.Report, *, as_json: bool) -> None:
 
 
 def complain(problem: str) -> int:
-    """The exit code of a benchmark whose numbers are not to be trusted."""
+    """Print why the results are not valid and return exit code 1."""
     sys.stderr.write(f"kgwe: {problem}\n")
     return 1
 
 
 def to_end(measure: Callable[[], report.Report]) -> report.Report | None:
-    """What it measures; None when it is interrupted, by SIGTERM as by Ctrl-C: its clusters must not outlive it."""
+    """Run a benchmark and return its result, or None if SIGTERM or Ctrl-C interrupts it. Its clusters are stopped."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return measure()

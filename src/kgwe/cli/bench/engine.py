@@ -1,4 +1,4 @@
-"""`kgwe bench engine`: decisions for single pods."""
+"""`kgwe bench engine`: measures decisions for single pods."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def run(
     seed: int = 1,
     json: Json = False,
 ) -> int:
-    """Decide where single pods go in a half-full fleet of nodes with eight GPUs, beside a plain loop over the rules.
+    """Place single pods on a half-full fleet of eight-GPU nodes, and compare with a plain loop over the rules.
 
-    Pods arrive and leave so that the fleet stays half full; the time is that of deciding and booking. Exit code 1
-    when the engine and the loop ever chose different nodes.
+    Pods arrive and leave so that the fleet stays half full. The time covers the decision and its booking. Exit code 1
+    if the engine and the loop chose different nodes.
 
     Parameters
     ----------
     nodes
-        Sizes of the fleet; the numbers at the top are those of the first.
+        Fleet sizes in nodes. The headline results are those of the first size.
     decisions
-        Decisions measured at each size.
+        Decisions per fleet size.
     naive
-        Decisions the plain loop takes too.
+        Decisions that the plain loop repeats.
     fleet
-        Model of the nodes: a name such as mixed or dgx-h100, or a file. Only machines with eight GPUs are taken.
+        Fleet model: a name such as mixed or dgx-h100, or a file. Only nodes with eight GPUs are used.
     seed
-        Seed of arrivals and departures.
+        Random seed of arrivals and departures.
     """
     from kgwe.bench.placement import engine as bench  # noqa: PLC0415 -- NumPy
 

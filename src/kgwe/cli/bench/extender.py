@@ -1,4 +1,4 @@
-"""`kgwe bench extender`: how long kube-scheduler waits for an answer."""
+"""`kgwe bench extender`: measures how long kube-scheduler waits for the extender."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ app = App(
     help_epilogue="""Examples:
   kgwe bench extender
   kgwe bench extender --nodes 5000 --json
-  kgwe bench extender --no-tls            plain HTTP, to see what the certificates cost
-  kgwe bench extender --percentage 0      as many nodes per call as kube-scheduler sends by itself""",
+  kgwe bench extender --no-tls            plain HTTP, to measure the cost of TLS
+  kgwe bench extender --percentage 0      kube-scheduler chooses the number of nodes per call""",
 )
 
 
@@ -36,32 +36,32 @@ def run(
     profile: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Ask KGWE what a real kube-scheduler asked, and measure how long the answers take.
+    """Replay the calls of a real kube-scheduler to KGWE, and measure the response times.
 
-    On a private local cluster of simulated nodes a real kube-scheduler is made to ask about pods; its calls
-    are taken down and sent to KGWE over HTTP, one after the other: when nothing else happens, while a large gang
-    is planned again and again, and while one lands. Beside it the same server without deciding (echo).
+    The calls are recorded on a private local cluster of simulated nodes, then sent to KGWE over HTTP one by one: on
+    an idle process, while a large gang is planned repeatedly, and while a gang is bound. The echo result is the same
+    server without a decision.
 
     Parameters
     ----------
     nodes
         Simulated nodes of 8 GPUs.
     pods
-        Pods kube-scheduler is made to ask about, of 1, 2, 4 and 8 GPUs.
+        Pods whose calls are recorded, with 1, 2, 4 and 8 GPUs.
     calls
-        Pairs of calls (filter, then prioritize) to measure in each part.
+        Call pairs (filter, then prioritize) per measurement.
     gang_size
-        Pods of the gangs that keep the planner busy; 0 leaves those parts out.
+        Pods of the gangs that keep the planner busy; 0 skips these measurements.
     taken
-        Share of all GPUs that is taken, at random.
+        Fraction of all GPUs in use, chosen at random.
     percentage
-        kube-scheduler's percentageOfNodesToScore: how many nodes each call names; 0 is its own choice.
+        kube-scheduler's percentageOfNodesToScore: the number of nodes per call; 0 lets kube-scheduler choose.
     tls
-        Whether both sides show certificates, as they must unless they are on one machine.
+        Use mutual TLS, which is required unless both sides run on one machine.
     seed
-        Seed of what is taken.
+        Random seed of the GPUs in use.
     timeout_s
-        Longest wait, in seconds, for any step.
+        Timeout of each step, in seconds.
     profile
         Write a cProfile of KGWE to this file. It slows KGWE down.
     """

@@ -1,4 +1,4 @@
-"""`kgwe bench gang`: plans for gangs."""
+"""`kgwe bench gang`: measures plans for gangs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ app = App(
 
 @app.default
 def run(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
-    """Place gangs on simulated DGX H100 nodes, and refuse an impossible one with reasons.
+    """Place gangs on simulated DGX H100 nodes, and diagnose a gang that cannot fit.
 
     512 pods of 2 GPUs with a preferred rack, 50 gangs of 8 nodes, a gang of 20 nodes with 10 free, 1,000 pods on
-    5,000 nodes, beside a scheduler that looks at one pod and one node at a time. Takes a few seconds.
-    Exit code 1 when a gang that fits a leaf did not get one.
+    5,000 nodes, compared with a scheduler that places pods one by one. Takes a few seconds. Exit code 1 if a gang
+    that fits in one leaf was not placed in one.
 
     Parameters
     ----------
     repeat
-        Times every plan is made; numbers are medians.
+        Repetitions of each plan. Results are medians.
     seed
-        Seed of what is taken on the nodes beforehand.
+        Random seed of the GPUs in use beforehand.
     """
     from kgwe.bench.placement import gang as bench  # noqa: PLC0415 -- NumPy
 
@@ -47,4 +47,4 @@ def run(*, repeat: int = 7, seed: int = 1, json: Json = False) -> int:
         sys.stdout.write(f"\ncertificate:\n{certificate}\n")
     if bench.is_correct(measured.metrics):
         return 0
-    return complain("a gang did not get the place it could have: see one_leaf_share and unplaced.")
+    return complain("a gang was not placed in one leaf although it fits: see one_leaf_share and unplaced.")

@@ -1,4 +1,4 @@
-"""`kgwe bench growth`: the cost of a decision by the size of everything."""
+"""`kgwe bench growth`: measures how the cost of a decision grows with the size of the problem."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def run(
     png: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Time decisions against nodes of the fleet, GPUs of a node and pods of a gang, beside plain loops.
+    """Time decisions by nodes per fleet, GPUs per node and pods per gang, compared with plain loops.
 
-    Numbers are seconds of CPU. Takes about half a minute.
+    Results are CPU seconds. Takes about half a minute.
 
     Parameters
     ----------
     nodes
-        Sizes of the fleet for decisions about single pods.
+        Fleet sizes in nodes, for decisions about single pods.
     decisions
-        Decisions measured at each size.
+        Decisions per fleet size.
     repeat
-        Times every gang is planned; numbers are medians.
+        Repetitions of each plan. Results are medians.
     seed
-        Seed of what runs, comes and goes.
+        Random seed of running, arriving and leaving pods.
     png
-        Draw it into this file; needs matplotlib (pip install 'kgwe[plot]').
+        Write a chart to this file; needs matplotlib (pip install 'kgwe[plot]').
     """
     from kgwe.bench.placement import growth as bench  # noqa: PLC0415 -- NumPy
     from kgwe.bench.placement import plot  # noqa: PLC0415

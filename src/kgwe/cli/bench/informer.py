@@ -1,4 +1,4 @@
-"""`kgwe bench informer`: listing every pod of a big cluster."""
+"""`kgwe bench informer`: measures how long the list of all pods of a large cluster takes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def run(
     repeat: int = 3,
     json: Json = False,
 ) -> int:
-    """List every pod of a big cluster with our informer (protobuf, JSON), with lightkube, and into dictionaries.
+    """List all pods of a large cluster with KGWE's informer (protobuf, JSON), with lightkube, and into dictionaries.
 
-    Wall and CPU time per pod and memory, on a private local cluster, each way in processes of its own.
-    With 10,000 pods it takes a few minutes, most of them to create the pods.
+    It measures wall time, CPU time and memory on a private local cluster. Each method runs in separate processes.
+    10,000 pods take a few minutes, most of it to create the pods.
 
     Parameters
     ----------
     pods
-        Pods to create; nobody schedules them.
+        Pods to create. They are not scheduled.
     page_size
         Pods per page of a list.
     lists
-        Lists per process, after one to warm up.
+        Lists per process, after one warm-up list.
     repeat
-        Processes per way of listing, taken in turns; numbers are medians over all lists.
+        Processes per method, run alternately. Results are medians over all lists.
     """
     options = bench.Options(pods=pods, page_size=page_size, lists=lists, repeat=repeat)
     measured = to_end(lambda: bench.run(options, progress.for_stream()))

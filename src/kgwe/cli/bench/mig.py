@@ -1,4 +1,4 @@
-"""`kgwe bench mig`: streams of MIG requests."""
+"""`kgwe bench mig`: measures MIG policies on streams of requests."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def run(
     seed: int = 1,
     json: Json = False,
 ) -> int:
-    """Serve random streams of MIG requests with our choice of slots, and with those of other systems.
+    """Serve random streams of MIG requests with KGWE's policy and with those of other systems.
 
-    Requests come and go; one that finds no place is lost. Every policy gets the same streams. Short streams on one and
-    two cards are compared with the exact optimum of one who knows the future. Takes about two minutes.
+    A request that finds no free slot is rejected. All policies get the same streams. Short streams on one and two
+    GPUs are compared with the exact offline optimum. Takes about two minutes.
 
     Parameters
     ----------
     models
-        GPU models, each a fleet of its own.
+        GPU models; each has a separate fleet.
     cards
-        Cards of a fleet.
+        GPUs per fleet.
     requests
-        Requests of a stream; those that first fill the fleet are not counted.
+        Requests per stream, without those that first fill the fleet.
     mixes
-        What is asked for: even, inference, mixed, training, halves, memory, poles; all unless given.
+        Request mixes: even, inference, mixed, training, halves, memory, poles. Default: all.
     loads
-        Compute slices offered, as a part of those of the fleet.
+        Requested compute slices divided by those of the fleet.
     seeds
-        Streams of each model, mix and load.
+        Streams per model, mix and load.
     short
-        Short streams of each model, mix and size of fleet; 0 leaves the optimum out.
+        Short streams per model, mix and fleet size; 0 skips the comparison with the optimum.
     seed
         Seed of all streams.
     """

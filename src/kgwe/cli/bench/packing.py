@@ -1,4 +1,4 @@
-"""`kgwe bench packing`: the published packing experiment."""
+"""`kgwe bench packing`: repeats the published packing experiment."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def run(
     jobs: int | None = None,
     json: Json = False,
 ) -> int:
-    """Replay the published FGD packing experiment on openb traces, our policy beside the published ones.
+    """Repeat the published FGD packing experiment on openb traces, with KGWE's policy and the published ones.
 
-    GPU pods arrive one by one at a fleet of 6,212 GPUs until they ask for 130 % of it; nothing leaves, nothing moves,
-    nothing that fits is refused. Numbers are percent of GPU capacity, means over the seeds. All of it takes about
-    ten minutes on two cores; one trace one minute.
+    GPU pods arrive one by one at a fleet of 6,212 GPUs until they request 130 % of it. No pod leaves or moves, and no
+    pod that fits is refused. Results are percent of GPU capacity, averaged over the seeds. All traces take about ten
+    minutes on two cores, one trace one minute.
 
     Parameters
     ----------
     traces
-        Traces of the data folder, joined by commas, or all. The folder is $KGWE_DATA, or shared/data near here.
+        Traces of the data directory, separated by commas, or all. The directory is $KGWE_DATA, or shared/data nearby.
     trace
-        A pod list of your own in the openb format instead; may be repeated.
+        Your own pod list in the openb format. May be repeated.
     nodes
-        A node list of your own in the openb format.
+        Your own node list in the openb format.
     policies
-        Policies, joined by commas, or all: Random, DotProd, GpuClustering, GpuPacking, BestFit, FGD, MixFit.
+        Policies, separated by commas, or all: Random, DotProd, GpuClustering, GpuPacking, BestFit, FGD, MixFit.
     seeds
-        Runs of each trace and policy; the first seed is 42, as published.
+        Runs per trace and policy. The first seed is 42, as published.
     jobs
-        Processes to run in; the CPUs of this machine unless given.
+        Parallel processes. Default: one per CPU.
     """
     from kgwe.bench.placement import packing as bench  # noqa: PLC0415 -- NumPy
 

@@ -1,4 +1,4 @@
-"""`kgwe bench plans`: plans of preemption, recovery and defragmentation."""
+"""`kgwe bench plans`: measures plans of preemption, recovery and defragmentation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from cyclopts import App
 
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
 
-app = App(name="plans", help_format="plaintext")
+app = App(
+    name="plans",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe bench plans
+  kgwe bench plans --nodes 1000 --repeat 10 --json""",
+)
 
 
 @app.default
 def run(*, nodes: int = 500, repeat: int = 5, seed: int = 1, json: Json = False) -> int:
-    """Time plans of preemption, recovery and defragmentation on simulated nodes; exit code 1 when one is not found.
+    """Time plans of preemption, recovery and defragmentation on simulated nodes. Exit code 1 if one is not found.
 
     Parameters
     ----------
     nodes
-        Simulated nodes, with a pod on every card.
+        Simulated nodes, with a pod on each GPU.
     repeat
-        Times every plan is made; numbers are medians.
+        Repetitions of each plan. Results are medians.
     seed
-        Seed of the work on the nodes.
+        Random seed of the running pods.
     """
     from kgwe.bench.placement import plans as bench  # noqa: PLC0415 -- NumPy
 

@@ -1,4 +1,4 @@
-"""`kgwe bench queue`: what the queue costs and what it is worth."""
+"""`kgwe bench queue`: measures the cost of the queue and compares its rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from cyclopts import App
 from kgwe.cli.bench.command import INTERRUPTED, Json, show
 from kgwe.local.host import progress
 
-app = App(name="queue", help_format="plaintext")
+app = App(
+    name="queue",
+    help_format="plaintext",
+    help_epilogue="""Examples:
+  kgwe bench queue
+  kgwe bench queue --nodes 1000 --seeds 1 --json""",
+)
 
 
 @app.default
@@ -22,24 +28,24 @@ def run(
     seeds: int = 3,
     json: Json = False,
 ) -> int:
-    """Time the queue's passes, holds and estimates, and replay a day under each rule for who waits.
+    """Time planning cycles, reservations and estimates, and simulate one day under each queue rule.
 
     Parameters
     ----------
     nodes
-        Simulated nodes of the fleet that is timed, with a pod on every card.
+        Nodes of the fleet used for timing, with a pod on each GPU.
     repeat
-        Times everything is timed; numbers are medians.
+        Repetitions of each timing. Results are medians.
     seed
-        First seed of the work.
+        First random seed of the jobs.
     small
-        Nodes of the fleet that is replayed.
+        Nodes of the simulated fleet.
     jobs
-        Research jobs of a replay.
+        Research jobs per simulation.
     heroes
-        Jobs of a replay that need half of the fleet at once.
+        Jobs per simulation that need half of the fleet.
     seeds
-        Replays of each rule; numbers are means.
+        Simulations per rule. Results are means.
     """
     from kgwe.bench.placement import queue as bench  # noqa: PLC0415 -- NumPy
 

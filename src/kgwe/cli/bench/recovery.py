@@ -1,4 +1,4 @@
-"""`kgwe bench recovery`: nodes that die under gangs, and leaders that are killed."""
+"""`kgwe bench recovery`: measures recovery from node failures and killed leaders."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def run(
     timeout_s: float = 120.0,
     json: Json = False,
 ) -> int:
-    """Let nodes die under running gangs and kill leaders, and measure how long it takes to be whole again.
+    """Fail nodes under running gangs and kill leaders, and measure the time until all gangs run again.
 
-    Gangs of whole nodes inside one leaf each, on private local clusters: under KGWE with two replicas, and as Jobs
-    under Kubernetes alone.
+    Each gang uses whole nodes inside one leaf of a private local cluster. KGWE with two replicas is compared with
+    Jobs under plain Kubernetes.
 
     Parameters
     ----------
@@ -44,17 +44,17 @@ def run(
     leaf
         Nodes per leaf of the network.
     gangs
-        Gangs that run.
+        Running gangs.
     gang_size
-        Pods of each, of a whole node.
+        Pods per gang, each with a whole node.
     faults
-        Nodes that die, one after the other.
+        Node failures, one after the other.
     kills
-        Leaders that are killed with SIGKILL, one after the other.
+        Leaders to kill with SIGKILL, one after the other.
     seed
-        Seed of who dies.
+        Random seed of the failing nodes.
     timeout_s
-        Longest wait, in seconds, for any step.
+        Timeout of each step, in seconds.
     """
     options = bench.Options(
         nodes=nodes,

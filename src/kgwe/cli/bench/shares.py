@@ -1,4 +1,4 @@
-"""`kgwe bench shares`: strategies on a fleet of shared GPUs."""
+"""`kgwe bench shares`: compares strategies on a fleet of shared GPUs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def run(
     timeout_s: float = 300.0,
     json: Json = False,
 ) -> int:
-    """Pack the same pods on a fleet of shared GPUs by one strategy after the other, on a private local cluster.
+    """Place the same pods on a fleet of shared GPUs with one strategy after the other, on a private local cluster.
 
-    Nodes with halves, quarters and whole GPUs, with much CPU or little; pods that ask for 115 % of the GPUs. Reports
-    the pods placed, the GPUs in use, the free GPUs a pod can still use, and those without the CPU that any pod needs.
+    Nodes have half, quarter or whole GPUs and much or little CPU. Pods request 115 % of the GPUs. The report counts
+    placed pods, GPUs in use, free GPUs that a pod can still use, and free GPUs without enough CPU.
 
     Parameters
     ----------
     nodes
         Simulated nodes with four GPUs each.
     strategies
-        Strategies of the SchedulerConfig, joined by commas.
+        Strategies of the SchedulerConfig, separated by commas.
     seed
-        Of the pods and their order.
+        Random seed of the pods and their order.
     timeout_s
-        The most to wait for one step.
+        Timeout of each step, in seconds.
     """
     from kgwe.bench.cluster import shared_gpus as bench  # noqa: PLC0415 -- what it starts costs other benchmarks time
 

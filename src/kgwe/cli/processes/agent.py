@@ -1,4 +1,4 @@
-"""`kgwe agent`: the process on every GPU node, and what can be asked of it."""
+"""`kgwe agent`: runs the agent of a GPU node, and queries running agents."""
 
 from __future__ import annotations
 
@@ -25,33 +25,36 @@ T = TypeVar("T")
 
 app = App(
     name="agent",
-    help="""Publish the GPUs of this node, and cut and share them: the process on every GPU node.
+    help="""Publish, partition and share the GPUs of this node. Runs on every GPU node.
 
-Runs until SIGTERM or Ctrl-C. Without a driver it says so in the node's GPUNode and waits for one; without an API server
-it keeps what it knows and publishes it later.""",
+Runs until SIGTERM or Ctrl-C. If the driver is missing, the agent reports it in the GPUNode and waits for the driver. If
+the API server is unavailable, the agent publishes its data later.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe agent                              in a cluster, as the DaemonSet of deploy/agent.yaml
   kgwe agent --standalone                 without a cluster: gRPC and metrics only
-  kgwe agent discover                     what is in this machine, once, without a cluster
+  kgwe agent discover                     print the GPUs of this machine; needs no cluster
   KGWE_NVML_LIBRARY=/opt/libnvidia-ml.so.1 kgwe agent discover --json
-  kgwe agent ping 127.0.0.1:50052         is it there, and well?
-  kgwe agent watch 127.0.0.1:50052        utilisation, power and temperature as they come
-  kgwe agent list                         every node of the cluster, and how fresh what is known of it is""",
+  kgwe agent ping 127.0.0.1:50052         check that an agent runs and is healthy
+  kgwe agent watch 127.0.0.1:50052        follow utilization, power and temperature
+  kgwe agent list                         list all GPU nodes and the age of their data""",
 )
 
-Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG", help="How to reach the API server.")]
-Output = Annotated[Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="How to print it.")]
-ListOutput = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="The same as --output json.")]
-Cert = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_CERT_FILE", help="Certificate to show (PEM).")]
-Key = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_KEY_FILE", help="Its key (PEM).")]
+Kubeconfig = Annotated[Path | None, Parameter(env_var="KUBECONFIG", help="Path of the kubeconfig.")]
+Output = Annotated[Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="Output format.")]
+ListOutput = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Same as --output json.")]
+Cert = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_CERT_FILE", help="Client certificate (PEM).")]
+Key = Annotated[Path | None, Parameter(env_var="KGWE_AGENT_TLS_KEY_FILE", help="Key of the client certificate (PEM).")]
 Authority = Annotated[
-    Path | None, Parameter(name="--ca", env_var="KGWE_AGENT_TLS_CA_FILE", help="Authority of the agents (PEM).")
+    Path | None,
+    Parameter(name="--ca", env_var="KGWE_AGENT_TLS_CA_FILE", help="Certificate authority of the agents (PEM)."),
 ]
 ServerName = Annotated[
     str,
-    Parameter(help="Name in the agents' certificates: the node's, or kgwe-agent where only an address is given."),
+    Parameter(
+        help="Server name in the agents' certificates. Default: the node name, or kgwe-agent for a bare address."
+    ),
 ]
 
 
@@ -72,19 +75,19 @@ def run(
     Parameters
     ----------
     config
-        Settings file (YAML); every key can also be given as KGWE_AGENT_<KEY>.
+        Settings file (YAML). Each key can also be set as KGWE_AGENT_<KEY>.
     node_name
-        The Node it speaks for; else $NODE_NAME, else the host's name.
+        Name of the Node. Default: $NODE_NAME, then the host name.
     standalone
-        Without an API server.
+        Run without an API server.
     nvml_library
-        The driver's library; else $KGWE_NVML_LIBRARY, else the one the system finds.
+        Path of the NVML library. Default: $KGWE_NVML_LIBRARY, then the system's library.
     grpc_bind_address
-        Where gRPC is served, such as :50052; without certificates only on this machine.
+        gRPC address, such as :50052. Without certificates only loopback addresses are allowed.
     exporter_bind_address
-        Where metrics are served, such as :9400.
+        Metrics address, such as :9400.
     log_level
-        debug, info, warning or error.
+                        Log level: debug, info, warning or error.
     """
     from kgwe.apps.agent import __main__ as process  # noqa: PLC0415 - the other commands do without it
     from kgwe.apps.agent import settings  # noqa: PLC0415
@@ -97,34 +100,34 @@ def run(
         "exporter_bind_address": exporter_bind_address,
         "log_level": log_level,
     }
-    settings.load(config, given)  # mistakes are told here, by the command that was typed
+    settings.load(config, given)  # report configuration errors here, in the command the user typed
     env = dict(os.environ)
     env.update({f"{settings.ENV_PREFIX}{key.upper()}": str(value) for key, value in given.items() if value is not None})
     if config is not None:
         env[process.CONFIG_ENV] = str(config)
     if kubeconfig is not None:
         env["KUBECONFIG"] = str(kubeconfig)
-    # The same process from here on, without the parser and all that came with it.
+    # Replace the process image, which drops the argument parser and its memory.
     os.execve(sys.executable, [sys.executable, "-m", "kgwe.apps.agent"], env)  # noqa: S606 - becomes the agent
 
 
 @app.command(
     help_epilogue="""Examples:
-  kgwe agent discover             cards, links and how they are joined
-  kgwe agent discover --json      as the GPUNode's status, for programs
+  kgwe agent discover             GPUs, links and topology
+  kgwe agent discover --json      the status of a GPUNode, as JSON
   kgwe agent discover -o yaml"""
 )
 def discover(
     *, output: Output = "table", json: Json = False, nvml_library: str | None = None, topology_file: str = ""
 ) -> int:
-    """Show the GPUs of this machine, read once from the driver. Needs no cluster.
+    """Show the GPUs of this machine as the driver reports them. Needs no cluster.
 
     Parameters
     ----------
     nvml_library
-        The driver's library; else $KGWE_NVML_LIBRARY, else the one the system finds.
+        Path of the NVML library. Default: $KGWE_NVML_LIBRARY, then the system's library.
     topology_file
-        Output of `nvidia-smi topo -m`, or NCCL XML, for what the driver does not tell of the wiring.
+        Output of `nvidia-smi topo -m`, or NCCL XML; completes the topology that the driver reports.
     """
     from kgwe.apps.agent import main as process  # noqa: PLC0415
     from kgwe.apps.agent import settings  # noqa: PLC0415
@@ -146,11 +149,11 @@ def discover(
         raise errors.Permanent(file.problem)
     status = gpunode_status.build_status(machine)
     if json or output == "json":
-        _say(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
+        _print(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
     elif output == "yaml":
-        _say(msgspec.yaml.encode(status).decode().rstrip())
+        _print(msgspec.yaml.encode(status).decode().rstrip())
     else:
-        _say(agent_text.machine(machine, status))
+        _print(agent_text.machine(machine, status))
     return 0
 
 
@@ -164,12 +167,12 @@ def ping(
     ca: Authority = None,
     server_name: ServerName = "",
 ) -> int:
-    """Ask an agent whether it is there and well; exit code 1 when its driver does not answer.
+    """Check that an agent runs and is healthy. Exit code 1 if its driver does not respond.
 
     Parameters
     ----------
     address
-        Where it listens, such as 10.0.0.7:50052.
+        Address of the agent, such as 10.0.0.7:50052.
     """
 
     async def ask() -> Any:
@@ -177,7 +180,7 @@ def ping(
             return await client.ping()
 
     pong = _run(ask())
-    _say(agent_text.pong(pong))
+    _print(agent_text.pong(pong))
     return 0 if pong.driver_ready else 1
 
 
@@ -194,16 +197,16 @@ def watch(
     ca: Authority = None,
     server_name: ServerName = "",
 ) -> int:
-    """Show an agent's instruments as they come, until Ctrl-C.
+    """Follow the GPU readings of an agent until Ctrl-C.
 
     Parameters
     ----------
     address
-        Where it listens, such as 10.0.0.7:50052.
+        Address of the agent, such as 10.0.0.7:50052.
     interval
-        Seconds between two; 0: as often as the agent reads.
+        Seconds between two samples; 0 means the agent's own interval.
     count
-        End after so many; 0: never.
+        Number of samples to print; 0 means no limit.
     """
     from google.protobuf import json_format  # noqa: PLC0415
 
@@ -216,9 +219,9 @@ def watch(
             async with contextlib.aclosing(told) as messages:
                 async for message in messages:
                     if json:
-                        _say(json_format.MessageToJson(message, indent=None, preserving_proto_field_name=True))
+                        _print(json_format.MessageToJson(message, indent=None, preserving_proto_field_name=True))
                     else:
-                        _say(agent_text.telemetry(message))
+                        _print(agent_text.telemetry(message))
                     seen += 1
                     if seen == count:
                         return
@@ -231,8 +234,8 @@ def watch(
 @app.command(
     name="list",
     help_epilogue="""Examples:
-  kgwe agent list                  what the GPUNodes say, and how old it is
-  kgwe agent list --live           ask every agent itself
+  kgwe agent list                  list GPUNodes and the age of their data
+  kgwe agent list --live           query every agent over gRPC
   kgwe agent list -o json""",
 )
 def list_nodes(
@@ -247,58 +250,58 @@ def list_nodes(
     ca: Authority = None,
     server_name: ServerName = "",
 ) -> int:
-    """List the GPU nodes of the cluster and how fresh what is known of them is; exit code 1 when one is not.
+    """List the GPU nodes of the cluster and the age of their data. Exit code 1 if a node is stale or not ready.
 
     Parameters
     ----------
     live
-        Ask every agent over gRPC as well.
+        Also query every agent over gRPC.
     port
-        Where agents listen.
+        gRPC port of the agents.
     stale_after
-        Seconds without a sign of its agent after which a node is called stale.
+        Seconds without an update after which a node is stale.
     """
     from kgwe.apps.discovery import fleet, freshness  # noqa: PLC0415
     from kgwe.kube.client.client import KubeClient  # noqa: PLC0415
 
     async def read() -> list[fleet.Row]:
         async with KubeClient.connect(kubeconfig) as client:
-            access = _access(cert, key, ca, server_name) if live else None
+            access = _read_tls_files(cert, key, ca, server_name) if live else None
             return await fleet.rows(client, dt.datetime.now(dt.UTC), stale_after, access=access, port=port)
 
     rows = _run(read())
     if output == "json":
-        _say(msgspec.json.encode([row.facts() for row in rows]).decode())
+        _print(msgspec.json.encode([row.facts() for row in rows]).decode())
     else:
-        _say(agent_text.rows(rows))
+        _print(agent_text.rows(rows))
     bad = [row for row in rows if not row.is_good]
     if bad and output == "table":
         stale = sum(row.seen.freshness is freshness.Freshness.STALE for row in bad)
-        _say(f"{len(bad)} of {len(rows)} nodes cannot be relied on ({stale} stale).")
+        _print(f"{len(bad)} of {len(rows)} nodes are not ready ({stale} stale).")
     return 1 if bad else 0
 
 
-def _access(cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> Any:
+def _read_tls_files(cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> Any:
     from kgwe.agentapi.client import Access  # noqa: PLC0415
     from kgwe.agentapi.tls import Files  # noqa: PLC0415
 
     if not (cert or key or ca):
         return Access(server_name=server_name)
     if not (cert and key and ca):
-        raise errors.Permanent("--cert, --key and --ca go together: both sides show certificates")
+        raise errors.Permanent("--cert, --key and --ca must be given together")
     return Access(Files(cert, key, ca), server_name=server_name)
 
 
 def _client(address: str, cert: Path | None, key: Path | None, ca: Path | None, server_name: str) -> AgentClient:
     from kgwe.agentapi.client import AgentClient  # noqa: PLC0415
 
-    return AgentClient(address, _access(cert, key, ca, server_name))
+    return AgentClient(address, _read_tls_files(cert, key, ca, server_name))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What `kgwe agent` prints, for people."""
+"""The text output of `kgwe agent`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from kgwe.apps.agent.status import gpunode_status
+from kgwe.model.units.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,48 +27,54 @@ def columns(rows: Iterable[Sequence[str]]) -> str:
 
 
 def machine(found: Machine, status: GPUNodeStatus) -> str:
-    """Cards, how they are joined, network cards."""
+    """Yield lines with the GPUs, their topology and the network adapters."""
     if not status.gpus:
-        return f"The driver ({status.driverVersion}) finds no GPUs."
-    parts = [f"{len(status.gpus)} GPUs, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
-    cards = [("GPU", "MODEL", "MEMORY", "BUS", "NUMA", "NVLINK", "MIG", "UUID"), *(_card(each) for each in status.gpus)]
+        return f"Driver {status.driverVersion} found no GPUs."
+    parts = [f"{counted(len(status.gpus), 'GPU')}, driver {status.driverVersion}, CUDA {status.cudaVersion}"]
+    cards = [
+        ("GPU", "MODEL", "MEMORY", "BUS", "NUMA", "NVLINK", "MIG", "UUID"),
+        *(_format_gpu(each) for each in status.gpus),
+    ]
     parts.append(columns(cards))
     matrix = gpunode_status.build_wiring(found, status).matrix()
     names = [f"GPU{card.index}" for card in found.devices]
     parts.append(columns([("", *names), *((name, *row) for name, row in zip(names, matrix, strict=True))]))
     if status.nics:
         nics = [("NIC", "RATE", "NUMA")]
-        nics += [(nic.name, _known(nic.gbitPerSecond or None, " Gbit/s"), _known(nic.numaNode)) for nic in status.nics]
+        nics += [
+            (nic.name, _format_value(nic.gbitPerSecond or None, " Gbit/s"), _format_value(nic.numaNode))
+            for nic in status.nics
+        ]
         parts.append(columns(nics))
     if status.fabric:
         parts.append(f"NVLink domain {status.fabric.clique}")
     return "\n\n".join(parts)
 
 
-def _card(card: GPUDevice) -> tuple[str, ...]:
+def _format_gpu(card: GPUDevice) -> tuple[str, ...]:
     nvlink = card.nvlink
     links = _UNKNOWN if nvlink is None else f"v{nvlink.version} {nvlink.links}/{nvlink.maxLinks}"
     return (
         str(card.index),
         card.model,
-        _known(card.memoryMiB or None, " MiB"),
+        _format_value(card.memoryMiB or None, " MiB"),
         (card.pcie.busID if card.pcie else "") or _UNKNOWN,
-        _known(card.numaNode),
+        _format_value(card.numaNode),
         links + (" switch" if nvlink and nvlink.nvSwitch else ""),
-        _cut(card),
+        _format_mig(card),
         card.uuid,
     )
 
 
-def _cut(card: GPUDevice) -> str:
+def _format_mig(card: GPUDevice) -> str:
     if not card.mig.capable:
         return _UNKNOWN
     if not card.mig.enabled:
         return "off"
-    return ", ".join(f"{each.profile}@{each.start}" for each in card.mig.instances) or "on, not cut"
+    return ", ".join(f"{each.profile}@{each.start}" for each in card.mig.instances) or "enabled, no slices"
 
 
-def _known(value: object, unit: str = "") -> str:
+def _format_value(value: object, unit: str = "") -> str:
     return _UNKNOWN if value is None else f"{value}{unit}"
 
 
@@ -79,26 +86,26 @@ def pong(reply: pb.PingReply) -> str:
 
 
 def telemetry(message: pb.Telemetry) -> str:
-    """One sample: a line per card."""
+    """Yield one sample, one line per GPU."""
     at = dt.datetime.fromtimestamp(message.unix_ms / 1000, dt.UTC)
     head = f"{message.node} {at:%H:%M:%S}" + (f" ({message.missed} missed)" if message.missed else "")
     rows: list[tuple[str, ...]] = [(head, "UTIL", "MEMORY", "POWER", "TEMP", "PROCESSES")]
-    rows += [_instruments(each) for each in message.readings]
+    rows += [_format_reading(each) for each in message.readings]
     return columns(rows)
 
 
-def _instruments(reading: pb.Reading) -> tuple[str, ...]:
+def _format_reading(reading: pb.Reading) -> tuple[str, ...]:
     return (
         reading.uuid + (" LOST" if reading.lost else ""),
         f"{reading.util:.0%}" if reading.HasField("util") else _UNKNOWN,
-        _memory(reading),
+        _format_memory(reading),
         f"{reading.power_w:.0f} W" if reading.HasField("power_w") else _UNKNOWN,
         f"{reading.gpu_c} C" if reading.HasField("gpu_c") else _UNKNOWN,
         str(len(reading.processes)),
     )
 
 
-def _memory(reading: pb.Reading) -> str:
+def _format_memory(reading: pb.Reading) -> str:
     if not reading.HasField("memory_used_mib"):
         return _UNKNOWN
     total = f"/{reading.memory_total_mib}" if reading.HasField("memory_total_mib") else ""
@@ -107,8 +114,11 @@ def _memory(reading: pb.Reading) -> str:
 
 def rows(found: Sequence[Row]) -> str:
     if not found:
-        return "There are no GPUNodes.\nNext: deploy/agent.yaml, or `kgwe local fleet apply mixed --nodes 16`."
-    table: list[tuple[str, ...]] = [("NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "HEARD", "WHY")]
+        return (
+            "There are no GPUNodes.\n"
+            "Install the agent with deploy/agent.yaml, or run `kgwe local fleet apply mixed --nodes 16`."
+        )
+    table: list[tuple[str, ...]] = [("NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "LAST SEEN", "REASON")]
     for row in found:
         status = row.status
         age = row.seen.age_s

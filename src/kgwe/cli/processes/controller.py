@@ -1,4 +1,4 @@
-"""`kgwe controller`: GPUWorkloads alone, for clusters whose kube-scheduler cannot be told of an extender."""
+"""`kgwe controller`: runs only GPUWorkloads, for clusters whose kube-scheduler cannot use an extender."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kgwe.cli.processes import flags, scheduler
 
 app = App(
     name="controller",
-    help="""Run GPUWorkloads alone: as `kgwe scheduler`, without the extender.
+    help="""Run only GPUWorkloads: `kgwe scheduler` without the extender.
 
-Their pods are pinned to planned nodes, so kube-scheduler needs no configuration; plain pods and gangs of other systems
-are counted and otherwise left alone.""",
+Their pods are pinned to planned nodes, so kube-scheduler needs no configuration. Other GPU pods and externally created
+gangs are counted as used capacity and not placed.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe controller                                       in a cluster, as its service account
@@ -37,7 +37,7 @@ def controller(
     Parameters
     ----------
     config
-        Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
+        Settings file (YAML). Each key can also be set as KGWE_SCHEDULER_<KEY>.
     """
     scheduler.run(
         config,

@@ -1,4 +1,6 @@
-"""Flags that processes of the control plane share. Left out, the settings file, the environment or the default says."""
+"""Flags that the control plane processes share. An omitted flag falls back to the settings file, environment or
+default.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,12 @@ from cyclopts import Parameter
 
 Kubeconfig = Annotated[
     Path | None,
-    Parameter(env_var="KUBECONFIG", help="How to reach the API server; inside a cluster the service account is used."),
+    Parameter(env_var="KUBECONFIG", help="Path of the kubeconfig. Default inside a cluster: the service account."),
 ]
 MetricsBindAddress = Annotated[
     str | None,
-    Parameter(help="Where /metrics, /healthz and /readyz are served, such as :8080; port 0 takes a free one."),
+    Parameter(help="Address for /metrics, /healthz and /readyz, such as :8080; port 0 picks a free port."),
 ]
-LeaderElect = Annotated[
-    bool | None, Parameter(help="Hold a Lease while acting, so that only one of several replicas does.")
-]
-DefaultImage = Annotated[str | None, Parameter(help="Container image of workloads that bring no podTemplate.")]
-LogLevel = Annotated[str | None, Parameter(help="debug, info, warning or error.")]
+LeaderElect = Annotated[bool | None, Parameter(help="Elect a leader with a Lease, so that only one replica is active.")]
+DefaultImage = Annotated[str | None, Parameter(help="Container image of workloads without a podTemplate.")]
+LogLevel = Annotated[str | None, Parameter(help="Log level: debug, info, warning or error.")]

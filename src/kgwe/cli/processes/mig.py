@@ -1,4 +1,4 @@
-"""`kgwe mig`: the MIG controller, and what it has done."""
+"""`kgwe mig`: runs the MIG controller, and lists the layouts of GPUs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 app = App(
     name="mig",
-    help="""Cut GPUs into MIG slices as MIGStrategies say, and as work waits for slices.
+    help="""Partition GPUs into MIG slices as MIGStrategies and waiting pods require.
 
-Runs until SIGTERM or Ctrl-C. Several replicas may run at once: one acts, the others stand by. The agents do the
-cutting; what is in use is never touched, and nodes that NVIDIA's mig-manager cuts are left alone.""",
+Runs until SIGTERM or Ctrl-C. Of several replicas one is the leader, the others are on standby. The agents change the
+layouts. Slices in use are never deleted, and nodes that NVIDIA's mig-manager manages are skipped.""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe mig                                                  in a cluster, as its service account
   kgwe mig --kubeconfig "$(kgwe local kubeconfig --path)"   against a local cluster
-  kgwe mig cards                                            what every card is cut into, and is to be""",
+  kgwe mig cards                                            list current and desired layouts""",
 )
 
 
@@ -47,7 +47,7 @@ def mig(
     Parameters
     ----------
     config
-        Settings file (YAML); every key can also be given as KGWE_MIG_<KEY>.
+        Settings file (YAML). Each key can also be set as KGWE_MIG_<KEY>.
     """
     overrides = {"metrics_bind_address": metrics_bind_address, "leader_elect": leader_elect, "log_level": log_level}
     asyncio.run(process.serve(settings.load(config, overrides), kubeconfig))
@@ -55,28 +55,28 @@ def mig(
 
 @app.command
 def cards(*nodes: str, kubeconfig: flags.Kubeconfig = None) -> None:
-    """List the cards that can be cut: what they are, what they are to be, and how far that is.
+    """List the GPUs that support MIG, with their current layout, desired layout and progress.
 
     Parameters
     ----------
     nodes
         Only these nodes.
     """
-    rows = [("NODE", "GPU", "CUT INTO", "TO BE", "PHASE"), *asyncio.run(_rows(kubeconfig, frozenset(nodes)))]
+    rows = [("NODE", "GPU", "CUT INTO", "TO BE", "PHASE"), *asyncio.run(_list_rows(kubeconfig, frozenset(nodes)))]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         line = "  ".join([*(text.ljust(width) for text, width in zip(row[:4], widths, strict=True)), row[4]])
         print(line.rstrip())  # noqa: T201 - the output of the command
 
 
-async def _rows(kubeconfig: Path | None, wanted: frozenset[str]) -> list[tuple[str, str, str, str, str]]:
+async def _list_rows(kubeconfig: Path | None, wanted: frozenset[str]) -> list[tuple[str, str, str, str, str]]:
     async with KubeClient.connect(kubeconfig) as client:
         found = await client.list(resources.GPU_NODE)
     shown = [each for each in found if not wanted or each.metadata.name in wanted]
-    return [row for each in sorted(shown, key=lambda each: each.metadata.name) for row in _of(each)]
+    return [row for each in sorted(shown, key=lambda each: each.metadata.name) for row in _format_row(each)]
 
 
-def _of(obj: GPUNode) -> Iterator[tuple[str, str, str, str, str]]:
+def _format_row(obj: GPUNode) -> Iterator[tuple[str, str, str, str, str]]:
     asked = {card.uuid: card.mig for card in obj.spec.cards}
     for device in obj.status.gpus:
         if not device.mig.capable:

@@ -1,4 +1,4 @@
-"""`kgwe scheduler`: the extender, the planner and the GPUWorkload controller in one process."""
+"""`kgwe scheduler`: runs the extender, the planner and the GPUWorkload controller in one process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 app = App(
     name="scheduler",
-    help="""Place GPU work: GPUWorkloads, gangs of other systems, and plain GPU pods.
+    help="""Place GPUWorkloads, externally created gangs and single GPU pods.
 
-Runs until SIGTERM or Ctrl-C. Several replicas may run at once: one acts, the others stand by. kube-scheduler stays and
-binds; it asks this process where GPU pods go (see `kgwe scheduler config`).""",
+Runs until SIGTERM or Ctrl-C. Of several replicas one is the leader, the others are on standby. kube-scheduler still
+binds pods; it calls this process as an extender for GPU pods (see `kgwe scheduler config`).""",
     help_format="plaintext",
     help_epilogue="""Examples:
   kgwe scheduler                                       in a cluster, as its service account
@@ -52,10 +52,10 @@ def scheduler(
     Parameters
     ----------
     config
-        Settings file (YAML); every key can also be given as KGWE_SCHEDULER_<KEY>.
+        Settings file (YAML). Each key can also be set as KGWE_SCHEDULER_<KEY>.
     extender_bind_address
-        Where kube-scheduler's calls are answered, such as 127.0.0.1:8888; only the replica that leads listens. An
-        address that other machines can reach needs certificates (extenderTlsCertFile and the keys beside it).
+        Address of the extender, such as 127.0.0.1:8888; only the leader listens. An address that other machines can
+        reach needs TLS certificates (extenderTlsCertFile and related keys).
     """
     run(
         config,
@@ -79,26 +79,25 @@ def config(
     scheduler_kubeconfig: str = "",
     ignorable: bool = False,
 ) -> None:
-    """Print the kube-scheduler configuration that makes it ask KGWE about GPU pods.
+    """Print a kube-scheduler configuration that calls KGWE for GPU pods.
 
     Parameters
     ----------
     url
-        Where kube-scheduler reaches the extender; https:// unless both are on one machine.
+        URL of the extender; https:// unless both run on one machine.
     binds
-        Let the extender bind, so that the planned cards are written on the pod (set extenderBinds as well).
+        Let the extender bind pods, which records the planned GPUs on the pod. Requires the setting extenderBinds.
     ca_file
-        File with the certificate authority of the extender, on kube-scheduler's machine.
+        Path of the extender's certificate authority on kube-scheduler's machine.
     cert_file
-        File with the client certificate that kube-scheduler shows, on its machine; its name must be one of
-        extenderTlsClientNames.
+        Path of kube-scheduler's client certificate on its machine. Its name must be one of extenderTlsClientNames.
     key_file
-        File with the key of that certificate.
+        Path of the key of that certificate.
     scheduler_kubeconfig
-        The kubeconfig kube-scheduler uses, on its machine; kubeadm: /etc/kubernetes/scheduler.conf. kube-scheduler
-        ignores its flag --kubeconfig once it has --config. Leave it out where kube-scheduler uses a service account.
+        Path of kube-scheduler's kubeconfig on its machine; with kubeadm /etc/kubernetes/scheduler.conf.
+        kube-scheduler ignores --kubeconfig if it has --config. Omit it if kube-scheduler uses a service account.
     ignorable
-        Place GPU pods without KGWE while it does not answer; gangs may then start in halves.
+        Let kube-scheduler place GPU pods without KGWE while KGWE does not respond. Gangs may then start partially.
     """
     tls = scheduler_config.ClientFiles(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
     content = scheduler_config.render_config(
@@ -114,15 +113,15 @@ def config(
   kgwe scheduler rotate-key --kubeconfig "$(kgwe local kubeconfig --path)"   on a local cluster""",
 )
 def rotate_key(*, kubeconfig: flags.Kubeconfig = None, namespace: str = "kgwe-system") -> None:
-    """Sign decisions with a new key from now on; those signed with the last one are still accepted.
+    """Sign decisions with a new key. Decisions signed with the previous key remain valid.
 
     Parameters
     ----------
     namespace
-        Where the scheduler keeps its Lease and its key.
+        Namespace of the scheduler's Lease and key.
     """
     asyncio.run(_rotate(kubeconfig, namespace))
-    print(f"Secret {namespace}/{signing_key.NAME} has a new key; all replicas follow within half a minute")  # noqa: T201
+    print(f"Secret {namespace}/{signing_key.NAME} has a new key; all replicas use it within 30 seconds")  # noqa: T201
 
 
 async def _rotate(kubeconfig: Path | None, namespace: str) -> None:

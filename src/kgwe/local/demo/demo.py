@@ -1,7 +1,7 @@
-"""`make run`: everything at once, on one machine, to look at.
+"""The demo of `make run`: a local cluster with a simulated GPU fleet, KGWE and sample workloads of both API groups.
 
-A local cluster, a simulated fleet of GPU nodes, the scheduler as its own service account and asked by kube-scheduler,
-and sample workloads of both kinds. What was started here is stopped at the end; a cluster that ran before stays.
+The scheduler runs with its own service account, and kube-scheduler calls it. The demo stops the processes it started;
+a cluster that already ran keeps running.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from kgwe.local.host.progress import Progress
 
 NAMESPACE = "ml-team"
-# Long enough for a slow machine: the samples themselves run ten seconds.
+# Long enough for a slow machine; the samples themselves run for ten seconds.
 _EXPECT_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An example manifest and where its workload gets to when all is well."""
+    """An example manifest and the phase that its workload is expected to reach."""
 
     file: str
     expects: Phase
-    tells: str
+    shows: str
 
 
 SAMPLES = (
-    Sample("training.yaml", Phase.SUCCEEDED, "8 GPUs joined by NVSwitch"),
+    Sample("training.yaml", Phase.SUCCEEDED, "8 GPUs connected by NVSwitch"),
     Sample("distributed.yaml", Phase.SUCCEEDED, "32 GPUs on four nodes of one leaf"),
-    Sample("warp-inference.yaml", Phase.SUCCEEDED, "the small kind, 2 GPUs"),
-    Sample("inference.yaml", Phase.RUNNING, "1 GPU on a cheap node, runs on"),
-    Sample("too-large.yaml", Phase.PENDING, "waits, and says why"),
+    Sample("warp-inference.yaml", Phase.SUCCEEDED, "a workload of gpu.warp.dev, 2 GPUs"),
+    Sample("inference.yaml", Phase.RUNNING, "1 GPU on a low-cost node, keeps running"),
+    Sample("too-large.yaml", Phase.PENDING, "waits, with the reason in its status"),
 )
 
 
 @dataclass
 class Seen:
-    """A workload as the demo last saw it, either kind."""
+    """The last observed state of a workload, of either API group."""
 
     name: str
     kind: str
@@ -67,14 +67,18 @@ class Seen:
     since: float
 
 
+def ignore_phase(_: Seen) -> None:
+    """Do nothing about a change of phase."""
+
+
 @dataclass
 class View:
-    """What there is to look at; `on_phase` hears of every change of phase."""
+    """The workloads, nodes and pods that the demo shows. `on_phase` is called at each change of phase."""
 
     nodes: Informer[Any]
     pods: Informer[Any]
+    on_phase: Callable[[Seen], None] = ignore_phase
     seen: dict[tuple[str, str], Seen] = field(default_factory=dict)
-    on_phase: Callable[[Seen], None] = lambda _: None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_workload(self, kind: str, change: Change[Any]) -> None:
@@ -89,7 +93,7 @@ class View:
         new = self.seen[key] = Seen(
             name=change.new.metadata.name,
             kind=kind,
-            gpus=_gpus(spec),
+            gpus=_format_gpus(spec),
             phase=phase,
             node=getattr(status, "scheduledNode", "") or getattr(status, "assignedNode", ""),
             message=status.message,
@@ -102,16 +106,18 @@ class View:
         return next((seen.phase for seen in self.seen.values() if seen.name == name), "")
 
 
-def _gpus(spec: Any) -> str:
+def _format_gpus(spec: Any) -> str:
     if hasattr(spec, "gpuCount"):
         return str(spec.gpuCount)
     wants = spec.gpuRequirements
-    return f"{wants.mig.count}x{wants.mig.profile}" if wants.mig else str(wants.count)
+    if wants.mig:
+        return f"{wants.mig.count}x{wants.mig.profile}"
+    return str(wants.share) if wants.count is None else str(wants.count)
 
 
 @contextlib.contextmanager
 def running_cluster(name: str, progress: Progress) -> Any:
-    """The cluster of that name; one that was not there before is removed afterwards."""
+    """Yield the cluster with this name. A cluster that was started here is stopped and deleted at the end."""
     ours = not LocalCluster(name).is_running()
     cluster = LocalCluster.start(ClusterOptions(name), progress=progress)
     try:
@@ -123,13 +129,13 @@ def running_cluster(name: str, progress: Progress) -> Any:
 
 
 async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: int, progress: Progress) -> str:
-    """Install the kinds and rights, bring the fleet, start KGWE; returns where the GPU metrics are."""
-    with progress.step("Installing KGWE's kinds and rights"):
+    """Install the CRDs and RBAC rules, create the fleet and start KGWE. Return the URL of the GPU metrics."""
+    with progress.step("Installing CRDs and RBAC rules"):
         await install.install(client)
         await manifests.apply_manifest(
             client, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
         )
-    with progress.step(f"Bringing up {counted(nodes, 'node')} of the {model} fleet") as step:
+    with progress.step(f"Creating {counted(nodes, 'node')} of the {model} fleet") as step:
         await apply.apply_fleet(
             client, models.load(model), nodes, progress=lambda done, total: step.update(f"{done} of {total}")
         )
@@ -141,19 +147,19 @@ async def prepare(cluster: LocalCluster, client: KubeClient, model: str, nodes: 
 
 async def submit_samples(client: KubeClient) -> None:
     for sample in SAMPLES:
-        await manifests.apply_manifest(client, _documents(sample), namespace=NAMESPACE)
+        await manifests.apply_manifest(client, _load_documents(sample), namespace=NAMESPACE)
 
 
-def _documents(sample: Sample) -> list[manifests.Document]:
-    """A sample without its status: that is the controller's to write."""
+def _load_documents(sample: Sample) -> list[manifests.Document]:
+    """Return the manifests of a sample without their status, which only the controller writes."""
     documents = manifests.load_manifests(assets.path("examples") / sample.file)
     return [{key: value for key, value in document.items() if key != "status"} for document in documents]
 
 
 @contextlib.asynccontextmanager
-async def watch_samples(client: KubeClient) -> AsyncIterator[View]:
-    """Workloads, nodes and pods, kept up to date while the context is open."""
-    view = View(nodes=Informer(client, resources.NODE), pods=Informer(client, resources.POD))
+async def watch_samples(client: KubeClient, on_phase: Callable[[Seen], None] = ignore_phase) -> AsyncIterator[View]:
+    """Yield a view of workloads, nodes and pods that informers keep up to date."""
+    view = View(nodes=Informer(client, resources.NODE), pods=Informer(client, resources.POD), on_phase=on_phase)
     informers: list[Informer[Any]] = [view.nodes, view.pods]
     for resource in (resources.GPU_WORKLOAD, resources.WARP_GPU_WORKLOAD):
         informer: Informer[Any] = Informer(client, resource)
@@ -170,19 +176,19 @@ async def watch_samples(client: KubeClient) -> AsyncIterator[View]:
 
 
 def find_unmet(view: View) -> dict[str, str]:
-    """Samples that have not got where they should: name -> what is wrong."""
+    """Return the samples that are not in their expected phase: name -> the difference."""
     wrong = {}
     for sample in SAMPLES:
-        for document in _documents(sample):
+        for document in _load_documents(sample):
             name = document["metadata"]["name"]
             phase = view.phase_of(name)
             if phase != sample.expects:
-                wrong[name] = f"{phase or 'not seen'}, not {sample.expects}"
+                wrong[name] = f"{phase or 'not found'}, expected {sample.expects}"
     return wrong
 
 
 async def wait_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> None:
-    """Return when every sample is where it should be; Permanent, saying which is not, when time is up."""
+    """Return once each sample is in its expected phase; raise Permanent with the others after the timeout."""
     try:
         async with asyncio.timeout(timeout_s):
             while find_unmet(view):
@@ -190,15 +196,15 @@ async def wait_expected(view: View, timeout_s: float = _EXPECT_TIMEOUT_S) -> Non
                 await view.changed.wait()
     except TimeoutError as exc:
         states = "; ".join(f"{name} is {state}" for name, state in find_unmet(view).items())
-        more = f"`kgwe local logs {install.SCHEDULER}` tells more"
-        raise errors.Permanent(f"after {timeout_s:.0f} s {states}. {more}") from exc
+        more = f"See `kgwe local logs {install.SCHEDULER}`."
+        raise errors.Permanent(f"after {timeout_s:.0f} s: {states}. {more}") from exc
 
 
 async def watch_processes(cluster: LocalCluster) -> None:
-    """Raise when a process of the cluster dies."""
+    """Raise Permanent when a process of the cluster exits."""
     while True:
         dead = await asyncio.to_thread(cluster.find_dead)
         if dead is not None:
             log = Path(cluster.directory) / "logs"
-            raise errors.Permanent(f"{dead.name} died; its log is in {log}")
+            raise errors.Permanent(f"{dead.name} exited unexpectedly; see its log in {log}")
         await asyncio.sleep(1)

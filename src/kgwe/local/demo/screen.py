@@ -1,4 +1,4 @@
-"""The live table of `make run`."""
+"""The live screen of `make run`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _BAR = 24
 
 
 def render(view: View, *, name: str, metrics: str, started: float) -> RenderableType:
-    """Workloads above, the fleet below, what to try next at the bottom."""
+    """Return the screen: workloads, then the fleet, then commands to try."""
     title = f"KGWE on local cluster {name!r}, up {time.monotonic() - started:.0f} s"
     return Group(
-        Panel(_workloads(view), title=title, border_style="green"),
-        Panel(_fleet(view), title="Fleet"),
-        _hints(name, metrics),
+        Panel(_build_workload_table(view), title=title, border_style="green"),
+        Panel(_build_fleet_table(view), title="Fleet"),
+        _format_hints(name, metrics),
     )
 
 
-def _workloads(view: View) -> Table:
+def _build_workload_table(view: View) -> Table:
     table = Table(box=None, expand=True, pad_edge=False)
-    for column in ("Workload", "Kind", "GPUs", "Phase", "For", "Node"):
+    for column in ("Workload", "API group", "GPUs", "Phase", "Since", "Node"):
         table.add_column(column, no_wrap=True)
     table.add_column("Message", ratio=1)
     for (_, _), seen in sorted(view.seen.items()):
@@ -53,7 +53,7 @@ def _workloads(view: View) -> Table:
     return table
 
 
-def _fleet(view: View) -> Table:
+def _build_fleet_table(view: View) -> Table:
     total: Counter[str] = Counter()
     nodes: Counter[str] = Counter()
     used: Counter[str] = Counter()
@@ -69,23 +69,23 @@ def _fleet(view: View) -> Table:
                 amount for resource, amount in podspec.sum_requests(pod.spec).items() if amounts.is_gpu(resource)
             )
     table = Table(box=None, expand=True, pad_edge=False)
-    for column in ("GPU model", "Nodes", "GPUs and slices", "In use", ""):
+    for column in ("GPU model", "Nodes", "Devices", "In use", ""):
         table.add_column(column, no_wrap=True)
     for model in sorted(total):
         share = used[model] / total[model] if total[model] else 0.0
-        # Something in use is never drawn as nothing.
+        # A pool in use shows at least one filled cell.
         filled = max(round(_BAR * share), 1) if used[model] else 0
         bar = Text("█" * filled, style="green") + Text("░" * (_BAR - filled), style="dim")
         table.add_row(model, str(nodes[model]), str(total[model]), str(used[model]), bar)
     return table
 
 
-def _hints(name: str, metrics: str) -> Text:
+def _format_hints(name: str, metrics: str) -> Text:
     flag = "" if name == "kgwe" else f" --name {name}"
     hints = (
-        (f"kgwe local kubectl{flag} -- get gw -A", "what kubectl says"),
-        (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own"),
-        (f"curl {metrics}/metrics", "GPU metrics of every card"),
+        (f"kgwe local kubectl{flag} -- get gw -A", "list the workloads"),
+        (f"kgwe local kubectl{flag} -- apply -f my.yaml", "submit your own workload"),
+        (f"curl {metrics}/metrics", "read the GPU metrics"),
         ("Ctrl-C", "stop everything"),
     )
     width = max(len(command) for command, _ in hints)

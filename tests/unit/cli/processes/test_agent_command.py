@@ -98,7 +98,7 @@ def test_nobody_there_is_said(machine: AgentMachine):
     ("arguments", "says"),
     [
         (("--grpc-bind-address", "", "--config", "/nowhere.yaml"), "reading settings /nowhere.yaml"),
-        (("ping", "127.0.0.1:1", "--cert", "/x"), "--cert, --key and --ca go together"),
+        (("ping", "127.0.0.1:1", "--cert", "/x"), "--cert, --key and --ca must be given together"),
     ],
 )
 def test_mistakes_are_answered_with_what_to_do(machine: AgentMachine, arguments: tuple[str, ...], says: str):
