@@ -97,7 +97,7 @@ def test_times_before_are_left_out(records: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "which records"),
+        ((), "no records given"),
         (("--policy", "best", "."), "no decisions-"),
         (("nowhere.jsonl",), "reading decision records"),
     ],

@@ -118,7 +118,7 @@ def rows(found: Sequence[Row]) -> str:
             "There are no GPUNodes.\n"
             "Install the agent with deploy/agent.yaml, or run `kgwe local fleet apply mixed --nodes 16`."
         )
-    table: list[tuple[str, ...]] = [("NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "LAST SEEN", "REASON")]
+    table: list[tuple[str, ...]] = [("NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "UPDATED", "REASON")]
     for row in found:
         status = row.status
         age = row.seen.age_s

@@ -27,7 +27,7 @@ def test_a_node_without_an_agent_says_so_and_one_that_answers_is_live():
     away = row("c", answer=Answer(0.0, None, "agent 10.0.0.3:50052: timed out"))
     assert [each.is_good for each in (silent, live, away)] == [False, True, False]
     lines = agent_text.rows([silent, live, away]).splitlines()
-    assert lines[0].split() == ["NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "LAST SEEN", "REASON"]
+    assert lines[0].split() == ["NODE", "GPUS", "HEALTHY", "MODEL", "FRESHNESS", "UPDATED", "REASON"]
     assert "Silent" in lines[1]
     assert "no agent has written it" in lines[1]
     assert "Live" in lines[2]
