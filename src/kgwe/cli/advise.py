@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from kgwe.apps.advisor import judge, main
 from kgwe.cluster import offline
 from kgwe.kube.client.client import KubeClient
-from kgwe.model.units.counting import counted
+from kgwe.model.units.phrasing import counted
 from kgwe.telemetry import logs
 
 if TYPE_CHECKING:
